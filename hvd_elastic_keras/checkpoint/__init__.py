@@ -1,0 +1,1 @@
+"""Durable copies of the training state."""

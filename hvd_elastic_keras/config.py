@@ -1,0 +1,171 @@
+"""Configuration values, validated on construction and shared by all parts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from hvd_elastic_keras.errors import ConfigurationError
+
+DEFAULT_GLOBAL_BATCH_SIZE = 128
+DEFAULT_MICRO_BATCHES = 8
+"""Micro-batches that a global batch is cut into if the user does not say. A constant, never the
+number of workers: batch-norm statistics and dropout depend on the cut."""
+JOB_FORMAT_VERSION = 1
+
+
+def default_micro_batch_size(global_batch_size: int) -> int:
+    """The smallest size that cuts the global batch into at most 8 equal micro-batches.
+
+    >>> default_micro_batch_size(128), default_micro_batch_size(100), default_micro_batch_size(7)
+    (16, 20, 1)
+    """
+    for count in range(min(DEFAULT_MICRO_BATCHES, global_batch_size), 0, -1):
+        if global_batch_size % count == 0:
+            return global_batch_size // count
+    raise AssertionError("1 divides every number")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingConfig:
+    """What is trained, whoever computes it: the loss curve depends on these values alone.
+
+    Attributes:
+      global_batch_size: examples per optimizer step.
+      micro_batch_size: examples per forward and backward pass; divides `global_batch_size`.
+        0 means "cut into at most 8".
+      epochs: passes over the data; None if only `steps` bounds the training.
+      steps: optimizer steps in all; None if only `epochs` bounds the training. With both,
+        training ends at whichever comes first.
+      seed: initial weights, order of the examples and dropout follow from it.
+      shuffle: whether examples of array sources are reordered in every epoch.
+      checkpoint_every_n_epochs: 0 turns periodic checkpoints off.
+
+    Raises:
+      ConfigurationError: a value is out of range, with the nearest values that are not.
+    """
+
+    global_batch_size: int = DEFAULT_GLOBAL_BATCH_SIZE
+    micro_batch_size: int = 0
+    epochs: int | None = 1
+    steps: int | None = None
+    seed: int = 0
+    shuffle: bool = True
+    checkpoint_every_n_epochs: int = 1
+
+    def __post_init__(self) -> None:
+        _require(self.global_batch_size >= 1, "global_batch_size", self.global_batch_size, ">= 1")
+        _require(self.micro_batch_size >= 0, "micro_batch_size", self.micro_batch_size, ">= 1")
+        if self.micro_batch_size == 0:
+            size = default_micro_batch_size(self.global_batch_size)
+            object.__setattr__(self, "micro_batch_size", size)
+        self._check_cut()
+        _require(self.epochs is None or self.epochs >= 1, "epochs", self.epochs, ">= 1")
+        _require(self.steps is None or self.steps >= 1, "steps", self.steps, ">= 1")
+        _require(0 <= self.seed < 2**31, "seed", self.seed, "between 0 and 2147483647")
+        if self.epochs is None and self.steps is None:
+            raise ConfigurationError(
+                "Neither epochs nor steps is set, so training would never end. Set one of them."
+            )
+
+    def _check_cut(self) -> None:
+        size, micro = self.global_batch_size, self.micro_batch_size
+        if size % micro:
+            below = size // micro * micro
+            choices = f"{below} or {below + micro}" if below else f"{micro}"
+            raise ConfigurationError(
+                f"global_batch_size={size} is not a multiple of micro_batch_size={micro}. "
+                f"Use a global_batch_size of {choices}, or a micro_batch_size that divides {size}."
+            )
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro-batches per global batch, and so the largest useful number of workers."""
+        return self.global_batch_size // self.micro_batch_size
+
+
+@dataclasses.dataclass(frozen=True)
+class JobConfig:
+    """How many workers there are and how patient the master is (times in seconds).
+
+    Attributes:
+      num_workers: workers to start with, and to keep up by restarts.
+      min_workers: below this number the job waits.
+      max_workers: workers beyond this number stay spares.
+      max_restarts: replacements for failed workers in the whole job.
+      heartbeat_timeout_s: a worker that is silent for so long is evicted.
+      enter_timeout_s: how long the first worker at the entrance of a round waits for the others.
+      start_timeout_s: how long a first warm worker waits for others that are still starting.
+      wait_timeout_s: how long a job below `min_workers` waits before it fails.
+      stop_grace_s: how long workers may take to leave when the job stops.
+    """
+
+    num_workers: int = 2
+    min_workers: int = 1
+    max_workers: int = 8
+    max_restarts: int = 10
+    heartbeat_interval_s: float = 1.0
+    heartbeat_timeout_s: float = 15.0
+    enter_timeout_s: float = 60.0
+    start_timeout_s: float = 120.0
+    join_window_s: float = 5.0
+    wait_timeout_s: float = 1800.0
+    stop_grace_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        _require(self.num_workers >= 1, "num_workers", self.num_workers, ">= 1")
+        _require(self.min_workers >= 1, "min_workers", self.min_workers, ">= 1")
+        _require(self.max_restarts >= 0, "max_restarts", self.max_restarts, ">= 0")
+        if not self.min_workers <= self.num_workers <= self.max_workers:
+            raise ConfigurationError(
+                f"min_workers={self.min_workers}, num_workers={self.num_workers} and "
+                f"max_workers={self.max_workers} are not in this order. "
+                "Use min_workers <= num_workers <= max_workers."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class JobSpec:
+    """Everything a worker needs to know, in `job_dir/job.json`.
+
+    Attributes:
+      model: the model module as the user gave it (path or dotted name); empty for a script.
+      config: values of the reference configuration, overrides applied.
+    """
+
+    training: TrainingConfig
+    model: str = ""
+    data_dir: str = ""
+    config: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        """Writes the specification as versioned JSON."""
+        content = {"version": JOB_FORMAT_VERSION, **dataclasses.asdict(self)}
+        path.write_text(json.dumps(content, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> JobSpec:
+        """Reads what `save` wrote.
+
+        Raises:
+          ConfigurationError: the file is not a job specification of this version.
+        """
+        try:
+            content = json.loads(path.read_text())
+            version = content.pop("version")
+            training = TrainingConfig(**content.pop("training"))
+            if version == JOB_FORMAT_VERSION:
+                return cls(training=training, **content)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ConfigurationError(f"{path} is not a job specification: {error}") from error
+        raise ConfigurationError(
+            f"{path} has format version {version}, expected {JOB_FORMAT_VERSION}. "
+            "Use the release that wrote it, or another job_dir."
+        )
+
+
+def _require(condition: bool, name: str, value: object, expected: str) -> None:
+    if not condition:
+        raise ConfigurationError(f"{name}={value} was given, expected a value {expected}.")

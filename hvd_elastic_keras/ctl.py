@@ -1,0 +1,131 @@
+"""Command line for a running job (`python -m hvd_elastic_keras.ctl --help`).
+
+    python -m hvd_elastic_keras.ctl --job_dir=DIR status
+    python -m hvd_elastic_keras.ctl --job_dir=DIR add 2
+    python -m hvd_elastic_keras.ctl --job_dir=DIR remove 1
+    python -m hvd_elastic_keras.ctl --job_dir=DIR remove w3
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import requests
+from absl import app, flags
+
+from hvd_elastic_keras import files, protocol
+from hvd_elastic_keras.errors import ConfigurationError, ElasticError, MasterUnreachableError
+
+REQUEST_TIMEOUT_S = 10.0
+COMMANDS = "status, add N, remove N, remove WORKER_ID"
+
+_JOB_DIR = flags.DEFINE_string("job_dir", None, "Directory of the running job.")
+_JSON = flags.DEFINE_bool("json", False, "Print the status as JSON, for programs.")
+
+
+def status_table(status: protocol.JobStatus) -> str:
+    """The status for people."""
+    detail = f" ({status.detail})" if status.detail else ""
+    head = (
+        f"{status.phase}{detail}  round {status.round}  step {status.step}  "
+        f"restarts {status.restarts_used}/{status.max_restarts}\n"
+    )
+    rows = [("WORKER", "PHASE", "RANK", "HOST", "PID", "SENIORITY", "STEP", "HEARTBEAT")]
+    for worker in status.workers:
+        age = worker.heartbeat_age_s
+        rows.append(
+            (
+                worker.worker_id,
+                worker.phase,
+                _cell(worker.rank),
+                worker.host,
+                _cell(worker.pid),
+                _cell(worker.seniority),
+                str(worker.step),
+                "-" if age is None else f"{age:.1f} s ago",
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+    return head + "\n".join(line.rstrip() for line in lines)
+
+
+def _cell(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def change_request(command: str, argument: str) -> protocol.ChangeRequest:
+    """Parses `add N` and `remove N|WORKER_ID`.
+
+    Raises:
+      ConfigurationError: N is not a positive number.
+    """
+    if argument.isdigit() and int(argument) >= 1:
+        count = int(argument)
+        if command == "add":
+            return protocol.ChangeRequest(add=count)
+        return protocol.ChangeRequest(remove=count)
+    if command == "remove" and argument and not argument.lstrip("-").isdigit():
+        return protocol.ChangeRequest(remove_worker_id=argument)
+    expected = "a number of at least 1" + (" or a worker id" if command == "remove" else "")
+    raise ConfigurationError(f"{command} {argument} was given, expected {expected}.")
+
+
+def _call(endpoint: protocol.Endpoint, method: str, path: str, body: bytes | None) -> bytes:
+    try:
+        response = requests.request(
+            method,
+            f"http://{endpoint.address}/v1/{path}",
+            data=body,
+            headers={"Authorization": f"Bearer {endpoint.token}"},
+            timeout=REQUEST_TIMEOUT_S,
+            proxies={"http": ""},
+        )
+        response.raise_for_status()
+    except requests.RequestException as error:
+        raise MasterUnreachableError(
+            f"The job's master at {endpoint.address} (process {endpoint.pid}) does not answer: "
+            f"{error}"
+        ) from error
+    return response.content
+
+
+def _run(arguments: Sequence[str]) -> int:
+    command, *rest = arguments[1:] or ["?"]
+    if _JOB_DIR.value is None:
+        raise ConfigurationError("--job_dir is missing. Give the directory of a running job.")
+    if command == "status" and not rest:
+        endpoint = files.read_endpoint(Path(_JOB_DIR.value))
+        answer = _call(endpoint, "GET", "status", None)
+        if _JSON.value:
+            print(answer.decode())
+        else:
+            print(status_table(protocol.decode(answer, protocol.JobStatus)))
+        return 0
+    if command in ("add", "remove") and len(rest) == 1:
+        body = protocol.encode(change_request(command, rest[0]))
+        endpoint = files.read_endpoint(Path(_JOB_DIR.value))
+        reply = protocol.decode(_call(endpoint, "POST", "workers", body), protocol.ChangeReply)
+        print(reply.text, file=sys.stdout if reply.accepted else sys.stderr)
+        return 0 if reply.accepted else 1
+    raise ConfigurationError(f"{' '.join(arguments[1:])!r} was given, expected one of: {COMMANDS}.")
+
+
+def _main(arguments: Sequence[str]) -> int:
+    try:
+        return _run(arguments)
+    except ElasticError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def main() -> None:
+    """Parses the command line and carries out one command."""
+    flags.FLAGS.set_gnu_getopt(True)
+    app.run(_main)
+
+
+if __name__ == "__main__":
+    main()

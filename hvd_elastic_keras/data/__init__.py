@@ -1,0 +1,1 @@
+"""Input: sources of examples, their partition into steps, and the pipeline of one worker."""

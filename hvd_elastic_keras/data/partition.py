@@ -1,0 +1,79 @@
+"""Which examples belong to which micro-batch of which step. Pure functions of numbers.
+
+A step takes the positions [step * G, step * G + G) of the epoch's order, G being the global
+batch size; the last step of an epoch takes what is left. Micro-batch j of a step takes
+[j * m, (j + 1) * m) of these. Workers do not occur here: they only decide who computes a
+micro-batch (`training/batch_plan.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclasses.dataclass(frozen=True)
+class Partition:
+    """The cut of one epoch of `num_examples` examples into steps and micro-batches."""
+
+    num_examples: int
+    global_batch_size: int
+    micro_batch_size: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of an epoch; the last one may be smaller."""
+        return -(-self.num_examples // self.global_batch_size)
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro-batches of a full step."""
+        return self.global_batch_size // self.micro_batch_size
+
+    def examples_of_step(self, step: int) -> int:
+        """Number of examples in the global batch of `step`."""
+        return min(self.global_batch_size, self.num_examples - step * self.global_batch_size)
+
+    def slice_of(self, step: int, first: int, last: int) -> Slice:
+        """The examples of micro-batches [first, last) of `step`.
+
+        Raises:
+          ValueError: there is no such step.
+        """
+        if not 0 <= step < self.steps_per_epoch:
+            raise ValueError(
+                f"step={step} was given, expected a value in [0, {self.steps_per_epoch})."
+            )
+        size = self.examples_of_step(step)
+        last = max(first, min(last, -(-size // self.micro_batch_size)))
+        bounds = np.minimum(np.arange(first, last + 1) * self.micro_batch_size, size)
+        offset = step * self.global_batch_size
+        return Slice(
+            start=offset + int(bounds[0]),
+            stop=offset + int(bounds[-1]),
+            offsets=(bounds - bounds[0]).astype(np.int32),
+            first_micro_batch=first,
+            num_examples_of_step=size,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """One worker's part of one step.
+
+    Attributes:
+      start, stop: positions in the epoch's order.
+      offsets: shape [micro-batches + 1], int32; micro-batch i of the slice is
+        [offsets[i], offsets[i + 1]) relative to `start`. None is empty, but in the last step of
+        an epoch there may be fewer of them, or none at all.
+      first_micro_batch: index of the first micro-batch within the global batch.
+      num_examples_of_step: examples in the whole global batch, all workers together.
+    """
+
+    start: int
+    stop: int
+    offsets: npt.NDArray[np.int32]
+    first_micro_batch: int
+    num_examples_of_step: int

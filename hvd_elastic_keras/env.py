@@ -1,0 +1,99 @@
+"""The only module that touches `os.environ`.
+
+| name                      | default   | purpose                                               |
+|---------------------------|-----------|-------------------------------------------------------|
+| HVD_ELASTIC_MASTER        | unset     | host:port of the master; unset means "train alone"    |
+| HVD_ELASTIC_TOKEN         | unset     | the job's secret, sent with every request             |
+| HVD_ELASTIC_WORKER_ID     | unset     | identity of this process in the job                   |
+| HVD_ELASTIC_JOB_DIR       | unset     | directory for checkpoints and results                 |
+| HVD_ELASTIC_INTERACTIVE   | 0         | 1 if the launcher's terminal can redraw lines         |
+| HVD_ELASTIC_LAUNCHER_PID  | unset     | local workers leave when this process is gone         |
+| HVD_ELASTIC_IFACE         | lo        | network interface for Gloo                            |
+| HVD_ELASTIC_HOSTNAME      | localhost | name of this host in the job                          |
+| HVD_ELASTIC_GLOO_TIMEOUT  | 30        | seconds until Gloo itself gives up a silent peer      |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+
+MASTER = "HVD_ELASTIC_MASTER"
+TOKEN = "HVD_ELASTIC_TOKEN"
+WORKER_ID = "HVD_ELASTIC_WORKER_ID"
+JOB_DIR = "HVD_ELASTIC_JOB_DIR"
+INTERACTIVE = "HVD_ELASTIC_INTERACTIVE"
+LAUNCHER_PID = "HVD_ELASTIC_LAUNCHER_PID"
+IFACE = "HVD_ELASTIC_IFACE"
+HOSTNAME = "HVD_ELASTIC_HOSTNAME"
+GLOO_TIMEOUT = "HVD_ELASTIC_GLOO_TIMEOUT"
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerEnvironment:
+    """What a launcher tells a worker process through its environment."""
+
+    master: str
+    token: str = dataclasses.field(repr=False)
+    worker_id: str
+    job_dir: str
+    interactive: bool = False
+    launcher_pid: int | None = None
+    iface: str = "lo"
+    hostname: str = "localhost"
+    gloo_timeout_s: int = 30
+
+    def to_variables(self) -> dict[str, str]:
+        """Environment variables for the process; `worker_environment` reads them back."""
+        variables = {
+            MASTER: self.master,
+            TOKEN: self.token,
+            WORKER_ID: self.worker_id,
+            JOB_DIR: self.job_dir,
+            INTERACTIVE: str(int(self.interactive)),
+            IFACE: self.iface,
+            HOSTNAME: self.hostname,
+            GLOO_TIMEOUT: str(self.gloo_timeout_s),
+        }
+        if self.launcher_pid is not None:
+            variables[LAUNCHER_PID] = str(self.launcher_pid)
+        return variables
+
+
+def worker_environment() -> WorkerEnvironment | None:
+    """This process's place in a job, or None if it was not started by a launcher."""
+    if MASTER not in os.environ:
+        return None
+    launcher_pid = os.environ.get(LAUNCHER_PID)
+    return WorkerEnvironment(
+        master=os.environ[MASTER],
+        token=os.environ[TOKEN],
+        worker_id=os.environ[WORKER_ID],
+        job_dir=os.environ[JOB_DIR],
+        interactive=os.environ.get(INTERACTIVE) == "1",
+        launcher_pid=int(launcher_pid) if launcher_pid else None,
+        iface=os.environ.get(IFACE, "lo"),
+        hostname=os.environ.get(HOSTNAME, "localhost"),
+        gloo_timeout_s=int(os.environ.get(GLOO_TIMEOUT, "30")),
+    )
+
+
+def set_variables(variables: Mapping[str, str | None]) -> None:
+    """Sets environment variables of this process; None removes one (Horovod reads them in C)."""
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def set_defaults(variables: Mapping[str, str]) -> None:
+    """Sets environment variables that the user has not set."""
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
+
+
+def child_environment(extra: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment for a child: `defaults` where unset, `extra` in any case."""
+    return {**defaults, **os.environ, **extra}

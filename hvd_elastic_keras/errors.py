@@ -1,0 +1,38 @@
+"""Errors a user may see. Each message says what was received, what was expected and the fix."""
+
+from __future__ import annotations
+
+
+class ElasticError(Exception):
+    """Base of all errors of this package. Command lines print its text without a traceback."""
+
+
+class ConfigurationError(ElasticError, ValueError):
+    """A flag, a configuration value or an argument is wrong. Nothing has been started."""
+
+
+class ModelModuleError(ConfigurationError):
+    """The user's model module does not keep its contract (see `training/model_module.py`)."""
+
+
+class DataError(ConfigurationError):
+    """The data have the wrong structure, or cannot be reproduced by another worker."""
+
+
+class JobFailedError(ElasticError):
+    """The job cannot go on: too few workers are left and no more may be started."""
+
+
+class MasterUnreachableError(ElasticError):
+    """The master did not answer, or refused this worker."""
+
+
+class CollectiveFailedError(ElasticError):
+    """A collective was interrupted, because a peer is gone or the round was closed.
+
+    The worker's state is that of its last finished step; it can enter the next round.
+    """
+
+
+class WorkerLeavingError(ElasticError):
+    """This worker has been told to leave and is not needed in any further round."""

@@ -1,0 +1,76 @@
+"""Names and atomic writing of the files under `job_dir`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hvd_elastic_keras import protocol
+from hvd_elastic_keras.errors import ConfigurationError
+
+JOB = "job.json"
+MASTER = "master.json"
+LOGS = "logs"
+MODEL = "model.keras"
+HISTORY = "history.json"
+CHECKPOINTS = "checkpoints"
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Lets `write` fill a file beside `path`, then puts it in place with one rename.
+
+    The temporary name keeps the suffix, because Keras chooses the format by it.
+    """
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        write(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes a JSON file atomically."""
+    write_atomically(path, lambda p: _write_text(p, json.dumps(content, indent=2) + "\n"))
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def write_endpoint(job_dir: Path, address: str, token: str) -> None:
+    """Writes `master.json`, readable by the user alone: it holds the job's token."""
+    endpoint = protocol.Endpoint(
+        version=protocol.PROTOCOL_VERSION, address=address, token=token, pid=os.getpid()
+    )
+
+    def write(path: Path) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(protocol.encode(endpoint))
+
+    write_atomically(job_dir / MASTER, write)
+
+
+def read_endpoint(job_dir: Path) -> protocol.Endpoint:
+    """Reads `master.json`.
+
+    Raises:
+      ConfigurationError: no job runs there.
+    """
+    path = job_dir / MASTER
+    try:
+        return protocol.decode(path.read_bytes(), protocol.Endpoint)
+    except OSError as error:
+        raise ConfigurationError(
+            f"No running job was found in {job_dir}: {path} cannot be read ({error.strerror}). "
+            "Give the --job_dir of a job that is running."
+        ) from error
+
+
+def remove_endpoint(job_dir: Path) -> None:
+    """Removes `master.json` when the job is over."""
+    (job_dir / MASTER).unlink(missing_ok=True)

@@ -1,0 +1,198 @@
+"""Runs one local job: check, master, workers, and clearing away, in this order."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from hvd_elastic_keras import env, files
+from hvd_elastic_keras.config import JobConfig, JobSpec
+from hvd_elastic_keras.console import Console
+from hvd_elastic_keras.errors import ConfigurationError, ModelModuleError
+from hvd_elastic_keras.launchers.local import HOST, LocalLauncher
+from hvd_elastic_keras.master.controller import Controller, JobResult
+
+LOOPBACK = "127.0.0.1"
+EXIT_FAILED = 1
+EXIT_SIGNAL_BASE = 128
+SHOWN_LOG_LINES = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class JobRequest:
+    """What the command line asked for: a model (`spec`) or a script with its arguments."""
+
+    job: JobConfig
+    spec: JobSpec | None
+    script: list[str]
+    job_dir: Path
+    name: str
+
+
+async def run_job(request: JobRequest) -> int:
+    """Runs a job to its end and returns the exit code of the command.
+
+    Raises:
+      ConfigurationError: something is wrong; no worker has been started.
+    """
+    console = Console()
+    job_dir = request.job_dir
+    _prepare(job_dir)
+    if request.spec:
+        request.spec.save(job_dir / files.JOB)
+        _describe(console, request, await _check(job_dir / files.JOB))
+    console.line(f"job directory: {_shown(job_dir)}")
+    controller = Controller(request.job, job_dir, console)
+    await controller.start(LOOPBACK)
+    launcher = LocalLauncher(
+        _command(request),
+        job_dir / files.LOGS,
+        lambda worker_id: env.WorkerEnvironment(
+            master=controller.address,
+            token=controller.token,
+            worker_id=worker_id,
+            job_dir=str(job_dir),
+            interactive=console.interactive,
+            launcher_pid=os.getpid(),
+            hostname=HOST,
+        ),
+        console.worker_line,
+        threads=max(1, (os.cpu_count() or 1) // request.job.num_workers),
+    )
+    signals = _stop_on_signals(controller)
+    training = dataclasses.asdict(request.spec.training) if request.spec else {}
+    result = await controller.run(
+        launcher, model=request.name, num_workers=request.job.num_workers, training=training
+    )
+    return _conclude(console, request, result, signals)
+
+
+def _prepare(job_dir: Path) -> None:
+    try:
+        (job_dir / files.LOGS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"--job_dir={job_dir} cannot be used: {error.strerror}. Give a directory that can be "
+            "written."
+        ) from error
+    try:
+        endpoint = files.read_endpoint(job_dir)
+        os.kill(endpoint.pid, 0)
+    except (ConfigurationError, ProcessLookupError):
+        return
+    raise ConfigurationError(
+        f"A job is running in {job_dir} (process {endpoint.pid}). Use another --job_dir, or wait "
+        "for its end."
+    )
+
+
+async def _check(spec_path: Path) -> dict[str, Any]:
+    """Loads the model in a process of its own, as a worker would, and describes it."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "hvd_elastic_keras.training.job",
+        str(spec_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        output, errors = await process.communicate()
+    except asyncio.CancelledError:
+        process.kill()
+        raise
+    lines = output.decode().strip().splitlines()
+    try:
+        answer = json.loads(lines[-1])
+    except (IndexError, ValueError):
+        tail = "\n".join(errors.decode(errors="replace").strip().splitlines()[-SHOWN_LOG_LINES:])
+        raise ModelModuleError(
+            f"The model module failed while it was checked; no worker has been started:\n{tail}"
+        ) from None
+    if "error" in answer:
+        raise ModelModuleError(answer["error"])
+    description: dict[str, Any] = answer["description"]
+    return description
+
+
+def _describe(console: Console, request: JobRequest, found: dict[str, Any]) -> None:
+    spec = request.spec
+    if spec is None:
+        return
+    training = spec.training
+    length = (
+        f"{training.steps} steps"
+        if training.steps is not None
+        else f"{training.epochs} epochs of {found['steps_per_epoch']} steps"
+    )
+    console.line(
+        f"{request.name}: {found['parameters']:,} parameters, {found['num_examples']:,} examples "
+        f"(+{found['num_validation_examples']:,} for validation), {length}"
+    )
+    console.line(
+        f"global batch {training.global_batch_size} = {training.num_micro_batches} micro-batches "
+        f"of {training.micro_batch_size}; starting {request.job.num_workers} workers"
+    )
+
+
+def _command(request: JobRequest) -> list[str]:
+    if request.spec:
+        return [sys.executable, "-m", "hvd_elastic_keras.worker.main"]
+    return [sys.executable, *request.script]
+
+
+def _stop_on_signals(controller: Controller) -> list[int]:
+    """SIGINT and SIGTERM stop the job; returns the list that the signals go into."""
+    received: list[int] = []
+
+    def stop(number: signal.Signals) -> None:
+        received.append(number)
+        controller.stop("interrupted" if number == signal.SIGINT else f"got {number.name}")
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    return received
+
+
+def _conclude(
+    console: Console, request: JobRequest, result: JobResult, signals: list[int]
+) -> int:
+    job_dir = _shown(request.job_dir)
+    if result.stopped:
+        console.line(f"stopped at step {result.step}: {result.reason}")
+        console.line(f"to go on, start it again with --job_dir={job_dir}")
+        return EXIT_SIGNAL_BASE + signals[0] if signals else EXIT_FAILED
+    if not result.succeeded:
+        for line in _log_tail(request.job_dir, result.last_failed_worker):
+            console.worker_line(result.last_failed_worker, line)
+        console.line(f"the job failed: {result.reason}")
+        console.line(f"logs: {job_dir}/{files.LOGS}")
+        return EXIT_FAILED
+    console.line(f"finished after {result.step} steps; results: {job_dir}")
+    return 0
+
+
+def _log_tail(job_dir: Path, worker_id: str) -> list[str]:
+    """The last lines of a failed worker's log, where its error is."""
+    try:
+        lines = (job_dir / files.LOGS / f"{worker_id}.log").read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    noise = ("I0000", "W0000", "E0000", "WARNING: All log messages")
+    return [line for line in lines if not line.startswith(noise)][-SHOWN_LOG_LINES:]
+
+
+def _shown(path: Path) -> str:
+    """A path as short as it can be for people."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

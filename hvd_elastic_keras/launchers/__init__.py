@@ -1,0 +1,1 @@
+"""Start and stop worker processes. They never import TensorFlow."""

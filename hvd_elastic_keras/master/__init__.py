@@ -1,0 +1,1 @@
+"""The master: decides membership in rounds. It never imports TensorFlow."""

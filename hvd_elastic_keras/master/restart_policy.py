@@ -1,0 +1,51 @@
+"""What happens after a worker has failed. A pure function that returns its reason."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Union
+
+from hvd_elastic_keras.config import JobConfig
+from hvd_elastic_keras.master.state import State
+
+MAX_START_FAILURES = 3
+"""So many failures in a row before a worker was ever ready mean that starting is no use."""
+MAX_BACKOFF_S = 30.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Restart:
+    """Start a replacement after `delay_s` seconds."""
+
+    delay_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class GoOn:
+    """Do not start a replacement; the others go on, or wait."""
+
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class GiveUp:
+    """End the job."""
+
+    reason: str
+
+
+def after_failure(config: JobConfig, state: State) -> Union[Restart, GoOn, GiveUp]:
+    """Decides after the failure that is the last one noted in `state`."""
+    if state.start_failures >= MAX_START_FAILURES:
+        return GiveUp(
+            f"{state.start_failures} workers in a row failed before they were ready; the last was "
+            f"{state.last_failure}. Read that worker's log for the error."
+        )
+    if state.restarts_used >= config.max_restarts:
+        return GoOn(f"all {config.max_restarts} restarts (--max_restarts) are used up")
+    return Restart(delay_s=_backoff_s(state.start_failures))
+
+
+def _backoff_s(start_failures: int) -> float:
+    """0, 1, 2, 4, … seconds: a worker that had been ready is replaced at once."""
+    return min(MAX_BACKOFF_S, float(2 ** (start_failures - 1))) if start_failures else 0.0

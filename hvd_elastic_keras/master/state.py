@@ -1,0 +1,115 @@
+"""The master's knowledge as frozen values."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+
+from hvd_elastic_keras import protocol
+
+
+class WorkerPhase(str, enum.Enum):
+    """Life of a worker, as the master sees it."""
+
+    STARTING = "starting"
+    """Launched; importing and tracing."""
+    READY = "ready"
+    """Warm, waiting for a round or, if the world is full, a spare."""
+    MEMBER = "member"
+    """Has a rank in the running round, or is called to the next one."""
+    DONE = "done"
+    """Has finished the training."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Worker:
+    """One process incarnation."""
+
+    worker_id: str
+    launched_at: float
+    phase: WorkerPhase = WorkerPhase.STARTING
+    host: str = "localhost"
+    pid: int | None = None
+    seniority: int | None = None
+    step: int = 0
+    activity: str = ""
+    last_heartbeat: float | None = None
+    ready_at: float | None = None
+    entry: protocol.EnterRequest | None = None
+    """The request with which it waits at the entrance; None if it does not wait there."""
+    leaving: str = ""
+    """Why it leaves after the current step; empty if it stays."""
+
+    @property
+    def number(self) -> int:
+        """Order in which workers were launched."""
+        return int(self.worker_id.lstrip("w"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Forming:
+    """A round that is being put together.
+
+    `called` workers are awaited at the entrance; once all are there, `members` get their
+    assignments and confirm one by one that they run.
+    """
+
+    number: int
+    reasons: tuple[str, ...]
+    opened_at: float
+    called: frozenset[str]
+    size_before: int
+    stalled_since: float | None = None
+    """When training stood still; None while it still runs."""
+    first_entry_at: float | None = None
+    members: tuple[str, ...] = ()
+    assigned_at: float | None = None
+    running: frozenset[str] = frozenset()
+    root_step: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """A round in which the members train."""
+
+    number: int
+    members: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """Everything the master decides from."""
+
+    target_workers: int
+    version: int = 1
+    workers: Mapping[str, Worker] = dataclasses.field(default_factory=dict)
+    next_worker_number: int = 0
+    next_seniority: int = 0
+    num_micro_batches: int | None = None
+    running: Round | None = None
+    forming: Forming | None = None
+    last_round: int = 0
+    pending_through: int = 0
+    broken_through: int = 0
+    newest_step: int = 0
+    restarts_used: int = 0
+    start_failures: int = 0
+    last_failure: str = ""
+    last_failed_worker: str = ""
+    waiting_since: float | None = None
+    finishing: bool = False
+    stop: str = ""
+    ended: bool = False
+
+
+def update_for(state: State, worker_id: str) -> protocol.WorkerUpdate:
+    """What one worker has to know now."""
+    worker = state.workers.get(worker_id)
+    return protocol.WorkerUpdate(
+        version=state.version,
+        pending_through=state.pending_through,
+        broken_through=state.broken_through,
+        stop=state.stop,
+        leave=worker.leaving if worker else "this worker is no longer part of the job",
+    )

@@ -1,0 +1,67 @@
+"""The answer to `ctl status`. Pure."""
+
+from __future__ import annotations
+
+from hvd_elastic_keras import protocol
+from hvd_elastic_keras.config import JobConfig
+from hvd_elastic_keras.master.state import State, Worker, WorkerPhase
+
+
+def job_status(config: JobConfig, state: State, now: float) -> protocol.JobStatus:
+    """Phase of the job, its round and its workers."""
+    phase, detail = _phase(state)
+    members = state.running.members if state.running else ()
+    if state.forming and state.forming.members:
+        members = state.forming.members
+    rows = tuple(
+        _row(worker, members.index(worker_id) if worker_id in members else None, now)
+        for worker_id, worker in sorted(state.workers.items(), key=lambda item: item[1].number)
+    )
+    return protocol.JobStatus(
+        phase=phase,
+        detail=detail,
+        round=state.running.number if state.running else state.last_round,
+        step=max([state.newest_step, *(w.step for w in state.workers.values())]),
+        target_workers=state.target_workers,
+        min_workers=config.min_workers,
+        max_workers=config.max_workers,
+        restarts_used=state.restarts_used,
+        max_restarts=config.max_restarts,
+        workers=rows,
+    )
+
+
+def _phase(state: State) -> tuple[str, str]:
+    if state.stop:
+        return "stopping", state.stop
+    if state.finishing:
+        return "finishing", ""
+    if state.waiting_since is not None:
+        return "waiting", "too few workers"
+    if state.forming:
+        return "changing", "; ".join(state.forming.reasons)
+    return ("running", "") if state.running else ("starting", "")
+
+
+def _row(worker: Worker, rank: int | None, now: float) -> protocol.WorkerStatus:
+    age = None if worker.last_heartbeat is None else round(now - worker.last_heartbeat, 3)
+    return protocol.WorkerStatus(
+        worker_id=worker.worker_id,
+        phase=_worker_phase(worker, rank),
+        rank=rank,
+        host=worker.host,
+        pid=worker.pid,
+        seniority=worker.seniority,
+        step=worker.step,
+        heartbeat_age_s=age,
+    )
+
+
+def _worker_phase(worker: Worker, rank: int | None) -> str:
+    if worker.leaving:
+        return "leaving"
+    if worker.phase is WorkerPhase.READY:
+        return "spare"
+    if rank is not None and worker.activity:
+        return worker.activity
+    return worker.phase.value

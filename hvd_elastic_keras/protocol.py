@@ -1,0 +1,220 @@
+"""Messages between workers, master and command lines: versioned JSON, checked on reading.
+
+Workers tell the master what happened with one of the `WorkerEvent` types (`POST /v1/events`),
+ask for a place in the next round with `EnterRequest` (`POST /v1/enter`, answered when the round
+is complete) and learn of changes with `WorkerUpdate` (`GET /v1/updates`, a long poll).
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, Union
+
+import msgspec
+
+from hvd_elastic_keras.errors import ElasticError
+
+PROTOCOL_VERSION = 1
+LONG_POLL_S = 20.0
+"""How long the master holds an unanswered request before it says "ask again"."""
+
+
+class ProtocolError(ElasticError):
+    """A message is not of the expected form or version."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all messages."""
+
+
+class Joined(Message, frozen=True, kw_only=True, tag="joined"):
+    """A worker is warm (imported, traced) and wants a place in a round."""
+
+    worker_id: str
+    pid: int
+    num_micro_batches: int
+    """Micro-batches in a global batch: no more workers than this can be of use."""
+    warm_up_s: float
+
+
+class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
+    """Sent every `heartbeat_interval_s`; `phase` is for people (`ctl status`)."""
+
+    worker_id: str
+    round: int
+    step: int
+    progress: int
+    phase: str
+
+
+class Running(Message, frozen=True, kw_only=True, tag="running"):
+    """The worker holds the root's state, at `step`, and starts its first step of this round."""
+
+    worker_id: str
+    round: int
+    step: int
+
+
+class Leaving(Message, frozen=True, kw_only=True, tag="leaving"):
+    """The worker wants to leave after the current step (it got SIGTERM)."""
+
+    worker_id: str
+    reason: str
+
+
+class Done(Message, frozen=True, kw_only=True, tag="done"):
+    """The worker has finished the whole training with everyone of its round."""
+
+    worker_id: str
+    step: int
+
+
+class Console(Message, frozen=True, kw_only=True, tag="console"):
+    """Text of rank 0 for the terminal of the launcher, already formatted."""
+
+    worker_id: str
+    text: str
+
+
+class Record(Message, frozen=True, kw_only=True, tag="record"):
+    """An entry of rank 0 for `events.jsonl` (for example `epoch_end`)."""
+
+    worker_id: str
+    event: str
+    fields: dict[str, Any]
+
+
+WorkerEvent = Union[Joined, Heartbeat, Running, Leaving, Done, Console, Record]
+
+
+class EnterRequest(Message, frozen=True, kw_only=True):
+    """Asks for a place in the round after `from_round`, at a committed state.
+
+    `progress` counts the atomic steps (training and evaluation) behind the worker's state and
+    orders states by age; `step` is the number of optimizer steps among them.
+    """
+
+    worker_id: str
+    from_round: int
+    has_state: bool
+    progress: int
+    step: int
+    failure: str = ""
+    """Why the last round ended for this worker, if a collective failed; empty otherwise."""
+
+
+class Assignment(Message, frozen=True, kw_only=True):
+    """The place of one worker in one round."""
+
+    round: int
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    members: tuple[str, ...]
+    """Worker ids by rank."""
+    sync: bool
+    """Whether some member is behind rank 0, so that all take part in a broadcast of its state."""
+    root_has_state: bool
+    """False if nobody holds a state: rank 0 loads the newest checkpoint or starts afresh."""
+    rendezvous: str
+    """Value for HOROVOD_GLOO_RENDEZVOUS_ADDR: address and secret name space of this round."""
+
+
+class EnterReply(Message, frozen=True, kw_only=True):
+    """Exactly one of: an assignment, an order to leave, or neither (ask again)."""
+
+    assignment: Assignment | None = None
+    leave: str = ""
+    """Why the worker is to leave instead; empty if it is not."""
+
+
+class WorkerUpdate(Message, frozen=True, kw_only=True):
+    """What one worker has to know. Rounds are numbered upwards, so all fields only ever grow."""
+
+    version: int
+    pending_through: int = 0
+    """Rounds up to this number end after the current step: the membership changes."""
+    broken_through: int = 0
+    """Rounds up to this number have lost a member: their collectives cannot complete."""
+    stop: str = ""
+    """Not empty if the whole job stops: the reason."""
+    leave: str = ""
+    """Not empty if this worker has to leave after the current step: the reason."""
+
+
+class WorkerStatus(Message, frozen=True, kw_only=True):
+    """One row of `ctl status`."""
+
+    worker_id: str
+    phase: str
+    rank: int | None
+    host: str
+    pid: int | None
+    seniority: int | None
+    step: int
+    heartbeat_age_s: float | None
+
+
+class JobStatus(Message, frozen=True, kw_only=True):
+    """Answer to `GET /v1/status`."""
+
+    phase: str
+    detail: str
+    round: int
+    step: int
+    target_workers: int
+    min_workers: int
+    max_workers: int
+    restarts_used: int
+    max_restarts: int
+    workers: tuple[WorkerStatus, ...]
+
+
+class ChangeRequest(Message, frozen=True, kw_only=True):
+    """`POST /v1/workers`: exactly one of the fields is set."""
+
+    add: int = 0
+    remove: int = 0
+    remove_worker_id: str = ""
+
+
+class ChangeReply(Message, frozen=True, kw_only=True):
+    """What has been decided; `accepted` is false if nothing was changed."""
+
+    accepted: bool
+    text: str
+
+
+class Endpoint(Message, frozen=True, kw_only=True):
+    """`job_dir/master.json` (mode 0600): where the master of a running job is reached."""
+
+    version: int
+    address: str
+    token: str
+    pid: int
+
+
+T = TypeVar("T")
+
+
+def encode(message: Message) -> bytes:
+    """Serialises a message to JSON."""
+    return msgspec.json.encode(message)
+
+
+def decode(data: bytes | str, kind: type[T]) -> T:
+    """Parses and checks a message.
+
+    Raises:
+      ProtocolError: the data are not JSON of that type.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        name = getattr(kind, "__name__", str(kind))
+        raise ProtocolError(
+            f"Received {data[:120]!r}, expected a {name} message of protocol version "
+            f"{PROTOCOL_VERSION}: {error}. Do all parts of the job run the same version?"
+        ) from error

@@ -1,0 +1,217 @@
+"""Command line that starts an elastic job (`python -m hvd_elastic_keras.run --help`).
+
+    python -m hvd_elastic_keras.run --model=resnet50
+    python -m hvd_elastic_keras.run --model=path/to/my_model.py --num_workers=4 --epochs=10
+    python -m hvd_elastic_keras.run --num_workers=4 script.py --script_flag=1
+
+The last form runs a script that uses `hvd_elastic_keras.Trainer` by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import app, flags
+from ml_collections import config_flags
+
+from hvd_elastic_keras import job_runner, model_location
+from hvd_elastic_keras.config import (
+    DEFAULT_GLOBAL_BATCH_SIZE,
+    JobConfig,
+    JobSpec,
+    TrainingConfig,
+)
+from hvd_elastic_keras.errors import ConfigurationError, ElasticError
+
+_DEFAULT_JOB = JobConfig()
+_MODEL = flags.DEFINE_string(
+    "model",
+    "resnet50",
+    "What to train: a name in the model zoo, a dotted module, or the path of a .py file.",
+)
+_CONFIG = config_flags.DEFINE_config_file(
+    "config",
+    None,
+    "Reference configuration of the model: a name (configs/<name>.py beside the model) or a path. "
+    "Single values are set with --config.<name>=<value>.",
+)
+_NUM_WORKERS = flags.DEFINE_integer(
+    "num_workers", _DEFAULT_JOB.num_workers, "Workers to start with and to keep up.", lower_bound=1
+)
+_MIN_WORKERS = flags.DEFINE_integer(
+    "min_workers", _DEFAULT_JOB.min_workers, "Below this number the job waits.", lower_bound=1
+)
+_MAX_WORKERS = flags.DEFINE_integer(
+    "max_workers",
+    None,
+    "Most workers that train at a time; more stay spares. "
+    "Default: the larger of 8 and --num_workers.",
+    lower_bound=1,
+)
+_MAX_RESTARTS = flags.DEFINE_integer(
+    "max_restarts",
+    _DEFAULT_JOB.max_restarts,
+    "Replacements for failed workers in the whole job.",
+    lower_bound=0,
+)
+_GLOBAL_BATCH_SIZE = flags.DEFINE_integer(
+    "global_batch_size",
+    None,
+    "Examples per optimizer step, whatever the number of workers. "
+    f"Default: the configuration's, else {DEFAULT_GLOBAL_BATCH_SIZE}.",
+)
+_MICRO_BATCH_SIZE = flags.DEFINE_integer(
+    "micro_batch_size",
+    None,
+    "Examples per forward and backward pass; divides the global batch. "
+    "Default: the configuration's, else 1/8 of the global batch.",
+)
+_EPOCHS = flags.DEFINE_integer(
+    "epochs", None, "Passes over the data. Default: the configuration's, else 1."
+)
+_STEPS = flags.DEFINE_integer(
+    "steps", None, "Optimizer steps in all. With --epochs, whichever comes first ends training."
+)
+_SEED = flags.DEFINE_integer(
+    "seed", None, "Initial weights, order of examples and dropout follow from it. Default: 0."
+)
+_DATA_DIR = flags.DEFINE_string(
+    "data_dir", "", "Directory of the data, for models that read any (tensorflow-datasets)."
+)
+_JOB_DIR = flags.DEFINE_string(
+    "job_dir",
+    "",
+    "Logs, events, checkpoints and results. A directory that holds checkpoints is gone on with. "
+    "Default: a new directory under ./jobs.",
+)
+_HEARTBEAT_TIMEOUT_S = flags.DEFINE_float(
+    "heartbeat_timeout_s",
+    _DEFAULT_JOB.heartbeat_timeout_s,
+    "A worker that is silent for so many seconds is ended and replaced.",
+    lower_bound=3.0,
+)
+_ENTER_TIMEOUT_S = flags.DEFINE_float(
+    "enter_timeout_s",
+    _DEFAULT_JOB.enter_timeout_s,
+    "How many seconds a round waits for a called worker before it goes on without it. "
+    "Must be longer than a step.",
+    lower_bound=1.0,
+)
+_WAIT_TIMEOUT_S = flags.DEFINE_float(
+    "wait_timeout_s",
+    _DEFAULT_JOB.wait_timeout_s,
+    "How many seconds a job below --min_workers waits before it fails.",
+    lower_bound=0.0,
+)
+
+TRAINING_FLAGS = (
+    _GLOBAL_BATCH_SIZE,
+    _MICRO_BATCH_SIZE,
+    _EPOCHS,
+    _STEPS,
+    _SEED,
+)
+
+
+def training_config(config: dict[str, Any]) -> TrainingConfig:
+    """Flags, where given, before values of the reference configuration, before defaults."""
+    values: dict[str, Any] = {f.name: config[f.name] for f in TRAINING_FLAGS if f.name in config}
+    values.update({f.name: f.value for f in TRAINING_FLAGS if f.value is not None})
+    if _STEPS.value is not None and _EPOCHS.value is None:
+        values["epochs"] = None
+    return TrainingConfig(**values)
+
+
+def job_config() -> JobConfig:
+    """The number of workers and the master's patience, from flags."""
+    return JobConfig(
+        num_workers=_NUM_WORKERS.value,
+        min_workers=_MIN_WORKERS.value,
+        max_workers=_MAX_WORKERS.value or max(_DEFAULT_JOB.max_workers, _NUM_WORKERS.value),
+        max_restarts=_MAX_RESTARTS.value,
+        heartbeat_timeout_s=_HEARTBEAT_TIMEOUT_S.value,
+        enter_timeout_s=_ENTER_TIMEOUT_S.value,
+        wait_timeout_s=_WAIT_TIMEOUT_S.value,
+    )
+
+
+def _check_workers_fit(job: JobConfig, training: TrainingConfig) -> None:
+    useful = training.num_micro_batches
+    if job.num_workers > useful:
+        raise ConfigurationError(
+            f"num_workers={job.num_workers} was given, but a global batch of "
+            f"{training.global_batch_size} is cut into only {useful} micro-batches of "
+            f"{training.micro_batch_size}, so that {job.num_workers - useful} workers would have "
+            f"nothing to do. Use --micro_batch_size={_finer_cut(training, job.num_workers)}."
+        )
+
+
+def _finer_cut(training: TrainingConfig, num_workers: int) -> int:
+    size = training.global_batch_size
+    return next(m for m in range(max(1, size // num_workers), 0, -1) if size % m == 0)
+
+
+def _job_dir(name: str) -> Path:
+    if _JOB_DIR.value:
+        return Path(_JOB_DIR.value).resolve()
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return Path("jobs", f"{name}-{stamp}-{os.getpid()}").resolve()
+
+
+def _start(arguments: Sequence[str]) -> int:
+    script = list(arguments[1:])
+    job = job_config()
+    config = _CONFIG.value.to_dict() if _CONFIG.value is not None else {}
+    if script:
+        given = [f"--{f.name}" for f in (*TRAINING_FLAGS, _MODEL) if flags.FLAGS[f.name].present]
+        if given:
+            raise ConfigurationError(
+                f"{', '.join(given)} was given together with the script {script[0]}, which decides "
+                "these by itself (TrainingConfig). Give them to the script, or use --model."
+            )
+        if not Path(script[0]).is_file():
+            raise ConfigurationError(
+                f"There is no script {script[0]}. To train a model, use --model={script[0]}."
+            )
+        spec = None
+        name = Path(script[0]).stem
+    else:
+        training = training_config(config)
+        _check_workers_fit(job, training)
+        spec = JobSpec(training, _MODEL.value, _DATA_DIR.value, config)
+        name = model_location.short_name(_MODEL.value)
+    request = job_runner.JobRequest(job, spec, script, _job_dir(name), name)
+    return asyncio.run(job_runner.run_job(request))
+
+
+def _main(arguments: Sequence[str]) -> int:
+    try:
+        return _start(arguments)
+    except ElasticError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted before any worker was started", file=sys.stderr)
+        return 130
+
+
+def main() -> None:
+    """Parses the command line and runs the job to its end."""
+    sys.path.insert(0, "")
+    flags.FLAGS.set_gnu_getopt(False)
+    try:
+        sys.argv = model_location.with_config_path(sys.argv)
+    except ElasticError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    app.run(_main)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The atomic step, its plan, and the training loop."""

@@ -1,0 +1,50 @@
+"""Python values (numbers, texts, lists, dicts, arrays) to JSON and back. Nothing is pickled."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+import numpy as np
+
+ARRAY = "__array__"
+TUPLE = "__tuple__"
+PLAIN = (str, bool, int, float, type(None))
+
+
+class NotEncodableError(TypeError):
+    """A value of a type that does not travel."""
+
+
+def to_json(value: Any) -> Any:
+    """A value in terms of JSON."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, PLAIN):
+        return value
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        buffer = io.BytesIO()
+        np.save(buffer, value, allow_pickle=False)
+        return {ARRAY: base64.b64encode(buffer.getvalue()).decode()}
+    if isinstance(value, tuple):
+        return {TUPLE: [to_json(v) for v in value]}
+    if isinstance(value, list):
+        return [to_json(v) for v in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: to_json(v) for key, v in value.items()}
+    raise NotEncodableError(f"{type(value).__name__} cannot be sent to another worker")
+
+
+def from_json(value: Any) -> Any:
+    """The value that `to_json` was given."""
+    if isinstance(value, list):
+        return [from_json(v) for v in value]
+    if isinstance(value, dict):
+        if ARRAY in value:
+            data = io.BytesIO(base64.b64decode(value[ARRAY]))
+            return np.load(data, allow_pickle=False)
+        if TUPLE in value:
+            return tuple(from_json(v) for v in value[TUPLE])
+        return {key: from_json(v) for key, v in value.items()}
+    return value

@@ -1,0 +1,47 @@
+"""The position in the training: which atomic step comes next."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+
+class Phase(str, enum.Enum):
+    """Parts of the training, each a sequence of atomic steps."""
+
+    TRAIN = "train"
+    EVALUATE = "evaluate"
+    FINISH = "finish"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cursor:
+    """A position between two atomic steps; the data order follows from it and the seed.
+
+    Attributes:
+      epoch: epoch of the next step, from 0.
+      phase: whether the next step trains, evaluates or ends the training.
+      step: index of the next step within the phase of this epoch.
+      global_step: optimizer steps finished since the beginning.
+      progress: atomic steps of any phase finished since the beginning; orders states by age.
+    """
+
+    epoch: int = 0
+    phase: Phase = Phase.TRAIN
+    step: int = 0
+    global_step: int = 0
+    progress: int = 0
+
+    def after_step(self) -> Cursor:
+        """The position after the step this cursor points at."""
+        trained = self.phase is Phase.TRAIN
+        return dataclasses.replace(
+            self,
+            step=self.step + 1,
+            global_step=self.global_step + trained,
+            progress=self.progress + 1,
+        )
+
+    def start_of(self, phase: Phase, epoch: int) -> Cursor:
+        """The beginning of a phase."""
+        return dataclasses.replace(self, phase=phase, epoch=epoch, step=0)

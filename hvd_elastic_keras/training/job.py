@@ -1,0 +1,113 @@
+"""From a job's specification to a `Trainer`; also the check before any worker starts."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_collections
+import numpy as np
+import tensorflow as tf
+
+from hvd_elastic_keras import env
+from hvd_elastic_keras.config import JobSpec
+from hvd_elastic_keras.data.source import DataLike, as_source
+from hvd_elastic_keras.errors import DataError, ElasticError
+from hvd_elastic_keras.training.model_module import ModelModule
+from hvd_elastic_keras.training.trainer import Trainer
+from hvd_elastic_keras.worker.session import Session, SoloSession
+
+COMPARED_EXAMPLES = 32
+"""Examples at the front of an epoch that must be the same whenever the dataset is read."""
+
+
+def make_trainer(spec: JobSpec, session: Session) -> Trainer:
+    """Loads the model module and makes a trainer of it.
+
+    Raises:
+      ConfigurationError: the module does not keep its contract.
+    """
+    training = spec.training
+    module = ModelModule(
+        spec.model,
+        config=ml_collections.ConfigDict(spec.config),
+        seed=training.seed,
+        data_dir=spec.data_dir,
+    )
+    data = module.dataset("train")
+    if data is None:
+        raise DataError("There is no training data.")
+    return Trainer(
+        module.model(),
+        data,
+        validation=module.dataset("validation"),
+        config=training,
+        callbacks=module.callbacks(),
+        session=session,
+    )
+
+
+def check(spec: JobSpec) -> dict[str, Any]:
+    """Does everything a worker does before it joins, but the tracing, and describes the job.
+
+    Raises:
+      ConfigurationError: something is wrong, with the remedy.
+    """
+    trainer = make_trainer(spec, SoloSession())
+    module_data = ModelModule(
+        spec.model,
+        config=ml_collections.ConfigDict(spec.config),
+        seed=spec.training.seed,
+        data_dir=spec.data_dir,
+    )
+    for split in ("train", "validation"):
+        first, second = module_data.dataset(split), module_data.dataset(split)
+        if first is not None and second is not None:
+            _check_reproducible(first, second, split)
+    return {
+        "parameters": int(trainer.model.count_params()),
+        "steps_per_epoch": trainer.steps_per_epoch,
+        "num_examples": trainer.num_examples,
+        "num_validation_examples": trainer.num_validation_examples,
+    }
+
+
+def _check_reproducible(first: DataLike, second: DataLike, split: str) -> None:
+    """Raises `DataError` if the same split, asked for twice, begins differently."""
+    for a, b in zip(_front(first), _front(second), strict=True):
+        if not np.array_equal(a, b):
+            raise DataError(
+                f'dataset(split="{split}") gives its examples in another order each time, so that '
+                "a worker that joins later cannot continue. Seed every random part, for example "
+                "shuffle(n, seed=seed + epoch) with `seed` and `epoch` as parameters of dataset(),"
+                " or return arrays: they are shuffled for you."
+            )
+
+
+def _front(data: DataLike) -> list[Any]:
+    if callable(data) and not isinstance(data, tf.data.Dataset):
+        data = data(0)
+    if isinstance(data, tf.data.Dataset):
+        examples = data.take(COMPARED_EXAMPLES).as_numpy_iterator()
+        return [leaf for example in examples for leaf in tf.nest.flatten(example)]
+    return [np.asarray(leaf[:COMPARED_EXAMPLES]) for leaf in tf.nest.flatten(data)]
+
+
+def main() -> int:
+    """`python -m hvd_elastic_keras.training.job JOB_JSON`: prints a description, or the error."""
+    env.set_defaults({"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"})
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    try:
+        description = check(JobSpec.load(Path(sys.argv[1])))
+    except ElasticError as error:
+        print(json.dumps({"error": str(error)}))
+        return 1
+    print(json.dumps({"description": description}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""What this package needs of Keras beyond its public interface, checked in one place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from hvd_elastic_keras.errors import ConfigurationError, DataError
+
+OLDEST, NEWEST = (3, 8), (3, 15)
+"""Tested range of Keras releases: `StatelessScope` semantics and `_symbolic_build` are relied on."""
+
+
+def check_versions() -> None:
+    """Raises `ConfigurationError` for a backend or release this package does not work with."""
+    if keras.backend.backend() != "tensorflow":
+        raise ConfigurationError(
+            f"Keras runs on {keras.backend.backend()}, expected TensorFlow. "
+            "Set KERAS_BACKEND=tensorflow."
+        )
+    version = tuple(int(part) for part in keras.__version__.split(".")[:2])
+    if not OLDEST <= version <= NEWEST:
+        raise ConfigurationError(
+            f"Keras {keras.__version__} is installed, expected {OLDEST[0]}.{OLDEST[1]} to "
+            f"{NEWEST[0]}.{NEWEST[1]}. Install one of these: pip install 'keras>=3.8,<3.16'."
+        )
+
+
+def check_compiled(model: Any) -> None:
+    """Raises `ConfigurationError` if this is not a compiled Keras model."""
+    if not isinstance(model, keras.Model):
+        raise ConfigurationError(
+            f"model is a {type(model).__module__}.{type(model).__name__}, expected a keras.Model."
+        )
+    if not model.compiled or model.optimizer is None:
+        raise ConfigurationError(
+            "The model is not compiled. Call model.compile(optimizer=..., loss=...), or define "
+            "loss() and optimizer() in the model module."
+        )
+    if model.run_eagerly:
+        raise ConfigurationError(
+            "The model was compiled with run_eagerly=True, but a step must be a graph to be "
+            "atomic. Compile it with run_eagerly=False."
+        )
+
+
+def build(model: keras.Model, element_spec: Any) -> None:
+    """Creates all variables of model, metrics and optimizer, without any data.
+
+    Raises:
+      DataError: the model does not accept such examples.
+    """
+    batch = tf.nest.map_structure(
+        lambda spec: keras.KerasTensor((None, *spec.shape), spec.dtype.name), element_spec
+    )
+    try:
+        model._symbolic_build(data_batch=batch)
+    except (ValueError, RuntimeError, TypeError, tf.errors.InvalidArgumentError) as error:
+        raise DataError(
+            f"The model does not accept the data. Examples have the structure {element_spec}; "
+            f"expected (inputs, targets) or (inputs, targets, sample_weight). Keras says: {error}"
+        ) from error
+    model.optimizer.build(model.trainable_variables)

@@ -1,0 +1,162 @@
+"""The user's model module: what is trained, in two functions.
+
+    def model() -> keras.Model                     # required
+    def dataset(split) -> data                     # required; split is "train" or "validation"
+    def loss() / optimizer() / metrics()           # optional, if model() does not compile
+    def callbacks() -> list                        # optional
+
+`dataset` returns arrays `(x, y)` or `(x, y, sample_weight)`, or a deterministic
+`tf.data.Dataset` of single examples; for "validation" it may return None. Every function may
+ask for any of these by name, as a parameter: `config` (the reference configuration, an
+`ml_collections.ConfigDict`), `seed`, `data_dir`; `dataset` also for `epoch`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import keras
+
+from hvd_elastic_keras.data.source import DataLike
+from hvd_elastic_keras.errors import ModelModuleError
+
+REQUIRED = ("model", "dataset")
+OPTIONAL = ("loss", "optimizer", "metrics", "callbacks")
+PARAMETERS = ("config", "seed", "data_dir")
+DATASET_PARAMETERS = (*PARAMETERS, "split", "epoch")
+
+
+class ModelModule:
+    """A loaded module together with the values its functions may ask for."""
+
+    def __init__(self, name: str, *, config: Any, seed: int, data_dir: str) -> None:
+        self.name = name
+        self._values = {"config": config, "seed": seed, "data_dir": data_dir}
+        self._module = import_model_module(name)
+        for function in REQUIRED:
+            self._check_defined(function)
+        for function in (*REQUIRED, *OPTIONAL):
+            self._check_parameters(function)
+
+    def model(self) -> keras.Model:
+        """The compiled model; initial weights follow from the seed alone.
+
+        Raises:
+          ModelModuleError: it is not a Keras model, or it cannot be compiled.
+        """
+        keras.utils.set_random_seed(self._values["seed"])
+        model = self._call("model")
+        if not isinstance(model, keras.Model):
+            raise ModelModuleError(
+                f"model() of {self.name} returned {type(model).__name__}, expected a keras.Model."
+            )
+        parts = {p: self._call(p) for p in ("loss", "optimizer", "metrics") if self._has(p)}
+        if parts or not model.compiled:
+            if "loss" not in parts:
+                raise ModelModuleError(
+                    f"model() of {self.name} is not compiled and there is no loss(). Define "
+                    'loss(), for example `return "sparse_categorical_crossentropy"`, or compile '
+                    "the model in model()."
+                )
+            parts.setdefault("optimizer", "adam")
+            model.compile(**parts)
+        return model
+
+    def dataset(self, split: str) -> DataLike | None:
+        """The data of a split; a function of the epoch if `dataset` asks for one.
+
+        Raises:
+          ModelModuleError: there is no training data.
+        """
+        function = getattr(self._module, "dataset")
+        if "epoch" in inspect.signature(function).parameters:
+            if self._call("dataset", split=split, epoch=0) is None:
+                return self._absent(split)
+            return lambda epoch: self._call("dataset", split=split, epoch=epoch)
+        data = self._call("dataset", split=split)
+        return self._absent(split) if data is None else data
+
+    def callbacks(self) -> list[keras.callbacks.Callback]:
+        """The user's Keras callbacks."""
+        return list(self._call("callbacks")) if self._has("callbacks") else []
+
+    def _absent(self, split: str) -> None:
+        if split == "train":
+            raise ModelModuleError(
+                f'dataset(split="train") of {self.name} returned None, expected arrays such as '
+                "(x, y), or a tf.data.Dataset."
+            )
+
+    def _has(self, name: str) -> bool:
+        return callable(getattr(self._module, name, None))
+
+    def _call(self, name: str, **extra: Any) -> Any:
+        function: Callable[..., Any] = getattr(self._module, name)
+        wanted = inspect.signature(function).parameters
+        values = {**self._values, **extra}
+        return function(**{p: values[p] for p in wanted if p in values})
+
+    def _check_defined(self, name: str) -> None:
+        if not self._has(name):
+            raise ModelModuleError(
+                f"{self.name} has no function {name}(). A model module defines "
+                "model() -> keras.Model and dataset(split) -> arrays or tf.data.Dataset."
+            )
+
+    def _check_parameters(self, name: str) -> None:
+        if not self._has(name):
+            return
+        allowed = DATASET_PARAMETERS if name == "dataset" else PARAMETERS
+        parameters = inspect.signature(getattr(self._module, name)).parameters.values()
+        for parameter in parameters:
+            needed = parameter.default is parameter.empty and parameter.kind not in (
+                parameter.VAR_POSITIONAL,
+                parameter.VAR_KEYWORD,
+            )
+            if needed and parameter.name not in allowed:
+                raise ModelModuleError(
+                    f"{name}() of {self.name} asks for {parameter.name!r}. It may ask for "
+                    f"{', '.join(allowed)}, or give the parameter a default."
+                )
+
+
+def import_model_module(name: str) -> ModuleType:
+    """Imports a module by path (`dir/my_model.py`), dotted name, or name in the model zoo.
+
+    Raises:
+      ModelModuleError: there is no such module, or it fails while it is imported.
+    """
+    try:
+        if name.endswith(".py"):
+            return _import_path(Path(name).resolve())
+        if "." not in name and importlib.util.find_spec(f"model_zoo.{name}"):
+            return importlib.import_module(f"model_zoo.{name}")
+        return importlib.import_module(name)
+    except ModelModuleError:
+        raise
+    except Exception as error:
+        raise ModelModuleError(
+            f"The model module {name} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _import_path(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ModelModuleError(f"There is no model module {path}.")
+    # Its neighbours can be imported, as if it had been started as a script.
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ModelModuleError(f"{path} is not a Python module.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module

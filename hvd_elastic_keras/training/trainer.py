@@ -1,0 +1,227 @@
+"""`Trainer`: trains a compiled Keras model, alone or as one of a job's elastic workers."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from hvd_elastic_keras import env, files
+from hvd_elastic_keras.checkpoint.store import CheckpointStore
+from hvd_elastic_keras.config import TrainingConfig
+from hvd_elastic_keras.data.pipeline import Pipeline
+from hvd_elastic_keras.data.source import DataLike, as_source
+from hvd_elastic_keras.errors import ConfigurationError
+from hvd_elastic_keras.training import keras_support
+from hvd_elastic_keras.training.callback_runner import CallbackRunner
+from hvd_elastic_keras.training.loop import Durable, PhaseRunner, TrainingLoop
+from hvd_elastic_keras.training.progress import ProgressDisplay
+from hvd_elastic_keras.training.run_state import RunState
+from hvd_elastic_keras.training.step import AtomicStep
+from hvd_elastic_keras.training.variables import variables_of
+from hvd_elastic_keras.training.warm_up import warm_up
+from hvd_elastic_keras.worker.communicator import Communicator
+from hvd_elastic_keras.worker.session import ElasticSession, Session, SoloSession
+
+log = logging.getLogger(__name__)
+
+
+class Trainer:
+    """Trains a Keras model on as many workers as there are.
+
+    The same script trains alone (`python script.py`) and elastically
+    (`python -m hvd_elastic_keras.run --num_workers=4 script.py`), to the same weights.
+
+    Args:
+      model: a compiled `keras.Model` on the TensorFlow backend.
+      dataset: arrays `(x, y)` or `(x, y, sample_weight)` with the same first dimension; or a
+        deterministic `tf.data.Dataset` of single examples of that structure; or a function from
+        the epoch (from 0) to such a dataset, for another order in every epoch.
+      validation: like `dataset`; evaluated after every epoch if given.
+      config: batch sizes, length and seed.
+      callbacks: Keras callbacks. All workers run them on the same logs; those that write files
+        run on rank 0.
+      job_dir: where checkpoints and results go; None keeps nothing. Under a launcher it is
+        the job's.
+
+    Raises:
+      ConfigurationError: the model is not compiled, or Keras does not run on TensorFlow.
+      DataError: the data have the wrong structure.
+
+    Example:
+
+        trainer = Trainer(model, (x_train, y_train), validation=(x_test, y_test),
+                          config=TrainingConfig(global_batch_size=128, epochs=10))
+        history = trainer.fit()
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        dataset: DataLike,
+        *,
+        validation: DataLike | None = None,
+        config: TrainingConfig | None = None,
+        callbacks: Iterable[keras.callbacks.Callback] = (),
+        job_dir: str | Path | None = None,
+        session: Session | None = None,
+    ) -> None:
+        keras_support.check_versions()
+        keras_support.check_compiled(model)
+        self._environment = env.worker_environment()
+        self.model = model
+        self.config = config or TrainingConfig()
+        self._session = session or _make_session(self._environment)
+        directory = self._environment.job_dir if self._environment else job_dir
+        self._job_dir = Path(directory) if directory else None
+        self._train = self._pipeline(dataset, "the training data", self.config.shuffle)
+        self._evaluate = (
+            None
+            if validation is None
+            else self._pipeline(validation, "the validation data", shuffle=False)
+        )
+        keras_support.build(model, self._train.source.element_spec)
+        self._callbacks = CallbackRunner(
+            callbacks, model, epochs=self.config.epochs, steps=self._train.steps_per_epoch
+        )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of an epoch, whatever the number of workers."""
+        return self._train.steps_per_epoch
+
+    @property
+    def num_examples(self) -> int:
+        """Training examples of an epoch."""
+        return self._train.source.num_examples
+
+    @property
+    def num_validation_examples(self) -> int:
+        """Validation examples; 0 if there is no validation."""
+        return self._evaluate.source.num_examples if self._evaluate else 0
+
+    def fit(self) -> keras.callbacks.History:
+        """Trains to the end and returns the history, as `keras.Model.fit` does.
+
+        Raises:
+          WorkerLeavingError: under a launcher, if this worker has to leave before the end.
+        """
+        began = time.monotonic()
+        communicator = self._communicator()
+        variables = variables_of(self.model)
+        num_micro_batches = self.config.num_micro_batches
+        train = PhaseRunner(
+            self._train,
+            AtomicStep(self.model, self._train.source.element_spec, num_micro_batches, train=True),
+        )
+        evaluate = None
+        if self._evaluate:
+            spec = self._evaluate.source.element_spec
+            step = AtomicStep(self.model, spec, num_micro_batches, train=False)
+            evaluate = PhaseRunner(self._evaluate, step)
+        self.model.reset_metrics()
+        self.model.stop_training = False
+        warm_up(communicator, variables, [p for p in (train, evaluate) if p])
+        state = RunState(self.model, variables, self._callbacks)
+        self._session.join(communicator, num_micro_batches, time.monotonic() - began)
+        loop = TrainingLoop(
+            self.config,
+            self._session,
+            communicator,
+            state,
+            train,
+            evaluate,
+            self._callbacks,
+            ProgressDisplay(self._session.show, self._interactive),
+            self._durable(state),
+        )
+        loop.run()
+        return self._callbacks.history
+
+    @property
+    def _interactive(self) -> bool:
+        return self._environment.interactive if self._environment else sys.stdout.isatty()
+
+    def _pipeline(self, data: DataLike, name: str, shuffle: bool) -> Pipeline:
+        source = as_source(data, seed=self.config.seed, shuffle=shuffle, name=name)
+        return Pipeline(source, self.config.global_batch_size, self.config.micro_batch_size)
+
+    def _communicator(self) -> Communicator:
+        environment = self._environment
+        if environment is None:
+            return Communicator("lo", "localhost", gloo_timeout_s=30, master=None)
+        host, port = environment.master.rsplit(":", 1)
+        return Communicator(
+            environment.iface,
+            environment.hostname,
+            environment.gloo_timeout_s,
+            master=(host, int(port)),
+        )
+
+    def _durable(self, state: RunState) -> Durable:
+        directory = self._job_dir
+        if directory is None:
+            return Durable(_nothing, _nothing, _nothing)
+        directory.mkdir(parents=True, exist_ok=True)
+        store = CheckpointStore(directory / files.CHECKPOINTS)
+        tf_variables = [v.value for v in variables_of(self.model).all]
+        origin = {
+            "global_batch_size": self.config.global_batch_size,
+            "micro_batch_size": self.config.micro_batch_size,
+            "seed": self.config.seed,
+            "num_examples": self._train.source.num_examples,
+        }
+
+        def save_checkpoint() -> None:
+            content = {"origin": origin, "run": state.to_json()}
+            path = store.save(state.cursor.global_step, tf_variables, content)
+            self._session.record("checkpoint_saved", step=state.cursor.global_step, path=str(path))
+
+        def save_results() -> None:
+            files.write_atomically(directory / files.MODEL, lambda p: self.model.save(p))
+            history = self._callbacks.history
+            files.write_json(
+                directory / files.HISTORY, {"epoch": history.epoch, "history": history.history}
+            )
+
+        def load_newest() -> None:
+            path = store.newest()
+            if path is None:
+                return
+            content = store.load_state(path)
+            _check_origin(path, content["origin"], origin)
+            store.load_variables(path, tf_variables)
+            state.from_json(content["run"])
+            step = state.cursor.global_step
+            self._session.record("checkpoint_loaded", step=step, path=str(path))
+            self._session.show(f"going on from the checkpoint of step {step}: {path}\n")
+
+        return Durable(save_checkpoint, save_results, load_newest)
+
+
+def _make_session(environment: env.WorkerEnvironment | None) -> Session:
+    if environment is None:
+        return SoloSession()
+    session = ElasticSession(environment)
+    session.start()
+    return session
+
+
+def _check_origin(path: Path, found: dict[str, Any], expected: dict[str, Any]) -> None:
+    different = [name for name in expected if found.get(name) != expected[name]]
+    if different:
+        name = different[0]
+        raise ConfigurationError(
+            f"The checkpoint {path} was made with {name}={found.get(name)}, but now "
+            f"{name}={expected[name]}. Going on would repeat or lose examples. "
+            f"Use {name}={found.get(name)}, or another job_dir."
+        )
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,1 @@
+"""A worker's side of membership: master client, Horovod runtime, session."""

@@ -1,0 +1,223 @@
+"""All of Horovod's runtime calls: initialise, shut down, collectives, and ending a blocked one."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import threading
+from collections.abc import Iterator, Sequence
+
+import horovod.tensorflow as hvd
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from hvd_elastic_keras import env
+from hvd_elastic_keras.errors import CollectiveFailedError
+from hvd_elastic_keras.protocol import Assignment
+from hvd_elastic_keras.worker import sockets
+
+PATCHED = "hvdelastic"
+"""Part of the version of a Horovod built by `scripts/build_horovod_wheel` (see BUILD.md)."""
+
+FAILURES = (
+    tf.errors.UnknownError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.CancelledError,
+    tf.errors.AbortedError,
+    hvd.HorovodInternalError if hasattr(hvd, "HorovodInternalError") else tf.errors.UnknownError,
+)
+"""What a collective raises when a peer is gone. The type is what counts: the texts vary with the
+moment of the failure, and a grouped operation after a shutdown does not name Horovod at all."""
+USER_ERROR_MARK = "Traceback (most recent call last)"
+"""In the text of an `UnknownError` that comes from the user's `tf.py_function`."""
+
+
+class Communicator:
+    """Horovod's world of one worker, one round after the other.
+
+    Args:
+      variables: settings for Horovod, constant for the life of the process.
+      master: (host, port) of the master, whose connections are never shut down.
+    """
+
+    def __init__(
+        self, iface: str, hostname: str, gloo_timeout_s: int, master: tuple[str, int] | None
+    ) -> None:
+        self._master = master
+        self._lock = threading.Lock()
+        self._round = 0
+        self._known: sockets.SocketSet = frozenset()
+        self._initialising = False
+        self._own: sockets.SocketSet = frozenset()
+        self.survives_failed_init = PATCHED in importlib.metadata.version("horovod")
+        env.set_variables(
+            {
+                "HOROVOD_CONTROLLER": "gloo",
+                "HOROVOD_CPU_OPERATIONS": "gloo",
+                "HOROVOD_GLOO_IFACE": iface,
+                "HOROVOD_HOSTNAME": hostname,
+                "HOROVOD_GLOO_TIMEOUT_SECONDS": str(gloo_timeout_s),
+            }
+        )
+        # A lost peer is an everyday event here: Horovod's own error lines would alarm people.
+        env.set_defaults({"HOROVOD_CYCLE_TIME": "1", "HOROVOD_LOG_LEVEL": "fatal"})
+
+    @property
+    def rank(self) -> int:
+        """Rank in the present round."""
+        return int(hvd.rank())
+
+    @property
+    def size(self) -> int:
+        """Number of workers in the present round."""
+        return int(hvd.size())
+
+    def start_alone(self) -> None:
+        """Initialises Horovod with this process as its whole world."""
+        self._set_place(0, 1, 0, 1, 0, 1, rendezvous=None)
+        hvd.init()
+
+    def start(self, place: Assignment) -> None:
+        """Initialises Horovod for a round.
+
+        Raises:
+          CollectiveFailedError: a peer went away meanwhile, or the round was closed.
+        """
+        with self._lock:
+            self._round = place.round
+            self._known = sockets.open_sockets()
+            self._initialising = True
+        self._set_place(
+            place.rank,
+            place.size,
+            place.local_rank,
+            place.local_size,
+            place.cross_rank,
+            place.cross_size,
+            rendezvous=place.rendezvous,
+        )
+        try:
+            hvd.init()
+        except ValueError as error:
+            raise CollectiveFailedError(f"Horovod could not be initialised: {error}") from error
+        finally:
+            with self._lock:
+                self._own = sockets.open_sockets() - self._known
+                self._initialising = False
+
+    def shut_down(self) -> None:
+        """Leaves the present round; nothing happens if there is none."""
+        hvd.shutdown()
+        with self._lock:
+            self._own = frozenset()
+
+    def abort(self, through_round: int) -> bool:
+        """Makes collectives of a round up to `through_round` fail. Called from another thread.
+
+        Returns whether the round is still being initialised: new sockets may yet come up then, so
+        that the call should be repeated.
+        """
+        with self._lock:
+            if not 0 < self._round <= through_round:
+                return False
+            mine = sockets.open_sockets() - self._known if self._initialising else self._own
+            sockets.shut_down(mine, except_peer=self._master)
+            return self._initialising
+
+    @contextlib.contextmanager
+    def collective(self) -> Iterator[None]:
+        """Turns a failure of the collective inside into `CollectiveFailedError`."""
+        try:
+            yield
+        except FAILURES as error:
+            text = str(error)
+            if USER_ERROR_MARK in text and "Horovod" not in text:
+                raise
+            first_line = text.strip().splitlines()[0] if text.strip() else type(error).__name__
+            raise CollectiveFailedError(f"a collective failed ({first_line[:160]})") from error
+
+    @contextlib.contextmanager
+    def tracing(self) -> Iterator[None]:
+        """Keeps collectives in graphs that are traced at world size 1.
+
+        Horovod leaves them out there unless this variable is set; during `hvd.init()` it must not
+        be, or Horovod asks its own elastic driver for a rank.
+        """
+        env.set_variables({"HOROVOD_ELASTIC": "1"})
+        try:
+            yield
+        finally:
+            env.set_variables({"HOROVOD_ELASTIC": None})
+
+    def broadcast_bytes(self, data: bytes, name: str) -> bytes:
+        """Gives everybody the bytes of rank 0 (of any length)."""
+        mine = np.frombuffer(data, np.uint8)
+        length = self._broadcast(np.array([mine.size], np.int64), f"{name}.length")
+        buffer = np.zeros(int(length[0]), np.uint8)
+        if self.rank == 0:
+            buffer[:] = mine
+        return self._broadcast(buffer, f"{name}.bytes").tobytes()
+
+    def broadcast_tensors(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
+        """Gives everybody the tensors of rank 0, in fresh tensors: one collective per dtype."""
+        result: list[tf.Tensor | None] = [None] * len(tensors)
+        by_dtype: dict[str, list[int]] = {}
+        for index, tensor in enumerate(tensors):
+            by_dtype.setdefault(tensor.dtype.name, []).append(index)
+        for dtype, indices in sorted(by_dtype.items()):
+            flat = tf.concat([tf.reshape(_transportable(tensors[i]), [-1]) for i in indices], 0)
+            received = hvd.broadcast(flat, 0, name=f"{name}.{dtype}")
+            sizes = [int(np.prod(tensors[i].shape)) for i in indices]
+            for i, part in zip(indices, tf.split(received, sizes), strict=True):
+                result[i] = tf.reshape(_restored(part, tensors[i].dtype), tensors[i].shape)
+        return [tensor for tensor in result if tensor is not None]
+
+    def barrier(self, name: str) -> None:
+        """Returns when all workers of the round have come here."""
+        hvd.allreduce(tf.zeros([1]), op=hvd.Sum, name=name).numpy()
+
+    def _broadcast(self, array: npt.NDArray[np.generic], name: str) -> npt.NDArray[np.generic]:
+        received: npt.NDArray[np.generic] = hvd.broadcast(tf.constant(array), 0, name=name).numpy()
+        return received
+
+    def _set_place(
+        self,
+        rank: int,
+        size: int,
+        local_rank: int,
+        local_size: int,
+        cross_rank: int,
+        cross_size: int,
+        rendezvous: str | None,
+    ) -> None:
+        env.set_variables(
+            {
+                "HOROVOD_RANK": str(rank),
+                "HOROVOD_SIZE": str(size),
+                "HOROVOD_LOCAL_RANK": str(local_rank),
+                "HOROVOD_LOCAL_SIZE": str(local_size),
+                "HOROVOD_CROSS_RANK": str(cross_rank),
+                "HOROVOD_CROSS_SIZE": str(cross_size),
+                "HOROVOD_GLOO_RENDEZVOUS_ADDR": rendezvous,
+                # Only a part of the path for us: the address holds host and port already.
+                "HOROVOD_GLOO_RENDEZVOUS_PORT": "1" if rendezvous else None,
+            }
+        )
+
+
+def _transportable(tensor: tf.Tensor) -> tf.Tensor:
+    """Horovod cannot broadcast some dtypes: they travel as integers of the same width."""
+    if tensor.dtype == tf.bool:
+        return tf.cast(tensor, tf.uint8)
+    if tensor.dtype == tf.uint32:
+        return tf.bitcast(tensor, tf.int32)
+    if tensor.dtype == tf.uint64:
+        return tf.bitcast(tensor, tf.int64)
+    return tensor
+
+
+def _restored(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    if dtype == tf.bool:
+        return tf.cast(tensor, tf.bool)
+    return tf.bitcast(tensor, dtype) if dtype in (tf.uint32, tf.uint64) else tensor

@@ -1,0 +1,300 @@
+"""A worker's membership: join, enter a round, learn of changes, leave.
+
+`Session` is what training needs to know of it. `SoloSession` is the world of a process that was
+started without a launcher; `ElasticSession` that of a member of a job.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import threading
+from typing import Protocol
+
+from hvd_elastic_keras import protocol
+from hvd_elastic_keras.env import WorkerEnvironment
+from hvd_elastic_keras.errors import MasterUnreachableError, WorkerLeavingError
+from hvd_elastic_keras.worker.client import MasterClient
+
+ABORT_AGAIN_S = 0.02
+MAX_ABORTS = 3000
+PR_SET_PDEATHSIG = 1
+
+log = logging.getLogger(__name__)
+
+
+class Abortable(Protocol):
+    """The part of the communicator that a session uses."""
+
+    def abort(self, through_round: int) -> bool:
+        """Makes collectives of old rounds fail; returns whether to call again."""
+
+
+class Session(Protocol):
+    """What training needs to know of membership."""
+
+    @property
+    def is_elastic(self) -> bool:
+        """False if there is no master."""
+
+    def join(self, communicator: Abortable, num_micro_batches: int, warm_up_s: float) -> None:
+        """Tells the master that this worker is warm."""
+
+    def enter(self, report: EntryReport) -> protocol.Assignment:
+        """Waits for a place in the next round.
+
+        Raises:
+          WorkerLeavingError: this worker has to leave instead.
+          MasterUnreachableError: there is no master any more.
+        """
+
+    def running(self, step: int) -> None:
+        """Tells the master that training goes on."""
+
+    def at(self, phase: str, step: int, progress: int) -> None:
+        """Notes the position for the heartbeat."""
+
+    @property
+    def change_pending(self) -> bool:
+        """Whether everybody has to leave the round after the current step."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the whole job stops."""
+
+    def show(self, text: str) -> None:
+        """Shows text of rank 0 on the terminal of the launcher."""
+
+    def record(self, event: str, **fields: object) -> None:
+        """Adds an entry to the job's `events.jsonl`."""
+
+    def finish(self) -> None:
+        """Tells the master that the whole training is done."""
+
+
+class EntryReport:
+    """The committed state with which a worker asks for a place."""
+
+    def __init__(self, has_state: bool, progress: int, step: int, failure: str = "") -> None:
+        self.has_state = has_state
+        self.progress = progress
+        self.step = step
+        self.failure = failure
+
+
+class SoloSession:
+    """One process, no master: the only round never changes."""
+
+    is_elastic = False
+    change_pending = False
+    stopping = False
+
+    def join(self, communicator: Abortable, num_micro_batches: int, warm_up_s: float) -> None:
+        """Nobody to tell."""
+
+    def enter(self, report: EntryReport) -> protocol.Assignment:
+        """The place of a process that is alone in the world."""
+        return protocol.Assignment(
+            round=0,
+            rank=0,
+            size=1,
+            local_rank=0,
+            local_size=1,
+            cross_rank=0,
+            cross_size=1,
+            members=("w0",),
+            sync=not report.has_state,
+            root_has_state=report.has_state,
+            rendezvous="",
+        )
+
+    def running(self, step: int) -> None:
+        """Nobody to tell."""
+
+    def at(self, phase: str, step: int, progress: int) -> None:
+        """Nobody to tell."""
+
+    def show(self, text: str) -> None:
+        """Writes to this process's own terminal."""
+        print(text, end="", flush=True)
+
+    def record(self, event: str, **fields: object) -> None:
+        """There is no event log without a job."""
+
+    def finish(self) -> None:
+        """Nobody to tell."""
+
+
+class ElasticSession:
+    """Membership in a job. `start` as early as possible: it needs no TensorFlow."""
+
+    is_elastic = True
+
+    def __init__(self, environment: WorkerEnvironment) -> None:
+        self._environment = environment
+        self._client = MasterClient(environment, self._on_update, self._on_lost)
+        self._communicator: Abortable | None = None
+        self._update = protocol.WorkerUpdate(version=0)
+        self._lost = ""
+
+    @property
+    def worker_id(self) -> str:
+        """Identity of this process in the job."""
+        return self._client.worker_id
+
+    def start(self) -> None:
+        """Connects to the master and makes SIGTERM mean "leave after the current step"."""
+        self._die_with_launcher()
+        self._client.start()
+        self._watch_sigterm()
+
+    def join(self, communicator: Abortable, num_micro_batches: int, warm_up_s: float) -> None:
+        """Tells the master that this worker is warm."""
+        self._communicator = communicator
+        self._client.activity.phase = "waiting"
+        self._client.post(
+            protocol.Joined(
+                worker_id=self.worker_id,
+                pid=os.getpid(),
+                num_micro_batches=num_micro_batches,
+                warm_up_s=warm_up_s,
+            )
+        )
+
+    def enter(self, report: EntryReport) -> protocol.Assignment:
+        """Waits for a place in the next round."""
+        activity = self._client.activity
+        activity.phase = "waiting"
+        if self._lost:
+            raise MasterUnreachableError(f"This worker leaves: {self._lost}.")
+        reply = self._client.enter(
+            protocol.EnterRequest(
+                worker_id=self.worker_id,
+                from_round=activity.round,
+                has_state=report.has_state,
+                progress=report.progress,
+                step=report.step,
+                failure=report.failure,
+            )
+        )
+        if reply.assignment is None:
+            raise WorkerLeavingError(reply.leave)
+        activity.round = reply.assignment.round
+        activity.phase = "entering"
+        if self._update.broken_through >= activity.round:
+            self._abort(self._update.broken_through)
+        return reply.assignment
+
+    def running(self, step: int) -> None:
+        """Tells the master that training goes on."""
+        round_number = self._client.activity.round
+        self._client.post(
+            protocol.Running(worker_id=self.worker_id, round=round_number, step=step)
+        )
+
+    def at(self, phase: str, step: int, progress: int) -> None:
+        """Notes the position for the heartbeat."""
+        activity = self._client.activity
+        activity.phase, activity.step, activity.progress = phase, step, progress
+
+    @property
+    def change_pending(self) -> bool:
+        """Whether everybody has to leave the round after the current step."""
+        update = self._update
+        return bool(
+            self._lost
+            or update.stop
+            or update.leave
+            or update.pending_through >= self._client.activity.round
+        )
+
+    @property
+    def leave_reason(self) -> str:
+        """Why this worker has to leave after the current step; empty if it stays."""
+        return self._lost or self._update.stop or self._update.leave
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the whole job stops."""
+        return bool(self._update.stop)
+
+    def show(self, text: str) -> None:
+        """Shows text on the terminal of the launcher."""
+        self._client.post(protocol.Console(worker_id=self.worker_id, text=text))
+
+    def record(self, event: str, **fields: object) -> None:
+        """Adds an entry to the job's `events.jsonl`."""
+        self._client.post(protocol.Record(worker_id=self.worker_id, event=event, fields=fields))
+
+    def finish(self) -> None:
+        """Tells the master that the whole training is done."""
+        activity = self._client.activity
+        activity.phase = "done"
+        self._client.post(protocol.Done(worker_id=self.worker_id, step=activity.step))
+
+    def close(self) -> None:
+        """Sends what is queued and disconnects."""
+        self._client.close()
+
+    # --- background threads --------------------------------------------------------------
+
+    def _on_update(self, update: protocol.WorkerUpdate) -> None:
+        broken_before = self._update.broken_through
+        self._update = update
+        if update.broken_through > broken_before:
+            self._abort(update.broken_through)
+
+    def _on_lost(self, reason: str) -> None:
+        log.error("%s", reason)
+        self._lost = reason
+
+    def _abort(self, through_round: int) -> None:
+        """Ends blocked collectives, again and again while `hvd.init()` opens new sockets."""
+
+        def work() -> None:
+            for _ in range(MAX_ABORTS):
+                communicator = self._communicator
+                if communicator is None or not communicator.abort(through_round):
+                    return
+                threading.Event().wait(ABORT_AGAIN_S)
+
+        threading.Thread(target=work, name="elastic-abort", daemon=True).start()
+
+    def _die_with_launcher(self) -> None:
+        """Lets the kernel send SIGTERM to this process when a local launcher is killed."""
+        launcher_pid = self._environment.launcher_pid
+        if launcher_pid is None:
+            return
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != launcher_pid:
+            raise MasterUnreachableError("The launcher was gone before this worker started.")
+
+    def _watch_sigterm(self) -> None:
+        """Hears of SIGTERM in a thread: the main thread may be inside a step for long."""
+        if threading.current_thread() is not threading.main_thread():
+            log.warning("not in the main thread: SIGTERM will end this worker at once")
+            return
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+
+        def watch() -> None:
+            while data := os.read(read_end, 1):
+                if data[0] == signal.SIGTERM:
+                    self._on_sigterm()
+
+        threading.Thread(target=watch, name="elastic-sigterm", daemon=True).start()
+
+    def _on_sigterm(self) -> None:
+        launcher_pid = self._environment.launcher_pid
+        if launcher_pid is not None and os.getppid() != launcher_pid:
+            self._on_lost("the launcher is gone")
+        else:
+            self._client.post(protocol.Leaving(worker_id=self.worker_id, reason="SIGTERM"))
+        if self._communicator is None:
+            # Not warm yet: nobody waits for this worker.
+            self._client.close()
+            os._exit(0)

@@ -1,0 +1,1 @@
+"""Models that are ready to be trained: each package here is a model module."""

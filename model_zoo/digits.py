@@ -1,0 +1,27 @@
+"""The handwritten digits that ship with scikit-learn: 1,797 real 8x8 images, no download.
+
+Source: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine
+Learning Repository, 1998 (the test part of that data set).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.datasets import load_digits
+
+NUM_VALIDATION = 360
+Arrays = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
+
+
+def load(split: str) -> Arrays:
+    """Images of shape [n, 8, 8, 1] in [0, 1] and labels of shape [n], 0 to 9.
+
+    The cut into 1,437 "train" and 360 "validation" examples is fixed: neighbours in the original
+    order are of the same writer, so the examples are mixed before.
+    """
+    digits = load_digits()
+    order = np.random.RandomState(0).permutation(len(digits.target))
+    part = order[:-NUM_VALIDATION] if split == "train" else order[-NUM_VALIDATION:]
+    images = digits.images[part, :, :, np.newaxis].astype(np.float32) / 16.0
+    return images, digits.target[part].astype(np.int64)

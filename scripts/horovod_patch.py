@@ -1,0 +1,131 @@
+"""The changes this project makes to Horovod's source distribution before building it.
+
+No Horovod source is shipped: each change is a piece of text that has to be found exactly
+once in the unpacked source distribution (the anchor) and what takes its place. If an
+anchor is missing or ambiguous nothing is written and the build stops, because then this
+is not the Horovod the changes were made for. BUILD.md says why each of them is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class PatchError(Exception):
+    """The source tree is not the one that the changes were written for."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Replace the one occurrence of `anchor` in the file `path` by `replacement`."""
+
+    path: str
+    anchor: str
+    replacement: str
+    reason: str
+
+
+_OPERATIONS = "horovod/common/operations.cc"
+
+EDITS: tuple[Edit, ...] = (
+    Edit(
+        path="horovod/tensorflow/CMakeLists.txt",
+        anchor=(
+            'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")\n'
+        ),
+        replacement="",
+        reason="xla_mpi_ops.cc does not compile against TensorFlow 2.19 and later",
+    ),
+    Edit(
+        path=_OPERATIONS,
+        anchor="""\
+#if HAVE_GLOO
+#if HAVE_MPI
+  if (global_mpi_context.IsEnabled()) {
+    // Initialize gloo context if mpi context is available
+""",
+        replacement="""\
+#if HAVE_GLOO
+  try {
+#if HAVE_MPI
+  if (global_mpi_context.IsEnabled()) {
+    // Initialize gloo context if mpi context is available
+""",
+        reason="open the try block round the rendezvous in BackgroundThreadLoop",
+    ),
+    Edit(
+        path=_OPERATIONS,
+        anchor="""\
+    state.process_set_table.Initialize(global_gloo_context);
+  }
+#endif // HAVE_GLOO
+
+  assert(state.global_controller->IsInitialized());
+""",
+        replacement="""\
+    state.process_set_table.Initialize(global_gloo_context);
+  }
+  } catch (const std::exception& ex) {
+    // hvd_elastic_keras: a peer that dies here must not terminate this process.
+    LOG(ERROR) << "Horovod could not be initialized: " << ex.what();
+    state.process_set_table.Get(0).Finalize(SHUT_DOWN_ERROR);
+    global_gloo_context.Finalize();
+#if HAVE_MPI
+    global_mpi_context.Finalize(mpi_ctx_manager);
+#endif
+#if HAVE_CCL
+    if (state.cpu_operation == LibType::CCL) {
+      ccl_context.Finalize();
+    }
+#endif
+    // Last, because the thread that waits in horovod_init() goes on from here.
+    state.initialization_failed = true;
+    return;
+  }
+#endif // HAVE_GLOO
+
+  assert(state.global_controller->IsInitialized());
+""",
+        reason="report a failed rendezvous to hvd.init() and release what was half made",
+    ),
+    Edit(
+        path=_OPERATIONS,
+        anchor="""\
+    horovod_global.shut_down = false;
+    horovod_global.initialization_done = false;
+""",
+        replacement="""\
+    horovod_global.shut_down = false;
+    horovod_global.initialization_done = false;
+    horovod_global.initialization_failed = false;
+""",
+        reason="let hvd.init() succeed after a failed one and hvd.shutdown()",
+    ),
+)
+
+
+def apply_edits(source_dir: Path, edits: tuple[Edit, ...] = EDITS) -> None:
+    """Apply all `edits` below `source_dir`, or raise `PatchError` and write nothing."""
+    texts: dict[str, str] = {}
+    for edit in edits:
+        text = texts.get(edit.path)
+        if text is None:
+            text = _read(source_dir / edit.path)
+        count = text.count(edit.anchor)
+        if count != 1:
+            raise PatchError(
+                f"{edit.path}: expected the anchor of the change {edit.reason!r} exactly once, "
+                f"found it {count} times. The changes are for an unmodified Horovod 0.28.1; for "
+                "another version adapt EDITS in scripts/horovod_patch.py."
+            )
+        texts[edit.path] = text.replace(edit.anchor, edit.replacement)
+    for path, text in texts.items():
+        (source_dir / path).write_text(text, encoding="utf-8")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise PatchError(f"{path}: cannot be read ({error.strerror}). Is it Horovod?") from error

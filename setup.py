@@ -1,0 +1,76 @@
+"""Packaging of hvd_elastic_keras."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).resolve().parent
+
+
+def read_version() -> str:
+    """Return `__version__` of the package without importing it."""
+    text = (ROOT / "hvd_elastic_keras" / "_version.py").read_text(encoding="utf-8")
+    match = re.search(r'^__version__(?:: \w+)? = "([^"]+)"$', text, re.MULTILINE)
+    if match is None:
+        raise RuntimeError('hvd_elastic_keras/_version.py has no line __version__ = "..."')
+    return match.group(1)
+
+
+def read_readme() -> str:
+    readme = ROOT / "README.md"
+    return readme.read_text(encoding="utf-8") if readme.exists() else ""
+
+
+setup(
+    name="hvd-elastic-keras",
+    version=read_version(),
+    description="Elastic data-parallel training for Keras 3 on TensorFlow with Horovod",
+    long_description=read_readme(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10,<3.13",
+    packages=find_packages(
+        include=["hvd_elastic_keras", "hvd_elastic_keras.*", "model_zoo", "model_zoo.*"]
+    ),
+    package_data={
+        "hvd_elastic_keras": ["py.typed"],
+        "model_zoo": ["README.md", "*/README.md", "*/configs/*"],
+    },
+    install_requires=[
+        "tensorflow>=2.18,<2.22",
+        # Private names of the Keras trainer are used: raise the bound after testing.
+        "keras>=3.8,<3.16",
+        "horovod==0.28.1",
+        "tensorflow-datasets",
+        "absl-py",
+        "numpy",
+        "aiohttp",
+        "requests",
+        "msgspec",
+        "ml_collections",
+        "scikit-learn",
+    ],
+    extras_require={
+        "dev": [
+            "pytest",
+            "pytest-xdist",
+            "pytest-timeout",
+            "hypothesis",
+            "ruff",
+            "mypy",
+            "types-requests",
+            "psutil",
+            "matplotlib",
+        ],
+    },
+    entry_points={
+        "console_scripts": [
+            "hvd-elastic-run = hvd_elastic_keras.run:main",
+            "hvd-elastic-ctl = hvd_elastic_keras.ctl:main",
+        ],
+    },
+    zip_safe=False,
+)
