@@ -27,6 +27,7 @@ class Edit:
 
 
 _OPERATIONS = "horovod/common/operations.cc"
+_PAIR = "third_party/gloo/gloo/transport/tcp/pair.cc"
 
 EDITS: tuple[Edit, ...] = (
     Edit(
@@ -101,6 +102,117 @@ EDITS: tuple[Edit, ...] = (
     horovod_global.initialization_failed = false;
 """,
         reason="let hvd.init() succeed after a failed one and hvd.shutdown()",
+    ),
+    Edit(
+        path="horovod/common/process_set.cc",
+        anchor="""\
+  gloo_context.InitializeForProcessSet(global_gloo_context,
+                                       registered_global_ranks);
+""",
+        replacement="""\
+  // hvd_elastic_keras: without this Finalize() returns at once and leaves the sockets open.
+  gloo_context.Enable();
+  gloo_context.InitializeForProcessSet(global_gloo_context,
+                                       registered_global_ranks);
+""",
+        reason="close the process set's connections in hvd.shutdown()",
+    ),
+    Edit(
+        path=_OPERATIONS,
+        anchor="""\
+        << "ExecuteOperation Failed";
+    status = Status::UnknownError(ex.what());
+""",
+        replacement="""\
+        << "ExecuteOperation Failed";
+    status = Status::UnknownError(ex.what());
+#if HAVE_GLOO
+    // hvd_elastic_keras: this rank left a collective half-way. Nothing that it sends from here
+    // on may reach a peer that is still in it, and the peers must learn of it at once.
+    if (process_set.gloo_context.ctx != nullptr) {
+      process_set.gloo_context.ctx->closeConnections();
+    }
+#endif
+""",
+        reason="close the connections when a collective fails",
+    ),
+    Edit(
+        path=_PAIR,
+        anchor="""\
+void Pair::sendAsyncMode(Op& op) {
+  GLOO_ENFORCE(!sync_);
+""",
+        replacement="""\
+void Pair::sendAsyncMode(Op& op) {
+  GLOO_ENFORCE(!sync_);
+  // hvd_elastic_keras: fail at once on a closed pair instead of queueing for ever.
+  verifyConnected();
+""",
+        reason="fail at once when sending on a closed connection",
+    ),
+    Edit(
+        path=_PAIR,
+        anchor="""\
+  GLOO_ENFORCE(ex_ == nullptr);
+
+  if (state_ == CONNECTED) {
+    handleReadWrite(events);
+""",
+        replacement="""\
+  GLOO_ENFORCE(ex_ == nullptr);
+
+  // hvd_elastic_keras: what is thrown in this thread would end the process.
+  try {
+  if (state_ == CONNECTED) {
+    handleReadWrite(events);
+""",
+        reason="open the try block in the event thread",
+    ),
+    Edit(
+        path=_PAIR,
+        anchor="""\
+  GLOO_ENFORCE(false, "Unexpected state: ", state_);
+}
+""",
+        replacement="""\
+  GLOO_ENFORCE(false, "Unexpected state: ", state_);
+  } catch (const std::exception&) {
+    if (ex_ == nullptr) {
+      signalException(std::current_exception());
+    }
+  }
+}
+""",
+        reason="hand an error of the event thread to whoever waits for the connection",
+    ),
+    Edit(
+        path=_PAIR,
+        anchor="""\
+      op.buf->signalException(ex);
+    }
+  }
+
+  // Loop through pending send operations.
+""",
+        replacement="""\
+      op.buf->signalException(ex);
+    }
+    // hvd_elastic_keras: a message in flight has a waiting thread too.
+    NonOwningPtr<UnboundBuffer> sending(op.ubuf);
+    if (sending) {
+      sending->signalException(ex);
+    }
+  }
+  {
+    NonOwningPtr<UnboundBuffer> receiving(rx_.ubuf);
+    if (receiving) {
+      receiving->signalException(ex);
+    }
+  }
+
+  // Loop through pending send operations.
+""",
+        reason="wake the thread that waits for a message which was partly sent or received",
     ),
 )
 

@@ -127,6 +127,8 @@ class TrainingLoop:
     def _steps(self, place: Assignment) -> bool:
         """Takes steps until a change (False) or the end of the training (True)."""
         share = share_of(place.rank, place.size, self._config.num_micro_batches)
+        if self._state.cursor.step > 0:
+            self._begin_display(place)
         while self._state.cursor.phase is not Phase.FINISH:
             if self._state.cursor.phase is Phase.TRAIN:
                 changed = self._train_epoch(place, share)
@@ -137,6 +139,12 @@ class TrainingLoop:
         self._finish(place)
         return True
 
+    def _begin_display(self, place: Assignment) -> None:
+        cursor = self._state.cursor
+        if place.rank == 0:
+            epochs = self._config.epochs if self._config.steps is None else None
+            self._display.begin_epoch(cursor.epoch, epochs, self._epoch_steps(), cursor.step)
+
     # --- phases --------------------------------------------------------------------------
 
     def _train_epoch(self, place: Assignment, share: Share) -> bool:
@@ -144,11 +152,9 @@ class TrainingLoop:
         if self._state.epoch_begun != cursor.epoch:
             self._state.epoch_begun = cursor.epoch
             self._callbacks.call("on_epoch_begin", cursor.epoch)
-        pipeline = self._train.pipeline
-        if place.rank == 0:
-            epochs = self._config.epochs if self._config.steps is None else None
-            self._display.begin_epoch(cursor.epoch, epochs, self._epoch_steps(), cursor.step)
-        batches = pipeline.batches(cursor.epoch, share, cursor.step)
+        if cursor.step == 0:
+            self._begin_display(place)
+        batches = self._train.pipeline.batches(cursor.epoch, share, cursor.step)
         while not self._train_phase_over():
             batch = next(batches)
             cursor = self._state.cursor

@@ -39,6 +39,8 @@ class ProgressDisplay:
         self._interactive = interactive
         self._clock = clock
         self._bar: keras.utils.Progbar | None = None
+        self._title = ""
+        self._of = 0
         self._since = 0.0
         self._examples = 0
         self._steps = 0

@@ -44,6 +44,7 @@ def main() -> int:
 def _train(session: ElasticSession, spec: JobSpec) -> None:
     from hvd_elastic_keras.training.job import make_trainer
 
+    logging.getLogger("absl").setLevel(logging.WARNING)
     make_trainer(spec, session).fit()
 
 

@@ -1,0 +1,46 @@
+"""Image classification data sets of tensorflow-datasets, as deterministic `tf.data` pipelines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tensorflow as tf
+
+from hvd_elastic_keras.errors import DataError
+
+
+def load(name: str, split: str, data_dir: str, image_size: int) -> tf.data.Dataset:
+    """Single examples: an image [image_size, image_size, channels] in [0, 1] and its label.
+
+    The order is that of the files on disk, the same for everybody.
+
+    Raises:
+      DataError: the data set has not been prepared in `data_dir`, with the command that does it.
+    """
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder(name, data_dir=data_dir or None)
+    if not builder.is_prepared() if hasattr(builder, "is_prepared") else not _exists(builder):
+        where = f" --data_dir={data_dir}" if data_dir else ""
+        raise DataError(
+            f"The data set {name} is not prepared in {builder.data_dir}. Prepare it once with\n"
+            f"    tfds build {name}{where}\n"
+            "(needs a connection, or for imagenet2012 the archives in downloads/manual), and give "
+            "the same --data_dir here."
+        )
+    read_config = tfds.ReadConfig(shuffle_seed=0, interleave_cycle_length=1)
+    dataset = builder.as_dataset(
+        split=split, as_supervised=True, shuffle_files=False, read_config=read_config
+    )
+
+    def prepare(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        image = tf.image.convert_image_dtype(image, tf.float32)
+        if image.shape[:2] != (image_size, image_size):
+            image = tf.image.resize(image, (image_size, image_size), antialias=True)
+        return image, label
+
+    return dataset.map(prepare, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+
+def _exists(builder: object) -> bool:
+    return Path(str(getattr(builder, "data_dir", ""))).is_dir()

@@ -1,0 +1,1 @@
+"""Runs real jobs with real faults."""

@@ -1,0 +1,95 @@
+"""A model module for tests: digits, batch norm, dropout; and the faults of `faults.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import horovod.tensorflow as hvd
+import keras
+import tensorflow as tf
+
+from hvd_elastic_keras import files
+from hvd_elastic_keras.protocol import Assignment
+from hvd_elastic_keras.worker.communicator import Communicator
+from model_zoo import digits
+from tests.harness import faults
+
+_model: keras.Model | None = None
+_place: Assignment | None = None
+
+
+@keras.saving.register_keras_serializable("tests")
+class FaultPoint(keras.layers.Layer):
+    """Passes its input on; on the way a fault may happen."""
+
+    def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
+        point = "train" if training else "evaluate"
+
+        def happen() -> None:
+            if _place is not None and _model is not None:
+                step = int(_model.optimizer.iterations.numpy())
+                faults.happen(point, hvd.rank(), hvd.size(), step=step)
+
+        with tf.control_dependencies([tf.py_function(happen, [], [])]):
+            return tf.identity(x)
+
+
+def model() -> keras.Model:
+    """A convolution, batch norm and dropout: everything whose result might depend on the cut."""
+    global _model
+    layers = keras.layers
+    _model = keras.Sequential(
+        [
+            layers.Input((8, 8, 1)),
+            layers.Conv2D(8, 3, strides=2, use_bias=False),
+            FaultPoint(),
+            layers.BatchNormalization(momentum=0.9),
+            layers.ReLU(),
+            layers.Flatten(),
+            layers.Dropout(0.3),
+            layers.Dense(10),
+        ]
+    )
+    _model.compile(
+        optimizer=keras.optimizers.SGD(0.05, momentum=0.9),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return _model
+
+
+def dataset(split: str) -> digits.Arrays:
+    """A part of the digits: 7 steps of 64 and a smaller one."""
+    images, labels = digits.load(split)
+    size = 480 if split == "train" else 100
+    return images[:size], labels[:size]
+
+
+def _with_faults() -> None:
+    """Puts fault points round the moments that user code cannot see."""
+    start, broadcast_bytes = Communicator.start, Communicator.broadcast_bytes
+    write_atomically = files.write_atomically
+
+    def faulty_start(self: Communicator, place: Assignment) -> None:
+        global _place
+        _place = place
+        faults.happen("init", place.rank, place.size, round_number=place.round)
+        start(self, place)
+
+    def faulty_broadcast(self: Communicator, data: bytes, name: str) -> bytes:
+        received = broadcast_bytes(self, data, name)
+        if _place is not None:
+            faults.happen("sync", _place.rank, _place.size, round_number=_place.round)
+        return received
+
+    def faulty_write(path: Any, write: Any) -> None:
+        if path.name == files.MODEL and _place is not None:
+            faults.happen("save", _place.rank, _place.size)
+        write_atomically(path, write)
+
+    Communicator.start = faulty_start
+    Communicator.broadcast_bytes = faulty_broadcast
+    files.write_atomically = faulty_write
+
+
+_with_faults()

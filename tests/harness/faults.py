@@ -1,0 +1,108 @@
+"""Faults that a test wants to happen inside of a worker, at an exact moment.
+
+A test writes `Fault`s to a file; the model module `fault_model.py` reads it in every worker and
+lets them happen. A fault happens once in the whole job and leaves a mark, so that a test can prove
+that it did.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+FILE = "HVD_ELASTIC_TEST_FAULTS"
+WAIT_LIMIT_S = 90.0
+POLL_S = 0.005
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """What happens where.
+
+    Attributes:
+      point: "train", "evaluate" (inside the forward pass), "init" (assigned, before hvd.init()),
+        "sync" (in the middle of the broadcast), "save" (while the results are written).
+      rank: which rank of the round.
+      step: for "train" and "evaluate": finished optimizer steps.
+      round: for the others; 0 is any round.
+      action: a signal name, or "wait" to hold the worker until the test opens the gate.
+      size: only in a round of so many workers; 0 is any.
+    """
+
+    name: str
+    point: str
+    rank: int
+    step: int = -1
+    round: int = 0
+    action: str = "SIGKILL"
+    size: int = 0
+
+    def matches(self, point: str, rank: int, size: int, step: int, round_number: int) -> bool:
+        """Whether it happens here."""
+        return (
+            self.point == point
+            and self.rank == rank
+            and self.step in (-1, step)
+            and self.round in (0, round_number)
+            and self.size in (0, size)
+        )
+
+
+class FaultPlan:
+    """The faults of one job, in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    @property
+    def path(self) -> Path:
+        """The file for the environment variable `FILE`."""
+        return self._directory / "faults.json"
+
+    def write(self, faults: list[Fault]) -> None:
+        """Announces the faults to the workers."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps([dataclasses.asdict(f) for f in faults]))
+
+    def happened(self, name: str) -> bool:
+        """Whether a fault has happened."""
+        return (self._directory / f"{name}.happened").exists()
+
+    def open_gate(self, name: str) -> None:
+        """Lets a worker go on that waits because of a fault with the action "wait"."""
+        (self._directory / f"{name}.open").touch()
+
+
+def happen(point: str, rank: int, size: int, step: int = -1, round_number: int = 0) -> None:
+    """Called by workers at a point: lets the planned faults of this point happen."""
+    file = os.environ.get(FILE)
+    if not file:
+        return
+    for content in json.loads(Path(file).read_text()):
+        fault = Fault(**content)
+        if fault.matches(point, rank, size, step, round_number) and _first(file, fault):
+            _act(Path(file).parent, fault)
+
+
+def _first(file: str, fault: Fault) -> bool:
+    try:
+        with (Path(file).parent / f"{fault.name}.happened").open("x") as mark:
+            mark.write(str(os.getpid()))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _act(directory: Path, fault: Fault) -> None:
+    if fault.action != "wait":
+        os.kill(os.getpid(), signal.Signals[fault.action])
+        return
+    deadline = time.monotonic() + WAIT_LIMIT_S
+    while not (directory / f"{fault.name}.open").exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nobody opened the gate {fault.name}")
+        time.sleep(POLL_S)

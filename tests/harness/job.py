@@ -1,0 +1,243 @@
+"""One real job: starts it, follows its events, sends signals, and looks for what it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import psutil
+
+from hvd_elastic_keras import env
+from tests.harness import faults
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FAULT_MODEL = REPOSITORY / "tests" / "harness" / "fault_model.py"
+POLL_S = 0.01
+LIMIT_S = 100.0
+SMALL = ("--global_batch_size=64", "--micro_batch_size=8", "--epochs=3")
+"""24 steps in 3 epochs, 8 micro-batches."""
+Event = dict[str, Any]
+
+
+class Job:
+    """A job as a user would start it. Use it in a `with` block: nothing outlives the block."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *flags: str,
+        plan: list[faults.Fault] | None = None,
+        command: tuple[str, ...] | None = None,
+    ) -> None:
+        self.job_dir = directory / "job"
+        self.plan = faults.FaultPlan(directory / "faults")
+        self.plan.write(plan or [])
+        self._output = directory / "output.txt"
+        self._command = command or (f"--model={FAULT_MODEL}", *SMALL)
+        # Later flags win over earlier ones; a script must come last.
+        self._arguments = [f"--job_dir={self.job_dir}", *flags]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Job:
+        options = [a for a in self._command if a.startswith("--")]
+        script = [a for a in self._command if not a.startswith("--")]
+        with self._output.open("ab") as output:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "hvd_elastic_keras.run",
+                    *options,
+                    *self._arguments,
+                    *script,
+                ],
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(REPOSITORY),
+                    faults.FILE: str(self.plan.path),
+                },
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(LIMIT_S)
+        for process in self.worker_processes():
+            process.kill()
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The launcher."""
+        if self._process is None:
+            raise RuntimeError("use the job in a with block")
+        return self._process
+
+    @property
+    def output(self) -> str:
+        """What the launcher has printed so far."""
+        return self._output.read_text()
+
+    # --- events --------------------------------------------------------------------------
+
+    def events(self, name: str | None = None) -> list[Event]:
+        """The entries of `events.jsonl` so far, of one kind or all."""
+        path = self.job_dir / "events.jsonl"
+        if not path.exists():
+            return []
+        lines = path.read_text().splitlines(keepends=True)
+        entries = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [e for e in entries if name in (None, e["event"])]
+
+    def wait_for(self, name: str, condition: Callable[[Event], bool] = lambda _: True) -> Event:
+        """Waits for an event that meets a condition."""
+        return self.wait(
+            lambda: next((e for e in self.events(name) if condition(e)), None), f"event {name}"
+        )
+
+    def wait_for_round(self, size: int, after: int = 0) -> Event:
+        """Waits until a round with so many workers runs."""
+        return self.wait_for(
+            "round_running", lambda e: e["world_size"] == size and e["round"] > after
+        )
+
+    def wait_for_fault(self, name: str) -> None:
+        """Waits until a planned fault has happened."""
+        self.wait(lambda: self.plan.happened(name) or None, f"fault {name}")
+
+    def wait(self, look: Callable[[], Any], what: str) -> Any:
+        """Waits until `look` finds something. Fails if the job ends or takes too long before."""
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            ended = self.process.poll() is not None
+            found = look()
+            if found is not None:
+                return found
+            if ended:
+                raise AssertionError(f"the job ended before {what}:\n{self.report()}")
+            time.sleep(POLL_S)
+        raise AssertionError(f"no {what} within {LIMIT_S:.0f} s:\n{self.report()}")
+
+    # --- the end -------------------------------------------------------------------------
+
+    def finish(self, exit_code: int = 0) -> None:
+        """Waits for the end, checks the exit code, and that the job has left nothing behind."""
+        address = self.address()
+        try:
+            code = self.process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the job does not end:\n{self.report()}") from None
+        assert code == exit_code, self.report()
+        self.assert_nothing_is_left(address)
+
+    def assert_nothing_is_left(self, address: tuple[str, int] | None) -> None:
+        """No process, no open port, no temporary file."""
+        assert self.worker_processes() == []
+        if address is not None:
+            with socket.socket() as probe:
+                assert probe.connect_ex(address) != 0, f"{address} is still open"
+        hidden = [p for p in self.job_dir.rglob(".*")]
+        assert hidden == []
+        assert not (self.job_dir / "master.json").exists()
+
+    def worker_processes(self) -> list[psutil.Process]:
+        """All processes that belong to this job, but the launcher."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.status() != psutil.STATUS_ZOMBIE and (
+                    process.environ().get(env.JOB_DIR) == str(self.job_dir)
+                ):
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
+
+    def address(self) -> tuple[str, int] | None:
+        """Host and port of the master, if it runs."""
+        try:
+            content = json.loads((self.job_dir / "master.json").read_text())
+        except (OSError, ValueError):
+            return None
+        host, port = content["address"].split(":")
+        return host, int(port)
+
+    def report(self) -> str:
+        """Everything that helps to understand a failure."""
+        logs = sorted((self.job_dir / "logs").glob("*.log"))
+        tails = [f"--- {p.name}\n" + p.read_text(errors="replace")[-3000:] for p in logs]
+        events = "\n".join(json.dumps(e) for e in self.events())
+        return "\n".join([self.output[-5000:], events, *tails])
+
+    # --- what tests do to it -------------------------------------------------------------
+
+    def ctl(self, *arguments: str) -> str:
+        """Runs the control command and returns its output."""
+        result = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "hvd_elastic_keras.ctl",
+                f"--job_dir={self.job_dir}",
+                *arguments,
+            ],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    def pid_of(self, worker_id: str) -> int:
+        """Process id of a worker."""
+        started = self.wait_for("worker_started", lambda e: e["worker_id"] == worker_id)
+        return int(started["pid"])
+
+    def signal(self, worker_id: str, number: signal.Signals) -> None:
+        """Sends a signal to a worker."""
+        os.kill(self.pid_of(worker_id), number)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """All variables of the final model, optimizer included, by name."""
+        return read_weights(self.job_dir / "model.keras", self.job_dir.parent)
+
+
+def read_weights(path: Path, scratch: Path) -> dict[str, np.ndarray]:
+    """The variables in a `.keras` file."""
+    import zipfile
+
+    with zipfile.ZipFile(path) as archive:
+        archive.extract("model.weights.h5", scratch)
+    result: dict[str, np.ndarray] = {}
+
+    def note(name: str, node: object) -> None:
+        if isinstance(node, h5py.Dataset):
+            result[name] = np.asarray(node)
+
+    with h5py.File(scratch / "model.weights.h5") as file:
+        file.visititems(note)
+    return result
+
+
+def assert_same_weights(
+    found: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float = 1e-5
+) -> None:
+    """All variables agree, and there are some."""
+    assert found.keys() == expected.keys()
+    assert expected
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=tolerance, err_msg=name)
