@@ -106,7 +106,6 @@ class JobConfig:
     min_workers: int = 1
     max_workers: int = 8
     max_restarts: int = 10
-    heartbeat_interval_s: float = 1.0
     heartbeat_timeout_s: float = 15.0
     enter_timeout_s: float = 60.0
     start_timeout_s: float = 120.0

@@ -37,7 +37,7 @@ class Joined(Message, frozen=True, kw_only=True, tag="joined"):
 
 
 class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
-    """Sent every `heartbeat_interval_s`; `phase` is for people (`ctl status`)."""
+    """Sent twice a second; `phase` is for people (`ctl status`)."""
 
     worker_id: str
     round: int

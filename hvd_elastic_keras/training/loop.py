@@ -19,6 +19,7 @@ from hvd_elastic_keras.errors import CollectiveFailedError
 from hvd_elastic_keras.protocol import Assignment
 from hvd_elastic_keras.training.batch_plan import Share, share_of
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
+from hvd_elastic_keras.training.change_flag import ChangeFlag
 from hvd_elastic_keras.training.cursor import Phase
 from hvd_elastic_keras.training.progress import ProgressDisplay
 from hvd_elastic_keras.training.run_state import RunState
@@ -59,6 +60,7 @@ class TrainingLoop:
         train: PhaseRunner,
         evaluate: PhaseRunner | None,
         callbacks: CallbackRunner,
+        change_flag: ChangeFlag,
         display: ProgressDisplay,
         durable: Durable,
     ) -> None:
@@ -69,6 +71,7 @@ class TrainingLoop:
         self._train = train
         self._evaluate = evaluate
         self._callbacks = callbacks
+        self._change_flag = change_flag
         self._display = display
         self._durable = durable
         self._model = train.step.model
@@ -105,6 +108,7 @@ class TrainingLoop:
             self._communicator.start(place)
         else:
             self._communicator.start_alone()
+        self._change_flag.refresh()
         self._callbacks.enter_round(place.rank, self._state.cursor.progress > 0)
         if place.rank == 0 and not place.root_has_state:
             self._durable.load_newest()
@@ -161,9 +165,7 @@ class TrainingLoop:
             self._session.at("training", cursor.global_step, cursor.progress)
             self._callbacks.call("on_train_batch_begin", cursor.step)
             with self._communicator.collective():
-                logs, changed = self._train.step(
-                    batch, cursor.global_step, self._session.change_pending
-                )
+                logs, changed = self._train.step(batch, cursor.global_step)
             self._state.cursor = cursor.after_step()
             self._session.at("training", cursor.global_step + 1, cursor.progress + 1)
             self._state.epoch_logs = logs
@@ -190,9 +192,7 @@ class TrainingLoop:
             cursor = self._state.cursor
             self._session.at("evaluating", cursor.global_step, cursor.progress)
             with self._communicator.collective():
-                logs, changed = runner.step(
-                    batch, cursor.global_step, self._session.change_pending
-                )
+                logs, changed = runner.step(batch, cursor.global_step)
             self._state.cursor = cursor.after_step()
             if changed:
                 return True

@@ -44,14 +44,21 @@ class AtomicStep:
       model: built and compiled.
       element_spec: `tf.TensorSpec`s of one example.
       num_micro_batches: micro-batches of a full global batch.
+      change_flag: 1.0 if this worker knows of a membership change, else 0.0.
       train: whether to compute gradients and apply the optimizer.
     """
 
     def __init__(
-        self, model: keras.Model, element_spec: Structure, num_micro_batches: int, train: bool
+        self,
+        model: keras.Model,
+        element_spec: Structure,
+        num_micro_batches: int,
+        change_flag: tf.Variable,
+        train: bool,
     ) -> None:
         self.model = model
         self._train = train
+        self._change_flag = change_flag
         self._num_micro_batches = num_micro_batches
         self._variables = variables_of(model)
         self._name = "elastic_train_step" if train else "elastic_evaluation_step"
@@ -67,20 +74,16 @@ class AtomicStep:
                 tf.TensorSpec([None], tf.int32),
                 tf.TensorSpec([], tf.int64),
                 tf.TensorSpec([], tf.float32),
-                tf.TensorSpec([], tf.float32),
             ],
             autograph=False,
         )
 
-    def __call__(
-        self, batch: LocalBatch, step: int, change_pending: bool
-    ) -> tuple[dict[str, float], bool]:
+    def __call__(self, batch: LocalBatch, step: int) -> tuple[dict[str, float], bool]:
         """Takes the step with everybody.
 
         Args:
           batch: this worker's part.
           step: number of the step since the beginning; random numbers follow from it.
-          change_pending: whether this worker knows of a membership change.
 
         Returns:
           The metrics after the step, and whether any worker knows of a membership change.
@@ -95,7 +98,6 @@ class AtomicStep:
             part.offsets,
             np.int64(first),
             np.float32(part.num_examples_of_step),
-            np.float32(change_pending),
         )
         return {name: float(value) for name, value in logs.items()}, float(pending) > 0
 
@@ -161,11 +163,12 @@ class AtomicStep:
         offsets: tf.Tensor,
         first_index: tf.Tensor,
         num_examples: tf.Tensor,
-        change_pending: tf.Tensor,
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         sums = self._sum_over_micro_batches(data, offsets, first_index, num_examples)
         count = tf.cast(offsets[-1], tf.float32)
         *gradients, staged = sums
+        with tf.control_dependencies(sums):  # as late as possible
+            change_pending = self._change_flag.read_value()
         staged = tf.concat([staged, tf.stack([count, change_pending])], 0)
         reduced = hvd.grouped_allreduce(
             [*gradients, staged], op=hvd.Sum, name=self._name, ignore_name_scope=True
@@ -175,9 +178,11 @@ class AtomicStep:
             num_examples,
             message="The workers did not compute each example of the global batch exactly once.",
         )
+        # Everything that assigns is inside: the optimizer also changes variables that do not
+        # depend on gradients (its iterations, weight decay).
         with tf.control_dependencies([*reduced, counted]):
             *gradients, staged = [tf.identity(t) for t in reduced]
-        self._assign(gradients, staged)
+            self._assign(gradients, staged)
         return self.model.get_metrics_result(), staged[-1]
 
     def _sum_over_micro_batches(

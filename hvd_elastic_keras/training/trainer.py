@@ -19,6 +19,7 @@ from hvd_elastic_keras.data.source import DataLike, as_source
 from hvd_elastic_keras.errors import ConfigurationError
 from hvd_elastic_keras.training import keras_support
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
+from hvd_elastic_keras.training.change_flag import ChangeFlag
 from hvd_elastic_keras.training.loop import Durable, PhaseRunner, TrainingLoop
 from hvd_elastic_keras.training.progress import ProgressDisplay
 from hvd_elastic_keras.training.run_state import RunState
@@ -114,21 +115,18 @@ class Trainer:
         began = time.monotonic()
         communicator = self._communicator()
         variables = variables_of(self.model)
-        num_micro_batches = self.config.num_micro_batches
-        train = PhaseRunner(
-            self._train,
-            AtomicStep(self.model, self._train.source.element_spec, num_micro_batches, train=True),
+        change_flag = ChangeFlag(self._session)
+        train = self._phase(self._train, change_flag, train=True)
+        evaluate = (
+            self._phase(self._evaluate, change_flag, train=False) if self._evaluate else None
         )
-        evaluate = None
-        if self._evaluate:
-            spec = self._evaluate.source.element_spec
-            step = AtomicStep(self.model, spec, num_micro_batches, train=False)
-            evaluate = PhaseRunner(self._evaluate, step)
         self.model.reset_metrics()
         self.model.stop_training = False
         warm_up(communicator, variables, [p for p in (train, evaluate) if p])
         state = RunState(self.model, variables, self._callbacks)
-        self._session.join(communicator, num_micro_batches, time.monotonic() - began)
+        self._session.on_change(change_flag.refresh)
+        warm_up_s = time.monotonic() - began
+        self._session.join(communicator, self.config.num_micro_batches, warm_up_s)
         loop = TrainingLoop(
             self.config,
             self._session,
@@ -137,6 +135,7 @@ class Trainer:
             train,
             evaluate,
             self._callbacks,
+            change_flag,
             ProgressDisplay(self._session.show, self._interactive),
             self._durable(state),
         )
@@ -146,6 +145,16 @@ class Trainer:
     @property
     def _interactive(self) -> bool:
         return self._environment.interactive if self._environment else sys.stdout.isatty()
+
+    def _phase(self, pipeline: Pipeline, change_flag: ChangeFlag, train: bool) -> PhaseRunner:
+        step = AtomicStep(
+            self.model,
+            pipeline.source.element_spec,
+            self.config.num_micro_batches,
+            change_flag.variable,
+            train,
+        )
+        return PhaseRunner(pipeline, step)
 
     def _pipeline(self, data: DataLike, name: str, shuffle: bool) -> Pipeline:
         source = as_source(data, seed=self.config.seed, shuffle=shuffle, name=name)

@@ -27,7 +27,7 @@ def warm_up(
                 # Alone with one micro-batch: that is the whole batch here.
                 count = int(batch.part.offsets[-1])
                 part = dataclasses.replace(batch.part, num_examples_of_step=count)
-                phase.step(dataclasses.replace(batch, part=part), 0, change_pending=False)
+                phase.step(dataclasses.replace(batch, part=part), 0)
     finally:
         communicator.shut_down()
         variables.assign(before)

@@ -18,7 +18,7 @@ from hvd_elastic_keras import protocol
 from hvd_elastic_keras.env import WorkerEnvironment
 from hvd_elastic_keras.errors import MasterUnreachableError
 
-HEARTBEAT_INTERVAL_S = 1.0
+HEARTBEAT_INTERVAL_S = 0.5
 MASTER_TIMEOUT_S = 30.0
 """How long a worker goes on asking a master that does not answer."""
 RETRY_S = 0.2

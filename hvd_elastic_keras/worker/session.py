@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 from hvd_elastic_keras import protocol
@@ -64,6 +65,9 @@ class Session(Protocol):
     def stopping(self) -> bool:
         """Whether the whole job stops."""
 
+    def on_change(self, call: Callable[[], None]) -> None:
+        """Asks for a call, in a background thread, whenever `change_pending` may have changed."""
+
     def show(self, text: str) -> None:
         """Shows text of rank 0 on the terminal of the launcher."""
 
@@ -116,6 +120,9 @@ class SoloSession:
     def at(self, phase: str, step: int, progress: int) -> None:
         """Nobody to tell."""
 
+    def on_change(self, call: Callable[[], None]) -> None:
+        """Nothing ever changes."""
+
     def show(self, text: str) -> None:
         """Writes to this process's own terminal."""
         print(text, end="", flush=True)
@@ -138,6 +145,7 @@ class ElasticSession:
         self._communicator: Abortable | None = None
         self._update = protocol.WorkerUpdate(version=0)
         self._lost = ""
+        self._changed: Callable[[], None] = _nothing
 
     @property
     def worker_id(self) -> str:
@@ -220,6 +228,10 @@ class ElasticSession:
         """Whether the whole job stops."""
         return bool(self._update.stop)
 
+    def on_change(self, call: Callable[[], None]) -> None:
+        """Asks for a call, in a background thread, whenever `change_pending` may have changed."""
+        self._changed = call
+
     def show(self, text: str) -> None:
         """Shows text on the terminal of the launcher."""
         self._client.post(protocol.Console(worker_id=self.worker_id, text=text))
@@ -243,12 +255,14 @@ class ElasticSession:
     def _on_update(self, update: protocol.WorkerUpdate) -> None:
         broken_before = self._update.broken_through
         self._update = update
+        self._changed()
         if update.broken_through > broken_before:
             self._abort(update.broken_through)
 
     def _on_lost(self, reason: str) -> None:
         log.error("%s", reason)
         self._lost = reason
+        self._changed()
 
     def _abort(self, through_round: int) -> None:
         """Ends blocked collectives, again and again while `hvd.init()` opens new sockets."""
@@ -298,3 +312,7 @@ class ElasticSession:
             # Not warm yet: nobody waits for this worker.
             self._client.close()
             os._exit(0)
+
+
+def _nothing() -> None:
+    return None

@@ -89,7 +89,7 @@ def test_goes_on_after_a_kill_while_a_joiner_is_brought_up_to_date(
     "fault",
     [
         Fault("evaluation", "evaluate", 0, step=8),
-        Fault("last_step_of_an_epoch", "train", 1, step=7),
+        Fault("last_step_of_an_epoch", "train", 0, step=7),
         Fault("last_step", "train", 0, step=23),
         Fault("save", "save", 0),
     ],
@@ -105,7 +105,7 @@ def test_goes_on_after_a_kill_at_a_delicate_moment(
 def test_goes_on_when_all_workers_but_one_are_killed(
     tmp_path: Path, expected_weights: Weights
 ) -> None:
-    plan = [Fault(f"kill{rank}", "train", rank, step=7) for rank in (0, 1, 2)]
+    plan = [Fault(f"kill{rank}", "train", rank, step=6) for rank in (0, 1, 2)]
     with Job(tmp_path, "--num_workers=4", "--max_restarts=0", plan=plan) as job:
         finish_and_compare(job, expected_weights, plan)
         assert job.events("round_running")[-1]["world_size"] == 1

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -129,6 +131,7 @@ def test_too_little_space_names_the_folder_and_the_need(
         ("ERROR: Failed to establish: NewConnectionError\n", "cannot be reached"),
         ("fatal error: writing: No space left on device\n", "disk is full"),
         ("g++: fatal error: Killed signal terminated program cc1plus\n", "BUILD_JOBS=1"),
+        ("CMake Error at Modules/CMakeTestCXXCompiler.cmake:63\n", "compiler does not work"),
         ("a.cc:7:9: error: no member named b\n", "First error: a.cc:7:9"),
     ],
 )
@@ -249,3 +252,129 @@ def test_setup_says_that_the_network_is_missing(checkout: Checkout) -> None:
     assert "step 2/4 failed. The package index cannot be reached" in output
     assert "Traceback" not in output
     assert output.count("error:") == 1
+
+
+# Stands for the interpreter, venv and pip: does nothing but note what it was asked.
+FAKE_PYTHON = """
+case "$1 $2" in
+"-c import os, sys"*) echo "3.11 $FAKE_PYTHON" ;;
+"-c "*) exit 0 ;;
+"-m venv") mkdir -p "$3/bin" && cp "$FAKE_PYTHON" "$3/bin/python"; echo venv >>"$CALLS" ;;
+"-m pip") echo "pip $*" >>"$CALLS"; sleep "${FAKE_PIP_S:-0}"; exit "${FAKE_PIP_STATUS:-0}" ;;
+*"--preflight"*) exit 0 ;;
+*"build_horovod_wheel --log")
+    echo wheel >>"$CALLS"; echo /cache/horovod.whl; exit "${FAKE_BUILD_STATUS:-0}" ;;
+*) exit 99 ;;
+esac
+"""
+
+
+class FakeCheckout(Checkout):
+    """A checkout whose set-up runs in a moment, with the calls that it made."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        for tool in ("cp", "sleep", "cmake"):
+            self.link(tool)
+        self.program("python3", FAKE_PYTHON)
+        self.calls = folder / "calls"
+        self.calls.touch()
+        self.environ = {"FAKE_PYTHON": str(self.bin / "python3"), "CALLS": str(self.calls)}
+
+    def setup(self, **environ: str) -> tuple[int, str]:
+        return super().setup(**self.environ, **environ)
+
+    def start(self, **environ: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [str(self.bin / "bash"), str(self.root / "scripts" / "setup")],
+            env={"PATH": str(self.bin), **self.environ, **environ},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def count(self, word: str) -> int:
+        return sum(line.startswith(word) for line in self.calls.read_text().splitlines())
+
+    def wait_for(self, word: str) -> None:
+        deadline = time.monotonic() + 30
+        while self.count(word) == 0:
+            assert time.monotonic() < deadline, f"no call of {word}"
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeCheckout:
+    return FakeCheckout(tmp_path)
+
+
+def test_second_setup_does_nothing(fake: FakeCheckout) -> None:
+    assert fake.setup()[0] == 0
+    calls = fake.calls.read_text()
+    assert fake.setup() == (0, "")
+    assert fake.calls.read_text() == calls
+
+
+def test_setup_of_another_tensorflow_updates_the_environment(fake: FakeCheckout) -> None:
+    assert fake.setup()[0] == 0
+    status, output = fake.setup(HVD_ELASTIC_TENSORFLOW="2.18.1")
+    assert status == 0
+    assert "installing TensorFlow 2.18.1" in output
+    assert fake.count("venv") == 1
+    assert fake.count("wheel") == 2
+
+
+def test_a_moved_checkout_gets_a_new_environment(fake: FakeCheckout) -> None:
+    assert fake.setup()[0] == 0
+    fake.root = fake.root.rename(fake.root.with_name("moved"))
+    assert fake.setup()[0] == 0
+    assert fake.count("venv") == 2
+
+
+def test_another_interpreter_gets_a_new_environment(fake: FakeCheckout, tmp_path: Path) -> None:
+    assert fake.setup()[0] == 0
+    other = tmp_path / "bin" / "other-python"
+    fake.program(other.name, FAKE_PYTHON)
+    fake.environ["FAKE_PYTHON"] = str(other)
+    assert fake.setup() == (0, ""), "without PYTHON the environment that works is kept"
+    assert fake.setup(PYTHON=str(other))[0] == 0
+    assert fake.count("venv") == 2
+    assert fake.setup(PYTHON=str(other)) == (0, "")
+
+
+def test_setups_at_the_same_time_install_once(fake: FakeCheckout) -> None:
+    processes = [fake.start(FAKE_PIP_S="0.1") for _ in range(4)]
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4
+    assert fake.count("venv") == 1
+    assert fake.count("wheel") == 1
+    assert sum("waiting for it" in output for output in outputs) == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_setup_killed_while_pip_runs_starts_afresh(fake: FakeCheckout, number: int) -> None:
+    process = fake.start(FAKE_PIP_S="30")
+    fake.wait_for("pip")
+    os.killpg(process.pid, number)
+    process.communicate(timeout=30)
+    assert process.returncode != 0
+    status, output = fake.setup()
+    assert status == 0
+    assert "starting afresh" in output
+    assert fake.count("venv") == 2
+    assert fake.setup() == (0, "")
+
+
+def test_setup_goes_on_where_pip_failed_by_itself(fake: FakeCheckout) -> None:
+    status, output = fake.setup(FAKE_PIP_STATUS="1")
+    assert status == 1
+    assert "step 2/4 failed" in output
+    assert ".setup.log" in output
+    assert fake.setup()[0] == 0
+    assert fake.count("venv") == 1
+
+
+def test_setup_fails_when_the_wheel_cannot_be_built(fake: FakeCheckout) -> None:
+    assert fake.setup(FAKE_BUILD_STATUS="1")[0] == 1
+    assert not (fake.root / ".venv" / ".setup-complete").exists()

@@ -1,0 +1,106 @@
+"""What a new user meets: results, scripts, and clear answers to wrong input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.harness.job import Job
+
+MODEL = """
+import keras, numpy as np
+
+def model():
+    return keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+
+def loss():
+    return "mse"
+
+def dataset(split):
+    x = np.ones((64, 4), "float32")
+    return x, np.ones((64, 2), "float32")
+"""
+SCRIPT = """
+import sys
+import keras, numpy as np
+from hvd_elastic_keras import Trainer, TrainingConfig
+
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+model.compile("sgd", "mse")
+x = np.ones((64, 4), "float32")
+history = Trainer(model, (x, x[:, :2]), config=TrainingConfig(epochs=2)).fit()
+print("losses", len(history.history["loss"]), "argument", sys.argv[1])
+"""
+
+
+def write(path: Path, text: str) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_job_leaves_events_logs_model_and_history(tmp_path: Path) -> None:
+    model = write(tmp_path / "my_model.py", MODEL)
+    with Job(tmp_path, "--num_workers=2", command=(f"--model={model}", "--steps=3")) as job:
+        job.finish()
+        assert {e["event"] for e in job.events()} >= {
+            "job_started",
+            "worker_started",
+            "worker_ready",
+            "round_opened",
+            "round_running",
+            "worker_exited",
+            "epoch_end",
+            "job_finished",
+        }
+        assert {e["cause"] for e in job.events("worker_exited")} == {"finished"}
+        assert sorted(p.name for p in (job.job_dir / "logs").iterdir()) == ["w0.log", "w1.log"]
+        history = json.loads((job.job_dir / "history.json").read_text())
+        assert len(history["history"]["loss"]) == 3  # an epoch is a single step here
+        assert "finished after 3 steps" in job.output
+
+
+def test_a_script_with_a_trainer_runs_elastically(tmp_path: Path) -> None:
+    script = write(tmp_path / "train.py", SCRIPT)
+    with Job(tmp_path, "--num_workers=2", command=(script, "--hello")) as job:
+        job.finish()
+        assert job.events("round_running")[0]["world_size"] == 2
+        assert "[w0] losses 2 argument --hello" in job.output
+        assert "[w1] losses 2 argument --hello" in job.output
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("def dataset", "def data"), "has no function dataset()"),
+        (("def loss", "def no_loss"), "is not compiled and there is no loss()"),
+        (("return x, np", "return x[1:], np"), "have different lengths: [63, 64]"),
+        (("Input((4,))", "Input((5,))"), "The model does not accept the data"),
+        (("def model():", "def model(size):"), "model() of"),
+        (("import keras", "import no_such_module"), "No module named 'no_such_module'"),
+        (("return x, np", "return 1, np"), "contains a single number"),
+    ],
+)
+def test_a_wrong_model_module_is_reported_before_any_worker_starts(
+    change: tuple[str, str], message: str, tmp_path: Path
+) -> None:
+    model = write(tmp_path / "my_model.py", MODEL.replace(*change))
+    with Job(tmp_path, command=(f"--model={model}",)) as job:
+        job.finish(exit_code=2)
+        assert message in job.output
+        assert "Traceback" not in job.output
+        assert job.events() == []
+
+
+def test_an_unseeded_shuffle_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    unseeded = "import tensorflow as tf; d = tf.data.Dataset.from_tensor_slices"
+    text = MODEL.replace("return x, np.ones((64, 2), \"float32\")", "") + (
+        f"    {unseeded}((np.arange(256.).reshape(64, 4), x[:, :2])); return d.shuffle(64)\n"
+    )
+    with Job(tmp_path, command=(f"--model={write(tmp_path / 'my_model.py', text)}",)) as job:
+        job.finish(exit_code=2)
+        assert "Seed every random part" in job.output
+        assert job.events() == []

@@ -1,0 +1,75 @@
+"""How jobs end: interrupted, out of restarts, with the launcher killed; and going on afterwards."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from tests.harness.faults import Fault
+from tests.harness.job import LIMIT_S, Job, assert_same_weights
+
+Weights = dict[str, np.ndarray]
+GATE = Fault("gate", "train", 0, step=10, action="wait")
+
+
+def test_when_all_workers_are_killed_the_job_goes_on_from_the_newest_checkpoint(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    plan = [Fault(f"kill{rank}", "train", rank, step=12) for rank in (0, 1)]
+    with Job(tmp_path, "--num_workers=2", plan=plan) as job:
+        loaded = job.wait_for("checkpoint_loaded")
+        assert loaded["step"] == 8  # the end of the first epoch
+        job.finish()
+        assert all(job.plan.happened(f.name) for f in plan)
+        assert_same_weights(job.weights(), expected_weights)
+
+
+def test_when_all_workers_are_killed_too_often_the_job_fails_and_says_why(tmp_path: Path) -> None:
+    plan = [
+        *(Fault(f"first{rank}", "train", rank, step=3) for rank in (0, 1)),
+        # The first replacement dies there, then the second one, at the same place.
+        *(Fault(f"second{n}", "train", 0, step=4) for n in (0, 1)),
+    ]
+    with Job(tmp_path, "--num_workers=2", "--max_restarts=2", plan=plan) as job:
+        job.finish(exit_code=1)
+        assert "the job failed: no worker is left and all 2 restarts are used up" in job.output
+        assert job.events("job_finished")[0]["status"] == "failed"
+
+
+def test_ctrl_c_stops_the_job_with_a_checkpoint_from_which_it_goes_on(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    with Job(tmp_path, "--num_workers=2", plan=[GATE]) as job:
+        job.wait_for_fault("gate")
+        job.process.send_signal(signal.SIGINT)
+        job.wait_for("job_stopping")
+        job.plan.open_gate("gate")
+        job.finish(exit_code=130)
+        assert "to go on, start it again with --job_dir=" in job.output
+        assert job.events("checkpoint_saved")[-1]["step"] == 11
+        assert [e for e in job.events("worker_exited") if e["failed"]] == []
+    with Job(tmp_path, "--num_workers=3") as again:
+        again.finish()
+        assert again.events("checkpoint_loaded")[-1]["step"] == 11
+        assert_same_weights(again.weights(), expected_weights)
+
+
+def test_no_worker_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    with Job(tmp_path, "--num_workers=2", "--epochs=100000") as job:
+        job.wait_for_round(2)
+        workers = job.worker_processes()
+        assert len(workers) == 2
+        job.process.kill()
+        gone, alive = psutil.wait_procs(workers, timeout=LIMIT_S)
+        assert len(gone) == 2
+        assert alive == []
+
+
+def test_sigterm_of_the_launcher_stops_workers_that_are_still_starting(tmp_path: Path) -> None:
+    with Job(tmp_path, "--num_workers=2") as job:
+        job.wait_for("worker_started")
+        job.process.send_signal(signal.SIGTERM)
+        job.finish(exit_code=143)

@@ -1,0 +1,108 @@
+"""Workers that come and go as they should: no error anywhere, no lost step, same weights."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import numpy as np
+
+from tests.harness.faults import Fault
+from tests.harness.job import Job, assert_same_weights
+
+Weights = dict[str, np.ndarray]
+GATE = Fault("gate", "train", 0, step=10, action="wait")
+
+
+def finish_without_any_error(job: Job, expected: Weights) -> None:
+    """As in an uninterrupted run; the logs hold no error."""
+    job.finish()
+    assert all(e["steps_lost"] == 0 for e in job.events("round_running"))
+    assert [e for e in job.events("worker_exited") if e["failed"]] == []
+    for log in (job.job_dir / "logs").glob("*.log"):
+        assert "Traceback" not in log.read_text()
+        assert not re.search("^ERROR", log.read_text(), re.MULTILINE)
+    assert_same_weights(job.weights(), expected)
+
+
+def test_a_worker_joins_in_the_middle_of_an_epoch(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    with Job(tmp_path, "--num_workers=2", plan=[GATE]) as job:
+        job.wait_for_fault("gate")
+        assert "starting" in job.ctl("add", "1")
+        job.wait_for("worker_ready", lambda e: e["worker_id"] == "w2")
+        job.plan.open_gate("gate")
+        joined = job.wait_for_round(3)
+        assert joined["step"] == 11  # the step that was under way was finished by all
+        finish_without_any_error(job, expected_weights)
+
+
+def test_a_worker_that_gets_sigterm_leaves_after_the_current_step(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    with Job(tmp_path, "--num_workers=3", plan=[GATE]) as job:
+        job.wait_for_fault("gate")
+        root = job.wait_for_round(3)["members"][0]
+        job.signal(root, signal.SIGTERM)
+        job.wait_for("round_opened", lambda e: "SIGTERM" in e["reason"])
+        job.plan.open_gate("gate")
+        left = job.wait_for("worker_exited", lambda e: e["worker_id"] == root)
+        assert left["cause"] == "left: SIGTERM"
+        assert root not in job.wait_for_round(2)["members"]
+        finish_without_any_error(job, expected_weights)
+
+
+def test_ctl_removes_the_least_senior_worker_and_shows_everybody(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    with Job(tmp_path, "--num_workers=3", plan=[GATE]) as job:
+        job.wait_for_fault("gate")
+        members = job.wait_for_round(3)["members"]
+        status = job.ctl("status")
+        assert all(member in status for member in members)
+        assert job.ctl("remove", "1") == f"{members[-1]} will leave after the current step\n"
+        job.plan.open_gate("gate")
+        assert job.wait_for_round(2)["members"] == members[:-1]
+        finish_without_any_error(job, expected_weights)
+
+
+def test_a_spare_takes_over_when_a_member_dies(tmp_path: Path, expected_weights: Weights) -> None:
+    kill = Fault("kill", "train", 1, step=12)
+    flags = ("--num_workers=2", "--max_workers=2", "--max_restarts=0")
+    with Job(tmp_path, *flags, plan=[GATE, kill]) as job:
+        job.wait_for_fault("gate")
+        # Beyond max_workers by one: it has to wait until there is room.
+        first = job.wait_for_round(2)["members"]
+        job.plan.open_gate("gate")
+        second = job.wait_for_round(1)["members"]
+        assert set(second) < set(first)
+        job.finish()
+        assert_same_weights(job.weights(), expected_weights)
+
+
+def test_a_job_below_min_workers_waits_and_goes_on_with_a_replacement(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    kill = Fault("kill", "train", 1, step=9)
+    with Job(tmp_path, "--num_workers=2", "--min_workers=2", plan=[kill]) as job:
+        waiting = job.wait_for("waiting")
+        assert (waiting["workers"], waiting["min_workers"]) == (1, 2)
+        resumed = job.wait_for_round(2, after=1)
+        assert resumed["steps_lost"] == 0
+        assert "waiting: 1 of at least 2 workers are here" in job.output
+        job.finish()
+        assert_same_weights(job.weights(), expected_weights)
+
+
+def test_a_stopped_process_is_evicted_and_replaced(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    freeze = Fault("freeze", "train", 0, step=9, action="SIGSTOP")
+    with Job(tmp_path, "--num_workers=2", "--heartbeat_timeout_s=3", plan=[freeze]) as job:
+        evicted = job.wait_for("worker_exited")
+        assert "no heartbeat" in evicted["cause"]
+        job.finish()
+        assert all(e["steps_lost"] == 0 for e in job.events("round_running"))
+        assert_same_weights(job.weights(), expected_weights)

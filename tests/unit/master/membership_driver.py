@@ -1,0 +1,227 @@
+"""Drives the pure membership machine event by event, as workers and a launcher would."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from hvd_elastic_keras import protocol
+from hvd_elastic_keras.config import JobConfig
+from hvd_elastic_keras.master import actions as act
+from hvd_elastic_keras.master.membership import decide
+from hvd_elastic_keras.master.state import State, Worker
+
+SIGKILL = "was killed by SIGKILL"
+EXIT_0 = "ended with exit code 0"
+
+
+class Job:
+    """A job of `num_workers` launched workers, a fake clock, and all actions so far.
+
+    Every event passes `send`, which holds the invariants of the machine.
+    """
+
+    def __init__(self, num_workers: int = 2, micro_batches: int = 8, **settings: Any) -> None:
+        self.config = JobConfig(num_workers=num_workers, **settings)
+        self.micro_batches = micro_batches
+        self.now = 100.0
+        self.state = State(target_workers=0)
+        self.actions: list[act.Action] = []
+        self.places: dict[str, protocol.Assignment] = {}
+        """The newest assignment of each worker."""
+        self.at_entrance: set[str] = set()
+        """Workers whose `EnterRequest` has not been answered."""
+        self.send(act.AddWorkers(num_workers))
+
+    # --- time and events -----------------------------------------------------------------
+
+    def send(self, event: act.Event) -> list[act.Action]:
+        """Applies an event now."""
+        before = self.state
+        if isinstance(event, protocol.EnterRequest):
+            self.at_entrance.add(event.worker_id)
+        self.state, actions = decide(self.config, before, event, self.now)
+        self.actions += actions
+        self._hold_monotone(before)
+        self._take_replies([a for a in actions if isinstance(a, act.Reply)])
+        return actions
+
+    def wait(self, seconds: float) -> list[act.Action]:
+        """Lets time pass, then ticks once."""
+        self.now += seconds
+        return self.send(act.Tick())
+
+    def joined(self, worker_id: str) -> None:
+        """A worker is warm."""
+        self.send(
+            protocol.Joined(
+                worker_id=worker_id,
+                pid=1,
+                num_micro_batches=self.micro_batches,
+                warm_up_s=1.5,
+            )
+        )
+
+    def enter(
+        self,
+        *worker_ids: str,
+        step: int = 0,
+        progress: int | None = None,
+        has_state: bool = True,
+        failure: str = "",
+    ) -> None:
+        """Workers come to the entrance from the round they were last assigned to."""
+        for worker_id in worker_ids:
+            place = self.places.get(worker_id)
+            self.send(
+                protocol.EnterRequest(
+                    worker_id=worker_id,
+                    from_round=place.round if place else 0,
+                    has_state=has_state,
+                    progress=step if progress is None else progress,
+                    step=step,
+                    failure=failure,
+                )
+            )
+
+    def ready(self, *worker_ids: str) -> None:
+        """New workers become warm and come to the entrance."""
+        for worker_id in worker_ids:
+            self.joined(worker_id)
+            self.enter(worker_id, has_state=False)
+
+    def running(self, *worker_ids: str, step: int = 0) -> None:
+        """Members confirm that they run."""
+        for worker_id in worker_ids:
+            number = self.places[worker_id].round
+            self.send(protocol.Running(worker_id=worker_id, round=number, step=step))
+
+    def heartbeat(self, *worker_ids: str, step: int = 0) -> None:
+        """Workers are alive."""
+        for worker_id in worker_ids:
+            self.send(
+                protocol.Heartbeat(
+                    worker_id=worker_id, round=1, step=step, progress=step, phase="training"
+                )
+            )
+
+    def kill(self, *worker_ids: str) -> None:
+        """The launcher sees workers end by SIGKILL."""
+        for worker_id in worker_ids:
+            self.send(act.Exited(worker_id, SIGKILL, failed=True))
+
+    def exit(self, *worker_ids: str) -> None:
+        """The launcher sees workers end with exit code 0."""
+        for worker_id in worker_ids:
+            self.send(act.Exited(worker_id, EXIT_0, failed=False))
+
+    def sigterm(self, worker_id: str) -> None:
+        """A worker tells that it got SIGTERM."""
+        self.send(protocol.Leaving(worker_id=worker_id, reason="SIGTERM"))
+
+    def done(self, *worker_ids: str, step: int = 0) -> None:
+        """Workers have finished the training."""
+        for worker_id in worker_ids:
+            self.send(protocol.Done(worker_id=worker_id, step=step))
+
+    def start(self, num_workers: int | None = None, step: int = 0) -> None:
+        """All launched workers become warm and run the first round."""
+        ids = self.workers if num_workers is None else self.workers[:num_workers]
+        self.ready(*ids)
+        self.running(*self.members, step=step)
+
+    # --- what is known and was decided ---------------------------------------------------
+
+    @property
+    def workers(self) -> list[str]:
+        """Ids of the workers that the master knows, oldest first."""
+        return sorted(self.state.workers, key=lambda w: int(w[1:]))
+
+    @property
+    def members(self) -> list[str]:
+        """Members by rank of the newest assigned round."""
+        forming, running = self.state.forming, self.state.running
+        if forming and forming.members:
+            return list(forming.members)
+        return list(running.members) if running else []
+
+    @property
+    def round_number(self) -> int:
+        """The running round; 0 if none runs."""
+        return self.state.running.number if self.state.running else 0
+
+    def worker(self, worker_id: str) -> Worker:
+        return self.state.workers[worker_id]
+
+    def of(self, kind: type) -> list[Any]:
+        """All actions of a type."""
+        return [a for a in self.actions if isinstance(a, kind)]
+
+    @property
+    def launches(self) -> list[str]:
+        return [a.worker_id for a in self.of(act.Launch)]
+
+    @property
+    def killed(self) -> list[str]:
+        return [a.worker_id for a in self.of(act.Kill)]
+
+    @property
+    def said(self) -> list[str]:
+        return [a.text for a in self.of(act.Say)]
+
+    @property
+    def end(self) -> act.EndJob | None:
+        ends = self.of(act.EndJob)
+        assert len(ends) <= 1, "a job ends once"
+        return ends[0] if ends else None
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Fields of all entries of `events.jsonl` with that name."""
+        return [a.fields for a in self.of(act.Emit) if a.event == name]
+
+    def told_to_leave(self, worker_id: str) -> list[str]:
+        """The reasons with which a worker was sent away from the entrance."""
+        replies = [a.reply for a in self.of(act.Reply) if a.worker_id == worker_id]
+        return [reply.leave for reply in replies if reply.leave]
+
+    # --- invariants ----------------------------------------------------------------------
+
+    def _hold_monotone(self, before: State) -> None:
+        for name in ("version", "last_round", "pending_through", "broken_through"):
+            assert getattr(self.state, name) >= getattr(before, name), name
+        if self.state != dataclasses.replace(before, version=self.state.version):
+            relevant = ("pending_through", "broken_through", "stop")
+            if any(getattr(self.state, n) != getattr(before, n) for n in relevant):
+                assert self.state.version > before.version
+
+    def _take_replies(self, replies: list[act.Reply]) -> None:
+        assigned = {}
+        for action in replies:
+            reply = action.reply
+            assert bool(reply.assignment) != bool(reply.leave), "a reply is one of the two"
+            if reply.assignment:
+                assert action.worker_id in self.at_entrance, "only who waits gets a place"
+                assert action.worker_id not in assigned, "one place each"
+                assigned[action.worker_id] = reply.assignment
+            self.at_entrance.discard(action.worker_id)
+        if assigned:
+            self._hold_assignment(assigned)
+        self.places.update(assigned)
+
+    def _hold_assignment(self, assigned: dict[str, protocol.Assignment]) -> None:
+        forming = self.state.forming
+        assert forming is not None
+        numbers = {place.round for place in assigned.values()}
+        assert numbers == {forming.number}, "all replies are for the round that forms"
+        older = [place.round for place in self.places.values()]
+        assert forming.number > max(older, default=0), "round numbers increase"
+        by_rank = sorted(assigned, key=lambda w: assigned[w].rank)
+        assert [assigned[w].rank for w in by_rank] == list(range(len(assigned)))
+        assert tuple(by_rank) == forming.members
+        assert all(place.members == forming.members for place in assigned.values())
+        assert all(place.size == len(assigned) for place in assigned.values())
+        assert set(assigned) <= set(self.state.workers), "members are alive"
+        assert not any(self.worker(w).leaving for w in assigned), "members stay"
+        assert len(assigned) <= min(self.config.max_workers, self.micro_batches)
+        if not self.state.finishing:
+            assert len(assigned) >= self.config.min_workers

@@ -1,0 +1,305 @@
+"""Membership under random sequences of plausible events: invariants, and never stuck.
+
+The invariants of single transitions are held by `Job.send` in `membership_driver.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from membership_driver import Job
+
+from hvd_elastic_keras import protocol
+from hvd_elastic_keras.master import actions as act
+from hvd_elastic_keras.master.change_request import Change, plan_change
+
+
+class Stage(enum.Enum):
+    """What a simulated worker process does."""
+
+    STARTING = "starting"
+    AT_ENTRANCE = "at the entrance"
+    PLACED = "initialises and syncs"
+    TRAINING = "training"
+    DISMISSED = "told to leave"
+    DONE = "done"
+
+
+@dataclasses.dataclass
+class Process:
+    """A simulated worker process."""
+
+    stage: Stage = Stage.STARTING
+    step: int = 0
+    has_state: bool = False
+    got_sigterm: bool = False
+
+
+class World:
+    """Simulated worker processes and their launcher round the machine under test."""
+
+    def __init__(self, num_workers: int, micro_batches: int, min_workers: int) -> None:
+        self.job = Job(
+            num_workers,
+            micro_batches,
+            min_workers=min(min_workers, num_workers),
+            max_restarts=4,
+            heartbeat_timeout_s=1e9,
+        )
+        self.processes: dict[str, Process] = {}
+        self.seen_actions = 0
+        self.absorb()
+
+    # --- what processes do ---------------------------------------------------------------
+
+    def absorb(self) -> None:
+        """Lets the processes take notice of the newest actions."""
+        new = self.job.actions[self.seen_actions :]
+        self.seen_actions += len(new)
+        killed = []
+        for action in new:
+            if isinstance(action, act.Launch):
+                assert action.worker_id not in self.processes, "an id is used once"
+                self.processes[action.worker_id] = Process()
+            elif isinstance(action, act.Kill):
+                if self.processes.pop(action.worker_id, None):
+                    killed.append(action.worker_id)
+            elif isinstance(action, act.Reply) and action.worker_id in self.processes:
+                process = self.processes[action.worker_id]
+                if action.reply.leave:
+                    process.stage = Stage.DISMISSED
+                else:
+                    assert process.stage is Stage.AT_ENTRANCE
+                    process.stage = Stage.PLACED
+        for worker_id in killed:
+            self.job.send(act.Exited(worker_id, "was killed by SIGKILL", failed=True))
+            self.absorb()
+
+    def ids(self, *stages: Stage) -> list[str]:
+        return [w for w, p in self.processes.items() if p.stage in stages]
+
+    def round_over(self, worker_id: str) -> bool:
+        """Whether the worker knows that its round has come to an end."""
+        number, state = self.job.places[worker_id].round, self.job.state
+        leaves = self.processes[worker_id].got_sigterm or bool(state.stop)
+        return leaves or number <= max(state.pending_through, state.broken_through)
+
+    def enter(self, worker_id: str, failure: str = "") -> None:
+        process = self.processes[worker_id]
+        process.stage = Stage.AT_ENTRANCE
+        self.job.enter(
+            worker_id, step=process.step, has_state=process.has_state, failure=failure
+        )
+        self.absorb()
+
+    def join(self, worker_id: str) -> None:
+        self.job.joined(worker_id)
+        self.absorb()
+        self.enter(worker_id)
+
+    def confirm(self, worker_id: str) -> None:
+        """The worker holds the root's state and starts to train."""
+        process, place = self.processes[worker_id], self.job.places[worker_id]
+        root = self.processes.get(place.members[0], process)
+        process.step, process.has_state = max(process.step, root.step), True
+        process.stage = Stage.TRAINING
+        self.job.running(worker_id, step=process.step)
+        self.absorb()
+
+    def end(self, worker_id: str, cause: str, failed: bool) -> None:
+        del self.processes[worker_id]
+        self.job.send(act.Exited(worker_id, cause, failed))
+        self.absorb()
+
+    # --- random operations: each picks a worker for which it is plausible ------------------
+
+    def operate(self, name: str, choice: int, seconds: float) -> None:
+        self.job.now += seconds
+        candidates = {
+            "join": self.ids(Stage.STARTING),
+            "confirm": self.ids(Stage.PLACED),
+            "leave_round": [w for w in self.ids(Stage.TRAINING) if self.round_over(w)],
+            "fail": self.ids(Stage.PLACED, Stage.TRAINING),
+            "ask_again": self.ids(Stage.AT_ENTRANCE),
+            "step": self.ids(Stage.TRAINING),
+            "kill": list(self.processes),
+            "sigterm": [w for w, p in self.processes.items() if p.stage is not Stage.DONE],
+            "exit": self.ids(Stage.DISMISSED, Stage.DONE),
+            "finish": self.ids(Stage.TRAINING),
+        }
+        if name in candidates:
+            if candidates[name]:
+                worker_id = candidates[name][choice % len(candidates[name])]
+                getattr(self, f"do_{name}")(worker_id)
+        else:
+            getattr(self, f"do_{name}")(choice)
+
+    def do_join(self, worker_id: str) -> None:
+        self.join(worker_id)
+
+    def do_confirm(self, worker_id: str) -> None:
+        self.confirm(worker_id)
+
+    def do_leave_round(self, worker_id: str) -> None:
+        self.enter(worker_id)
+
+    def do_fail(self, worker_id: str) -> None:
+        self.enter(worker_id, failure="a collective failed")
+
+    def do_ask_again(self, worker_id: str) -> None:
+        self.enter(worker_id)
+
+    def do_step(self, worker_id: str) -> None:
+        self.processes[worker_id].step += 1
+        self.job.heartbeat(worker_id, step=self.processes[worker_id].step)
+        self.absorb()
+
+    def do_kill(self, worker_id: str) -> None:
+        self.end(worker_id, "was killed by SIGKILL", failed=True)
+
+    def do_sigterm(self, worker_id: str) -> None:
+        self.processes[worker_id].got_sigterm = True
+        self.job.sigterm(worker_id)
+        self.absorb()
+
+    def do_exit(self, worker_id: str) -> None:
+        self.end(worker_id, "ended with exit code 0", failed=False)
+
+    def do_finish(self, worker_id: str) -> None:
+        """All of a running round have gone past the last step; one tells so first."""
+        state = self.job.state
+        if state.running and worker_id in state.running.members:
+            self.processes[worker_id].stage = Stage.DONE
+            self.job.done(worker_id, step=self.processes[worker_id].step)
+            self.absorb()
+
+    def do_tick(self, choice: int) -> None:
+        self.job.send(act.Tick())
+        self.absorb()
+
+    def do_add(self, choice: int) -> None:
+        self.change(protocol.ChangeRequest(add=1 + choice % 2))
+
+    def do_remove(self, choice: int) -> None:
+        self.change(protocol.ChangeRequest(remove=1))
+
+    def change(self, request: protocol.ChangeRequest) -> None:
+        plan = plan_change(self.job.config, self.job.state, request)
+        for event in plan.events if isinstance(plan, Change) else ():
+            self.job.send(event)
+            self.absorb()
+
+    # --- calm ----------------------------------------------------------------------------
+
+    def calm_down(self) -> None:
+        """Lets every process do what it can, until nothing changes any more."""
+        for _ in range(60):
+            moved = False
+            for worker_id, process in list(self.processes.items()):
+                moved = self.advance(worker_id, process) or moved
+            self.job.now += 6.0  # more than the join window
+            self.do_tick(0)
+            if not moved:
+                return
+        raise AssertionError("the membership does not come to rest")
+
+    def advance(self, worker_id: str, process: Process) -> bool:
+        if worker_id not in self.processes or self.job.end:
+            return False
+        if process.stage is Stage.STARTING:
+            self.join(worker_id)
+        elif process.stage is Stage.PLACED:
+            self.confirm(worker_id)
+        elif process.stage is Stage.TRAINING and self.round_over(worker_id):
+            self.enter(worker_id)
+        elif process.stage is Stage.TRAINING and self.job.state.finishing:
+            self.do_finish(worker_id)
+            return process.stage is Stage.DONE
+        elif process.stage in (Stage.DISMISSED, Stage.DONE):
+            self.do_exit(worker_id)
+        else:
+            return False
+        return True
+
+
+OPERATIONS = [
+    *["join", "confirm", "leave_round", "tick"] * 4,
+    *["fail", "ask_again", "step", "kill", "sigterm", "exit", "add", "remove"],
+]
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    min_workers = draw(st.integers(1, 3))
+    micro_batches = draw(st.integers(min_workers, 8))
+    return World(draw(st.integers(1, 5)), micro_batches, min_workers)
+
+
+operations = st.lists(
+    st.tuples(
+        st.sampled_from(OPERATIONS), st.integers(0, 7), st.sampled_from([0.0, 0.1, 1.0, 7.0])
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=150)
+@given(world=worlds(), todo=operations)
+def test_a_job_is_never_stuck_once_all_have_calmed_down(
+    world: World, todo: list[tuple[str, int, float]]
+) -> None:
+    for operation in todo:
+        world.operate(*operation)
+    world.calm_down()
+    state = world.job.state
+    if world.job.end:
+        return
+    alive = {w for w, p in world.processes.items() if p.stage is not Stage.DISMISSED}
+    if state.running and not state.forming:
+        members = set(state.running.members)
+        assert members == set(world.ids(Stage.TRAINING))
+        assert len(members) == min(len(alive), world.job.micro_batches), "no place is left empty"
+    else:
+        assert len(alive) < world.job.config.min_workers
+        assert state.waiting_since is not None, "it says that it waits"
+
+
+@settings(max_examples=100)
+@given(world=worlds(), before=operations, after=operations)
+def test_a_job_of_which_one_worker_is_done_comes_to_its_end(
+    world: World,
+    before: list[tuple[str, int, float]],
+    after: list[tuple[str, int, float]],
+) -> None:
+    world.calm_down()
+    for operation in before:
+        world.operate(*operation)
+    world.operate("finish", 0, 0.0)
+    finishing = world.job.state.finishing
+    for operation in after:
+        world.operate("finish" if operation[0] == "step" else operation[0], *operation[1:])
+    world.calm_down()
+    if finishing:
+        assert world.job.end == act.EndJob(True, "finished")
+
+
+@settings(max_examples=50)
+@given(world=worlds(), before=operations, after=operations)
+def test_a_job_that_is_stopped_comes_to_its_end(
+    world: World,
+    before: list[tuple[str, int, float]],
+    after: list[tuple[str, int, float]],
+) -> None:
+    for operation in before:
+        world.operate(*operation)
+    world.job.send(act.StopJob("interrupted"))
+    launched = len(world.job.launches)
+    world.absorb()
+    for operation in after:
+        world.operate(*operation)
+    world.calm_down()
+    assert world.job.end is not None
+    assert len(world.job.launches) == launched, "a job that stops starts no worker"
