@@ -1,9 +1,9 @@
 """Command line for a running job (`python -m hvd_elastic_keras.ctl --help`).
 
-    python -m hvd_elastic_keras.ctl --job_dir=DIR status
-    python -m hvd_elastic_keras.ctl --job_dir=DIR add 2
-    python -m hvd_elastic_keras.ctl --job_dir=DIR remove 1
-    python -m hvd_elastic_keras.ctl --job_dir=DIR remove w3
+python -m hvd_elastic_keras.ctl --job_dir=DIR status
+python -m hvd_elastic_keras.ctl --job_dir=DIR add 2
+python -m hvd_elastic_keras.ctl --job_dir=DIR remove 1
+python -m hvd_elastic_keras.ctl --job_dir=DIR remove w3
 """
 
 from __future__ import annotations

@@ -162,9 +162,7 @@ def _stop_on_signals(controller: Controller) -> list[int]:
     return received
 
 
-def _conclude(
-    console: Console, request: JobRequest, result: JobResult, signals: list[int]
-) -> int:
+def _conclude(console: Console, request: JobRequest, result: JobResult, signals: list[int]) -> int:
     job_dir = _shown(request.job_dir)
     if result.stopped:
         console.line(f"stopped at step {result.step}: {result.reason}")

@@ -103,9 +103,8 @@ def with_config_path(arguments: list[str]) -> list[str]:
             config = argument.partition("=")[2]
             continue
         result.append(argument)
-    if rest:
-        config = ""
-    elif any(a.lstrip("-").split("=")[0] in ("help", "helpfull", "helpshort") for a in result):
+    asks_for_help = any(a.lstrip("-").startswith("help") for a in result)
+    if rest or asks_for_help:
         config = ""
     else:
         path = _chosen_config(model, config)

@@ -7,7 +7,7 @@ is complete) and learn of changes with `WorkerUpdate` (`GET /v1/updates`, a long
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, Union
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -83,7 +83,7 @@ class Record(Message, frozen=True, kw_only=True, tag="record"):
     fields: dict[str, Any]
 
 
-WorkerEvent = Union[Joined, Heartbeat, Running, Leaving, Done, Console, Record]
+WorkerEvent = Joined | Heartbeat | Running | Leaving | Done | Console | Record
 
 
 class EnterRequest(Message, frozen=True, kw_only=True):
@@ -120,6 +120,22 @@ class Assignment(Message, frozen=True, kw_only=True):
     """False if nobody holds a state: rank 0 loads the newest checkpoint or starts afresh."""
     rendezvous: str
     """Value for HOROVOD_GLOO_RENDEZVOUS_ADDR: address and secret name space of this round."""
+
+
+ALONE = Assignment(
+    round=0,
+    rank=0,
+    size=1,
+    local_rank=0,
+    local_size=1,
+    cross_rank=0,
+    cross_size=1,
+    members=("w0",),
+    sync=False,
+    root_has_state=False,
+    rendezvous="",
+)
+"""The place of a process that is its own world."""
 
 
 class EnterReply(Message, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, Union
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -17,7 +17,8 @@ Structure = Any
 """Nested tuples, lists and dicts of tensors, as in `tf.data`."""
 DatasetFactory = Callable[[int], tf.data.Dataset]
 """Gives the dataset of an epoch: single examples, in the same order whoever asks."""
-DataLike = Union[Structure, tf.data.Dataset, DatasetFactory]
+DataLike = Any
+"""Arrays (a `Structure`), a `tf.data.Dataset`, or a `DatasetFactory`."""
 PREFETCH = 2
 
 

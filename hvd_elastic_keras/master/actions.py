@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Union
+from typing import Any
 
 from hvd_elastic_keras import protocol
 
@@ -52,16 +52,16 @@ class Tick:
     """Time has passed; sent regularly so that time limits are noticed."""
 
 
-Event = Union[
-    Exited,
-    Started,
-    AddWorkers,
-    RemoveWorker,
-    StopJob,
-    Tick,
-    protocol.EnterRequest,
-    protocol.WorkerEvent,
-]
+Event = (
+    Exited
+    | Started
+    | AddWorkers
+    | RemoveWorker
+    | StopJob
+    | Tick
+    | protocol.EnterRequest
+    | protocol.WorkerEvent
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,4 +117,4 @@ class EndJob:
     reason: str
 
 
-Action = Union[Launch, Kill, Reply, CloseRendezvous, Emit, Say, EndJob]
+Action = Launch | Kill | Reply | CloseRendezvous | Emit | Say | EndJob

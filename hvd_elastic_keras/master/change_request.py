@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Union
 
 from hvd_elastic_keras import protocol
 from hvd_elastic_keras.config import JobConfig
@@ -15,13 +14,11 @@ from hvd_elastic_keras.master.state import State, Worker
 class Change:
     """Events that carry out an accepted request, and what to tell the person."""
 
-    events: tuple[Union[act.AddWorkers, act.RemoveWorker], ...]
+    events: tuple[act.AddWorkers | act.RemoveWorker, ...]
     text: str
 
 
-def plan_change(
-    config: JobConfig, state: State, request: protocol.ChangeRequest
-) -> Union[Change, str]:
+def plan_change(config: JobConfig, state: State, request: protocol.ChangeRequest) -> Change | str:
     """What a request leads to, or the reason why it is refused."""
     staying = [w for w in state.workers.values() if not w.leaving]
     if state.stop or state.finishing:
@@ -49,7 +46,7 @@ def plan_change(
     return Change(events, f"{names} will leave after the current step")
 
 
-def _plan_add(config: JobConfig, staying: list[Worker], count: int) -> Union[Change, str]:
+def _plan_add(config: JobConfig, staying: list[Worker], count: int) -> Change | str:
     if count < 1:
         return f"add {count} was given, expected at least 1."
     if len(staying) + count > config.max_workers:

@@ -23,7 +23,6 @@ from hvd_elastic_keras.master.restart_policy import (
 )
 from hvd_elastic_keras.master.state import Forming, Round, State, Worker, WorkerPhase
 
-
 NOT_YET_THERE = (WorkerPhase.STARTING, WorkerPhase.READY)
 
 
@@ -31,7 +30,7 @@ def decide(
     config: JobConfig, state: State, event: act.Event, now: float
 ) -> tuple[State, list[act.Action]]:
     """Applies one event at time `now` (seconds of any steady clock)."""
-    if state.ended:
+    if state.ended and not isinstance(event, act.Exited):
         return state, []
     machine = _Machine(config, state, now)
     machine.handle(event)
@@ -150,9 +149,7 @@ class _Machine:
         if self.state.stop or worker.leaving:
             self.dismiss(event.worker_id, worker.leaving or self.state.stop)
             return
-        self.set_worker(
-            event.worker_id, entry=event, step=event.step, last_heartbeat=self.now
-        )
+        self.set_worker(event.worker_id, entry=event, step=event.step, last_heartbeat=self.now)
         self.set(newest_step=max(self.state.newest_step, event.step))
         self._note_entry(event)
 
@@ -225,9 +222,11 @@ class _Machine:
         since = forming.assigned_at or forming.first_entry_at or self.now
         if self.now - since <= self.config.enter_timeout_s:
             return
-        missing = set(forming.members) - forming.running if forming.members else {
-            w for w in forming.called if not self.workers[w].entry
-        }
+        missing = (
+            set(forming.members) - forming.running
+            if forming.members
+            else {w for w in forming.called if not self.workers[w].entry}
+        )
         for worker_id in sorted(missing):
             limit = f"{self.config.enter_timeout_s:.0f} s"
             self.evict(worker_id, f"did not enter round {forming.number} within {limit}")
@@ -236,7 +235,12 @@ class _Machine:
         worker = self.workers.pop(event.worker_id, None)
         if worker is None:
             return
-        over = self.state.stop or worker.phase is WorkerPhase.DONE or worker.leaving
+        over = (
+            self.state.ended
+            or self.state.stop
+            or worker.phase is WorkerPhase.DONE
+            or worker.leaving
+        )
         failed = not over
         cause = _exit_cause(worker, event, expected=bool(over))
         self.emit(
@@ -247,6 +251,8 @@ class _Machine:
             failed=failed,
             step=worker.step,
         )
+        if self.state.ended:
+            return
         self._forget_member(worker, cause, planned=bool(over) and not event.failed)
         if failed:
             self._replace(worker, cause)

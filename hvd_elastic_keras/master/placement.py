@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hvd_elastic_keras.protocol import Assignment
 from hvd_elastic_keras.master.state import Worker
+from hvd_elastic_keras.protocol import Assignment
 
 
 def rank_order(workers: Sequence[Worker]) -> list[Worker]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Union
 
 from hvd_elastic_keras.config import JobConfig
 from hvd_elastic_keras.master.state import State
@@ -34,7 +33,7 @@ class GiveUp:
     reason: str
 
 
-def after_failure(config: JobConfig, state: State) -> Union[Restart, GoOn, GiveUp]:
+def after_failure(config: JobConfig, state: State) -> Restart | GoOn | GiveUp:
     """Decides after the failure that is the last one noted in `state`."""
     if state.start_failures >= MAX_START_FAILURES:
         return GiveUp(

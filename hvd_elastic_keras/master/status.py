@@ -64,4 +64,4 @@ def _worker_phase(worker: Worker, rank: int | None) -> str:
         return "spare"
     if rank is not None and worker.activity:
         return worker.activity
-    return worker.phase.value
+    return str(worker.phase.value)

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from hvd_elastic_keras import env
 from hvd_elastic_keras.config import JobSpec
-from hvd_elastic_keras.data.source import DataLike, as_source
+from hvd_elastic_keras.data.source import DataLike
 from hvd_elastic_keras.errors import DataError, ElasticError
 from hvd_elastic_keras.training.model_module import ModelModule
 from hvd_elastic_keras.training.trainer import Trainer

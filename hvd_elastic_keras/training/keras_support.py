@@ -10,7 +10,7 @@ import tensorflow as tf
 from hvd_elastic_keras.errors import ConfigurationError, DataError
 
 OLDEST, NEWEST = (3, 8), (3, 15)
-"""Tested range of Keras releases: `StatelessScope` semantics and `_symbolic_build` are relied on."""
+"""Tested range of Keras releases: `StatelessScope` and `_symbolic_build` are relied on."""
 
 
 def check_versions() -> None:

@@ -48,34 +48,21 @@ class Durable:
     load_newest: Callable[[], None]
 
 
+@dataclasses.dataclass(kw_only=True)
 class TrainingLoop:
     """Drives one worker from its first round to the end of the training."""
 
-    def __init__(
-        self,
-        config: TrainingConfig,
-        session: Session,
-        communicator: Communicator,
-        state: RunState,
-        train: PhaseRunner,
-        evaluate: PhaseRunner | None,
-        callbacks: CallbackRunner,
-        change_flag: ChangeFlag,
-        display: ProgressDisplay,
-        durable: Durable,
-    ) -> None:
-        self._config = config
-        self._session = session
-        self._communicator = communicator
-        self._state = state
-        self._train = train
-        self._evaluate = evaluate
-        self._callbacks = callbacks
-        self._change_flag = change_flag
-        self._display = display
-        self._durable = durable
-        self._model = train.step.model
-        self._failures: list[tuple[int, tuple[str, ...]]] = []
+    config: TrainingConfig
+    session: Session
+    communicator: Communicator
+    state: RunState
+    train: PhaseRunner
+    evaluate: PhaseRunner | None
+    callbacks: CallbackRunner
+    change_flag: ChangeFlag
+    display: ProgressDisplay
+    durable: Durable
+    _failures: list[tuple[int, tuple[str, ...]]] = dataclasses.field(default_factory=list)
 
     def run(self) -> None:
         """Trains to the end.
@@ -88,11 +75,9 @@ class TrainingLoop:
         failure = ""
         finished = False
         while not finished:
-            cursor = self._state.cursor
-            report = EntryReport(
-                self._state.exists, cursor.progress, cursor.global_step, failure
-            )
-            place = self._session.enter(report)
+            cursor = self.state.cursor
+            report = EntryReport(self.state.exists, cursor.progress, cursor.global_step, failure)
+            place = self.session.enter(report)
             failure = ""
             try:
                 finished = self._round(place)
@@ -100,41 +85,41 @@ class TrainingLoop:
                 failure = str(error)
                 self._check_repetition(place, error)
             finally:
-                self._communicator.shut_down()
-        self._session.finish()
+                self.communicator.shut_down()
+        self.session.finish()
 
     def _round(self, place: Assignment) -> bool:
         if place.rendezvous:
-            self._communicator.start(place)
+            self.communicator.start(place)
         else:
-            self._communicator.start_alone()
-        self._change_flag.refresh()
-        self._callbacks.enter_round(place.rank, self._state.cursor.progress > 0)
+            self.communicator.start_alone()
+        self.change_flag.refresh()
+        self.callbacks.enter_round(place.rank, self.state.cursor.progress > 0)
         if place.rank == 0 and not place.root_has_state:
-            self._durable.load_newest()
-        self._state.synchronise(self._communicator, place)
-        self._session.running(self._state.cursor.global_step)
+            self.durable.load_newest()
+        self.state.synchronise(self.communicator, place)
+        self.session.running(self.state.cursor.global_step)
         finished = self._steps(place)
-        if not finished and place.rank == 0 and self._session.stopping:
-            self._durable.save_checkpoint()
+        if not finished and place.rank == 0 and self.session.stopping:
+            self.durable.save_checkpoint()
         return finished
 
     def _check_repetition(self, place: Assignment, error: CollectiveFailedError) -> None:
-        key = (self._state.cursor.progress, place.members)
+        key = (self.state.cursor.progress, place.members)
         self._failures = [f for f in self._failures if f == key] + [key]
         if len(self._failures) >= MAX_UNEXPLAINED_FAILURES:
             raise CollectiveFailedError(
-                f"Step {self._state.cursor.global_step} failed {len(self._failures)} times although"
+                f"Step {self.state.cursor.global_step} failed {len(self._failures)} times although"
                 f" no worker was lost: {error}. The error is probably in the model's own step."
             ) from error
 
     def _steps(self, place: Assignment) -> bool:
         """Takes steps until a change (False) or the end of the training (True)."""
-        share = share_of(place.rank, place.size, self._config.num_micro_batches)
-        if self._state.cursor.step > 0:
+        share = share_of(place.rank, place.size, self.config.num_micro_batches)
+        if self.state.cursor.step > 0:
             self._begin_display(place)
-        while self._state.cursor.phase is not Phase.FINISH:
-            if self._state.cursor.phase is Phase.TRAIN:
+        while self.state.cursor.phase is not Phase.FINISH:
+            if self.state.cursor.phase is Phase.TRAIN:
                 changed = self._train_epoch(place, share)
             else:
                 changed = self._evaluate_epoch(place, share)
@@ -144,127 +129,129 @@ class TrainingLoop:
         return True
 
     def _begin_display(self, place: Assignment) -> None:
-        cursor = self._state.cursor
+        cursor = self.state.cursor
         if place.rank == 0:
-            epochs = self._config.epochs if self._config.steps is None else None
-            self._display.begin_epoch(cursor.epoch, epochs, self._epoch_steps(), cursor.step)
+            epochs = self.config.epochs if self.config.steps is None else None
+            self.display.begin_epoch(cursor.epoch, epochs, self._epoch_steps(), cursor.step)
 
     # --- phases --------------------------------------------------------------------------
 
     def _train_epoch(self, place: Assignment, share: Share) -> bool:
-        cursor = self._state.cursor
-        if self._state.epoch_begun != cursor.epoch:
-            self._state.epoch_begun = cursor.epoch
-            self._callbacks.call("on_epoch_begin", cursor.epoch)
+        cursor = self.state.cursor
+        if self.state.epoch_begun != cursor.epoch:
+            self.state.epoch_begun = cursor.epoch
+            self.callbacks.call("on_epoch_begin", cursor.epoch)
         if cursor.step == 0:
             self._begin_display(place)
-        batches = self._train.pipeline.batches(cursor.epoch, share, cursor.step)
+        batches = self.train.pipeline.batches(cursor.epoch, share, cursor.step)
         while not self._train_phase_over():
             batch = next(batches)
-            cursor = self._state.cursor
-            self._session.at("training", cursor.global_step, cursor.progress)
-            self._callbacks.call("on_train_batch_begin", cursor.step)
-            with self._communicator.collective():
-                logs, changed = self._train.step(batch, cursor.global_step)
-            self._state.cursor = cursor.after_step()
-            self._session.at("training", cursor.global_step + 1, cursor.progress + 1)
-            self._state.epoch_logs = logs
-            self._callbacks.call("on_train_batch_end", cursor.step, logs)
+            cursor = self.state.cursor
+            self.session.at("training", cursor.global_step, cursor.progress)
+            self.callbacks.call("on_train_batch_begin", cursor.step)
+            with self.communicator.collective():
+                logs, changed = self.train.step(batch, cursor.global_step)
+            self.state.cursor = cursor.after_step()
+            self.session.at("training", cursor.global_step + 1, cursor.progress + 1)
+            self.state.epoch_logs = logs
+            self.callbacks.call("on_train_batch_end", cursor.step, logs)
             if place.rank == 0:
                 examples = batch.part.num_examples_of_step
                 left = self._steps_left()
-                self._display.step(cursor.step + 1, logs, examples, place.size, left)
+                self.display.step(cursor.step + 1, logs, examples, place.size, left)
             if changed:
                 return True
         self._end_of_training_phase(place)
         return False
 
     def _evaluate_epoch(self, place: Assignment, share: Share) -> bool:
-        runner = self._evaluate
-        cursor = self._state.cursor
+        runner = self.evaluate
+        cursor = self.state.cursor
         if runner is None:
             self._end_of_epoch(place, {})
             return False
         if cursor.step == 0:
-            self._callbacks.call("on_test_begin")
+            self.callbacks.call("on_test_begin")
         logs: dict[str, float] = {}
         for batch in runner.pipeline.batches(0, share, cursor.step):
-            cursor = self._state.cursor
-            self._session.at("evaluating", cursor.global_step, cursor.progress)
-            with self._communicator.collective():
+            cursor = self.state.cursor
+            self.session.at("evaluating", cursor.global_step, cursor.progress)
+            with self.communicator.collective():
                 logs, changed = runner.step(batch, cursor.global_step)
-            self._state.cursor = cursor.after_step()
+            self.state.cursor = cursor.after_step()
             if changed:
                 return True
         # Also right if a change came after the last step: the metrics hold the whole result.
-        logs = {name: float(value) for name, value in self._model.get_metrics_result().items()}
-        self._callbacks.call("on_test_end", logs)
+        logs = {
+            name: float(value) for name, value in self.train.step.model.get_metrics_result().items()
+        }
+        self.callbacks.call("on_test_end", logs)
         self._end_of_epoch(place, {f"val_{name}": value for name, value in logs.items()})
         return False
 
     def _train_phase_over(self) -> bool:
-        cursor, limit = self._state.cursor, self._config.steps
+        cursor, limit = self.state.cursor, self.config.steps
         return (
-            cursor.step >= self._train.pipeline.steps_per_epoch
+            cursor.step >= self.train.pipeline.steps_per_epoch
             or (limit is not None and cursor.global_step >= limit)
-            or (bool(self._model.stop_training) and cursor.step > 0)
+            or (bool(self.train.step.model.stop_training) and cursor.step > 0)
         )
 
     def _end_of_training_phase(self, place: Assignment) -> None:
-        self._model.reset_metrics()
-        cursor = self._state.cursor
-        self._state.cursor = cursor.start_of(Phase.EVALUATE, cursor.epoch)
+        self.train.step.model.reset_metrics()
+        cursor = self.state.cursor
+        self.state.cursor = cursor.start_of(Phase.EVALUATE, cursor.epoch)
 
     def _end_of_epoch(self, place: Assignment, evaluation_logs: dict[str, float]) -> None:
-        cursor = self._state.cursor
-        logs = {**self._state.epoch_logs, **evaluation_logs}
-        self._model.reset_metrics()
-        self._callbacks.call("on_epoch_end", cursor.epoch, dict(logs))
+        cursor = self.state.cursor
+        logs = {**self.state.epoch_logs, **evaluation_logs}
+        self.train.step.model.reset_metrics()
+        self.callbacks.call("on_epoch_end", cursor.epoch, dict(logs))
         over = self._training_over(cursor.epoch + 1)
         phase = Phase.FINISH if over else Phase.TRAIN
-        self._state.cursor = cursor.start_of(phase, cursor.epoch + 1)
+        self.state.cursor = cursor.start_of(phase, cursor.epoch + 1)
         if place.rank == 0:
-            self._display.end_epoch(logs)
-            self._session.record(
+            self.display.end_epoch(logs)
+            self.session.record(
                 "epoch_end", epoch=cursor.epoch, step=cursor.global_step, metrics=logs
             )
-            every = self._config.checkpoint_every_n_epochs
+            every = self.config.checkpoint_every_n_epochs
             if every and (over or (cursor.epoch + 1) % every == 0):
-                self._durable.save_checkpoint()
+                self.durable.save_checkpoint()
 
     def _training_over(self, epochs_done: int) -> bool:
-        config = self._config
+        config = self.config
         return (
-            bool(self._model.stop_training)
+            bool(self.train.step.model.stop_training)
             or (config.epochs is not None and epochs_done >= config.epochs)
-            or (config.steps is not None and self._state.cursor.global_step >= config.steps)
+            or (config.steps is not None and self.state.cursor.global_step >= config.steps)
         )
 
     def _finish(self, place: Assignment) -> None:
         """Saves the results; done when everybody knows that they are saved."""
-        if not self._state.ended:
-            self._state.ended = True
-            self._callbacks.call("on_train_end", dict(self._state.epoch_logs))
-        self._session.at("finishing", self._state.cursor.global_step, self._state.cursor.progress)
+        if not self.state.ended:
+            self.state.ended = True
+            self.callbacks.call("on_train_end", dict(self.state.epoch_logs))
+        self.session.at("finishing", self.state.cursor.global_step, self.state.cursor.progress)
         if place.rank == 0:
-            self._durable.save_results()
-        with self._communicator.collective():
-            self._communicator.barrier("elastic_finish")
+            self.durable.save_results()
+        with self.communicator.collective():
+            self.communicator.barrier("elastic_finish")
 
     def _epoch_steps(self) -> int:
-        steps = self._train.pipeline.steps_per_epoch
-        if self._config.steps is None:
+        steps = self.train.pipeline.steps_per_epoch
+        if self.config.steps is None:
             return steps
-        cursor = self._state.cursor
-        return min(steps, cursor.step + self._config.steps - cursor.global_step)
+        cursor = self.state.cursor
+        return min(steps, cursor.step + self.config.steps - cursor.global_step)
 
     def _steps_left(self) -> int:
-        cursor = self._state.cursor
+        cursor = self.state.cursor
         bounds = []
-        if self._config.epochs is not None:
-            per_epoch = self._train.pipeline.steps_per_epoch
-            epochs_left = self._config.epochs - cursor.epoch
+        if self.config.epochs is not None:
+            per_epoch = self.train.pipeline.steps_per_epoch
+            epochs_left = self.config.epochs - cursor.epoch
             bounds.append(epochs_left * per_epoch - cursor.step)
-        if self._config.steps is not None:
-            bounds.append(self._config.steps - cursor.global_step)
+        if self.config.steps is not None:
+            bounds.append(self.config.steps - cursor.global_step)
         return max(0, min(bounds))

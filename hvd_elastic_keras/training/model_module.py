@@ -75,19 +75,22 @@ class ModelModule:
         Raises:
           ModelModuleError: there is no training data.
         """
-        function = getattr(self._module, "dataset")
+        function = self._module.dataset
         if "epoch" in inspect.signature(function).parameters:
             if self._call("dataset", split=split, epoch=0) is None:
-                return self._absent(split)
+                self._check_absent(split)
+                return None
             return lambda epoch: self._call("dataset", split=split, epoch=epoch)
         data = self._call("dataset", split=split)
-        return self._absent(split) if data is None else data
+        if data is None:
+            self._check_absent(split)
+        return data
 
     def callbacks(self) -> list[keras.callbacks.Callback]:
         """The user's Keras callbacks."""
         return list(self._call("callbacks")) if self._has("callbacks") else []
 
-    def _absent(self, split: str) -> None:
+    def _check_absent(self, split: str) -> None:
         if split == "train":
             raise ModelModuleError(
                 f'dataset(split="train") of {self.name} returned None, expected arrays such as '

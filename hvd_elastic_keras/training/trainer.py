@@ -117,9 +117,7 @@ class Trainer:
         variables = variables_of(self.model)
         change_flag = ChangeFlag(self._session)
         train = self._phase(self._train, change_flag, train=True)
-        evaluate = (
-            self._phase(self._evaluate, change_flag, train=False) if self._evaluate else None
-        )
+        evaluate = self._phase(self._evaluate, change_flag, train=False) if self._evaluate else None
         self.model.reset_metrics()
         self.model.stop_training = False
         warm_up(communicator, variables, [p for p in (train, evaluate) if p])
@@ -128,16 +126,16 @@ class Trainer:
         warm_up_s = time.monotonic() - began
         self._session.join(communicator, self.config.num_micro_batches, warm_up_s)
         loop = TrainingLoop(
-            self.config,
-            self._session,
-            communicator,
-            state,
-            train,
-            evaluate,
-            self._callbacks,
-            change_flag,
-            ProgressDisplay(self._session.show, self._interactive),
-            self._durable(state),
+            config=self.config,
+            session=self._session,
+            communicator=communicator,
+            state=state,
+            train=train,
+            evaluate=evaluate,
+            callbacks=self._callbacks,
+            change_flag=change_flag,
+            display=ProgressDisplay(self._session.show, self._interactive),
+            durable=self._durable(state),
         )
         loop.run()
         return self._callbacks.history
@@ -192,7 +190,7 @@ class Trainer:
             self._session.record("checkpoint_saved", step=state.cursor.global_step, path=str(path))
 
         def save_results() -> None:
-            files.write_atomically(directory / files.MODEL, lambda p: self.model.save(p))
+            files.write_atomically(directory / files.MODEL, self.model.save)
             history = self._callbacks.history
             files.write_json(
                 directory / files.HISTORY, {"epoch": history.epoch, "history": history.history}

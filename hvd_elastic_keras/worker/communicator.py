@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from hvd_elastic_keras import env
 from hvd_elastic_keras.errors import CollectiveFailedError
-from hvd_elastic_keras.protocol import Assignment
+from hvd_elastic_keras.protocol import ALONE, Assignment
 from hvd_elastic_keras.worker import sockets
 
 PATCHED = "hvdelastic"
@@ -75,7 +75,7 @@ class Communicator:
 
     def start_alone(self) -> None:
         """Initialises Horovod with this process as its whole world."""
-        self._set_place(0, 1, 0, 1, 0, 1, rendezvous=None)
+        self._set_place(ALONE)
         hvd.init()
 
     def start(self, place: Assignment) -> None:
@@ -88,15 +88,7 @@ class Communicator:
             self._round = place.round
             self._known = sockets.open_sockets()
             self._initialising = True
-        self._set_place(
-            place.rank,
-            place.size,
-            place.local_rank,
-            place.local_size,
-            place.cross_rank,
-            place.cross_size,
-            rendezvous=place.rendezvous,
-        )
+        self._set_place(place)
         try:
             hvd.init()
         except ValueError as error:
@@ -181,27 +173,18 @@ class Communicator:
         received: npt.NDArray[np.generic] = hvd.broadcast(tf.constant(array), 0, name=name).numpy()
         return received
 
-    def _set_place(
-        self,
-        rank: int,
-        size: int,
-        local_rank: int,
-        local_size: int,
-        cross_rank: int,
-        cross_size: int,
-        rendezvous: str | None,
-    ) -> None:
+    def _set_place(self, place: Assignment) -> None:
         env.set_variables(
             {
-                "HOROVOD_RANK": str(rank),
-                "HOROVOD_SIZE": str(size),
-                "HOROVOD_LOCAL_RANK": str(local_rank),
-                "HOROVOD_LOCAL_SIZE": str(local_size),
-                "HOROVOD_CROSS_RANK": str(cross_rank),
-                "HOROVOD_CROSS_SIZE": str(cross_size),
-                "HOROVOD_GLOO_RENDEZVOUS_ADDR": rendezvous,
+                "HOROVOD_RANK": str(place.rank),
+                "HOROVOD_SIZE": str(place.size),
+                "HOROVOD_LOCAL_RANK": str(place.local_rank),
+                "HOROVOD_LOCAL_SIZE": str(place.local_size),
+                "HOROVOD_CROSS_RANK": str(place.cross_rank),
+                "HOROVOD_CROSS_SIZE": str(place.cross_size),
+                "HOROVOD_GLOO_RENDEZVOUS_ADDR": place.rendezvous or None,
                 # Only a part of the path for us: the address holds host and port already.
-                "HOROVOD_GLOO_RENDEZVOUS_PORT": "1" if rendezvous else None,
+                "HOROVOD_GLOO_RENDEZVOUS_PORT": "1" if place.rendezvous else None,
             }
         )
 

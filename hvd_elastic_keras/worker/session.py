@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 from hvd_elastic_keras import protocol
 from hvd_elastic_keras.env import WorkerEnvironment
 from hvd_elastic_keras.errors import MasterUnreachableError, WorkerLeavingError
@@ -100,19 +102,7 @@ class SoloSession:
 
     def enter(self, report: EntryReport) -> protocol.Assignment:
         """The place of a process that is alone in the world."""
-        return protocol.Assignment(
-            round=0,
-            rank=0,
-            size=1,
-            local_rank=0,
-            local_size=1,
-            cross_rank=0,
-            cross_size=1,
-            members=("w0",),
-            sync=not report.has_state,
-            root_has_state=report.has_state,
-            rendezvous="",
-        )
+        return msgspec.structs.replace(protocol.ALONE, root_has_state=report.has_state)
 
     def running(self, step: int) -> None:
         """Nobody to tell."""
@@ -198,9 +188,7 @@ class ElasticSession:
     def running(self, step: int) -> None:
         """Tells the master that training goes on."""
         round_number = self._client.activity.round
-        self._client.post(
-            protocol.Running(worker_id=self.worker_id, round=round_number, step=step)
-        )
+        self._client.post(protocol.Running(worker_id=self.worker_id, round=round_number, step=step))
 
     def at(self, phase: str, step: int, progress: int) -> None:
         """Notes the position for the heartbeat."""

@@ -34,13 +34,12 @@ def shut_down(sockets: Iterable[tuple[int, str]], except_peer: tuple[str, int] |
     """
     count = 0
     for descriptor, link in sockets:
-        with contextlib.suppress(OSError):
-            # Look at a duplicate: the original may be closed and reused at any moment.
-            with socket.socket(fileno=os.dup(descriptor)) as duplicate:
-                if _link(duplicate.fileno()) == link and _is_tcp(duplicate):
-                    if except_peer is None or _peer(duplicate) != except_peer:
-                        duplicate.shutdown(socket.SHUT_RDWR)
-                        count += 1
+        # Look at a duplicate: the original may be closed and reused at any moment.
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
+            same = _link(duplicate.fileno()) == link and _is_tcp(duplicate)
+            if same and (except_peer is None or _peer(duplicate) != except_peer):
+                duplicate.shutdown(socket.SHUT_RDWR)
+                count += 1
     return count
 
 

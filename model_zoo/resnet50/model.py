@@ -1,4 +1,4 @@
-"""ResNet-50 (He et al., "Deep Residual Learning for Image Recognition", 2015) of keras.applications."""
+"""ResNet-50: He et al., "Deep Residual Learning for Image Recognition", 2015."""
 
 from __future__ import annotations
 

@@ -14,8 +14,12 @@ from hvd_elastic_keras.worker.communicator import Communicator
 from model_zoo import digits
 from tests.harness import faults
 
-_model: keras.Model | None = None
-_place: Assignment | None = None
+
+class _Here:
+    """Where this worker is, for the fault points."""
+
+    model: keras.Model | None = None
+    place: Assignment | None = None
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -26,8 +30,8 @@ class FaultPoint(keras.layers.Layer):
         point = "train" if training else "evaluate"
 
         def happen() -> None:
-            if _place is not None and _model is not None:
-                step = int(_model.optimizer.iterations.numpy())
+            if _Here.place is not None and _Here.model is not None:
+                step = int(_Here.model.optimizer.iterations.numpy())
                 faults.happen(point, hvd.rank(), hvd.size(), step=step)
 
         with tf.control_dependencies([tf.py_function(happen, [], [])]):
@@ -36,9 +40,8 @@ class FaultPoint(keras.layers.Layer):
 
 def model() -> keras.Model:
     """A convolution, batch norm and dropout: everything whose result might depend on the cut."""
-    global _model
     layers = keras.layers
-    _model = keras.Sequential(
+    _Here.model = keras.Sequential(
         [
             layers.Input((8, 8, 1)),
             layers.Conv2D(8, 3, strides=2, use_bias=False),
@@ -50,12 +53,12 @@ def model() -> keras.Model:
             layers.Dense(10),
         ]
     )
-    _model.compile(
+    _Here.model.compile(
         optimizer=keras.optimizers.SGD(0.05, momentum=0.9),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
-    return _model
+    return _Here.model
 
 
 def dataset(split: str) -> digits.Arrays:
@@ -71,20 +74,21 @@ def _with_faults() -> None:
     write_atomically = files.write_atomically
 
     def faulty_start(self: Communicator, place: Assignment) -> None:
-        global _place
-        _place = place
+        _Here.place = place
         faults.happen("init", place.rank, place.size, round_number=place.round)
         start(self, place)
 
     def faulty_broadcast(self: Communicator, data: bytes, name: str) -> bytes:
         received = broadcast_bytes(self, data, name)
-        if _place is not None:
-            faults.happen("sync", _place.rank, _place.size, round_number=_place.round)
+        if _Here.place is not None:
+            faults.happen(
+                "sync", _Here.place.rank, _Here.place.size, round_number=_Here.place.round
+            )
         return received
 
     def faulty_write(path: Any, write: Any) -> None:
-        if path.name == files.MODEL and _place is not None:
-            faults.happen("save", _place.rank, _place.size)
+        if path.name == files.MODEL and _Here.place is not None:
+            faults.happen("save", _Here.place.rank, _Here.place.size)
         write_atomically(path, write)
 
     Communicator.start = faulty_start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -49,8 +50,8 @@ class Job:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Job:
-        options = [a for a in self._command if a.startswith("--")]
-        script = [a for a in self._command if not a.startswith("--")]
+        options = list(itertools.takewhile(lambda a: a.startswith("--"), self._command))
+        script = self._command[len(options) :]
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(
                 [
@@ -148,7 +149,7 @@ class Job:
         if address is not None:
             with socket.socket() as probe:
                 assert probe.connect_ex(address) != 0, f"{address} is still open"
-        hidden = [p for p in self.job_dir.rglob(".*")]
+        hidden = list(self.job_dir.rglob(".*"))
         assert hidden == []
         assert not (self.job_dir / "master.json").exists()
 

@@ -97,7 +97,7 @@ def test_a_wrong_model_module_is_reported_before_any_worker_starts(
 
 def test_an_unseeded_shuffle_is_refused_with_the_remedy(tmp_path: Path) -> None:
     unseeded = "import tensorflow as tf; d = tf.data.Dataset.from_tensor_slices"
-    text = MODEL.replace("return x, np.ones((64, 2), \"float32\")", "") + (
+    text = MODEL.replace('return x, np.ones((64, 2), "float32")', "") + (
         f"    {unseeded}((np.arange(256.).reshape(64, 4), x[:, :2])); return d.shuffle(64)\n"
     )
     with Job(tmp_path, command=(f"--model={write(tmp_path / 'my_model.py', text)}",)) as job:

@@ -32,7 +32,7 @@ def test_a_worker_joins_in_the_middle_of_an_epoch(
     with Job(tmp_path, "--num_workers=2", plan=[GATE]) as job:
         job.wait_for_fault("gate")
         assert "starting" in job.ctl("add", "1")
-        job.wait_for("worker_ready", lambda e: e["worker_id"] == "w2")
+        job.wait_for("round_opened", lambda e: e["reason"] == "w2 joins")
         job.plan.open_gate("gate")
         joined = job.wait_for_round(3)
         assert joined["step"] == 11  # the step that was under way was finished by all

@@ -1,0 +1,83 @@
+"""Requests of people: what they lead to, and why they are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from hvd_elastic_keras.config import JobConfig
+from hvd_elastic_keras.master import actions as act
+from hvd_elastic_keras.master.change_request import Change, plan_change
+from hvd_elastic_keras.master.state import State, Worker
+from hvd_elastic_keras.protocol import ChangeRequest
+
+CONFIG = JobConfig(num_workers=3, min_workers=2, max_workers=4)
+
+
+def state_of(*seniorities: int | None, **changes: Any) -> State:
+    """Workers w0, w1, … of given seniorities."""
+    workers = {
+        f"w{i}": Worker(f"w{i}", launched_at=0.0, seniority=s) for i, s in enumerate(seniorities)
+    }
+    return State(target_workers=len(workers), workers=workers, **changes)
+
+
+def test_workers_are_added_up_to_max_workers() -> None:
+    plan = plan_change(CONFIG, state_of(0, 1, 2), ChangeRequest(add=1))
+    assert plan == Change((act.AddWorkers(1),), "1 more is starting")
+
+
+@pytest.mark.parametrize(
+    ("seniorities", "request_", "leavers"),
+    [
+        ((0, 1, 2), ChangeRequest(remove=1), ["w2"]),
+        ((2, 1, 0), ChangeRequest(remove=1), ["w0"]),
+        ((0, 1, None), ChangeRequest(remove=1), ["w2"]),
+        ((0, None, 1, None), ChangeRequest(remove=2), ["w3", "w1"]),
+        ((0, 1, 2), ChangeRequest(remove_worker_id="w0"), ["w0"]),
+    ],
+)
+def test_those_that_hold_least_leave_first_unless_one_is_named(
+    seniorities: tuple[int | None, ...], request_: ChangeRequest, leavers: list[str]
+) -> None:
+    plan = plan_change(CONFIG, state_of(*seniorities), request_)
+    assert isinstance(plan, Change)
+    assert plan.events == tuple(act.RemoveWorker(w) for w in leavers)
+    assert plan.text == f"{', '.join(leavers)} will leave after the current step"
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (ChangeRequest(add=2), ["3 workers plus 2", "max_workers=4", "--max_workers"]),
+        (ChangeRequest(add=-1), ["-1", "at least 1"]),
+        (ChangeRequest(remove=2), ["3 workers minus 2", "min_workers=2"]),
+        (ChangeRequest(remove=9), ["3 workers minus 9", "min_workers=2"]),
+        (ChangeRequest(remove=-1), ["N >= 1"]),
+        (ChangeRequest(), ["add N", "remove N"]),
+        (ChangeRequest(remove_worker_id="w7"), ["'w7'", "w0, w1, w2"]),
+    ],
+)
+def test_a_refusal_says_what_was_asked_for_and_what_is_possible(
+    request_: ChangeRequest, words: list[str]
+) -> None:
+    plan = plan_change(CONFIG, state_of(0, 1, 2), request_)
+    assert isinstance(plan, str)
+    assert all(word in plan for word in words), plan
+
+
+@pytest.mark.parametrize("changes", [{"stop": "interrupted"}, {"finishing": True}])
+def test_nothing_is_changed_when_the_job_is_ending(changes: dict[str, Any]) -> None:
+    plan = plan_change(CONFIG, state_of(0, 1, 2, **changes), ChangeRequest(add=1))
+    assert plan == "The job is ending; nothing was changed."
+
+
+def test_workers_that_are_leaving_do_not_count() -> None:
+    state = state_of(0, 1, 2)
+    leaving = dataclasses.replace(state.workers["w2"], leaving="SIGTERM")
+    state = dataclasses.replace(state, workers={**state.workers, "w2": leaving})
+    assert isinstance(plan_change(CONFIG, state, ChangeRequest(remove=1)), str)
+    assert isinstance(plan_change(CONFIG, state, ChangeRequest(remove_worker_id="w2")), str)
+    assert isinstance(plan_change(CONFIG, state, ChangeRequest(add=2)), Change)

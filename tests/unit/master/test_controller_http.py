@@ -1,0 +1,353 @@
+"""Server and controller over real HTTP on loopback, with a launcher that starts nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from hvd_elastic_keras import files, protocol
+from hvd_elastic_keras.config import JobConfig
+from hvd_elastic_keras.console import Console
+from hvd_elastic_keras.launchers.base import LaunchedWorker
+from hvd_elastic_keras.master import controller as controller_module
+from hvd_elastic_keras.master import restart_policy
+from hvd_elastic_keras.master.actions import Exited
+from hvd_elastic_keras.master.controller import Controller, JobResult
+
+OnExit = Callable[[Exited], None]
+
+
+class FakeLauncher:
+    """Notes what it is asked for; workers end when the test says so."""
+
+    def __init__(self) -> None:
+        self.on_exit: dict[str, OnExit] = {}
+        self.launched: list[str] = []
+        self.killed: list[str] = []
+        self.failures_to_come = 0
+
+    def launch(self, worker_id: str, on_exit: OnExit) -> LaunchedWorker:
+        self.launched.append(worker_id)
+        if self.failures_to_come:
+            self.failures_to_come -= 1
+            raise OSError("no such host")
+        self.on_exit[worker_id] = on_exit
+        return LaunchedWorker("localhost", 4000 + len(self.launched))
+
+    def terminate(self, worker_id: str) -> None:
+        self.end(worker_id, "ended with exit code 0", failed=False)
+
+    def kill(self, worker_id: str) -> None:
+        self.killed.append(worker_id)
+        self.end(worker_id, "was killed by SIGKILL", failed=True)
+
+    def running(self) -> list[str]:
+        return list(self.on_exit)
+
+    def end(self, worker_id: str, cause: str, failed: bool) -> None:
+        on_exit = self.on_exit.pop(worker_id, None)
+        if on_exit:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(on_exit, Exited(worker_id, cause, failed))
+
+
+class Master:
+    """A controller that runs, and a client of it."""
+
+    def __init__(self, config: JobConfig, job_dir: Path) -> None:
+        self.output = io.StringIO()
+        self.launcher = FakeLauncher()
+        self.controller = Controller(config, job_dir, Console(self.output))
+        self.job_dir = job_dir
+        self.client: aiohttp.ClientSession | None = None
+        self.result: asyncio.Task[JobResult] | None = None
+
+    async def call(
+        self, method: str, path: str, body: bytes = b"", token: str | None = None
+    ) -> tuple[int, bytes]:
+        assert self.client is not None
+        headers = {"Authorization": f"Bearer {self.controller.token if token is None else token}"}
+        url = f"http://{self.controller.address}{path}"
+        async with self.client.request(method, url, data=body, headers=headers) as response:
+            return response.status, await response.read()
+
+    async def tell(self, message: protocol.Message) -> None:
+        status, _ = await self.call("POST", "/v1/events", protocol.encode(message))
+        assert status == 200
+
+    async def enter(self, worker_id: str, from_round: int = 0, step: int = 0) -> Any:
+        request = protocol.EnterRequest(
+            worker_id=worker_id,
+            from_round=from_round,
+            has_state=step > 0,
+            progress=step,
+            step=step,
+        )
+        status, body = await self.call("POST", "/v1/enter", protocol.encode(request))
+        assert status == 200
+        return protocol.decode(body, protocol.EnterReply)
+
+    async def join(self, worker_id: str) -> asyncio.Task[Any]:
+        await self.tell(
+            protocol.Joined(worker_id=worker_id, pid=1, num_micro_batches=8, warm_up_s=0.0)
+        )
+        task = asyncio.create_task(self.enter(worker_id))
+        await asyncio.sleep(0.01)
+        return task
+
+    async def confirm(self, worker_id: str, number: int) -> None:
+        await self.tell(protocol.Running(worker_id=worker_id, round=number, step=0))
+
+    def events(self) -> list[dict[str, Any]]:
+        text = (self.job_dir / "events.jsonl").read_text()
+        return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture
+def with_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Callable[[Master], Awaitable[None]]], None]:
+    """Runs a scenario with a running master of two workers."""
+    monkeypatch.setattr(controller_module, "TICK_S", 0.02)
+
+    async def run(scenario: Callable[[Master], Awaitable[None]]) -> None:
+        config = JobConfig(num_workers=2, stop_grace_s=0.3, join_window_s=0.05)
+        master = Master(config, tmp_path)
+        await master.controller.start("127.0.0.1")
+        async with aiohttp.ClientSession() as client:
+            master.client = client
+            master.result = asyncio.create_task(master.controller.run(master.launcher))
+            await asyncio.sleep(0.01)
+            try:
+                await scenario(master)
+            finally:
+                master.controller.stop("end of the test")
+                master.controller.stop("end of the test")
+                await master.result
+
+    return lambda scenario: asyncio.run(asyncio.wait_for(run(scenario), timeout=20.0))
+
+
+@pytest.mark.parametrize("token", ["", "wrong"])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/status"),
+        ("POST", "/v1/events"),
+        ("POST", "/v1/enter"),
+        ("GET", "/v1/updates?worker_id=w0&version=0"),
+        ("POST", "/v1/workers"),
+        ("GET", "/guess/round1:1/global/key"),
+    ],
+)
+def test_a_request_without_the_token_is_refused(
+    with_master: Any, method: str, path: str, token: str
+) -> None:
+    async def scenario(master: Master) -> None:
+        status, body = await master.call(method, path, token=token)
+        assert status == 401
+        assert "token" in json.loads(body)["error"]
+
+    with_master(scenario)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "words"),
+    [
+        ("POST", "/v1/events", b"no json", ["no json", "protocol version 1"]),
+        ("POST", "/v1/events", b'{"type": "sang"}', ["sang"]),
+        ("POST", "/v1/enter", b'{"worker_id": "w0"}', ["EnterRequest", "from_round"]),
+        ("POST", "/v1/enter", b"", ["EnterRequest"]),
+        ("POST", "/v1/workers", b'{"subtract": 1}', ["ChangeRequest", "subtract"]),
+        ("GET", "/v1/updates?worker_id=w0&version=x", b"", ["'x'", "whole number"]),
+        ("GET", "/v1/updates?version=1", b"", ["worker id"]),
+    ],
+)
+def test_a_malformed_message_is_answered_with_what_is_wrong(
+    with_master: Any, method: str, path: str, body: bytes, words: list[str]
+) -> None:
+    async def scenario(master: Master) -> None:
+        status, answer = await master.call(method, path, body)
+        assert status == 400
+        text = json.loads(answer)["error"]
+        assert all(word in text for word in words), text
+
+    with_master(scenario)
+
+
+def test_workers_are_held_at_the_entrance_until_the_round_is_complete(with_master: Any) -> None:
+    async def scenario(master: Master) -> None:
+        first = await master.join("w0")
+        await asyncio.sleep(0.05)
+        assert not first.done()
+        second = await master.join("w1")
+        places = [(await task).assignment for task in (first, second)]
+        assert [place.rank for place in places] == [0, 1]
+        assert places[0].rendezvous.startswith(master.controller.address)
+        assert places[0].rendezvous.endswith("/round1")
+        assert places[0].rendezvous == places[1].rendezvous
+
+    with_master(scenario)
+
+
+def test_the_rendezvous_of_a_round_needs_its_secret_path_only(with_master: Any) -> None:
+    async def scenario(master: Master) -> None:
+        tasks = [await master.join("w0"), await master.join("w1")]
+        path = (await tasks[0]).assignment.rendezvous.removeprefix(master.controller.address)
+        reader = asyncio.create_task(master.call("GET", f"{path}:1/global/0", token=""))
+        await asyncio.sleep(0.02)
+        assert not reader.done()
+        assert await master.call("PUT", f"{path}:1/global/0", b"\x00bytes", "") == (200, b"")
+        assert await reader == (200, b"\x00bytes")
+        blocked = asyncio.create_task(master.call("GET", f"{path}:1/global/1", token=""))
+        await asyncio.sleep(0.02)
+        master.launcher.end("w1", "was killed by SIGKILL", failed=True)
+        assert await blocked == (200, b"")
+
+    with_master(scenario)
+
+
+def test_a_long_poll_is_answered_when_the_round_breaks(with_master: Any) -> None:
+    async def scenario(master: Master) -> None:
+        tasks = [await master.join("w0"), await master.join("w1")]
+        await asyncio.gather(*tasks)
+        await master.confirm("w0", 1)
+        await master.confirm("w1", 1)
+        _, body = await master.call("GET", "/v1/updates?worker_id=w0&version=0")
+        known = protocol.decode(body, protocol.WorkerUpdate)
+        assert known.broken_through == 0
+        path = f"/v1/updates?worker_id=w0&version={known.version}"
+        poll = asyncio.create_task(master.call("GET", path))
+        await asyncio.sleep(0.05)
+        assert not poll.done()
+        master.launcher.end("w1", "was killed by SIGKILL", failed=True)
+        _, body = await asyncio.wait_for(poll, timeout=2.0)
+        assert protocol.decode(body, protocol.WorkerUpdate).broken_through == 1
+        await asyncio.sleep(0.02)
+        assert master.launcher.launched == ["w0", "w1", "w2"]
+
+    with_master(scenario)
+
+
+def test_a_place_given_between_two_long_polls_is_not_lost(
+    with_master: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "LONG_POLL_S", 0.05)
+
+    async def scenario(master: Master) -> None:
+        first = await master.join("w0")
+        reply = await first
+        assert (reply.assignment, reply.leave) == (None, ""), "ask again"
+        second = await master.join("w1")
+        assert (await second).assignment.rank == 1
+        assert (await master.enter("w0")).assignment.rank == 0
+
+    with_master(scenario)
+
+
+def test_a_job_runs_to_its_end(with_master: Any) -> None:
+    async def scenario(master: Master) -> None:
+        tasks = [await master.join("w0"), await master.join("w1")]
+        await asyncio.gather(*tasks)
+        for worker_id in ("w0", "w1"):
+            await master.confirm(worker_id, 1)
+        await master.tell(protocol.Console(worker_id="w0", text="epoch 1\n"))
+        await master.tell(
+            protocol.Record(worker_id="w0", event="epoch_end", fields={"loss": 0.5})
+        )
+        for worker_id in ("w0", "w1"):
+            await master.tell(protocol.Done(worker_id=worker_id, step=7))
+            master.launcher.end(worker_id, "ended with exit code 0", failed=False)
+        assert master.result is not None
+        result = await asyncio.wait_for(master.result, timeout=5.0)
+        assert (result.succeeded, result.stopped, result.step) == (True, False, 7)
+        assert "epoch 1\n" in master.output.getvalue()
+        names = [event["event"] for event in master.events()]
+        assert names[0] == "job_started"
+        assert names[-1] == "job_finished"
+        assert "epoch_end" in names
+        assert master.launcher.killed == []
+        assert not (master.job_dir / files.MASTER).exists()
+
+    with_master(scenario)
+
+
+def test_the_endpoint_file_is_for_the_user_alone(with_master: Any) -> None:
+    async def scenario(master: Master) -> None:
+        path = master.job_dir / files.MASTER
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        endpoint = files.read_endpoint(master.job_dir)
+        assert endpoint.address == master.controller.address
+        assert endpoint.token == master.controller.token
+
+    with_master(scenario)
+
+
+def test_status_and_changes_are_answered(with_master: Any) -> None:
+    async def scenario(master: Master) -> None:
+        body = protocol.encode(protocol.ChangeRequest(add=1))
+        _, answer = await master.call("POST", "/v1/workers", body)
+        assert protocol.decode(answer, protocol.ChangeReply).accepted
+        body = protocol.encode(protocol.ChangeRequest(remove=9))
+        _, answer = await master.call("POST", "/v1/workers", body)
+        assert not protocol.decode(answer, protocol.ChangeReply).accepted
+        _, answer = await master.call("GET", "/v1/status")
+        status = protocol.decode(answer, protocol.JobStatus)
+        assert status.target_workers == 3
+        assert [w.worker_id for w in status.workers] == ["w0", "w1", "w2"]
+
+    with_master(scenario)
+
+
+def test_a_worker_that_cannot_be_started_is_a_failure_that_is_replaced(
+    with_master: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restart_policy, "_backoff_s", lambda _: 0.0)
+
+    async def scenario(master: Master) -> None:
+        master.launcher.failures_to_come = 1
+        await master.call("POST", "/v1/workers", protocol.encode(protocol.ChangeRequest(add=1)))
+        await asyncio.sleep(0.05)
+        assert master.launcher.launched == ["w0", "w1", "w2", "w3"]
+        assert "could not be started: no such host" in master.output.getvalue()
+
+    with_master(scenario)
+
+
+def test_a_worker_that_is_removed_before_its_delayed_start_is_not_started(
+    with_master: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restart_policy, "_backoff_s", lambda _: 0.05)
+
+    async def scenario(master: Master) -> None:
+        master.launcher.failures_to_come = 1
+        await master.call("POST", "/v1/workers", protocol.encode(protocol.ChangeRequest(add=1)))
+        await asyncio.sleep(0.01)
+        body = protocol.encode(protocol.ChangeRequest(remove_worker_id="w3"))
+        _, answer = await master.call("POST", "/v1/workers", body)
+        assert protocol.decode(answer, protocol.ChangeReply).accepted
+        await asyncio.sleep(0.1)
+        assert "w3" not in master.launcher.launched
+
+    with_master(scenario)
+
+
+def test_stopping_twice_ends_a_job_whose_workers_do_not_leave(with_master: Any) -> None:
+    async def scenario(master: Master) -> None:
+        master.controller.stop("interrupted")
+        await asyncio.sleep(0.01)
+        master.controller.stop("interrupted")
+        assert master.result is not None
+        result = await asyncio.wait_for(master.result, timeout=5.0)
+        assert result.stopped
+        assert not master.launcher.running()
+
+    with_master(scenario)

@@ -1,0 +1,81 @@
+"""Horovod's rendezvous store: values wait for readers and readers for values."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from hvd_elastic_keras.master import rendezvous
+from hvd_elastic_keras.master.rendezvous import EMPTY, RendezvousStore
+
+
+def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(asyncio.wait_for(coroutine, timeout=5.0))
+
+
+def test_a_value_that_is_there_is_given_at_once() -> None:
+    async def scenario() -> None:
+        store = RendezvousStore()
+        store.put(1, "a", b"x")
+        assert await store.get(1, "a") == b"x"
+
+    run(scenario())
+
+
+def test_a_get_is_held_until_the_value_comes() -> None:
+    async def scenario() -> None:
+        store = RendezvousStore()
+        readers = [asyncio.create_task(store.get(1, "a")) for _ in range(3)]
+        await asyncio.sleep(0)
+        store.put(1, "b", b"other")
+        store.put(2, "a", b"other round")
+        await asyncio.sleep(0.01)
+        assert not any(reader.done() for reader in readers)
+        store.put(1, "a", b"x")
+        assert await asyncio.gather(*readers) == [b"x"] * 3
+
+    run(scenario())
+
+
+def test_a_held_get_gives_up_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "HOLD_S", 0.01)
+
+    async def scenario() -> None:
+        store = RendezvousStore()
+        assert await store.get(1, "a") is None
+        store.put(1, "a", b"x")
+        assert await store.get(1, "a") == b"x"
+
+    run(scenario())
+
+
+def test_closing_a_round_answers_all_its_readers_with_an_empty_value() -> None:
+    async def scenario() -> None:
+        store = RendezvousStore()
+        store.put(2, "here", b"x")
+        old, new = (asyncio.create_task(store.get(number, "a")) for number in (2, 3))
+        await asyncio.sleep(0)
+        store.close(2)
+        assert await old == EMPTY
+        assert await store.get(2, "here") == EMPTY
+        assert await store.get(1, "never") == EMPTY
+        assert not new.done(), "later rounds are not touched"
+        store.put(2, "a", b"late")
+        assert await store.get(2, "a") == EMPTY
+        store.put(3, "a", b"y")
+        assert await new == b"y"
+
+    run(scenario())
+
+
+def test_closing_an_older_round_again_opens_nothing() -> None:
+    async def scenario() -> None:
+        store = RendezvousStore()
+        store.close(5)
+        store.close(2)
+        assert await store.get(4, "a") == EMPTY
+
+    run(scenario())

@@ -1,0 +1,68 @@
+"""The answer to `ctl status`."""
+
+from __future__ import annotations
+
+from membership_driver import Job
+
+from hvd_elastic_keras import protocol
+from hvd_elastic_keras.master import actions as act
+from hvd_elastic_keras.master.status import job_status
+
+
+def status_of(job: Job) -> protocol.JobStatus:
+    return job_status(job.config, job.state, job.now)
+
+
+def phases(job: Job) -> dict[str, str]:
+    return {w.worker_id: w.phase for w in status_of(job).workers}
+
+
+def test_the_phase_of_the_job_follows_its_life() -> None:
+    job = Job(2, min_workers=2)
+    seen = [status_of(job).phase]
+    job.ready("w0", "w1")
+    seen.append(status_of(job).phase)
+    job.running("w0", "w1")
+    seen.append(status_of(job).phase)
+    job.kill("w1")
+    seen.append(status_of(job).phase)
+    job.enter("w0")
+    job.ready("w2")
+    job.running("w0", "w2")
+    job.done("w0", step=9)
+    seen.append(status_of(job).phase)
+    job.send(act.StopJob("interrupted"))
+    seen.append(status_of(job).phase)
+    assert seen == ["starting", "changing", "running", "waiting", "finishing", "stopping"]
+    assert status_of(job).detail == "interrupted"
+
+
+def test_workers_have_the_phase_that_they_report_and_ranks_of_the_running_round() -> None:
+    job = Job(3, micro_batches=2)
+    job.start(step=4)
+    job.send(act.AddWorkers(1))
+    job.heartbeat("w0", step=5)
+    assert phases(job) == {"w0": "training", "w1": "member", "w2": "spare", "w3": "starting"}
+    assert [w.rank for w in status_of(job).workers] == [0, 1, None, None]
+    job.sigterm("w1")
+    assert phases(job)["w1"] == "leaving"
+
+
+def test_the_numbers_are_those_of_the_job() -> None:
+    job = Job(2, max_restarts=3)
+    job.start(step=4)
+    job.heartbeat("w0", "w1", step=7)
+    job.now += 1.5
+    job.kill("w1")
+    status = status_of(job)
+    assert (status.step, status.restarts_used, status.max_restarts) == (7, 1, 3)
+    assert (status.target_workers, status.min_workers, status.max_workers) == (2, 1, 8)
+    assert status.workers[0].heartbeat_age_s == 1.5
+    assert status.workers[1].heartbeat_age_s is None
+    assert protocol.decode(protocol.encode(status), protocol.JobStatus) == status
+
+
+def test_workers_are_listed_in_the_order_of_their_numbers() -> None:
+    job = Job(8)
+    job.send(act.AddWorkers(4))
+    assert [w.worker_id for w in status_of(job).workers] == [f"w{i}" for i in range(12)]
