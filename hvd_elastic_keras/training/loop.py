@@ -11,6 +11,8 @@ Whatever ends a round, the worker stands at its last finished step and asks for 
 from __future__ import annotations
 
 import dataclasses
+import logging
+import time
 from collections.abc import Callable
 
 from hvd_elastic_keras.config import TrainingConfig
@@ -27,6 +29,7 @@ from hvd_elastic_keras.training.step import AtomicStep
 from hvd_elastic_keras.worker.communicator import Communicator
 from hvd_elastic_keras.worker.session import EntryReport, Session
 
+log = logging.getLogger(__name__)
 MAX_UNEXPLAINED_FAILURES = 3
 """So many failures of the same step by the same members are not a matter of membership."""
 
@@ -83,22 +86,32 @@ class TrainingLoop:
                 finished = self._round(place)
             except CollectiveFailedError as error:
                 failure = str(error)
+                log.info("%s", failure)
                 self._check_repetition(place, error)
             finally:
+                ended = time.monotonic()
                 self.communicator.shut_down()
+                log.info("round %d left in %.3f s", place.round, time.monotonic() - ended)
         self.session.finish()
 
     def _round(self, place: Assignment) -> bool:
+        began = time.monotonic()
         if place.rendezvous:
             self.communicator.start(place)
         else:
             self.communicator.start_alone()
+        initialised = time.monotonic()
         self.change_flag.refresh()
         self.callbacks.enter_round(place.rank, self.state.cursor.progress > 0)
         if place.rank == 0 and not place.root_has_state:
             self.durable.load_newest()
         self.state.synchronise(self.communicator, place)
         self.session.running(self.state.cursor.global_step)
+        log.info(
+            "round %d: rank %d of %d at step %d; initialised in %.3f s, synchronised in %.3f s",
+            *(place.round, place.rank, place.size, self.state.cursor.global_step),
+            *(initialised - began, time.monotonic() - initialised),
+        )
         finished = self._steps(place)
         if not finished and place.rank == 0 and self.session.stopping:
             self.durable.save_checkpoint()

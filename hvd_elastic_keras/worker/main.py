@@ -15,7 +15,7 @@ from hvd_elastic_keras.worker.session import ElasticSession
 
 def main() -> int:
     """Trains until the end, or until this worker has to leave. Returns the exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     env.set_defaults({"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"})
     environment = env.worker_environment()
     if environment is None:

@@ -22,7 +22,7 @@ def finish_without_any_error(job: Job, expected: Weights) -> None:
     assert [e for e in job.events("worker_exited") if e["failed"]] == []
     for log in (job.job_dir / "logs").glob("*.log"):
         assert "Traceback" not in log.read_text()
-        assert not re.search("^ERROR", log.read_text(), re.MULTILINE)
+        assert not re.search(r"^\S+ \S+ ERROR", log.read_text(), re.MULTILINE)
     assert_same_weights(job.weights(), expected)
 
 

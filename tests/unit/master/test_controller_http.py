@@ -119,7 +119,7 @@ def with_master(
     monkeypatch.setattr(controller_module, "TICK_S", 0.02)
 
     async def run(scenario: Callable[[Master], Awaitable[None]]) -> None:
-        config = JobConfig(num_workers=2, stop_grace_s=0.3, join_window_s=0.05)
+        config = JobConfig(num_workers=2, stop_grace_s=0.05, join_window_s=0.05)
         master = Master(config, tmp_path)
         await master.controller.start("127.0.0.1")
         async with aiohttp.ClientSession() as client:
@@ -260,9 +260,7 @@ def test_a_job_runs_to_its_end(with_master: Any) -> None:
         for worker_id in ("w0", "w1"):
             await master.confirm(worker_id, 1)
         await master.tell(protocol.Console(worker_id="w0", text="epoch 1\n"))
-        await master.tell(
-            protocol.Record(worker_id="w0", event="epoch_end", fields={"loss": 0.5})
-        )
+        await master.tell(protocol.Record(worker_id="w0", event="epoch_end", fields={"loss": 0.5}))
         for worker_id in ("w0", "w1"):
             await master.tell(protocol.Done(worker_id=worker_id, step=7))
             master.launcher.end(worker_id, "ended with exit code 0", failed=False)

@@ -616,9 +616,7 @@ def test_a_worker_that_becomes_ready_resets_the_count_of_start_failures() -> Non
 def test_a_member_that_fails_is_replaced_without_delay(three: Job) -> None:
     three.kill("w1")
     assert three.of(act.Launch)[-1] == act.Launch("w3", 0.0)
-    assert three.said[-1] == (
-        "w1 was killed by SIGKILL; starting a replacement (restart 1 of 10)"
-    )
+    assert three.said[-1] == ("w1 was killed by SIGKILL; starting a replacement (restart 1 of 10)")
 
 
 # --- time limits -------------------------------------------------------------------------
@@ -854,12 +852,15 @@ def test_a_worker_that_comes_after_the_end_is_told_to_leave() -> None:
     assert job.told_to_leave("w0") == [job.end.reason]
 
 
-def test_nothing_happens_after_the_end() -> None:
+def test_nothing_is_started_after_the_end() -> None:
     job = Job(1)
     job.start()
     job.done("w0")
+    assert job.end is not None
     for event in (act.Tick(), act.Exited("w0", "x", failed=True), act.AddWorkers(1)):
-        assert job.send(event) == []
+        job.send(event)
+    assert job.launches == ["w0"]
+    assert job.end == act.EndJob(True, "finished")
 
 
 # --- what workers hear -------------------------------------------------------------------

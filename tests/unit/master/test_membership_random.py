@@ -90,9 +90,7 @@ class World:
     def enter(self, worker_id: str, failure: str = "") -> None:
         process = self.processes[worker_id]
         process.stage = Stage.AT_ENTRANCE
-        self.job.enter(
-            worker_id, step=process.step, has_state=process.has_state, failure=failure
-        )
+        self.job.enter(worker_id, step=process.step, has_state=process.has_state, failure=failure)
         self.absorb()
 
     def join(self, worker_id: str) -> None:

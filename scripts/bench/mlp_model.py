@@ -1,0 +1,62 @@
+"""The model of the recovery benchmark: a small MLP whose steps are noted with time and size."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import horovod.tensorflow as hvd
+import keras
+import numpy as np
+import numpy.typing as npt
+
+STEP_LOG = "BENCH_STEP_LOG"
+
+
+class StepLog(keras.callbacks.Callback):
+    """Appends "time world_size step" (time of the machine's monotonic clock) after each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._file = (Path(os.environ[STEP_LOG]) / f"{os.getpid()}").open("a", buffering=1)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        """Notes a finished step."""
+        self._file.write(f"{time.monotonic():.4f} {hvd.size()} {batch}\n")
+
+
+def build() -> keras.Model:
+    """64 → 256 → 256 → 1, as in the prototype the numbers are compared with."""
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            layers.Input((64,)),
+            layers.Dense(256, activation="relu"),
+            layers.Dense(256, activation="relu"),
+            layers.Dense(1),
+        ]
+    )
+
+
+def model() -> keras.Model:
+    """The MLP, compiled."""
+    network = build()
+    network.compile(optimizer=keras.optimizers.Adam(1e-3), loss="mse")
+    return network
+
+
+def arrays() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Random inputs and their sums: the benchmark is about time, not about learning."""
+    x = np.random.RandomState(0).normal(size=(96_000, 64)).astype(np.float32)
+    return x, x.sum(axis=1, keepdims=True)
+
+
+def dataset(split: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None:
+    """An epoch of 1,000 steps of 96."""
+    return arrays() if split == "train" else None
+
+
+def callbacks() -> list[keras.callbacks.Callback]:
+    """The step log."""
+    return [StepLog()]

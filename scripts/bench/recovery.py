@@ -1,0 +1,230 @@
+"""Time from a kill to the next finished step, and the stall at a join, with three local workers.
+
+Prints each measurement, median and worst, and the ratio to Elastic Horovod 0.28.1 measured with
+the same model in the same run (`--nobaseline` leaves that out: it takes some minutes).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+from absl import app, flags
+
+HERE = Path(__file__).resolve().parent
+STEP_LOG = "BENCH_STEP_LOG"
+WORKERS = 3
+LIMIT_S = 180.0
+POLL_S = 0.005
+SETTLE_STEPS = 50
+
+_KILLS = flags.DEFINE_integer("kills", 10, "Kills of our workers, over all ranks.", lower_bound=1)
+_BASELINE_KILLS = flags.DEFINE_integer(
+    "baseline_kills", 2, "Kills under Elastic Horovod.", lower_bound=1
+)
+_BASELINE = flags.DEFINE_bool("baseline", True, "Also measure Elastic Horovod.")
+
+Step = tuple[float, int]
+"""When a step was finished (monotonic seconds), and the world size."""
+
+
+def steps(directory: Path) -> list[Step]:
+    """All noted steps of all workers, in order of time."""
+    found = []
+    for file in directory.iterdir():
+        for line in file.read_text().splitlines(keepends=True):
+            if line.endswith("\n"):
+                moment, size, _ = line.split()
+                found.append((float(moment), int(size)))
+    return sorted(found)
+
+
+def wait(look: Callable[[], Any], what: str) -> Any:
+    """Polls until `look` finds something."""
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        found = look()
+        if found:
+            return found
+        time.sleep(POLL_S)
+    raise TimeoutError(f"no {what} within {LIMIT_S:.0f} s")
+
+
+def first_step(directory: Path, size: int, after: float) -> Callable[[], float | None]:
+    """Looks for the first step after a moment that was taken by so many workers."""
+    return lambda: next((t for t, s in steps(directory) if t > after and s == size), None)
+
+
+def settled(directory: Path, size: int, after: float) -> Callable[[], bool]:
+    """Looks for some dozen steps with so many workers."""
+    return lambda: sum(t > after and s == size for t, s in steps(directory)) > SETTLE_STEPS
+
+
+def stall_at_join(directory: Path, since: float) -> float:
+    """From the last step of the smaller world to the first one of the full world."""
+    last = max(t for t, s in steps(directory) if t > since and s == WORKERS - 1)
+    return next(t for t, s in steps(directory) if t > last and s == WORKERS) - last
+
+
+class Measurements:
+    """Times of one system."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.kills: list[float] = []
+        self.joins: list[float] = []
+
+    def note(self, rank: int, kill: float, join: float) -> None:
+        """Adds one kill and the join of the replacement."""
+        self.kills.append(kill)
+        self.joins.append(join)
+        print(f"{self.name}: kill of rank {rank}: {kill:6.2f} s   join: {join:6.2f} s", flush=True)
+
+    def summary(self) -> str:
+        """Median and worst."""
+        kills, joins = self.kills, self.joins
+        return (
+            f"{self.name}: {len(kills)} kills: median {statistics.median(kills):.2f} s, worst "
+            f"{max(kills):.2f} s; {len(joins)} joins: median {statistics.median(joins):.2f} s, "
+            f"worst {max(joins):.2f} s"
+        )
+
+
+@contextmanager
+def running(command: list[str], log_dir: Path, output: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A job that is ended, with all of its processes, at the end of the block."""
+    log_dir.mkdir()
+    with output.open("wb") as stream:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, STEP_LOG: str(log_dir), "PYTHONPATH": str(HERE.parents[1])},
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+        )
+    family = psutil.Process(process.pid)
+    try:
+        yield process
+    finally:
+        children = family.children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        for child in children:
+            if child.is_running():
+                child.kill()
+
+
+def measure_ours(scratch: Path, kills: int) -> Measurements:
+    """Kills workers of this project's runtime; the master replaces them."""
+    result = Measurements("hvd_elastic_keras")
+    job_dir, log_dir = scratch / "job", scratch / "steps"
+    command = [
+        *(sys.executable, "-m", "hvd_elastic_keras.run", f"--model={HERE / 'mlp_model.py'}"),
+        *(f"--num_workers={WORKERS}", f"--max_restarts={kills}", f"--job_dir={job_dir}"),
+        *("--global_batch_size=96", "--micro_batch_size=16", "--epochs=100000"),
+    ]
+
+    def members() -> list[str]:
+        entries = (json.loads(x) for x in (job_dir / "events.jsonl").read_text().splitlines())
+        pids = {}
+        latest: list[str] = []
+        for entry in entries:
+            if entry["event"] == "worker_started":
+                pids[entry["worker_id"]] = entry["pid"]
+            elif entry["event"] == "round_running":
+                latest = [pids[m] for m in entry["members"]]
+        return latest
+
+    with running(command, log_dir, scratch / "ours.txt"):
+        since = 0.0
+        for number in range(kills):
+            wait(settled(log_dir, WORKERS, since), f"round of {WORKERS}")
+            rank = number % WORKERS
+            since = time.monotonic()
+            os.kill(int(members()[rank]), signal.SIGKILL)
+            first = wait(first_step(log_dir, WORKERS - 1, since), "step after the kill")
+            wait(settled(log_dir, WORKERS, first), "round with the replacement")
+            result.note(rank, first - since, stall_at_join(log_dir, since))
+    return result
+
+
+def measure_elastic_horovod(scratch: Path, kills: int) -> Measurements:
+    """The same with `horovodrun`, whose driver also replaces a killed worker."""
+    result = Measurements("Elastic Horovod")
+    log_dir = scratch / "steps_horovod"
+    discovery = scratch / "discover.sh"
+    discovery.write_text(f"#!/bin/sh\necho localhost:{WORKERS}\n")
+    discovery.chmod(0o755)
+    command = [
+        *(sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(WORKERS)),
+        *("--min-np", "1", "--max-np", str(WORKERS), "--network-interfaces", "lo"),
+        *("--host-discovery-script", str(discovery), "--blacklist-cooldown-range", "1", "2"),
+        *(sys.executable, str(HERE / "elastic_horovod_worker.py")),
+    ]
+    with running(command, log_dir, scratch / "horovod.txt") as driver:
+        for number in range(kills):
+            since = time.monotonic()
+            wait(settled(log_dir, WORKERS, since), f"round of {WORKERS}")
+            before = {f.name for f in log_dir.iterdir()}
+            alive = [p for p in _workers(driver.pid) if str(p.pid) in before]
+            since = time.monotonic()
+            alive[number % len(alive)].kill()
+            first = wait(
+                lambda since=since: next((t for t, _ in _after_gap(log_dir, since)), None),
+                "step after the kill",
+            )
+            result.note(number % WORKERS, first - since, first - since)
+    return result
+
+
+def _workers(driver: int) -> list[psutil.Process]:
+    return [
+        p
+        for p in psutil.Process(driver).children(recursive=True)
+        if "elastic_horovod_worker.py" in " ".join(p.cmdline()[:3]) and "python" in p.name()
+    ]
+
+
+def _after_gap(directory: Path, since: float) -> list[Step]:
+    """Steps after the standstill that follows a kill."""
+    noted = [step for step in steps(directory) if step[0] > since - 1.0]
+    for earlier, later in zip(noted, noted[1:], strict=False):
+        if later[0] > since and later[0] - earlier[0] > 0.3:
+            return [later]
+    return []
+
+
+def main(_: list[str]) -> None:
+    """Measures and prints."""
+    import contextlib
+    with contextlib.nullcontext(tempfile.mkdtemp(prefix="bench_recovery_")) as directory:
+        scratch = Path(directory)
+        ours = measure_ours(scratch, _KILLS.value)
+        print(ours.summary(), flush=True)
+        if not _BASELINE.value:
+            return
+        try:
+            baseline = measure_elastic_horovod(scratch, _BASELINE_KILLS.value)
+        except TimeoutError as error:
+            print(f"Elastic Horovod: {error}\n{(scratch / 'horovod.txt').read_text()[-3000:]}")
+            return
+        print(baseline.summary())
+        ratio = statistics.median(baseline.kills) / statistics.median(ours.kills)
+        print(f"after a kill, Elastic Horovod stands still {ratio:.0f} times as long (median)")
+
+
+if __name__ == "__main__":
+    app.run(main)

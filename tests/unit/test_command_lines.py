@@ -1,0 +1,140 @@
+"""`run` and `ctl` as processes: help, and one clear line for what is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hvd_elastic_keras import ctl, protocol
+from hvd_elastic_keras.errors import ConfigurationError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def call(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command line with an import hook that refuses TensorFlow."""
+    code = (
+        "import runpy, sys\n"
+        "for name in ('tensorflow', 'keras', 'horovod'): sys.modules[name] = None\n"
+        f"sys.argv[0] = {module!r}\n"
+        f"runpy.run_module('hvd_elastic_keras.{module}', run_name='__main__', alter_sys=True)\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("run", ["--model", "--num_workers", "--config", "--global_batch_size", "--job_dir"]),
+        ("ctl", ["--job_dir", "status", "add 2", "remove w3"]),
+    ],
+)
+def test_help_works_without_tensorflow(module: str, words: list[str]) -> None:
+    result = call(module, "--help")
+    text = result.stdout + result.stderr
+    assert "Traceback" not in text
+    assert all(word in text.replace("[no]", "") for word in words), text
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "words"),
+    [
+        ("run", ["--modle=resnet50"], ["modle"]),
+        ("run", ["--num_workers=0"], ["num_workers"]),
+        ("run", ["--num_workers=x"], ["num_workers"]),
+        ("run", ["--model=no_such_model"], ["'no_such_model'", "resnet50"]),
+        ("run", ["--model="], ["resnet50"]),
+        ("run", ["--model=nowhere.py"], ["nowhere.py"]),
+        ("run", ["--config=no_such_config"], ["'no_such_config'", "default"]),
+        ("run", ["--num_workers=2", "--min_workers=3"], ["min_workers=3", "num_workers=2"]),
+        ("run", ["--global_batch_size=100", "--micro_batch_size=32"], ["96 or 128"]),
+        (
+            "run",
+            ["--global_batch_size=4", "--micro_batch_size=4", "--num_workers=2"],
+            ["num_workers=2", "--micro_batch_size=2"],
+        ),
+        ("run", ["no_such_script.py"], ["no_such_script.py", "--model"]),
+        ("run", ["--epochs=2", "no_such_script.py"], ["--epochs"]),
+        ("run", ["--config=default", "no_such_script.py"], ["--config"]),
+        ("ctl", [], ["--job_dir"]),
+        ("ctl", ["--job_dir=nowhere", "status"], ["nowhere"]),
+        ("ctl", ["--job_dir=nowhere", "dance"], ["'dance'", "status, add N"]),
+        ("ctl", ["--job_dir=nowhere"], ["status, add N"]),
+        ("ctl", ["--job_dir=nowhere", "add", "0"], ["add 0", "at least 1"]),
+        ("ctl", ["--job_dri=x", "status"], ["job_dri"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+)
+def test_a_mistake_is_answered_with_one_clear_line_and_exit_code_2(
+    module: str, arguments: list[str], words: list[str]
+) -> None:
+    result = call(module, *arguments)
+    assert "Traceback" not in result.stderr, result.stderr
+    assert all(word in result.stderr for word in words), result.stderr
+    assert result.returncode == 2
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "argument", "expected"),
+    [
+        ("add", "2", protocol.ChangeRequest(add=2)),
+        ("remove", "1", protocol.ChangeRequest(remove=1)),
+        ("remove", "w3", protocol.ChangeRequest(remove_worker_id="w3")),
+    ],
+)
+def test_changes_are_parsed(command: str, argument: str, expected: protocol.ChangeRequest) -> None:
+    assert ctl.change_request(command, argument) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "argument"),
+    [("add", "0"), ("add", "w3"), ("add", "-1"), ("remove", "0"), ("remove", "-1"), ("add", "²")],
+)
+def test_a_change_that_makes_no_sense_is_refused(command: str, argument: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{command} {argument} was given, expected"):
+        ctl.change_request(command, argument)
+
+
+def test_the_status_table_has_a_row_per_worker_in_columns() -> None:
+    workers = tuple(
+        protocol.WorkerStatus(
+            worker_id=worker_id,
+            phase="training",
+            rank=rank,
+            host="localhost",
+            pid=4000,
+            seniority=rank,
+            step=7,
+            heartbeat_age_s=age,
+        )
+        for worker_id, rank, age in (("w0", 0, 0.25), ("w10", None, None))
+    )
+    status = protocol.JobStatus(
+        phase="changing",
+        detail="w10 joins",
+        round=3,
+        step=7,
+        target_workers=2,
+        min_workers=1,
+        max_workers=8,
+        restarts_used=1,
+        max_restarts=10,
+        workers=workers,
+    )
+    assert ctl.status_table(status).splitlines() == [
+        "changing (w10 joins)  round 3  step 7  restarts 1/10",
+        "WORKER  PHASE     RANK  HOST       PID   SENIORITY  STEP  HEARTBEAT",
+        "w0      training  0     localhost  4000  0          7     0.2 s ago",
+        "w10     training  -     localhost  4000  -          7     -",
+    ]

@@ -1,0 +1,17 @@
+"""The examples in docstrings of modules that need no TensorFlow are true."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    "module", ["config", "launchers.base", "model_location", "training.batch_plan"]
+)
+def test_the_examples_of_a_module_give_what_they_say(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(f"hvd_elastic_keras.{module}"))
+    assert result.attempted > 0
+    assert result.failed == 0

@@ -1,0 +1,86 @@
+"""The progress display, with a fake clock."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("keras")
+
+from hvd_elastic_keras.training.progress import ProgressDisplay, format_duration
+
+
+class Screen:
+    """Collects text and lets time pass."""
+
+    def __init__(self, interactive: bool) -> None:
+        self.text = ""
+        self.now = 100.0
+        self.display = ProgressDisplay(self.show, interactive, clock=lambda: self.now)
+
+    def show(self, text: str) -> None:
+        self.text += text
+
+    def step(self, done: int, seconds: float, left: int, workers: int = 2) -> None:
+        self.now += seconds
+        self.display.step(done, {"loss": 0.5, "accuracy": 0.25}, 100, workers, left)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0:00"), (59.4, "0:59"), (60, "1:00"), (3599.7, "1:00:00"), (3725.2, "1:02:05")],
+)
+def test_durations_are_written_as_people_write_them(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+def test_without_a_terminal_a_line_is_written_per_interval() -> None:
+    screen = Screen(interactive=False)
+    screen.display.begin_epoch(0, 3, 10, 0)
+    for done in range(1, 5):
+        screen.step(done, 0.5, left=26 + (4 - done))
+    assert screen.text.splitlines() == [
+        "epoch 1/3  step 4/10  accuracy 0.2500  loss 0.5000  200 examples/s  2 workers  0:13 left"
+    ]
+
+
+def test_the_last_step_of_an_epoch_is_always_shown() -> None:
+    screen = Screen(interactive=False)
+    screen.display.begin_epoch(1, 2, 2, 0)
+    screen.step(1, 0.1, left=1, workers=1)
+    screen.step(2, 0.1, left=0, workers=1)
+    (line,) = screen.text.splitlines()
+    assert line.startswith("epoch 2/2  step 2/2  ")
+    assert "1000 examples/s  1 worker  0:00 left" in line
+
+
+def test_an_epoch_ends_with_its_final_values() -> None:
+    screen = Screen(interactive=False)
+    screen.display.begin_epoch(0, 1, 2, 0)
+    screen.display.end_epoch({"val_loss": 0.125, "loss": 0.5})
+    assert screen.text.splitlines()[-1].startswith("epoch 1/1")
+    assert "loss 0.5000  val_loss 0.1250" in screen.text
+
+
+def test_on_a_terminal_the_epoch_has_a_title_and_a_bar() -> None:
+    screen = Screen(interactive=True)
+    screen.display.begin_epoch(0, 3, 4, 0)
+    screen.step(4, 0.5, left=0)
+    screen.display.end_epoch({"loss": 0.5})
+    assert screen.text.startswith("Epoch 1/3\n")
+    assert "4/4" in screen.text
+    assert screen.text.endswith("\n")
+
+
+def test_going_on_in_the_middle_of_an_epoch_repeats_no_title() -> None:
+    screen = Screen(interactive=True)
+    screen.display.begin_epoch(0, 3, 4, 2)
+    assert "Epoch" not in screen.text
+
+
+def test_the_rate_does_not_count_the_time_before_a_change() -> None:
+    screen = Screen(interactive=False)
+    screen.display.begin_epoch(0, 1, 10, 0)
+    screen.now += 1000.0
+    screen.display.begin_epoch(0, 1, 10, 5)
+    screen.step(6, 2.0, left=4)
+    assert "50 examples/s" in screen.text
