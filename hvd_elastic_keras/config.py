@@ -154,8 +154,8 @@ class JobSpec:
         try:
             content = json.loads(path.read_text())
             version = content.pop("version")
-            training = TrainingConfig(**content.pop("training"))
             if version == JOB_FORMAT_VERSION:
+                training = TrainingConfig(**content.pop("training"))
                 return cls(training=training, **content)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise ConfigurationError(f"{path} is not a job specification: {error}") from error

@@ -15,14 +15,17 @@ from pathlib import Path
 import requests
 from absl import app, flags
 
-from hvd_elastic_keras import files, protocol
+from hvd_elastic_keras import command_line, files, protocol
 from hvd_elastic_keras.errors import ConfigurationError, ElasticError, MasterUnreachableError
 
 REQUEST_TIMEOUT_S = 10.0
 COMMANDS = "status, add N, remove N, remove WORKER_ID"
 
-_JOB_DIR = flags.DEFINE_string("job_dir", None, "Directory of the running job.")
-_JSON = flags.DEFINE_bool("json", False, "Print the status as JSON, for programs.")
+
+def define_flags() -> None:
+    """Not at import: `run` has a flag of the same name."""
+    flags.DEFINE_string("job_dir", None, "Directory of the running job.")
+    flags.DEFINE_bool("json", False, "Print the status as JSON, for programs.")
 
 
 def status_table(status: protocol.JobStatus) -> str:
@@ -62,12 +65,12 @@ def change_request(command: str, argument: str) -> protocol.ChangeRequest:
     Raises:
       ConfigurationError: N is not a positive number.
     """
-    if argument.isdigit() and int(argument) >= 1:
+    if argument.isdecimal() and int(argument) >= 1:
         count = int(argument)
         if command == "add":
             return protocol.ChangeRequest(add=count)
         return protocol.ChangeRequest(remove=count)
-    if command == "remove" and argument and not argument.lstrip("-").isdigit():
+    if command == "remove" and argument and not argument.lstrip("-").isnumeric():
         return protocol.ChangeRequest(remove_worker_id=argument)
     expected = "a number of at least 1" + (" or a worker id" if command == "remove" else "")
     raise ConfigurationError(f"{command} {argument} was given, expected {expected}.")
@@ -83,7 +86,10 @@ def _call(endpoint: protocol.Endpoint, method: str, path: str, body: bytes | Non
             timeout=REQUEST_TIMEOUT_S,
             proxies={"http": ""},
         )
-        response.raise_for_status()
+        if not response.ok:
+            raise MasterUnreachableError(
+                f"The job's master refused the request ({response.status_code}): {response.text}"
+            )
     except requests.RequestException as error:
         raise MasterUnreachableError(
             f"The job's master at {endpoint.address} (process {endpoint.pid}) does not answer: "
@@ -94,19 +100,20 @@ def _call(endpoint: protocol.Endpoint, method: str, path: str, body: bytes | Non
 
 def _run(arguments: Sequence[str]) -> int:
     command, *rest = arguments[1:] or ["?"]
-    if _JOB_DIR.value is None:
+    job_dir = flags.FLAGS.job_dir
+    if job_dir is None:
         raise ConfigurationError("--job_dir is missing. Give the directory of a running job.")
     if command == "status" and not rest:
-        endpoint = files.read_endpoint(Path(_JOB_DIR.value))
+        endpoint = files.read_endpoint(Path(job_dir))
         answer = _call(endpoint, "GET", "status", None)
-        if _JSON.value:
+        if flags.FLAGS.json:
             print(answer.decode())
         else:
             print(status_table(protocol.decode(answer, protocol.JobStatus)))
         return 0
     if command in ("add", "remove") and len(rest) == 1:
         body = protocol.encode(change_request(command, rest[0]))
-        endpoint = files.read_endpoint(Path(_JOB_DIR.value))
+        endpoint = files.read_endpoint(Path(job_dir))
         reply = protocol.decode(_call(endpoint, "POST", "workers", body), protocol.ChangeReply)
         print(reply.text, file=sys.stdout if reply.accepted else sys.stderr)
         return 0 if reply.accepted else 1
@@ -123,8 +130,9 @@ def _main(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Parses the command line and carries out one command."""
+    define_flags()
     flags.FLAGS.set_gnu_getopt(True)
-    app.run(_main)
+    app.run(_main, flags_parser=command_line.parse_flags)
 
 
 if __name__ == "__main__":

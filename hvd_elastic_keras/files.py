@@ -63,12 +63,18 @@ def read_endpoint(job_dir: Path) -> protocol.Endpoint:
     """
     path = job_dir / MASTER
     try:
-        return protocol.decode(path.read_bytes(), protocol.Endpoint)
+        endpoint = protocol.decode(path.read_bytes(), protocol.Endpoint)
     except OSError as error:
         raise ConfigurationError(
             f"No running job was found in {job_dir}: {path} cannot be read ({error.strerror}). "
             "Give the --job_dir of a job that is running."
         ) from error
+    if endpoint.version != protocol.PROTOCOL_VERSION:
+        raise ConfigurationError(
+            f"The job in {job_dir} speaks protocol version {endpoint.version}, this program "
+            f"version {protocol.PROTOCOL_VERSION}. Use the release the job was started with."
+        )
+    return endpoint
 
 
 def remove_endpoint(job_dir: Path) -> None:

@@ -87,6 +87,8 @@ def _prepare(job_dir: Path) -> None:
         os.kill(endpoint.pid, 0)
     except (ConfigurationError, ProcessLookupError):
         return
+    except PermissionError:
+        pass  # somebody else's process
     raise ConfigurationError(
         f"A job is running in {job_dir} (process {endpoint.pid}). Use another --job_dir, or wait "
         "for its end."

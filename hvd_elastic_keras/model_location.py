@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 
 from hvd_elastic_keras.errors import ConfigurationError, ModelModuleError
 
 DEFAULT_MODEL = "resnet50"
-DEFAULT_CONFIG = "default"
 ZOO = "model_zoo"
 
 
@@ -72,58 +73,69 @@ def config_path(model: str, config: str) -> Path:
     )
 
 
-def with_config_path(arguments: list[str]) -> list[str]:
+def with_config_path(arguments: list[str], takes_value: Callable[[str], bool]) -> list[str]:
     """Replaces `--config=NAME` by `--config=PATH`, and adds the default one if there is any.
 
     ml_collections reads configurations from files; people name them.
+
+    Args:
+      arguments: the command line, program first.
+      takes_value: whether the argument after the flag of a name is its value.
+
+    Raises:
+      ConfigurationError: there is no such configuration, or a script that would ignore it.
     """
-    result, model, config, own = [], DEFAULT_MODEL, "", True
-    pending = ""
-    rest: list[str] = []
-    for position, argument in enumerate(arguments[1:], start=1):
-        if pending == "model":
-            model, pending = argument, ""
-        elif pending == "config":
-            config, pending = argument, ""
-            continue
-        elif own and not argument.startswith("-"):
-            previous = arguments[position - 1]
-            takes_value = position > 1 and previous.startswith("--") and "=" not in previous
-            if not takes_value:
-                rest = arguments[position:]
-                break
-        elif argument in ("--model", "-model"):
-            pending = "model"
-        elif argument in ("--config", "-config"):
-            pending = "config"
-            continue
-        elif argument.lstrip("-").startswith("model="):
-            model = argument.partition("=")[2]
-        elif argument.lstrip("-").startswith("config="):
-            config = argument.partition("=")[2]
-            continue
-        result.append(argument)
-    asks_for_help = any(a.lstrip("-").startswith("help") for a in result)
-    if rest or asks_for_help:
-        config = ""
+    flags, rest = _split(arguments[1:], takes_value)
+    values = {name: value for name, value, _ in flags}
+    others = [word for name, _, words in flags if name != "config" for word in words]
+    model, config = values.get("model", DEFAULT_MODEL), values.get("config", "")
+    if rest and config:
+        raise ConfigurationError(
+            f"--config={config} was given together with the script {rest[-1] if rest[0] == '--' else rest[0]}, which decides these "
+            "values by itself. Give them to the script, or use --model."
+        )
+    if rest:
+        path = None
+    elif any(name.startswith("help") for name in values):
+        path = None
     else:
-        path = _chosen_config(model, config)
-        if path is not None:
-            result.append(f"--config={path}")
-    return [arguments[0], *result, *rest]
+        path = config_path(model, config) if config else _default_config(model)
+    chosen = [f"--config={path}"] if path else []
+    return [arguments[0], *others, *chosen, *rest]
 
 
-def _chosen_config(model: str, config: str) -> Path | None:
-    if config:
-        return config_path(model, config)
-    default = directory_of(model) / "configs" / f"{DEFAULT_CONFIG}.py"
-    return default if default.is_file() else None
+def _split(
+    words: list[str], takes_value: Callable[[str], bool]
+) -> tuple[list[tuple[str, str, list[str]]], list[str]]:
+    """Flags as (name, value, words), and the rest from the first other word (or "--") on."""
+    flags = []
+    position = 0
+    while position < len(words) and words[position].startswith("-") and words[position] != "--":
+        name, equals, value = words[position].lstrip("-").partition("=")
+        used = 1
+        if not equals and takes_value(name) and position + 1 < len(words):
+            value, used = words[position + 1], 2
+        flags.append((name, value, words[position : position + used]))
+        position += used
+    return flags, words[position:]
+
+
+def _default_config(model: str) -> Path | None:
+    """The configuration that `configs/__init__.py` names as DEFAULT, or `configs/default.py`."""
+    configs = directory_of(model) / "configs"
+    name = "default"
+    if (configs / "__init__.py").is_file():
+        for node in ast.parse((configs / "__init__.py").read_text()).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "DEFAULT":
+                name = ast.literal_eval(node.value)
+    path = configs / f"{name}.py"
+    return path if path.is_file() else None
 
 
 def _find(name: str) -> Path | None:
     try:
         spec = importlib.util.find_spec(name)
-    except ModuleNotFoundError:
+    except (ImportError, ValueError):
         return None
     if spec is None:
         return None

@@ -20,7 +20,7 @@ from typing import Any
 from absl import app, flags
 from ml_collections import config_flags
 
-from hvd_elastic_keras import job_runner, model_location
+from hvd_elastic_keras import command_line, job_runner, model_location
 from hvd_elastic_keras.config import (
     DEFAULT_GLOBAL_BATCH_SIZE,
     JobConfig,
@@ -201,16 +201,23 @@ def _main(arguments: Sequence[str]) -> int:
         return 130
 
 
+def takes_value(name: str) -> bool:
+    """Whether the argument after the flag `--name` is its value."""
+    if name.startswith("config."):
+        return True
+    return name in flags.FLAGS and not flags.FLAGS[name].boolean
+
+
 def main() -> None:
     """Parses the command line and runs the job to its end."""
     sys.path.insert(0, "")
     flags.FLAGS.set_gnu_getopt(False)
     try:
-        sys.argv = model_location.with_config_path(sys.argv)
+        sys.argv = model_location.with_config_path(sys.argv, takes_value)
     except ElasticError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    app.run(_main)
+    app.run(_main, flags_parser=command_line.parse_flags)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -95,7 +96,12 @@ class ArraySource:
             return tf.nest.map_structure(lambda a: tf.gather(a, order), self._arrays)
 
         dataset = tf.data.Dataset.range(first_step, partition.steps_per_epoch)
-        return iter(dataset.map(load, num_parallel_calls=1, deterministic=True).prefetch(PREFETCH))
+        dataset = dataset.map(load, num_parallel_calls=1, deterministic=True).prefetch(PREFETCH)
+        options = tf.data.Options()
+        # Nothing is left to tune here, and an iterator waits for its tuning thread when it is
+        # deleted: up to 2 s were measured, at the end of an epoch or of a round.
+        options.autotune.enabled = False
+        return iter(dataset.with_options(options))
 
     def _order(self, positions: tf.Tensor, epoch: int) -> tf.Tensor:
         if not self._shuffle:
@@ -134,6 +140,7 @@ class DatasetSource:
         size = partition.global_batch_size
         reader = self._reader
         if reader is None or not reader.can_serve(epoch, size, first_step):
+            _drop_in_background(reader)
             reader = self._reader = _Reader(self._factory(epoch), epoch, size, first_step)
         for step in range(first_step, partition.steps_per_epoch):
             part = partition.slice_of(step, share.first, share.last)
@@ -152,6 +159,9 @@ class _Reader:
         self._step = first_step - 1
         self._last: Structure = None
 
+    def close(self) -> None:
+        del self._iterator
+
     def can_serve(self, epoch: int, size: int, step: int) -> bool:
         position = self._step if self._last is not None else self._step + 1
         return self._key == (epoch, size) and step >= position
@@ -161,6 +171,12 @@ class _Reader:
             self._last = next(self._iterator)
             self._step += 1
         return self._last
+
+
+def _drop_in_background(reader: _Reader | None) -> None:
+    """Deletes an iterator without waiting for its threads, which may take seconds."""
+    if reader is not None:
+        threading.Thread(target=reader.close, name="elastic-drop-iterator", daemon=True).start()
 
 
 def _to_tensor(array: Any) -> tf.Tensor:

@@ -152,16 +152,17 @@ class Controller:
 
     async def _launch(self, action: act.Launch) -> None:
         await asyncio.sleep(action.delay_s)
-        if self._launcher is None or self._state.stop:
+        worker = self._state.workers.get(action.worker_id)
+        if self._launcher is None or self._state.stop or worker is None or worker.leaving:
             self.dispatch(act.Exited(action.worker_id, "was not started", failed=False))
             return
         try:
-            worker = self._launcher.launch(action.worker_id, self._on_exit)
+            process = self._launcher.launch(action.worker_id, self._on_exit)
         except OSError as error:
             cause = f"could not be started: {error}"
             self.dispatch(act.Exited(action.worker_id, cause, failed=True))
             return
-        self.dispatch(act.Started(action.worker_id, worker.host, worker.pid))
+        self.dispatch(act.Started(action.worker_id, process.host, process.pid))
 
     def _on_exit(self, event: act.Exited) -> None:
         self._replies.pop(event.worker_id, None)

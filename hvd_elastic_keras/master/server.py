@@ -112,7 +112,7 @@ class MasterServer:
 
     async def _updates(self, request: web.Request) -> web.Response:
         worker_id, version = request.query.get("worker_id", ""), request.query.get("version", "")
-        if not worker_id or not version.isdigit():
+        if not worker_id or not version.isdecimal():
             raise protocol.ProtocolError(
                 f"worker_id={worker_id!r} and version={version!r} were given, "
                 "expected a worker id and a whole number."

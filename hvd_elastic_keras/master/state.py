@@ -64,6 +64,7 @@ class Forming:
     """When training stood still; None while it still runs."""
     first_entry_at: float | None = None
     members: tuple[str, ...] = ()
+    places: Mapping[str, protocol.Assignment] = dataclasses.field(default_factory=dict)
     assigned_at: float | None = None
     running: frozenset[str] = frozenset()
     root_step: int = 0

@@ -10,6 +10,7 @@ import numpy as np
 
 ARRAY = "__array__"
 TUPLE = "__tuple__"
+MARKS = (ARRAY, TUPLE)
 PLAIN = (str, bool, int, float, type(None))
 
 
@@ -31,7 +32,7 @@ def to_json(value: Any) -> Any:
         return {TUPLE: [to_json(v) for v in value]}
     if isinstance(value, list):
         return [to_json(v) for v in value]
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+    if isinstance(value, dict) and all(isinstance(k, str) and k not in MARKS for k in value):
         return {key: to_json(v) for key, v in value.items()}
     raise NotEncodableError(f"{type(value).__name__} cannot be sent to another worker")
 

@@ -6,6 +6,7 @@ the same model in the same run (`--nobaseline` leaves that out: it takes some mi
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -201,7 +202,7 @@ def _workers(driver: int) -> list[psutil.Process]:
 def _after_gap(directory: Path, since: float) -> list[Step]:
     """Steps after the standstill that follows a kill."""
     noted = [step for step in steps(directory) if step[0] > since - 1.0]
-    for earlier, later in zip(noted, noted[1:], strict=False):
+    for earlier, later in itertools.pairwise(noted):
         if later[0] > since and later[0] - earlier[0] > 0.3:
             return [later]
     return []
@@ -209,8 +210,7 @@ def _after_gap(directory: Path, since: float) -> list[Step]:
 
 def main(_: list[str]) -> None:
     """Measures and prints."""
-    import contextlib
-    with contextlib.nullcontext(tempfile.mkdtemp(prefix="bench_recovery_")) as directory:
+    with tempfile.TemporaryDirectory(prefix="bench_recovery_") as directory:
         scratch = Path(directory)
         ours = measure_ours(scratch, _KILLS.value)
         print(ours.summary(), flush=True)

@@ -55,7 +55,7 @@ def test_help_works_without_tensorflow(module: str, words: list[str]) -> None:
         ("run", ["--model=no_such_model"], ["'no_such_model'", "resnet50"]),
         ("run", ["--model="], ["resnet50"]),
         ("run", ["--model=nowhere.py"], ["nowhere.py"]),
-        ("run", ["--config=no_such_config"], ["'no_such_config'", "default"]),
+        ("run", ["--config=no_such_config"], ["'no_such_config'", "digits"]),
         ("run", ["--num_workers=2", "--min_workers=3"], ["min_workers=3", "num_workers=2"]),
         ("run", ["--global_batch_size=100", "--micro_batch_size=32"], ["96 or 128"]),
         (
@@ -65,7 +65,7 @@ def test_help_works_without_tensorflow(module: str, words: list[str]) -> None:
         ),
         ("run", ["no_such_script.py"], ["no_such_script.py", "--model"]),
         ("run", ["--epochs=2", "no_such_script.py"], ["--epochs"]),
-        ("run", ["--config=default", "no_such_script.py"], ["--config"]),
+        ("run", ["--config=digits", "no_such_script.py"], ["--config"]),
         ("ctl", [], ["--job_dir"]),
         ("ctl", ["--job_dir=nowhere", "status"], ["nowhere"]),
         ("ctl", ["--job_dir=nowhere", "dance"], ["'dance'", "status, add N"]),

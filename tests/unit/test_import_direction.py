@@ -14,7 +14,7 @@ PACKAGE = "hvd_elastic_keras"
 ROOT = Path(__file__).resolve().parents[2] / PACKAGE
 HEAVY = {"tensorflow", "keras", "horovod", "tf_keras"}
 SHARED = {"config", "env", "errors", "protocol", "files", "console", "_version"}
-CONTROL = {"master", "launchers", "run", "ctl", "job_runner", "model_location"}
+CONTROL = {"master", "launchers", "run", "ctl", "job_runner", "model_location", "command_line"}
 TRAINING = {"worker", "data", "training", "checkpoint"}
 
 

@@ -1,0 +1,25 @@
+"""What both command lines do with their arguments."""
+
+from __future__ import annotations
+
+import sys
+
+from absl import app, flags
+
+
+def parse_flags(arguments: list[str]) -> list[str]:
+    """Parses absl flags; a wrong one ends the program with one clear line and exit code 2."""
+    app.define_help_flags()
+    try:
+        return list(flags.FLAGS(arguments))
+    except flags.Error as error:
+        first_line = str(error).splitlines()[0]
+        print(f"error: {first_line} See --help.", file=sys.stderr)
+        sys.exit(2)
+    except Exception as error:
+        # ml_collections runs the user's configuration file and sets values in it.
+        print(
+            f"error: the configuration cannot be used: {type(error).__name__}: {error}",
+            file=sys.stderr,
+        )
+        sys.exit(2)
