@@ -90,18 +90,18 @@ def with_config_path(arguments: list[str], takes_value: Callable[[str], bool]) -
     others = [word for name, _, words in flags if name != "config" for word in words]
     model, config = values.get("model", DEFAULT_MODEL), values.get("config", "")
     if rest and config:
+        script = next(word for word in rest if word != "--")
         raise ConfigurationError(
-            f"--config={config} was given together with the script {rest[-1] if rest[0] == '--' else rest[0]}, which decides these "
+            f"--config={config} was given together with the script {script}, which decides these "
             "values by itself. Give them to the script, or use --model."
         )
-    if rest:
-        path = None
-    elif any(name.startswith("help") for name in values):
+    if rest or any(name.startswith("help") for name in values):
         path = None
     else:
         path = config_path(model, config) if config else _default_config(model)
     chosen = [f"--config={path}"] if path else []
-    return [arguments[0], *others, *chosen, *rest]
+    # First, because single values of it (--config.x=1) may follow.
+    return [arguments[0], *chosen, *others, *rest]
 
 
 def _split(

@@ -147,8 +147,8 @@ def _check_workers_fit(job: JobConfig, training: TrainingConfig) -> None:
         raise ConfigurationError(
             f"num_workers={job.num_workers} was given, but a global batch of "
             f"{training.global_batch_size} is cut into only {useful} micro-batches of "
-            f"{training.micro_batch_size}, so that {job.num_workers - useful} workers would have "
-            f"nothing to do. Use --micro_batch_size={_finer_cut(training, job.num_workers)}."
+            f"{training.micro_batch_size}, so that {job.num_workers - useful} of the workers would "
+            f"have nothing to do. Use --micro_batch_size={_finer_cut(training, job.num_workers)}."
         )
 
 

@@ -16,7 +16,7 @@ from hvd_elastic_keras.checkpoint.store import CheckpointStore
 from hvd_elastic_keras.config import TrainingConfig
 from hvd_elastic_keras.data.pipeline import Pipeline
 from hvd_elastic_keras.data.source import DataLike, as_source
-from hvd_elastic_keras.errors import ConfigurationError
+from hvd_elastic_keras.errors import ConfigurationError, WorkerLeavingError
 from hvd_elastic_keras.training import keras_support
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
 from hvd_elastic_keras.training.change_flag import ChangeFlag
@@ -77,7 +77,11 @@ class Trainer:
         self._environment = env.worker_environment()
         self.model = model
         self.config = config or TrainingConfig()
-        self._session = session or _make_session(self._environment)
+        self._own_session: ElasticSession | None = None
+        if session is None and self._environment is not None:
+            self._own_session = ElasticSession(self._environment)
+            self._own_session.start()
+        self._session = session or self._own_session or SoloSession()
         directory = self._environment.job_dir if self._environment else job_dir
         self._job_dir = Path(directory) if directory else None
         self._train = self._pipeline(dataset, "the training data", self.config.shuffle)
@@ -109,8 +113,13 @@ class Trainer:
     def fit(self) -> keras.callbacks.History:
         """Trains to the end and returns the history, as `keras.Model.fit` does.
 
+        Under a launcher, a worker that has to leave before the end (SIGTERM, `ctl remove`) ends
+        its process with exit code 0.
+
         Raises:
-          WorkerLeavingError: under a launcher, if this worker has to leave before the end.
+          MasterUnreachableError: the launcher is gone.
+          CollectiveFailedError: the same step fails again and again although nobody is lost.
+          ConfigurationError: the newest checkpoint in the job directory is of another training.
         """
         began = time.monotonic()
         communicator = self._communicator()
@@ -137,7 +146,15 @@ class Trainer:
             display=ProgressDisplay(self._session.show, self._interactive),
             durable=self._durable(state),
         )
-        loop.run()
+        try:
+            loop.run()
+        except WorkerLeavingError as error:
+            if self._own_session is None:
+                raise
+            # In the user's script: there is nothing left to do for this process.
+            log.info("leaving: %s", error)
+            self._own_session.close()
+            raise SystemExit(0) from error
         return self._callbacks.history
 
     @property
@@ -209,14 +226,6 @@ class Trainer:
             self._session.show(f"going on from the checkpoint of step {step}: {path}\n")
 
         return Durable(save_checkpoint, save_results, load_newest)
-
-
-def _make_session(environment: env.WorkerEnvironment | None) -> Session:
-    if environment is None:
-        return SoloSession()
-    session = ElasticSession(environment)
-    session.start()
-    return session
 
 
 def _check_origin(path: Path, found: dict[str, Any], expected: dict[str, Any]) -> None:
