@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import tensorflow as tf
 
 from hvd_elastic_keras.errors import DataError
@@ -20,7 +18,7 @@ def load(name: str, split: str, data_dir: str, image_size: int) -> tf.data.Datas
     import tensorflow_datasets as tfds
 
     builder = tfds.builder(name, data_dir=data_dir or None)
-    if not builder.is_prepared() if hasattr(builder, "is_prepared") else not _exists(builder):
+    if not builder.is_prepared():
         where = f" --data_dir={data_dir}" if data_dir else ""
         raise DataError(
             f"The data set {name} is not prepared in {builder.data_dir}. Prepare it once with\n"
@@ -40,7 +38,3 @@ def load(name: str, split: str, data_dir: str, image_size: int) -> tf.data.Datas
         return image, label
 
     return dataset.map(prepare, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-
-
-def _exists(builder: object) -> bool:
-    return Path(str(getattr(builder, "data_dir", ""))).is_dir()

@@ -50,13 +50,14 @@ def make_trainer(spec: JobSpec, session: Session) -> Trainer:
     )
 
 
-def check(spec: JobSpec) -> dict[str, Any]:
+def check(spec: JobSpec, job_dir: Path) -> dict[str, Any]:
     """Does everything a worker does before it joins, but the tracing, and describes the job.
 
     Raises:
       ConfigurationError: something is wrong, with the remedy.
     """
     trainer = make_trainer(spec, SoloSession())
+    checkpoint = trainer.check_checkpoint(job_dir)
     module_data = ModelModule(
         spec.model,
         config=ml_collections.ConfigDict(spec.config),
@@ -72,6 +73,7 @@ def check(spec: JobSpec) -> dict[str, Any]:
         "steps_per_epoch": trainer.steps_per_epoch,
         "num_examples": trainer.num_examples,
         "num_validation_examples": trainer.num_validation_examples,
+        "checkpoint": str(checkpoint) if checkpoint else "",
     }
 
 
@@ -101,7 +103,8 @@ def main() -> int:
     env.set_defaults({"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"})
     logging.getLogger("absl").setLevel(logging.ERROR)
     try:
-        description = check(JobSpec.load(Path(sys.argv[1])))
+        path = Path(sys.argv[1])
+        description = check(JobSpec.load(path), path.parent)
     except ElasticError as error:
         print(json.dumps({"error": str(error)}))
         return 1

@@ -7,16 +7,15 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import keras
 
 from hvd_elastic_keras import env, files
-from hvd_elastic_keras.checkpoint.store import CheckpointStore
+from hvd_elastic_keras.checkpoint.manager import CheckpointManager, Origin
 from hvd_elastic_keras.config import TrainingConfig
 from hvd_elastic_keras.data.pipeline import Pipeline
 from hvd_elastic_keras.data.source import DataLike, as_source
-from hvd_elastic_keras.errors import ConfigurationError, WorkerLeavingError
+from hvd_elastic_keras.errors import WorkerLeavingError
 from hvd_elastic_keras.training import keras_support
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
 from hvd_elastic_keras.training.change_flag import ChangeFlag
@@ -187,24 +186,29 @@ class Trainer:
             master=(host, int(port)),
         )
 
+    def check_checkpoint(self, job_dir: Path) -> Path | None:
+        """The checkpoint this training would go on from, if there is one in `job_dir`.
+
+        Raises:
+          ConfigurationError: it was made with other data, batch sizes or seed.
+        """
+        return self._checkpoints(job_dir).check_newest()
+
+    def _checkpoints(self, job_dir: Path) -> CheckpointManager:
+        return CheckpointManager(job_dir, Origin.of(self.config, self.num_examples))
+
     def _durable(self, state: RunState) -> Durable:
         directory = self._job_dir
         if directory is None:
             return Durable(_nothing, _nothing, _nothing)
         directory.mkdir(parents=True, exist_ok=True)
-        store = CheckpointStore(directory / files.CHECKPOINTS)
-        tf_variables = [v.value for v in variables_of(self.model).all]
-        origin = {
-            "global_batch_size": self.config.global_batch_size,
-            "micro_batch_size": self.config.micro_batch_size,
-            "seed": self.config.seed,
-            "num_examples": self._train.source.num_examples,
-        }
+        manager = self._checkpoints(directory)
+        variables = [v.value for v in variables_of(self.model).all]
 
         def save_checkpoint() -> None:
-            content = {"origin": origin, "run": state.to_json()}
-            path = store.save(state.cursor.global_step, tf_variables, content)
-            self._session.record("checkpoint_saved", step=state.cursor.global_step, path=str(path))
+            step = state.cursor.global_step
+            path = manager.save(step, variables, state.to_json())
+            self._session.record("checkpoint_saved", step=step, path=str(path))
 
         def save_results() -> None:
             files.write_atomically(directory / files.MODEL, self.model.save)
@@ -214,29 +218,16 @@ class Trainer:
             )
 
         def load_newest() -> None:
-            path = store.newest()
-            if path is None:
+            found = manager.load_newest(variables)
+            if found is None:
                 return
-            content = store.load_state(path)
-            _check_origin(path, content["origin"], origin)
-            store.load_variables(path, tf_variables)
-            state.from_json(content["run"])
+            path, run = found
+            state.from_json(run)
             step = state.cursor.global_step
             self._session.record("checkpoint_loaded", step=step, path=str(path))
             self._session.show(f"going on from the checkpoint of step {step}: {path}\n")
 
         return Durable(save_checkpoint, save_results, load_newest)
-
-
-def _check_origin(path: Path, found: dict[str, Any], expected: dict[str, Any]) -> None:
-    different = [name for name in expected if found.get(name) != expected[name]]
-    if different:
-        name = different[0]
-        raise ConfigurationError(
-            f"The checkpoint {path} was made with {name}={found.get(name)}, but now "
-            f"{name}={expected[name]}. Going on would repeat or lose examples. "
-            f"Use {name}={found.get(name)}, or another job_dir."
-        )
 
 
 def _nothing() -> None:

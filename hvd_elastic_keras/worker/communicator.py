@@ -123,11 +123,9 @@ class Communicator:
         try:
             yield
         except FAILURES as error:
-            text = str(error)
-            if USER_ERROR_MARK in text and "Horovod" not in text:
+            if USER_ERROR_MARK in str(error) and "Horovod" not in str(error):
                 raise
-            first_line = text.strip().splitlines()[0] if text.strip() else type(error).__name__
-            raise CollectiveFailedError(f"a collective failed ({first_line[:160]})") from error
+            raise CollectiveFailedError(f"a collective failed: {_summary(error)}") from error
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
@@ -187,6 +185,13 @@ class Communicator:
                 "HOROVOD_GLOO_RENDEZVOUS_PORT": "1" if place.rendezvous else None,
             }
         )
+
+
+def _summary(error: Exception) -> str:
+    """The line of a long TensorFlow error that tells most."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "gloo" in line or line.startswith("Horovod")]
+    return (telling or lines or [type(error).__name__])[0][:200]
 
 
 def _transportable(tensor: tf.Tensor) -> tf.Tensor:

@@ -1,0 +1,78 @@
+"""Which checkpoint a training goes on from, and whether it may."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_elastic_keras import files
+from hvd_elastic_keras.checkpoint.store import CheckpointStore
+from hvd_elastic_keras.config import TrainingConfig
+from hvd_elastic_keras.errors import ConfigurationError
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """What must not change between the run that wrote a checkpoint and the one that reads it.
+
+    With another value, steps would mean other examples: some would be repeated, others lost.
+    """
+
+    global_batch_size: int
+    micro_batch_size: int
+    seed: int
+    num_examples: int
+
+    @classmethod
+    def of(cls, config: TrainingConfig, num_examples: int) -> Origin:
+        """The origin of a training."""
+        return cls(config.global_batch_size, config.micro_batch_size, config.seed, num_examples)
+
+
+class CheckpointManager:
+    """The checkpoints in one job directory."""
+
+    def __init__(self, job_dir: Path, origin: Origin) -> None:
+        self._store = CheckpointStore(job_dir / files.CHECKPOINTS)
+        self._origin = dataclasses.asdict(origin)
+
+    def save(self, step: int, variables: Sequence[tf.Variable], run: dict[str, Any]) -> Path:
+        """Writes a checkpoint; `run` is the state that is not in variables."""
+        return self._store.save(step, variables, {"origin": self._origin, "run": run})
+
+    def check_newest(self) -> Path | None:
+        """The newest checkpoint, if there is one.
+
+        Raises:
+          ConfigurationError: this training cannot go on from it.
+        """
+        path = self._store.newest()
+        if path is not None:
+            self._check_origin(path, self._store.load_state(path)["origin"])
+        return path
+
+    def load_newest(self, variables: Sequence[tf.Variable]) -> tuple[Path, dict[str, Any]] | None:
+        """Sets the variables to those of the newest checkpoint and returns the rest of its state.
+
+        Raises:
+          ConfigurationError: this training cannot go on from it.
+        """
+        path = self.check_newest()
+        if path is None:
+            return None
+        self._store.load_variables(path, variables)
+        run: dict[str, Any] = self._store.load_state(path)["run"]
+        return path, run
+
+    def _check_origin(self, path: Path, found: dict[str, Any]) -> None:
+        for name, value in self._origin.items():
+            if found.get(name) != value:
+                raise ConfigurationError(
+                    f"The checkpoint {path} was made with {name}={found.get(name)}, but now "
+                    f"{name}={value}. Going on would repeat or lose examples. "
+                    f"Use {name}={found.get(name)}, or another job_dir."
+                )

@@ -1,0 +1,47 @@
+"""A `tf.data` pipeline and callbacks with a memory survive kills, joins and restarts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from tests.harness.faults import Fault
+from tests.harness.job import FAULT_MODEL, SMALL, Job, assert_same_weights
+
+DATASET_MODEL = FAULT_MODEL.with_name("dataset_model.py")
+COMMAND = (f"--model={DATASET_MODEL}", *SMALL)
+
+
+def test_a_kill_and_a_late_joiner_change_nothing(tmp_path: Path) -> None:
+    with Job(tmp_path / "undisturbed", "--num_workers=1", command=COMMAND) as undisturbed:
+        undisturbed.finish()
+    plan = [
+        Fault("gate", "train", 0, step=11, action="wait"),
+        Fault("kill", "train", 1, step=14, size=3),
+    ]
+    flags = ("--num_workers=2", "--max_restarts=0")
+    with Job(tmp_path / "disturbed", *flags, command=COMMAND, plan=plan) as job:
+        job.wait_for_fault("gate")
+        job.ctl("add", "1")
+        job.wait_for("round_opened", lambda e: e["reason"] == "w2 joins")
+        job.plan.open_gate("gate")
+        job.wait_for_round(3)
+        job.finish()
+        assert all(job.plan.happened(f.name) for f in plan)
+        assert_same_weights(job.weights(), undisturbed.weights())
+        rates = [
+            json.loads((j.job_dir / "history.json").read_text())["history"]["learning_rate"]
+            for j in (job, undisturbed)
+        ]
+        np.testing.assert_allclose(*rates, rtol=1e-6)
+        assert len(rates[0]) == 3
+
+
+def test_a_job_directory_of_another_training_is_refused(tmp_path: Path) -> None:
+    with Job(tmp_path, "--num_workers=1", "--epochs=1") as job:
+        job.finish()
+    with Job(tmp_path, "--num_workers=1", "--global_batch_size=32") as other:
+        other.finish(exit_code=2)
+        assert "was made with global_batch_size=64, but now global_batch_size=32" in other.output
