@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 START_TIMEOUT_S = 90.0
 REPLY_TIMEOUT_S = 60.0
-GLOO_TIMEOUT_S = 5
+GLOO_TIMEOUT_S = 3
 # The Gloo timeout is 30 s where this is used; the usual value is 0.1 s.
 SURVIVORS_NOTICE_S = 5.0
 
