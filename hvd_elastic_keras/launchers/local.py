@@ -104,7 +104,7 @@ class LocalLauncher:
 
     def _ended(self, worker_id: str, code: int, on_exit: Callable[[Exited], None]) -> None:
         self._processes.pop(worker_id, None)
-        on_exit(Exited(worker_id, exit_cause(code), failed=code != 0))
+        on_exit(Exited(worker_id, exit_cause(code), failed=code != 0, by_itself=code > 0))
 
     def _call(self, function: Callable[..., None], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the job is over

@@ -10,11 +10,16 @@ from hvd_elastic_keras import protocol
 
 @dataclasses.dataclass(frozen=True)
 class Exited:
-    """A worker process is gone. `failed` is false if it ended as it should."""
+    """A worker process is gone.
+
+    `failed` is false if it ended as it should; `by_itself` is true if its own program ended it
+    with an error, false if something killed it.
+    """
 
     worker_id: str
     cause: str
     failed: bool
+    by_itself: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

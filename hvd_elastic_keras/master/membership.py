@@ -211,7 +211,7 @@ class _Machine(RoundTransition):
             return
         self._forget_member(worker, cause, planned=bool(over) and not event.failed)
         if failed:
-            self._replace(worker, cause)
+            self._replace(worker, cause, event.by_itself)
 
     def launch(self, delay_s: float) -> None:
         number = self.state.next_worker_number
@@ -257,8 +257,13 @@ class _Machine(RoundTransition):
             if not planned and reason not in forming.reasons:
                 self.open_round(reason)
 
-    def _replace(self, worker: Worker, cause: str) -> None:
+    def _replace(self, worker: Worker, cause: str, by_itself: bool) -> None:
         starting = worker.phase is WorkerPhase.STARTING
+        advanced = self.state.newest_step > self.state.own_errors_step
+        self.set(
+            own_errors=(0 if advanced else self.state.own_errors) + by_itself,
+            own_errors_step=self.state.newest_step,
+        )
         self.set(
             start_failures=self.state.start_failures + 1 if starting else 0,
             last_failure=f"{worker.worker_id} {cause}",

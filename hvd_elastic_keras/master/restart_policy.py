@@ -9,6 +9,8 @@ from hvd_elastic_keras.master.state import State
 
 MAX_START_FAILURES = 3
 """So many failures in a row before a worker was ever ready mean that starting is no use."""
+MAX_OWN_ERRORS = 3
+"""So many workers that fail by an error of their own at the same step will go on doing so."""
 MAX_BACKOFF_S = 30.0
 
 
@@ -39,6 +41,11 @@ def after_failure(config: JobConfig, state: State) -> Restart | GoOn | GiveUp:
         return GiveUp(
             f"{state.start_failures} workers in a row failed before they were ready; the last was "
             f"{state.last_failure}. Read that worker's log for the error."
+        )
+    if state.own_errors >= MAX_OWN_ERRORS:
+        return GiveUp(
+            f"{state.own_errors} workers failed at step {state.own_errors_step} by an error of "
+            f"their own; the last failure was {state.last_failure}. Read that worker's log."
         )
     if state.restarts_used >= config.max_restarts:
         return GoOn(f"all {config.max_restarts} restarts (--max_restarts) are used up")

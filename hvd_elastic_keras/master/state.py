@@ -96,6 +96,10 @@ class State:
     newest_step: int = 0
     restarts_used: int = 0
     start_failures: int = 0
+    """Workers in a row that failed before they were ready."""
+    own_errors: int = 0
+    """Workers that ended themselves with an error since step `own_errors_step` was reached."""
+    own_errors_step: int = 0
     last_failure: str = ""
     last_failed_worker: str = ""
     waiting_since: float | None = None

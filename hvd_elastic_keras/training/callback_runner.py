@@ -32,7 +32,8 @@ class CallbackRunner:
         self, callbacks: Iterable[keras.callbacks.Callback], model: keras.Model, **params: Any
     ) -> None:
         self.history = keras.callbacks.History()
-        self._callbacks = [self.history, *callbacks]
+        # Last, as in Keras: callbacks before it add entries to the logs of an epoch.
+        self._callbacks = [*callbacks, self.history]
         self._begun: set[int] = set()
         self._rank = 0
         for callback in self._callbacks:

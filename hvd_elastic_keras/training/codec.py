@@ -6,11 +6,15 @@ import base64
 import io
 from typing import Any
 
+import keras
 import numpy as np
 
 ARRAY = "__array__"
 TUPLE = "__tuple__"
-MARKS = (ARRAY, TUPLE)
+FUNCTION = "__function__"
+MARKS = (ARRAY, TUPLE, FUNCTION)
+MODULES = {"keras.ops": keras.ops, "numpy": np}
+"""Functions of these travel by name: callbacks remember comparisons such as `keras.ops.less`."""
 PLAIN = (str, bool, int, float, type(None))
 
 
@@ -34,6 +38,10 @@ def to_json(value: Any) -> Any:
         return [to_json(v) for v in value]
     if isinstance(value, dict) and all(isinstance(k, str) and k not in MARKS for k in value):
         return {key: to_json(v) for key, v in value.items()}
+    for module_name, module in MODULES.items():
+        name = getattr(value, "__name__", "")
+        if name and getattr(module, name, None) is value:
+            return {FUNCTION: [module_name, name]}
     raise NotEncodableError(f"{type(value).__name__} cannot be sent to another worker")
 
 
@@ -45,6 +53,9 @@ def from_json(value: Any) -> Any:
         if ARRAY in value:
             data = io.BytesIO(base64.b64decode(value[ARRAY]))
             return np.load(data, allow_pickle=False)
+        if FUNCTION in value:
+            module_name, name = value[FUNCTION]
+            return getattr(MODULES[module_name], name)
         if TUPLE in value:
             return tuple(from_json(v) for v in value[TUPLE])
         return {key: from_json(v) for key, v in value.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import logging
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -16,6 +17,8 @@ from hvd_elastic_keras import env
 from hvd_elastic_keras.errors import CollectiveFailedError
 from hvd_elastic_keras.protocol import ALONE, Assignment
 from hvd_elastic_keras.worker import sockets
+
+log = logging.getLogger(__name__)
 
 PATCHED = "hvdelastic"
 """Part of the version of a Horovod built by `scripts/build_horovod_wheel` (see BUILD.md)."""
@@ -50,7 +53,11 @@ class Communicator:
         self._known: sockets.SocketSet = frozenset()
         self._initialising = False
         self._own: sockets.SocketSet = frozenset()
-        self.survives_failed_init = PATCHED in importlib.metadata.version("horovod")
+        if PATCHED not in importlib.metadata.version("horovod"):
+            log.warning(
+                "This Horovod ends the whole process if a peer is lost during hvd.init(). "
+                "scripts/build_horovod_wheel makes one that does not."
+            )
         env.set_variables(
             {
                 "HOROVOD_CONTROLLER": "gloo",

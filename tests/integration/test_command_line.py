@@ -95,6 +95,26 @@ def test_a_wrong_model_module_is_reported_before_any_worker_starts(
         assert job.events() == []
 
 
+def test_an_error_of_the_models_own_step_ends_the_job_and_is_shown(tmp_path: Path) -> None:
+    text = (
+        MODEL
+        + """
+class Broken(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        raise ArithmeticError("this model is broken")
+
+def callbacks():
+    return [Broken()]
+"""
+    )
+    model = write(tmp_path / "my_model.py", text)
+    with Job(tmp_path, "--num_workers=2", command=(f"--model={model}",)) as job:
+        job.finish(exit_code=1)
+        assert "ArithmeticError: this model is broken" in job.output
+        assert "by an error of their own" in job.output
+        assert len(job.events("worker_exited")) <= 5
+
+
 def test_an_unseeded_shuffle_is_refused_with_the_remedy(tmp_path: Path) -> None:
     unseeded = "import tensorflow as tf; d = tf.data.Dataset.from_tensor_slices"
     text = MODEL.replace('return x, np.ones((64, 2), "float32")', "") + (

@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_elastic_keras.training.codec import ARRAY, TUPLE, NotEncodableError, from_json, to_json
+from hvd_elastic_keras.training.codec import MARKS, NotEncodableError, from_json, to_json
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: (
         st.lists(inner)
         | st.lists(inner).map(tuple)
-        | st.dictionaries(st.text().filter(lambda key: key not in (ARRAY, TUPLE)), inner)
+        | st.dictionaries(st.text().filter(lambda key: key not in MARKS), inner)
     ),
     max_leaves=10,
 )
@@ -69,3 +70,13 @@ def test_numpy_scalars_become_plain_numbers(scalar: Any, expected: Any) -> None:
 def test_what_does_not_travel_is_refused_with_its_type(value: Any) -> None:
     with pytest.raises(NotEncodableError, match="cannot be sent to another worker"):
         to_json(value)
+
+
+def test_comparisons_that_callbacks_remember_come_back_as_the_same_functions() -> None:
+    for function in (keras.ops.less, keras.ops.greater, np.less):
+        assert from_json(to_json(function)) is function
+
+
+def test_other_functions_do_not_travel() -> None:
+    with pytest.raises(NotEncodableError):
+        to_json(lambda: None)
