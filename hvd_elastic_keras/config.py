@@ -56,6 +56,8 @@ class TrainingConfig:
     checkpoint_every_n_epochs: int = 1
 
     def __post_init__(self) -> None:
+        for name in ("global_batch_size", "micro_batch_size", "epochs", "steps", "seed"):
+            _require_whole_number(name, getattr(self, name), name in ("epochs", "steps"))
         _require(self.global_batch_size >= 1, "global_batch_size", self.global_batch_size, ">= 1")
         _require(self.micro_batch_size >= 0, "micro_batch_size", self.micro_batch_size, ">= 1")
         if self.micro_batch_size == 0:
@@ -97,6 +99,7 @@ class JobConfig:
       max_restarts: replacements for failed workers in the whole job.
       heartbeat_timeout_s: a worker that is silent for so long is evicted.
       enter_timeout_s: how long the first worker at the entrance of a round waits for the others.
+      join_window_s: how long a warm worker waits for others that start to join together with it.
       start_timeout_s: how long a first warm worker waits for others that are still starting.
       wait_timeout_s: how long a job below `min_workers` waits before it fails.
       stop_grace_s: how long workers may take to leave when the job stops.
@@ -163,6 +166,11 @@ class JobSpec:
             f"{path} has format version {version}, expected {JOB_FORMAT_VERSION}. "
             "Use the release that wrote it, or another job_dir."
         )
+
+
+def _require_whole_number(name: str, value: object, may_be_none: bool) -> None:
+    good = isinstance(value, int) and not isinstance(value, bool)
+    _require(good or (may_be_none and value is None), name, repr(value), "that is a whole number")
 
 
 def _require(condition: bool, name: str, value: object, expected: str) -> None:

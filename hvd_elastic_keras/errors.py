@@ -19,10 +19,6 @@ class DataError(ConfigurationError):
     """The data have the wrong structure, or cannot be reproduced by another worker."""
 
 
-class JobFailedError(ElasticError):
-    """The job cannot go on: too few workers are left and no more may be started."""
-
-
 class MasterUnreachableError(ElasticError):
     """The master did not answer, or refused this worker."""
 
@@ -35,4 +31,11 @@ class CollectiveFailedError(ElasticError):
 
 
 class WorkerLeavingError(ElasticError):
-    """This worker has been told to leave and is not needed in any further round."""
+    """This worker has been told to leave and is not needed in any further round.
+
+    `job_stops` is true if the whole job stops, so that rank 0 has to keep the state.
+    """
+
+    def __init__(self, reason: str, job_stops: bool = False) -> None:
+        super().__init__(reason)
+        self.job_stops = job_stops

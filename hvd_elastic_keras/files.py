@@ -33,12 +33,13 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes a JSON file atomically."""
-    write_atomically(path, lambda p: _write_text(p, json.dumps(content, indent=2) + "\n"))
+    """Writes a JSON file atomically; NumPy numbers, as found in logs, as plain ones."""
+    text = json.dumps(content, indent=2, default=float) + "\n"
 
+    def write(temporary: Path) -> None:
+        temporary.write_text(text)
 
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text)
+    write_atomically(path, write)
 
 
 def write_endpoint(job_dir: Path, address: str, token: str) -> None:

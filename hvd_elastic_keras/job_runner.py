@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ LOOPBACK = "127.0.0.1"
 EXIT_FAILED = 1
 EXIT_SIGNAL_BASE = 128
 SHOWN_LOG_LINES = 20
+CONNECT_TIMEOUT_S = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,15 +86,24 @@ def _prepare(job_dir: Path) -> None:
         ) from error
     try:
         endpoint = files.read_endpoint(job_dir)
-        os.kill(endpoint.pid, 0)
-    except (ConfigurationError, ProcessLookupError):
+    except ConfigurationError:
         return
-    except PermissionError:
-        pass  # somebody else's process
+    # Not by the process id: in a container the next launcher often gets the same one.
+    if not _answers(endpoint.address):
+        return
     raise ConfigurationError(
         f"A job is running in {job_dir} (process {endpoint.pid}). Use another --job_dir, or wait "
         "for its end."
     )
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S):
+            return True
+    except OSError:
+        return False
 
 
 async def _check(spec_path: Path) -> dict[str, Any]:

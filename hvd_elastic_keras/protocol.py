@@ -144,6 +144,8 @@ class EnterReply(Message, frozen=True, kw_only=True):
     assignment: Assignment | None = None
     leave: str = ""
     """Why the worker is to leave instead; empty if it is not."""
+    job_stops: bool = False
+    """Whether it leaves because the whole job stops."""
 
 
 class WorkerUpdate(Message, frozen=True, kw_only=True):
@@ -221,7 +223,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes | str, kind: type[T]) -> T:
-    """Parses and checks a message.
+    """Parses and checks a message. An `Endpoint` is not quoted in errors: it holds the token.
 
     Raises:
       ProtocolError: the data are not JSON of that type.
@@ -230,7 +232,8 @@ def decode(data: bytes | str, kind: type[T]) -> T:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         name = getattr(kind, "__name__", str(kind))
+        received = "something else" if kind is Endpoint else repr(data[:120])
         raise ProtocolError(
-            f"Received {data[:120]!r}, expected a {name} message of protocol version "
+            f"Received {received}, expected a {name} message of protocol version "
             f"{PROTOCOL_VERSION}: {error}. Do all parts of the job run the same version?"
         ) from error

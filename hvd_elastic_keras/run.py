@@ -32,7 +32,7 @@ from hvd_elastic_keras.errors import ConfigurationError, ElasticError
 _DEFAULT_JOB = JobConfig()
 _MODEL = flags.DEFINE_string(
     "model",
-    "resnet50",
+    model_location.DEFAULT_MODEL,
     "What to train: a name in the model zoo, a dotted module, or the path of a .py file.",
 )
 _CONFIG = config_flags.DEFINE_config_file(

@@ -168,7 +168,15 @@ class _Reader:
 
     def batch(self, step: int) -> Structure:
         while self._step < step or self._last is None:
-            self._last = next(self._iterator)
+            batch = next(self._iterator, None)
+            if batch is None:
+                epoch, size = self._key
+                raise DataError(
+                    f"The dataset of epoch {epoch} ended after {(self._step + 1) * size} examples "
+                    "or less, but that of epoch 0 has more. Give every epoch the same length, for "
+                    "example with repeat().take(n)."
+                )
+            self._last = batch
             self._step += 1
         return self._last
 

@@ -57,9 +57,11 @@ class LocalLauncher:
         self._processes[worker_id] = process
 
         def pump() -> None:
-            with log:
+            with contextlib.suppress(OSError), log:
                 for line in process.stdout or ():
-                    log.write(line)
+                    # Read on when the disk is full, or the worker would hang in `print`.
+                    with contextlib.suppress(OSError):
+                        log.write(line)
                     self._call(self._on_output, worker_id, line.rstrip("\n"))
 
         def wait() -> None:

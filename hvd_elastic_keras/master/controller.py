@@ -50,12 +50,13 @@ class Controller:
         self._console = console
         self._events = EventLog(job_dir / "events.jsonl")
         self._server = MasterServer(self, self.token)
-        self._state = State(target_workers=config.num_workers)
+        self._state = State(target_workers=0)
         self._changed = asyncio.Condition()
         self._waiting: dict[str, asyncio.Future[protocol.EnterReply]] = {}
         self._replies: dict[str, protocol.EnterReply] = {}
         self._launcher: Launcher | None = None
         self._stop_requested = False
+        self._at_once = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: asyncio.Future[act.EndJob] = asyncio.get_running_loop().create_future()
 
@@ -75,7 +76,6 @@ class Controller:
         self._events.write("job_started", {"job_dir": str(self._job_dir), **job_fields})
         ticker = asyncio.create_task(self._tick())
         try:
-            self._state = dataclasses.replace(self._state, target_workers=0)
             self.dispatch(act.AddWorkers(self._config.num_workers))
             end = await self._end
             await self._clear_away(launcher)
@@ -101,6 +101,7 @@ class Controller:
             self._end_now(reason)
 
     def _end_now(self, reason: str) -> None:
+        self._at_once = True
         if not self._end.done():
             self._end.set_result(act.EndJob(succeeded=False, reason=reason))
 
@@ -197,7 +198,7 @@ class Controller:
             worker = self._state.workers.get(worker_id)
             if worker is None or worker.ready_at is None:
                 launcher.terminate(worker_id)
-        while launcher.running() and time.monotonic() < deadline:
+        while launcher.running() and time.monotonic() < deadline and not self._at_once:
             await asyncio.sleep(0.02)
         for worker_id in launcher.running():
             launcher.kill(worker_id)

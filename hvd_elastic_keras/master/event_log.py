@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any
 
 
 class EventLog:
-    """Appends entries; every entry is on disk (in the system's cache) when `write` returns."""
+    """Appends entries; each is on disk (in the system's cache) when `write` returns, unless the
+    disk is full."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1)
@@ -17,8 +19,11 @@ class EventLog:
     def write(self, event: str, fields: dict[str, Any]) -> None:
         """Appends one entry."""
         entry = {"time": round(time.time(), 3), "event": event, **fields}
-        self._file.write(json.dumps(entry) + "\n")
+        # A full disk must not stop the master between two decisions.
+        with contextlib.suppress(OSError):
+            self._file.write(json.dumps(entry) + "\n")
 
     def close(self) -> None:
         """Closes the file."""
-        self._file.close()
+        with contextlib.suppress(OSError):
+            self._file.close()

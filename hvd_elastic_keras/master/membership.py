@@ -23,7 +23,8 @@ def decide(
 ) -> tuple[State, list[act.Action]]:
     """Applies one event at time `now` (seconds of any steady clock)."""
     if state.ended and isinstance(event, protocol.EnterRequest):
-        return state, [act.Reply(event.worker_id, protocol.EnterReply(leave=state.stop))]
+        reply = protocol.EnterReply(leave=state.stop, job_stops=True)
+        return state, [act.Reply(event.worker_id, reply)]
     if state.ended and not isinstance(event, act.Exited):
         return state, []
     machine = _Machine(config, state, now)

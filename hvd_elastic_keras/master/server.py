@@ -97,7 +97,9 @@ class MasterServer:
     async def _authenticate(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if not request.path.startswith(f"/{self._secret}/"):
             given = request.headers.get("Authorization", "")
-            if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
+            if not hmac.compare_digest(
+                given.encode("utf-8", "surrogateescape"), f"Bearer {self._token}".encode()
+            ):
                 return _error(401, "The token is missing or wrong. Use that of this job.")
         return await handler(request)
 

@@ -44,7 +44,8 @@ class Transition:
         self.actions.append(act.Say(text))
 
     def dismiss(self, worker_id: str, reason: str) -> None:
-        self.actions.append(act.Reply(worker_id, protocol.EnterReply(leave=reason)))
+        reply = protocol.EnterReply(leave=reason, job_stops=bool(self.state.stop))
+        self.actions.append(act.Reply(worker_id, reply))
 
     @property
     def capacity(self) -> int:

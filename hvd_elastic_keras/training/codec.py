@@ -7,14 +7,20 @@ import io
 from typing import Any
 
 import keras
+import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
+Array = npt.NDArray[Any]
 ARRAY = "__array__"
 TUPLE = "__tuple__"
 FUNCTION = "__function__"
-MARKS = (ARRAY, TUPLE, FUNCTION)
 MODULES = {"keras.ops": keras.ops, "numpy": np}
 """Functions of these travel by name: callbacks remember comparisons such as `keras.ops.less`."""
+NAMED = "__named_array__"
+MARKS = (ARRAY, TUPLE, FUNCTION, NAMED)
+SMALL_FLOATS = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+"""Not NumPy's own: its file format would lose the dtype. All of them fit into float32 exactly."""
 PLAIN = (str, bool, int, float, type(None))
 
 
@@ -29,9 +35,7 @@ def to_json(value: Any) -> Any:
     if isinstance(value, PLAIN):
         return value
     if isinstance(value, np.ndarray) and value.dtype != object:
-        buffer = io.BytesIO()
-        np.save(buffer, value, allow_pickle=False)
-        return {ARRAY: base64.b64encode(buffer.getvalue()).decode()}
+        return _array_to_json(value)
     if isinstance(value, tuple):
         return {TUPLE: [to_json(v) for v in value]}
     if isinstance(value, list):
@@ -50,9 +54,8 @@ def from_json(value: Any) -> Any:
     if isinstance(value, list):
         return [from_json(v) for v in value]
     if isinstance(value, dict):
-        if ARRAY in value:
-            data = io.BytesIO(base64.b64decode(value[ARRAY]))
-            return np.load(data, allow_pickle=False)
+        if ARRAY in value or NAMED in value:
+            return _array_from_json(value)
         if FUNCTION in value:
             module_name, name = value[FUNCTION]
             return getattr(MODULES[module_name], name)
@@ -60,3 +63,19 @@ def from_json(value: Any) -> Any:
             return tuple(from_json(v) for v in value[TUPLE])
         return {key: from_json(v) for key, v in value.items()}
     return value
+
+
+def _array_to_json(value: Array) -> dict[str, Any]:
+    if value.dtype.name in SMALL_FLOATS:
+        return {NAMED: [value.dtype.name, _array_to_json(value.astype(np.float32))]}
+    buffer = io.BytesIO()
+    np.save(buffer, value, allow_pickle=False)
+    return {ARRAY: base64.b64encode(buffer.getvalue()).decode()}
+
+
+def _array_from_json(value: dict[str, Any]) -> Array:
+    if NAMED in value:
+        name, wider = value[NAMED]
+        return _array_from_json(wider).astype(getattr(ml_dtypes, name))
+    array: Array = np.load(io.BytesIO(base64.b64decode(value[ARRAY])), allow_pickle=False)
+    return array

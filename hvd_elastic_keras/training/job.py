@@ -80,7 +80,8 @@ def check(spec: JobSpec, job_dir: Path) -> dict[str, Any]:
 def _check_reproducible(first: DataLike, second: DataLike, split: str) -> None:
     """Raises `DataError` if the same split, asked for twice, begins differently."""
     for a, b in zip(_front(first), _front(second), strict=True):
-        if not np.array_equal(a, b):
+        # NaN equals NaN here, whatever the dtype.
+        if not (np.array_equal(a, b) or a.tobytes() == b.tobytes()):
             raise DataError(
                 f'dataset(split="{split}") gives its examples in another order each time, so that '
                 "a worker that joins later cannot continue. Seed every random part, for example "
@@ -94,7 +95,7 @@ def _front(data: DataLike) -> list[Any]:
         data = data(0)
     if isinstance(data, tf.data.Dataset):
         examples = data.take(COMPARED_EXAMPLES).as_numpy_iterator()
-        return [leaf for example in examples for leaf in tf.nest.flatten(example)]
+        return [np.asarray(leaf) for example in examples for leaf in tf.nest.flatten(example)]
     return [np.asarray(leaf[:COMPARED_EXAMPLES]) for leaf in tf.nest.flatten(data)]
 
 

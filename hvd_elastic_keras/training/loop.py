@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from hvd_elastic_keras.config import TrainingConfig
 from hvd_elastic_keras.data.pipeline import Pipeline
-from hvd_elastic_keras.errors import CollectiveFailedError
+from hvd_elastic_keras.errors import CollectiveFailedError, WorkerLeavingError
 from hvd_elastic_keras.protocol import Assignment
 from hvd_elastic_keras.training.batch_plan import Share, share_of
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
@@ -44,7 +44,7 @@ class PhaseRunner:
 
 @dataclasses.dataclass(frozen=True)
 class Durable:
-    """What rank 0 keeps on disk; both functions do nothing without a job directory."""
+    """What rank 0 keeps on disk; the functions do nothing without a job directory."""
 
     save_checkpoint: Callable[[], None]
     save_results: Callable[[], None]
@@ -77,11 +77,20 @@ class TrainingLoop:
         """
         failure = ""
         finished = False
+        was_root = False
         while not finished:
             cursor = self.state.cursor
             report = EntryReport(self.state.exists, cursor.progress, cursor.global_step, failure)
-            place = self.session.enter(report)
+            try:
+                place = self.session.enter(report)
+            except WorkerLeavingError as leaving:
+                # Here and not at the end of the round: another worker may have heard of the stop
+                # first, and ended the round with its flag.
+                if leaving.job_stops and was_root and self.state.exists:
+                    self.durable.save_checkpoint()
+                raise
             failure = ""
+            was_root = place.rank == 0
             try:
                 finished = self._round(place)
             except CollectiveFailedError as error:
@@ -105,6 +114,7 @@ class TrainingLoop:
         self.callbacks.enter_round(place.rank, self.state.cursor.progress > 0)
         if place.rank == 0 and not place.root_has_state:
             self.durable.load_newest()
+            self._reopen_if_longer()
         self.state.synchronise(self.communicator, place)
         self.session.running(self.state.cursor.global_step)
         log.info(
@@ -112,10 +122,13 @@ class TrainingLoop:
             *(place.round, place.rank, place.size, self.state.cursor.global_step),
             *(initialised - began, time.monotonic() - initialised),
         )
-        finished = self._steps(place)
-        if not finished and place.rank == 0 and self.session.stopping:
-            self.durable.save_checkpoint()
-        return finished
+        return self._steps(place)
+
+    def _reopen_if_longer(self) -> None:
+        """Goes on from a checkpoint of a finished training if it is to be longer now."""
+        cursor = self.state.cursor
+        if cursor.phase is Phase.FINISH and not self._training_over(cursor.epoch):
+            self.state.cursor = cursor.start_of(Phase.TRAIN, cursor.epoch)
 
     def _check_repetition(self, place: Assignment, error: CollectiveFailedError) -> None:
         key = (self.state.cursor.progress, place.members)
@@ -144,7 +157,7 @@ class TrainingLoop:
     def _begin_display(self, place: Assignment) -> None:
         cursor = self.state.cursor
         if place.rank == 0:
-            epochs = self.config.epochs if self.config.steps is None else None
+            epochs = None if self.config.steps is not None else self.config.epochs
             self.display.begin_epoch(cursor.epoch, epochs, self._epoch_steps(), cursor.step)
 
     # --- phases --------------------------------------------------------------------------
@@ -244,6 +257,9 @@ class TrainingLoop:
         """Saves the results; done when everybody knows that they are saved."""
         if not self.state.ended:
             self.state.ended = True
+            model = self.train.step.model
+            # As at the end of `keras.Model.fit`: with `use_ema` the averages become the weights.
+            model.optimizer.finalize_variable_values(model.trainable_variables)
             self.callbacks.call("on_train_end", dict(self.state.epoch_logs))
         self.session.at("finishing", self.state.cursor.global_step, self.state.cursor.progress)
         if place.rank == 0:

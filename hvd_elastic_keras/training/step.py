@@ -126,20 +126,34 @@ class AtomicStep:
             recorded: dict[str, Any] = {}
             if self._train:
                 recorded = stack.enter_context(_recorded_apply(self.model.optimizer))
-            scope = stack.enter_context(keras.StatelessScope(state_mapping=seeds))
+            scope = stack.enter_context(
+                keras.StatelessScope(state_mapping=seeds, collect_losses=True)
+            )
+            for variable in variables.trainable:
+                # Keras looks up the argument of a regularizer in the scope alone. The variable
+                # itself, not a copy: the gradient tape watches nothing else.
+                if variable.regularizer is not None:
+                    scope.add_update((variable, variable.value))
             step = self.model.train_step if self._train else self.model.test_step
             step(data)
 
         def difference(variable: KerasVariable) -> tf.Tensor:
             new = scope.get_current_value(variable)
-            old = tf.cast(variable.value, tf.float32)
-            return tf.zeros_like(old) if new is None else tf.cast(new, tf.float32) - old
+            if new is None:
+                return tf.zeros(variable.shape, tf.float32)
+            # Large counters would lose their last digits in float32, and bool has no difference.
+            wide = tf.float32 if variable.value.dtype.is_floating else tf.int64
+            wide = tf.float64 if variable.value.dtype == tf.float64 else wide
+            return tf.cast(tf.cast(new, wide) - tf.cast(variable.value, wide), tf.float32)
 
         gradients = self._dense_gradients(recorded) if self._train else []
         added = [difference(v) for v in variables.metrics]
         moved = [difference(v) * weight for v in variables.averaged] if self._train else []
         flat = [tf.reshape(t, [-1]) for t in (*added, *moved)]
-        return [*(g * tf.cast(weight, g.dtype) for g in gradients), tf.concat(flat, 0)]
+        # One dtype: a grouped allreduce takes no mixture. Half precision is summed in float32.
+        dtype = tf.float64 if any(g.dtype == tf.float64 for g in gradients) else tf.float32
+        weighted = [tf.cast(g, dtype) * tf.cast(weight, dtype) for g in gradients]
+        return [*weighted, tf.cast(tf.concat(flat, 0), dtype)]
 
     def _dense_gradients(self, recorded: dict[str, Any]) -> Tensors:
         if "gradients" not in recorded:
@@ -169,12 +183,13 @@ class AtomicStep:
         *gradients, staged = sums
         with tf.control_dependencies(sums):  # as late as possible
             change_pending = self._change_flag.read_value()
-        staged = tf.concat([staged, tf.stack([count, change_pending])], 0)
+        tail = tf.cast(tf.stack([count, change_pending]), staged.dtype)
+        staged = tf.concat([staged, tail], 0)
         reduced = hvd.grouped_allreduce(
             [*gradients, staged], op=hvd.Sum, name=self._name, ignore_name_scope=True
         )
         counted = tf.debugging.assert_equal(
-            reduced[-1][-2],
+            tf.cast(reduced[-1][-2], tf.float32),
             num_examples,
             message="The workers did not compute each example of the global batch exactly once.",
         )
@@ -214,12 +229,18 @@ class AtomicStep:
         sizes = [int(np.prod(v.shape)) for v in changed]
         parts = tf.split(staged, [*sizes, 2])[:-1]
         if self._train:
-            self.model.optimizer.apply(gradients, self._with_gradient)
+            cast = [
+                tf.cast(g, v.dtype) for g, v in zip(gradients, self._with_gradient, strict=True)
+            ]
+            self.model.optimizer.apply(cast, self._with_gradient)
         for variable, part in zip(changed, parts, strict=True):
             difference = tf.reshape(part, variable.shape)
-            if not variable.dtype.startswith(("float", "bfloat")):
-                difference = tf.round(difference)
-            variable.value.assign_add(tf.cast(difference, variable.value.dtype))
+            value = variable.value
+            if value.dtype.is_floating:
+                value.assign_add(tf.cast(difference, value.dtype))
+            else:
+                moved = tf.cast(value, tf.int64) + tf.cast(tf.round(difference), tf.int64)
+                value.assign(tf.cast(moved, value.dtype))
 
 
 @contextlib.contextmanager

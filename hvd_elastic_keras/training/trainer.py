@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import sys
 import time
@@ -80,6 +81,8 @@ class Trainer:
         if session is None and self._environment is not None:
             self._own_session = ElasticSession(self._environment)
             self._own_session.start()
+            # A script may end right after `fit`: the master must hear that it is done.
+            atexit.register(self._own_session.close)
         self._session = session or self._own_session or SoloSession()
         directory = self._environment.job_dir if self._environment else job_dir
         self._job_dir = Path(directory) if directory else None

@@ -40,7 +40,9 @@ class Communicator:
     """Horovod's world of one worker, one round after the other.
 
     Args:
-      variables: settings for Horovod, constant for the life of the process.
+      iface: network interface for Gloo.
+      hostname: name of this host in the job.
+      gloo_timeout_s: seconds until Gloo itself gives up a silent peer.
       master: (host, port) of the master, whose connections are never shut down.
     """
 

@@ -38,10 +38,6 @@ class Abortable(Protocol):
 class Session(Protocol):
     """What training needs to know of membership."""
 
-    @property
-    def is_elastic(self) -> bool:
-        """False if there is no master."""
-
     def join(self, communicator: Abortable, num_micro_batches: int, warm_up_s: float) -> None:
         """Tells the master that this worker is warm."""
 
@@ -62,10 +58,6 @@ class Session(Protocol):
     @property
     def change_pending(self) -> bool:
         """Whether everybody has to leave the round after the current step."""
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the whole job stops."""
 
     def on_change(self, call: Callable[[], None]) -> None:
         """Asks for a call, in a background thread, whenever `change_pending` may have changed."""
@@ -93,9 +85,7 @@ class EntryReport:
 class SoloSession:
     """One process, no master: the only round never changes."""
 
-    is_elastic = False
     change_pending = False
-    stopping = False
 
     def join(self, communicator: Abortable, num_micro_batches: int, warm_up_s: float) -> None:
         """Nobody to tell."""
@@ -126,8 +116,6 @@ class SoloSession:
 
 class ElasticSession:
     """Membership in a job. `start` as early as possible: it needs no TensorFlow."""
-
-    is_elastic = True
 
     def __init__(self, environment: WorkerEnvironment) -> None:
         self._environment = environment
@@ -178,7 +166,7 @@ class ElasticSession:
             )
         )
         if reply.assignment is None:
-            raise WorkerLeavingError(reply.leave)
+            raise WorkerLeavingError(reply.leave, reply.job_stops)
         activity.round = reply.assignment.round
         activity.phase = "entering"
         if self._update.broken_through >= activity.round:
@@ -205,16 +193,6 @@ class ElasticSession:
             or update.leave
             or update.pending_through >= self._client.activity.round
         )
-
-    @property
-    def leave_reason(self) -> str:
-        """Why this worker has to leave after the current step; empty if it stays."""
-        return self._lost or self._update.stop or self._update.leave
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the whole job stops."""
-        return bool(self._update.stop)
 
     def on_change(self, call: Callable[[], None]) -> None:
         """Asks for a call, in a background thread, whenever `change_pending` may have changed."""

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import keras
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -80,3 +81,10 @@ def test_comparisons_that_callbacks_remember_come_back_as_the_same_functions() -
 def test_other_functions_do_not_travel() -> None:
     with pytest.raises(NotEncodableError):
         to_json(lambda: None)
+
+
+def test_half_precision_arrays_keep_their_dtype() -> None:
+    array = np.array([1.5, -2.0]).astype(ml_dtypes.bfloat16)
+    back = through_json(array)
+    np.testing.assert_array_equal(back, array)
+    assert back.dtype == array.dtype
