@@ -12,9 +12,13 @@ def parse_flags(arguments: list[str]) -> list[str]:
     app.define_help_flags()
     try:
         return list(flags.FLAGS(arguments))
+    except SystemExit:
+        sys.exit(0)  # --help; absl says 1
     except flags.Error as error:
-        first_line = str(error).splitlines()[0]
-        print(f"error: {first_line} See --help.", file=sys.stderr)
+        first_line = str(error).splitlines()[0].rstrip(".")
+        if "'config." in first_line:
+            first_line += " (this model has no reference configuration: there is no configs/)"
+        print(f"error: {first_line}. See --help.", file=sys.stderr)
         sys.exit(2)
     except Exception as error:
         # ml_collections runs the user's configuration file and sets values in it.

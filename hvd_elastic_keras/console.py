@@ -36,9 +36,21 @@ class Console:
         if not text:
             return
         try:
-            self._stream.write(text)
+            try:
+                self._stream.write(text)
+            except UnicodeEncodeError:
+                self._stream.write(text.encode("ascii", "replace").decode())
             self._stream.flush()
         except (BrokenPipeError, ValueError):
             # The reader of our output is gone (`| head`): training goes on without it.
             return
         self._in_line = not text.endswith("\n")
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "step"), counted(12, "step")
+    ('1 step', '12 steps')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

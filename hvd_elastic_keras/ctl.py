@@ -92,8 +92,8 @@ def _call(endpoint: protocol.Endpoint, method: str, path: str, body: bytes | Non
             )
     except requests.RequestException as error:
         raise MasterUnreachableError(
-            f"The job's master at {endpoint.address} (process {endpoint.pid}) does not answer: "
-            f"{error}"
+            f"The job's launcher (process {endpoint.pid}, {endpoint.address}) does not answer. If "
+            "it is gone, start the job again with the same --job_dir to go on."
         ) from error
     return response.content
 

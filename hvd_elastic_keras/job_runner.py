@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ from typing import Any
 
 from hvd_elastic_keras import env, files
 from hvd_elastic_keras.config import JobConfig, JobSpec
-from hvd_elastic_keras.console import Console
+from hvd_elastic_keras.console import Console, counted
 from hvd_elastic_keras.errors import ConfigurationError, ModelModuleError
 from hvd_elastic_keras.launchers.local import HOST, LocalLauncher
 from hvd_elastic_keras.master.controller import Controller, JobResult
@@ -46,12 +47,18 @@ async def run_job(request: JobRequest) -> int:
     """
     console = Console()
     job_dir = request.job_dir
+    is_new = not job_dir.exists()
     _prepare(job_dir)
     if request.spec:
         request.spec.save(job_dir / files.JOB)
-        _describe(console, request, await _check(job_dir / files.JOB))
+        try:
+            _describe(console, request, await _check(job_dir / files.JOB))
+        except BaseException:
+            if is_new:
+                shutil.rmtree(job_dir, ignore_errors=True)
+            raise
     console.line(f"job directory: {_shown(job_dir)}")
-    controller = Controller(request.job, job_dir, console)
+    controller = Controller(request.job, job_dir, console, _first_worker_number(job_dir))
     await controller.start(LOOPBACK)
     launcher = LocalLauncher(
         _command(request),
@@ -135,15 +142,22 @@ async def _check(spec_path: Path) -> dict[str, Any]:
     return description
 
 
+def _first_worker_number(job_dir: Path) -> int:
+    """Worker ids are not used again when a job is gone on with."""
+    numbers = [p.stem[1:] for p in (job_dir / files.LOGS).glob("w*.log")]
+    return max((int(n) + 1 for n in numbers if n.isdecimal()), default=0)
+
+
 def _describe(console: Console, request: JobRequest, found: dict[str, Any]) -> None:
     spec = request.spec
     if spec is None:
         return
     training = spec.training
     length = (
-        f"{training.steps} steps"
+        counted(training.steps, "step")
         if training.steps is not None
-        else f"{training.epochs} epochs of {found['steps_per_epoch']} steps"
+        else f"{counted(training.epochs or 0, 'epoch')} of "
+        f"{counted(found['steps_per_epoch'], 'step')}"
     )
     console.line(
         f"{request.name}: {found['parameters']:,} parameters, {found['num_examples']:,} examples "
@@ -151,7 +165,7 @@ def _describe(console: Console, request: JobRequest, found: dict[str, Any]) -> N
     )
     console.line(
         f"global batch {training.global_batch_size} = {training.num_micro_batches} micro-batches "
-        f"of {training.micro_batch_size}; starting {request.job.num_workers} workers"
+        f"of {training.micro_batch_size}; starting {counted(request.job.num_workers, 'worker')}"
     )
 
 
@@ -182,12 +196,15 @@ def _conclude(console: Console, request: JobRequest, result: JobResult, signals:
         console.line(f"to go on, start it again with --job_dir={job_dir}")
         return EXIT_SIGNAL_BASE + signals[0] if signals else EXIT_FAILED
     if not result.succeeded:
-        for line in _log_tail(request.job_dir, result.last_failed_worker):
+        tail = _log_tail(request.job_dir, result.last_failed_worker)
+        if tail:
+            console.line(f"end of {job_dir}/{files.LOGS}/{result.last_failed_worker}.log:")
+        for line in tail:
             console.worker_line(result.last_failed_worker, line)
         console.line(f"the job failed: {result.reason}")
         console.line(f"logs: {job_dir}/{files.LOGS}")
         return EXIT_FAILED
-    console.line(f"finished after {result.step} steps; results: {job_dir}")
+    console.line(f"finished after {counted(result.step, 'step')}; results: {job_dir}")
     return 0
 
 

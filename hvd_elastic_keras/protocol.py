@@ -75,6 +75,10 @@ class Console(Message, frozen=True, kw_only=True, tag="console"):
     text: str
 
 
+CHECKPOINT_LOADED = "checkpoint_loaded"
+"""`Record.event` that the launcher also shows."""
+
+
 class Record(Message, frozen=True, kw_only=True, tag="record"):
     """An entry of rank 0 for `events.jsonl` (for example `epoch_end`)."""
 

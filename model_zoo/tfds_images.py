@@ -23,8 +23,9 @@ def load(name: str, split: str, data_dir: str, image_size: int) -> tf.data.Datas
         raise DataError(
             f"The data set {name} is not prepared in {builder.data_dir}. Prepare it once with\n"
             f"    tfds build {name}{where}\n"
-            "(needs a connection, or for imagenet2012 the archives in downloads/manual), and give "
-            "the same --data_dir here."
+            f"{'and give the same --data_dir here' if data_dir else 'and start again'}. That needs "
+            "a connection; some data sets (imagenet2012) also archives that you put into "
+            "downloads/manual."
         )
     read_config = tfds.ReadConfig(shuffle_seed=0, interleave_cycle_length=1)
     dataset = builder.as_dataset(

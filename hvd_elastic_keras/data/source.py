@@ -130,6 +130,13 @@ class DatasetSource:
                 "or a tf.data.Dataset of single examples."
             )
         self.element_spec = dataset.element_spec
+        for spec in tf.nest.flatten(self.element_spec):
+            if spec.shape.rank is None:
+                raise DataError(
+                    f"The dataset of {name} has elements of unknown shape: {self.element_spec}. "
+                    "Say it with tf.ensure_shape in a map, for example "
+                    "map(lambda x, y: (tf.ensure_shape(x, (28, 28, 1)), y))."
+                )
         self.num_examples = _count(dataset, name)
         self._reader: _Reader | None = None
 

@@ -43,20 +43,23 @@ class JobResult:
 class Controller:
     """Runs one job on one event loop."""
 
-    def __init__(self, config: JobConfig, job_dir: Path, console: Console) -> None:
+    def __init__(
+        self, config: JobConfig, job_dir: Path, console: Console, first_worker_number: int = 0
+    ) -> None:
         self.token = secrets.token_hex(16)
         self._config = config
         self._job_dir = job_dir
         self._console = console
         self._events = EventLog(job_dir / "events.jsonl")
         self._server = MasterServer(self, self.token)
-        self._state = State(target_workers=0)
+        self._state = State(target_workers=0, next_worker_number=first_worker_number)
         self._changed = asyncio.Condition()
         self._waiting: dict[str, asyncio.Future[protocol.EnterReply]] = {}
         self._replies: dict[str, protocol.EnterReply] = {}
         self._launcher: Launcher | None = None
         self._stop_requested = False
         self._at_once = False
+        self._failed_afterwards = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: asyncio.Future[act.EndJob] = asyncio.get_running_loop().create_future()
 
@@ -75,10 +78,15 @@ class Controller:
         self._launcher = launcher
         self._events.write("job_started", {"job_dir": str(self._job_dir), **job_fields})
         ticker = asyncio.create_task(self._tick())
+        ticker.add_done_callback(self._on_tick_error)
         try:
             self.dispatch(act.AddWorkers(self._config.num_workers))
             end = await self._end
-            await self._clear_away(launcher)
+            # A script may have much to do with the trained model; Ctrl-C still ends it.
+            patience_s = float("inf") if end.succeeded else self._config.stop_grace_s
+            await self._clear_away(launcher, patience_s)
+            if end.succeeded and self._failed_afterwards:
+                end = act.EndJob(succeeded=False, reason=self._failed_afterwards)
             return self._finish(end)
         finally:
             ticker.cancel()
@@ -166,6 +174,8 @@ class Controller:
         self.dispatch(act.Started(action.worker_id, process.host, process.pid))
 
     def _on_exit(self, event: act.Exited) -> None:
+        if self._end.done() and event.by_itself and not self._stop_requested:
+            self._failed_afterwards = f"{event.worker_id} {event.cause} after the training"
         self._replies.pop(event.worker_id, None)
         waiting = self._waiting.pop(event.worker_id, None)
         if waiting and not waiting.done():
@@ -186,18 +196,22 @@ class Controller:
             await asyncio.sleep(TICK_S)
             self.dispatch(act.Tick())
 
-    async def _clear_away(self, launcher: Launcher) -> None:
+    def _on_tick_error(self, ticker: asyncio.Task[None]) -> None:
+        if not ticker.cancelled() and ticker.exception() and not self._end.done():
+            self._end.set_exception(ticker.exception() or RuntimeError())
+
+    async def _clear_away(self, launcher: Launcher, patience_s: float) -> None:
         """Waits for the workers to leave, and ends those that do not.
 
         Workers that have finished leave by themselves; those that are still starting know
         nothing of the job's end and are told by a signal.
         """
         await self._notify()
-        deadline = time.monotonic() + self._config.stop_grace_s
+        deadline = time.monotonic() + patience_s
         for worker_id in launcher.running():
             worker = self._state.workers.get(worker_id)
             if worker is None or worker.ready_at is None:
-                launcher.terminate(worker_id)
+                launcher.kill(worker_id)
         while launcher.running() and time.monotonic() < deadline and not self._at_once:
             await asyncio.sleep(0.02)
         for worker_id in launcher.running():
@@ -218,6 +232,9 @@ class Controller:
             self._console.raw(event.text)
         elif isinstance(event, protocol.Record):
             self._events.write(event.event, event.fields)
+            if event.event == protocol.CHECKPOINT_LOADED:
+                step = event.fields.get("step", 0)
+                self._console.line(f"going on from the checkpoint of step {step}")
         else:
             self.dispatch(event)
 

@@ -17,6 +17,8 @@ from hvd_elastic_keras.master.restart_policy import GiveUp, Restart, after_failu
 from hvd_elastic_keras.master.rounds import RoundTransition
 from hvd_elastic_keras.master.state import State, Worker, WorkerPhase
 
+ENDED_EARLY = "ended with exit code 0"
+
 
 def decide(
     config: JobConfig, state: State, event: act.Event, now: float
@@ -47,8 +49,9 @@ class _Machine(RoundTransition):
         self.emit("worker_started", **fields)
 
     def on_joined(self, event: protocol.Joined) -> None:
-        if event.worker_id not in self.workers:
-            return
+        worker = self.workers.get(event.worker_id)
+        if worker is None or worker.phase is not WorkerPhase.STARTING:
+            return  # unknown, or sent twice
         self.set_worker(
             event.worker_id,
             phase=WorkerPhase.READY,
@@ -272,6 +275,13 @@ class _Machine(RoundTransition):
         )
         staying = [w for w in self.workers.values() if not w.leaving]
         if len(staying) >= self.state.target_workers or self.state.finishing:
+            return
+        if starting and cause.startswith(ENDED_EARLY):
+            self.end(
+                False,
+                f"{worker.worker_id} ended without having trained. A script must call "
+                "Trainer(...).fit(); a model module is started with --model=FILE.",
+            )
             return
         decision = after_failure(self.config, self.state)
         if isinstance(decision, Restart):

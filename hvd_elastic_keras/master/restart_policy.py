@@ -48,7 +48,7 @@ def after_failure(config: JobConfig, state: State) -> Restart | GoOn | GiveUp:
             f"their own; the last failure was {state.last_failure}. Read that worker's log."
         )
     if state.restarts_used >= config.max_restarts:
-        return GoOn(f"all {config.max_restarts} restarts (--max_restarts) are used up")
+        return GoOn(f"no restart is left of {config.max_restarts} (--max_restarts)")
     return Restart(delay_s=_backoff_s(state.start_failures))
 
 

@@ -231,6 +231,8 @@ def _round_line(forming: Forming, lost: int, stall_s: float) -> str:
     size = len(forming.members)
     change = f"{forming.size_before} → {size}" if forming.size_before else f"{size}"
     plural = "" if size == 1 else "s"
+    if not forming.size_before and forming.reasons == ("start",):
+        return f"round {forming.number}: {size} worker{plural} ({', '.join(forming.members)}) start"
     return (
         f"round {forming.number}: {change} worker{plural} ({', '.join(forming.members)}): "
         f"{_join(forming.reasons)}; stalled {stall_s:.2f} s, "

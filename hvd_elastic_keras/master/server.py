@@ -146,6 +146,9 @@ async def _report_bad_messages(request: web.Request, handler: Handler) -> web.St
         return await handler(request)
     except protocol.ProtocolError as error:
         return _error(400, str(error))
+    except ConnectionResetError:
+        # The worker has ended in the middle of its request: nobody reads this answer.
+        return web.Response(status=400)
 
 
 def _message(message: protocol.Message) -> web.Response:

@@ -13,8 +13,10 @@ def job_status(config: JobConfig, state: State, now: float) -> protocol.JobStatu
     members = state.running.members if state.running else ()
     if state.forming and state.forming.members:
         members = state.forming.members
+    # Members take their steps together; their heartbeats only come at different moments.
+    newest = max((state.workers[m].step for m in members if m in state.workers), default=0)
     rows = tuple(
-        _row(worker, members.index(worker_id) if worker_id in members else None, now)
+        _row(worker, members.index(worker_id) if worker_id in members else None, newest, now)
         for worker_id, worker in sorted(state.workers.items(), key=lambda item: item[1].number)
     )
     return protocol.JobStatus(
@@ -43,7 +45,7 @@ def _phase(state: State) -> tuple[str, str]:
     return ("running", "") if state.running else ("starting", "")
 
 
-def _row(worker: Worker, rank: int | None, now: float) -> protocol.WorkerStatus:
+def _row(worker: Worker, rank: int | None, newest: int, now: float) -> protocol.WorkerStatus:
     age = None if worker.last_heartbeat is None else round(now - worker.last_heartbeat, 3)
     return protocol.WorkerStatus(
         worker_id=worker.worker_id,
@@ -52,7 +54,7 @@ def _row(worker: Worker, rank: int | None, now: float) -> protocol.WorkerStatus:
         host=worker.host,
         pid=worker.pid,
         seniority=worker.seniority,
-        step=worker.step,
+        step=worker.step if rank is None else newest,
         heartbeat_age_s=age,
     )
 

@@ -32,9 +32,3 @@ def share_of(rank: int, size: int, num_micro_batches: int) -> Share:
     base, extra = divmod(num_micro_batches, size)
     first = rank * base + min(rank, extra)
     return Share(first, first + base + (rank < extra))
-
-
-def describe_shares(size: int, num_micro_batches: int) -> str:
-    """The micro-batches per worker, for people: `3+3+2`."""
-    shares = (share_of(rank, size, num_micro_batches) for rank in range(size))
-    return "+".join(str(share.num_micro_batches) for share in shares)

@@ -49,6 +49,8 @@ class CallbackRunner:
                 if training_has_begun and isinstance(callback, keras.callbacks.CSVLogger):
                     callback.append = True
                 callback.on_train_begin()
+                if training_has_begun and isinstance(callback, keras.callbacks.ModelCheckpoint):
+                    _take_best_from(callback, self.history)
 
     def call(self, hook: str, *args: Any) -> None:
         """Calls a hook, such as `on_epoch_begin`, of all active callbacks."""
@@ -68,6 +70,21 @@ class CallbackRunner:
 
     def _active(self, callback: keras.callbacks.Callback) -> bool:
         return self._rank == 0 or not isinstance(callback, WRITERS)
+
+
+def _take_best_from(callback: Any, history: keras.callbacks.History) -> None:
+    """Tells a `ModelCheckpoint` that starts late what the best value was so far.
+
+    It has run on the former rank 0 only; without this it would overwrite the best model.
+    """
+    values = history.history.get(callback.monitor, [])
+    if not callback.save_best_only or not values:
+        return
+    if callback.monitor_op is None:
+        callback._set_monitor_op()
+    for value in values:
+        if callback._is_improvement(value, callback.best):
+            callback.best = value
 
 
 def _attributes(callback: keras.callbacks.Callback) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from typing import Any
 
 import keras
@@ -59,7 +61,26 @@ def build(model: keras.Model, element_spec: Any) -> None:
         model._symbolic_build(data_batch=batch)
     except (ValueError, RuntimeError, TypeError, tf.errors.InvalidArgumentError) as error:
         raise DataError(
-            f"The model does not accept the data. Examples have the structure {element_spec}; "
-            f"expected (inputs, targets) or (inputs, targets, sample_weight). Keras says: {error}"
+            f"The model does not accept the data. An example is {describe(element_spec)}; expected "
+            "(inputs, targets) or (inputs, targets, sample_weight) of the shapes of the model's "
+            f"inputs and outputs. Keras says: {_first_sentence(error)} Change dataset() or the "
+            "model's Input."
         ) from error
     model.optimizer.build(model.trainable_variables)
+
+
+def describe(element_spec: Any) -> str:
+    """The structure of an example for people: `((8, 8, 1) float32, () int64)`."""
+    if isinstance(element_spec, dict):
+        return "{" + ", ".join(f"{k}: {describe(v)}" for k, v in element_spec.items()) + "}"
+    if isinstance(element_spec, tuple | list):
+        return "(" + ", ".join(describe(v) for v in element_spec) + ")"
+    return f"{tuple(element_spec.shape)} {element_spec.dtype.name}"
+
+
+def _first_sentence(error: Exception) -> str:
+    """Keras's message without colours and without the list of arguments behind it."""
+    plain = re.sub("\x1b\\[[0-9;]*m", "", str(error))
+    lines = [line.strip() for line in plain.splitlines() if line.strip()]
+    useful = itertools.takewhile(lambda line: not line.startswith("Arguments received"), lines)
+    return " ".join(useful).rstrip(".") + "."

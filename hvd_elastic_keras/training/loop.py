@@ -49,6 +49,8 @@ class Durable:
     save_checkpoint: Callable[[], None]
     save_results: Callable[[], None]
     load_newest: Callable[[], None]
+    exists: Callable[[], bool]
+    """Whether there is a checkpoint."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -111,7 +113,8 @@ class TrainingLoop:
             self.communicator.start_alone()
         initialised = time.monotonic()
         self.change_flag.refresh()
-        self.callbacks.enter_round(place.rank, self.state.cursor.progress > 0)
+        resumes = not place.root_has_state and self.durable.exists()
+        self.callbacks.enter_round(place.rank, resumes or self.state.cursor.progress > 0)
         if place.rank == 0 and not place.root_has_state:
             self.durable.load_newest()
             self._reopen_if_longer()
@@ -125,7 +128,10 @@ class TrainingLoop:
         return self._steps(place)
 
     def _reopen_if_longer(self) -> None:
-        """Goes on from a checkpoint of a finished training if it is to be longer now."""
+        """Goes on from a checkpoint of a finished training if it is to be longer now.
+
+        Not if a callback has ended it.
+        """
         cursor = self.state.cursor
         if cursor.phase is Phase.FINISH and not self._training_over(cursor.epoch):
             self.state.cursor = cursor.start_of(Phase.TRAIN, cursor.epoch)
@@ -163,6 +169,8 @@ class TrainingLoop:
     # --- phases --------------------------------------------------------------------------
 
     def _train_epoch(self, place: Assignment, share: Share) -> bool:
+        if self._stop_is_agreed():
+            return False
         cursor = self.state.cursor
         if self.state.epoch_begun != cursor.epoch:
             self.state.epoch_begun = cursor.epoch
@@ -176,16 +184,20 @@ class TrainingLoop:
             self.session.at("training", cursor.global_step, cursor.progress)
             self.callbacks.call("on_train_batch_begin", cursor.step)
             with self.communicator.collective():
-                logs, changed = self.train.step(batch, cursor.global_step)
+                result = self.train.step(
+                    batch, cursor.global_step, bool(self.train.step.model.stop_training)
+                )
             self.state.cursor = cursor.after_step()
             self.session.at("training", cursor.global_step + 1, cursor.progress + 1)
-            self.state.epoch_logs = logs
+            self.state.epoch_logs = logs = result.logs
+            if result.stop_wanted:
+                self.state.stop_agreed = self.train.step.model.stop_training = True
             self.callbacks.call("on_train_batch_end", cursor.step, logs)
             if place.rank == 0:
                 examples = batch.part.num_examples_of_step
                 left = self._steps_left()
                 self.display.step(cursor.step + 1, logs, examples, place.size, left)
-            if changed:
+            if result.change_pending:
                 return True
         self._end_of_training_phase(place)
         return False
@@ -203,7 +215,7 @@ class TrainingLoop:
             cursor = self.state.cursor
             self.session.at("evaluating", cursor.global_step, cursor.progress)
             with self.communicator.collective():
-                logs, changed = runner.step(batch, cursor.global_step)
+                changed = runner.step(batch, cursor.global_step).change_pending
             self.state.cursor = cursor.after_step()
             if changed:
                 return True
@@ -220,13 +232,32 @@ class TrainingLoop:
         return (
             cursor.step >= self.train.pipeline.steps_per_epoch
             or (limit is not None and cursor.global_step >= limit)
-            or (bool(self.train.step.model.stop_training) and cursor.step > 0)
+            or self.state.stop_agreed
         )
 
     def _end_of_training_phase(self, place: Assignment) -> None:
         self.train.step.model.reset_metrics()
         cursor = self.state.cursor
         self.state.cursor = cursor.start_of(Phase.EVALUATE, cursor.epoch)
+
+    def _stop_is_agreed(self) -> bool:
+        """Asks everybody, between two epochs, whether callbacks want to end the training.
+
+        One worker's wish is enough. Callbacks see the same logs everywhere, but one that decides
+        by time, say, must not leave the workers in different phases, waiting for each other.
+        """
+        cursor = self.state.cursor
+        model = self.train.step.model
+        if cursor.step > 0 or cursor.progress == 0:
+            return False
+        with self.communicator.collective():
+            stop = self.communicator.any_true(bool(model.stop_training), "elastic_stop")
+        if stop:
+            self.state.stop_agreed = model.stop_training = True
+            finish = cursor.start_of(Phase.FINISH, cursor.epoch)
+            # Counts as progress: who has not heard of it is behind, and is brought up to date.
+            self.state.cursor = dataclasses.replace(finish, progress=cursor.progress + 1)
+        return stop
 
     def _end_of_epoch(self, place: Assignment, evaluation_logs: dict[str, float]) -> None:
         cursor = self.state.cursor
@@ -248,7 +279,7 @@ class TrainingLoop:
     def _training_over(self, epochs_done: int) -> bool:
         config = self.config
         return (
-            bool(self.train.step.model.stop_training)
+            self.state.stop_agreed
             or (config.epochs is not None and epochs_done >= config.epochs)
             or (config.steps is not None and self.state.cursor.global_step >= config.steps)
         )

@@ -59,6 +59,12 @@ class ModelModule:
             )
         parts = {p: self._call(p) for p in ("loss", "optimizer", "metrics") if self._has(p)}
         if parts or not model.compiled:
+            if model.compiled and "loss" not in parts:
+                raise ModelModuleError(
+                    f"model() of {self.name} compiles the model, and there is also "
+                    f"{' and '.join(f'{p}()' for p in parts)}. Compile in one place: leave that "
+                    "out, or define loss() too and do not compile in model()."
+                )
             if "loss" not in parts:
                 raise ModelModuleError(
                     f"model() of {self.name} is not compiled and there is no loss(). Define "

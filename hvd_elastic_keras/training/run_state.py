@@ -29,6 +29,8 @@ class RunState:
         self.epoch_begun = -1
         """The last epoch whose `on_epoch_begin` has been called: never twice, it may change the
         learning rate."""
+        self.stop_agreed = False
+        """Whether all workers know that callbacks end the training early."""
         self.ended = False
         """Whether `on_train_end` has been called."""
         self.exists = False
@@ -45,6 +47,7 @@ class RunState:
             "epoch_logs": self.epoch_logs,
             "epoch_begun": self.epoch_begun,
             "ended": self.ended,
+            "stop_agreed": self.stop_agreed,
             "stop_training": bool(self._model.stop_training),
             "callbacks": self._callbacks.state(),
         }
@@ -56,6 +59,7 @@ class RunState:
         self.epoch_logs = content["epoch_logs"]
         self.epoch_begun = content["epoch_begun"]
         self.ended = content["ended"]
+        self.stop_agreed = content["stop_agreed"]
         self._model.stop_training = content["stop_training"]
         self._callbacks.set_state(content["callbacks"])
 

@@ -20,6 +20,7 @@ computes it; the states themselves never change.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,6 +36,23 @@ from hvd_elastic_keras.training.variables import KerasVariable, variables_of
 
 Tensors = list[tf.Tensor]
 MAX_SEED = 2**31 - 1
+FLAGS = 2
+"""Last entries of the reduced vector: "membership change pending" and "stop wanted"."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StepResult:
+    """The outcome of a step, the same on every worker.
+
+    Attributes:
+      logs: the metrics after the step.
+      change_pending: whether any worker knows of a membership change.
+      stop_wanted: whether any worker's callbacks want to end the training.
+    """
+
+    logs: dict[str, float]
+    change_pending: bool
+    stop_wanted: bool
 
 
 class AtomicStep:
@@ -74,32 +92,38 @@ class AtomicStep:
                 tf.TensorSpec([None], tf.int32),
                 tf.TensorSpec([], tf.int64),
                 tf.TensorSpec([], tf.float32),
+                tf.TensorSpec([], tf.float32),
             ],
             autograph=False,
         )
 
-    def __call__(self, batch: LocalBatch, step: int) -> tuple[dict[str, float], bool]:
+    def __call__(self, batch: LocalBatch, step: int, stop: bool = False) -> StepResult:
         """Takes the step with everybody.
 
         Args:
           batch: this worker's part.
           step: number of the step since the beginning; random numbers follow from it.
 
+          stop: whether this worker's callbacks want to end the training.
+
         Returns:
-          The metrics after the step, and whether any worker knows of a membership change.
+          What all workers agree on.
 
         Raises:
           tf.errors.OpError: the collective failed; nothing has been assigned.
         """
         part = batch.part
         first = step * self._num_micro_batches + part.first_micro_batch
-        logs, pending = self._function(
+        logs, flags = self._function(
             batch.data,
             part.offsets,
             np.int64(first),
             np.float32(part.num_examples_of_step),
+            np.float32(stop),
         )
-        return {name: float(value) for name, value in logs.items()}, float(pending) > 0
+        change_pending, stop_wanted = (bool(flag > 0) for flag in flags.numpy())
+        values = {name: float(value) for name, value in logs.items()}
+        return StepResult(values, change_pending, stop_wanted)
 
     # --- one micro-batch -----------------------------------------------------------------
 
@@ -177,19 +201,20 @@ class AtomicStep:
         offsets: tf.Tensor,
         first_index: tf.Tensor,
         num_examples: tf.Tensor,
+        stop: tf.Tensor,
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         sums = self._sum_over_micro_batches(data, offsets, first_index, num_examples)
         count = tf.cast(offsets[-1], tf.float32)
         *gradients, staged = sums
         with tf.control_dependencies(sums):  # as late as possible
             change_pending = self._change_flag.read_value()
-        tail = tf.cast(tf.stack([count, change_pending]), staged.dtype)
+        tail = tf.cast(tf.stack([count, change_pending, stop]), staged.dtype)
         staged = tf.concat([staged, tail], 0)
         reduced = hvd.grouped_allreduce(
             [*gradients, staged], op=hvd.Sum, name=self._name, ignore_name_scope=True
         )
         counted = tf.debugging.assert_equal(
-            tf.cast(reduced[-1][-2], tf.float32),
+            tf.cast(reduced[-1][-FLAGS - 1], tf.float32),
             num_examples,
             message="The workers did not compute each example of the global batch exactly once.",
         )
@@ -198,7 +223,7 @@ class AtomicStep:
         with tf.control_dependencies([*reduced, counted]):
             *gradients, staged = [tf.identity(t) for t in reduced]
             self._assign(gradients, staged)
-        return self.model.get_metrics_result(), staged[-1]
+        return self.model.get_metrics_result(), staged[-FLAGS:]
 
     def _sum_over_micro_batches(
         self,
@@ -227,7 +252,7 @@ class AtomicStep:
         variables = self._variables
         changed = (*variables.metrics, *(variables.averaged if self._train else ()))
         sizes = [int(np.prod(v.shape)) for v in changed]
-        parts = tf.split(staged, [*sizes, 2])[:-1]
+        parts = tf.split(staged, [*sizes, 1 + FLAGS])[:-1]
         if self._train:
             cast = [
                 tf.cast(g, v.dtype) for g, v in zip(gradients, self._with_gradient, strict=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import sys
 import time
@@ -11,12 +10,12 @@ from pathlib import Path
 
 import keras
 
-from hvd_elastic_keras import env, files
+from hvd_elastic_keras import env, files, protocol
 from hvd_elastic_keras.checkpoint.manager import CheckpointManager, Origin
 from hvd_elastic_keras.config import TrainingConfig
 from hvd_elastic_keras.data.pipeline import Pipeline
 from hvd_elastic_keras.data.source import DataLike, as_source
-from hvd_elastic_keras.errors import WorkerLeavingError
+from hvd_elastic_keras.errors import ConfigurationError, WorkerLeavingError
 from hvd_elastic_keras.training import keras_support
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
 from hvd_elastic_keras.training.change_flag import ChangeFlag
@@ -27,7 +26,12 @@ from hvd_elastic_keras.training.step import AtomicStep
 from hvd_elastic_keras.training.variables import variables_of
 from hvd_elastic_keras.training.warm_up import warm_up
 from hvd_elastic_keras.worker.communicator import Communicator
-from hvd_elastic_keras.worker.session import ElasticSession, Session, SoloSession
+from hvd_elastic_keras.worker.session import (
+    ElasticSession,
+    Session,
+    SoloSession,
+    session_of_process,
+)
 
 log = logging.getLogger(__name__)
 
@@ -79,10 +83,7 @@ class Trainer:
         self.config = config or TrainingConfig()
         self._own_session: ElasticSession | None = None
         if session is None and self._environment is not None:
-            self._own_session = ElasticSession(self._environment)
-            self._own_session.start()
-            # A script may end right after `fit`: the master must hear that it is done.
-            atexit.register(self._own_session.close)
+            self._own_session = session_of_process(self._environment)
         self._session = session or self._own_session or SoloSession()
         directory = self._environment.job_dir if self._environment else job_dir
         self._job_dir = Path(directory) if directory else None
@@ -123,6 +124,11 @@ class Trainer:
           CollectiveFailedError: the same step fails again and again although nobody is lost.
           ConfigurationError: the newest checkpoint in the job directory is of another training.
         """
+        if self._own_session is not None and self._own_session.finished:
+            raise ConfigurationError(
+                "fit() was called a second time in a job, which trains once. Train the rest in a "
+                "job of its own, from the saved model."
+            )
         began = time.monotonic()
         communicator = self._communicator()
         variables = variables_of(self.model)
@@ -203,7 +209,7 @@ class Trainer:
     def _durable(self, state: RunState) -> Durable:
         directory = self._job_dir
         if directory is None:
-            return Durable(_nothing, _nothing, _nothing)
+            return Durable(_nothing, _nothing, _nothing, exists=lambda: False)
         directory.mkdir(parents=True, exist_ok=True)
         manager = self._checkpoints(directory)
         variables = [v.value for v in variables_of(self.model).all]
@@ -227,10 +233,12 @@ class Trainer:
             path, run = found
             state.from_json(run)
             step = state.cursor.global_step
-            self._session.record("checkpoint_loaded", step=step, path=str(path))
-            self._session.show(f"going on from the checkpoint of step {step}: {path}\n")
+            self._session.record(protocol.CHECKPOINT_LOADED, step=step, path=str(path))
+            log.info("going on from the checkpoint of step %d: %s", step, path)
 
-        return Durable(save_checkpoint, save_results, load_newest)
+        return Durable(
+            save_checkpoint, save_results, load_newest, lambda: manager.check_newest() is not None
+        )
 
 
 def _nothing() -> None:

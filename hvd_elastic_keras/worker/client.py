@@ -78,16 +78,32 @@ class MasterClient:
         """Queues an event; it is sent in order, within milliseconds."""
         self._outbox.put(event)
 
+    def join(self, event: protocol.Joined) -> None:
+        """Tells the master that the worker is warm, before anything that comes after.
+
+        Raises:
+          MasterUnreachableError: the master did not answer for `MASTER_TIMEOUT_S`.
+        """
+        self._ask("events", protocol.encode(event))
+
     def enter(self, request: protocol.EnterRequest) -> protocol.EnterReply:
         """Waits at the entrance of the next round until the master has decided.
 
         Raises:
           MasterUnreachableError: the master did not answer for `MASTER_TIMEOUT_S`.
         """
+        while True:
+            body = self._ask("enter", protocol.encode(request))
+            reply = protocol.decode(body, protocol.EnterReply)
+            if reply.assignment or reply.leave:
+                return reply
+
+    def _ask(self, path: str, body: bytes) -> bytes:
+        """A request of the training thread, repeated while the master does not answer."""
         deadline = time.monotonic() + MASTER_TIMEOUT_S
         while True:
             try:
-                body = self._request(self._entrance, "POST", "enter", protocol.encode(request))
+                return self._request(self._entrance, "POST", path, body)
             except requests.RequestException as error:
                 if time.monotonic() > deadline:
                     raise MasterUnreachableError(
@@ -95,11 +111,6 @@ class MasterClient:
                         f"{error}"
                     ) from error
                 time.sleep(RETRY_S)
-                continue
-            reply = protocol.decode(body, protocol.EnterReply)
-            if reply.assignment or reply.leave:
-                return reply
-            deadline = time.monotonic() + MASTER_TIMEOUT_S
 
     def _poll(self) -> None:
         session = self._session()
@@ -111,7 +122,7 @@ class MasterClient:
                 update = protocol.decode(
                     self._request(session, "GET", query), protocol.WorkerUpdate
                 )
-            except requests.RequestException as error:
+            except (requests.RequestException, protocol.ProtocolError) as error:
                 silent_since = silent_since or time.monotonic()
                 if time.monotonic() - silent_since > MASTER_TIMEOUT_S:
                     self._on_lost(f"the master does not answer: {error}")
@@ -142,14 +153,16 @@ class MasterClient:
         return protocol.Heartbeat(worker_id=self.worker_id, **dataclasses.asdict(self.activity))
 
     def _deliver(self, session: requests.Session, event: protocol.Message) -> None:
-        attempts = 1 if isinstance(event, protocol.Heartbeat) else 10
-        for _ in range(attempts):
+        deadline = time.monotonic() + MASTER_TIMEOUT_S
+        while True:
             try:
                 self._request(session, "POST", "events", protocol.encode(event))
                 return
             except requests.RequestException:
-                # `_poll` decides when the master is lost for good.
-                if self._closed.wait(RETRY_S):
+                # `_poll` decides when the master is lost for good. A heartbeat is not worth a
+                # second try, the next one is newer.
+                late = isinstance(event, protocol.Heartbeat) or time.monotonic() > deadline
+                if late or self._closed.wait(RETRY_S):
                     return
 
     def _session(self) -> requests.Session:

@@ -172,6 +172,10 @@ class Communicator:
                 result[i] = tf.reshape(_restored(part, tensors[i].dtype), tensors[i].shape)
         return [tensor for tensor in result if tensor is not None]
 
+    def any_true(self, flag: bool, name: str) -> bool:
+        """Whether the flag is true on any worker."""
+        return bool(hvd.allreduce(tf.constant([float(flag)]), op=hvd.Sum, name=name).numpy()[0] > 0)
+
     def barrier(self, name: str) -> None:
         """Returns when all workers of the round have come here."""
         hvd.allreduce(tf.zeros([1]), op=hvd.Sum, name=name).numpy()

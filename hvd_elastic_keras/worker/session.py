@@ -6,7 +6,9 @@ started without a launcher; `ElasticSession` that of a member of a job.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import functools
 import logging
 import os
 import signal
@@ -124,6 +126,8 @@ class ElasticSession:
         self._update = protocol.WorkerUpdate(version=0)
         self._lost = ""
         self._changed: Callable[[], None] = _nothing
+        self.finished = False
+        """Whether this worker has trained to the end."""
 
     @property
     def worker_id(self) -> str:
@@ -140,7 +144,7 @@ class ElasticSession:
         """Tells the master that this worker is warm."""
         self._communicator = communicator
         self._client.activity.phase = "waiting"
-        self._client.post(
+        self._client.join(
             protocol.Joined(
                 worker_id=self.worker_id,
                 pid=os.getpid(),
@@ -208,6 +212,7 @@ class ElasticSession:
 
     def finish(self) -> None:
         """Tells the master that the whole training is done."""
+        self.finished = True
         activity = self._client.activity
         activity.phase = "done"
         self._client.post(protocol.Done(worker_id=self.worker_id, step=activity.step))
@@ -282,3 +287,13 @@ class ElasticSession:
 
 def _nothing() -> None:
     return None
+
+
+@functools.lru_cache(maxsize=1)
+def session_of_process(environment: WorkerEnvironment) -> ElasticSession:
+    """The session of a script started by a launcher: one, however many `Trainer`s it makes."""
+    session = ElasticSession(environment)
+    session.start()
+    # A script may end right after `fit`: the master must hear that it is done.
+    atexit.register(session.close)
+    return session

@@ -13,10 +13,10 @@ def model(config: ml_collections.ConfigDict) -> keras.Model:
         [
             layers.Input((8, 8, 1)),
             layers.Conv2D(16, 3, padding="same", use_bias=False),
-            layers.BatchNormalization(),
+            layers.BatchNormalization(momentum=0.9),
             layers.ReLU(),
             layers.Conv2D(32, 3, strides=2, padding="same", use_bias=False),
-            layers.BatchNormalization(),
+            layers.BatchNormalization(momentum=0.9),
             layers.ReLU(),
             layers.Flatten(),
             layers.Dropout(config.get("dropout", 0.25)),

@@ -1,8 +1,8 @@
 """Time from a kill to the next finished step, and the stall at a join, with three local workers.
 
 Prints each measurement, median and worst, and the ratio to Elastic Horovod 0.28.1 measured with
-the same model in the same run (`--nobaseline` leaves that out). Elastic Horovod is measured with one
-worker per "host", because it bans the host of a killed worker; and it goes back to its
+the same model in the same run (`--nobaseline` leaves that out). Elastic Horovod is measured with
+one worker per "host", because it bans the host of a killed worker; and it goes back to its
 last commit, which the time does not show.
 """
 

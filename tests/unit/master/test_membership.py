@@ -531,7 +531,7 @@ def test_a_waiting_job_without_restarts_says_how_to_add_a_worker() -> None:
     job = Job(2, min_workers=2, max_restarts=0)
     job.start()
     job.kill("w1")
-    assert "w1 was killed by SIGKILL; all 0 restarts (--max_restarts) are used up" in job.said
+    assert "w1 was killed by SIGKILL; no restart is left of 0 (--max_restarts)" in job.said
     assert job.said[-1] == "waiting: 1 of at least 2 workers are here; add one with `ctl add 1`"
 
 

@@ -20,7 +20,7 @@ def test_no_more_workers_are_started_than_restarts_are_allowed(used: int, allowe
     decision = after_failure(
         JobConfig(max_restarts=allowed), State(target_workers=2, restarts_used=used)
     )
-    assert decision == GoOn(f"all {allowed} restarts (--max_restarts) are used up")
+    assert decision == GoOn(f"no restart is left of {allowed} (--max_restarts)")
 
 
 def test_three_start_failures_in_a_row_give_up_with_the_last_failure_and_a_hint() -> None:

@@ -8,17 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_elastic_keras.training.batch_plan import Share, describe_shares, share_of
+from hvd_elastic_keras.training.batch_plan import Share, share_of
 
 
 @pytest.mark.parametrize(
     ("size", "num_micro_batches", "expected"),
-    [(1, 8, "8"), (2, 8, "4+4"), (3, 8, "3+3+2"), (8, 8, "1+1+1+1+1+1+1+1"), (3, 2, "1+1+0")],
+    [(1, 8, [8]), (2, 8, [4, 4]), (3, 8, [3, 3, 2]), (8, 8, [1] * 8), (3, 2, [1, 1, 0])],
 )
 def test_shares_are_as_even_as_whole_numbers_allow(
-    size: int, num_micro_batches: int, expected: str
+    size: int, num_micro_batches: int, expected: list[int]
 ) -> None:
-    assert describe_shares(size, num_micro_batches) == expected
+    shares = [share_of(rank, size, num_micro_batches) for rank in range(size)]
+    assert [share.num_micro_batches for share in shares] == expected
 
 
 @given(size=st.integers(1, 50), num_micro_batches=st.integers(0, 200))
