@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.harness.faults import Fault
 from tests.harness.job import FAULT_MODEL, SMALL, Job, assert_same_weights
@@ -45,3 +46,39 @@ def test_a_job_directory_of_another_training_is_refused(tmp_path: Path) -> None:
     with Job(tmp_path, "--num_workers=1", "--global_batch_size=32") as other:
         other.finish(exit_code=2)
         assert "was made with global_batch_size=64, but now global_batch_size=32" in other.output
+
+
+STOPPER = """
+import os
+import keras, numpy as np
+
+def model():
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+    model.compile("sgd", "mse")
+    return model
+
+def dataset(split):
+    x = np.ones((640, 4), "float32")
+    return x, x[:, :2]
+
+class OneWorkerWantsToStop(keras.callbacks.Callback):
+    def on_{hook}(self, index, logs=None):
+        if os.environ["HVD_ELASTIC_WORKER_ID"] == "w1" and index == 1:
+            self.model.stop_training = True
+
+def callbacks():
+    return [OneWorkerWantsToStop()]
+"""
+
+
+@pytest.mark.parametrize(("hook", "steps"), [("train_batch_end", 3), ("epoch_end", 20)])
+def test_all_workers_stop_when_the_callback_of_one_wants_to(
+    hook: str, steps: int, tmp_path: Path
+) -> None:
+    model = tmp_path / "stopper.py"
+    model.write_text(STOPPER.format(hook=hook))
+    flags = ("--global_batch_size=64", "--epochs=50", "--num_workers=2")
+    with Job(tmp_path, command=(f"--model={model}", *flags)) as job:
+        job.finish()
+        assert job.events("job_finished")[0]["step"] == steps
+        assert {e["cause"] for e in job.events("worker_exited")} == {"finished"}

@@ -1,4 +1,4 @@
-"""99 % of the validation digits after some epochs."""
+"""Five epochs; usual values for this network, not tuned."""
 
 from ml_collections import ConfigDict
 
