@@ -60,6 +60,7 @@ class Controller:
         self._stop_requested = False
         self._at_once = False
         self._failed_afterwards = ""
+        self._recorded_step = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: asyncio.Future[act.EndJob] = asyncio.get_running_loop().create_future()
 
@@ -114,7 +115,7 @@ class Controller:
             self._end.set_result(act.EndJob(succeeded=False, reason=reason))
 
     def _finish(self, end: act.EndJob) -> JobResult:
-        step = self._state.newest_step
+        step = max(self._state.newest_step, self._recorded_step)
         stopped = self._stop_requested and end.reason != "finished"
         status = "stopped" if stopped else "finished" if end.succeeded else "failed"
         self._events.write("job_finished", {"status": status, "reason": end.reason, "step": step})
@@ -232,6 +233,8 @@ class Controller:
             self._console.raw(event.text)
         elif isinstance(event, protocol.Record):
             self._events.write(event.event, event.fields)
+            # Exact, while heartbeats lag behind by some steps.
+            self._recorded_step = int(event.fields.get("step", self._recorded_step))
             if event.event == protocol.CHECKPOINT_LOADED:
                 step = event.fields.get("step", 0)
                 self._console.line(f"going on from the checkpoint of step {step}")
