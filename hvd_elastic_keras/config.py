@@ -22,10 +22,9 @@ def default_micro_batch_size(global_batch_size: int) -> int:
     >>> default_micro_batch_size(128), default_micro_batch_size(100), default_micro_batch_size(7)
     (16, 20, 1)
     """
-    for count in range(min(DEFAULT_MICRO_BATCHES, global_batch_size), 0, -1):
-        if global_batch_size % count == 0:
-            return global_batch_size // count
-    raise AssertionError("1 divides every number")
+    most = min(DEFAULT_MICRO_BATCHES, global_batch_size)
+    count = next(c for c in range(most, 0, -1) if global_batch_size % c == 0)
+    return global_batch_size // count
 
 
 @dataclasses.dataclass(frozen=True)

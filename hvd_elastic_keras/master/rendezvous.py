@@ -29,6 +29,8 @@ class RendezvousStore:
         """Stores a value and releases those who wait for it; ignored if the round is closed."""
         if round_number <= self._closed_through:
             return
+        for old in [n for n in self._values if n < round_number - 1]:
+            del self._values[old]  # long over: nobody asks for its keys
         self._values[round_number][key] = value
         event = self._waiting.pop((round_number, key), None)
         if event:

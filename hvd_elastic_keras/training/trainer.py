@@ -94,9 +94,7 @@ class Trainer:
             else self._pipeline(validation, "the validation data", shuffle=False)
         )
         keras_support.build(model, self._train.source.element_spec)
-        self._callbacks = CallbackRunner(
-            callbacks, model, epochs=self.config.epochs, steps=self._train.steps_per_epoch
-        )
+        self._user_callbacks = list(callbacks)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -135,10 +133,16 @@ class Trainer:
         change_flag = ChangeFlag(self._session)
         train = self._phase(self._train, change_flag, train=True)
         evaluate = self._phase(self._evaluate, change_flag, train=False) if self._evaluate else None
+        callbacks = CallbackRunner(
+            self._user_callbacks,
+            self.model,
+            epochs=self.config.epochs,
+            steps=self._train.steps_per_epoch,
+        )
         self.model.reset_metrics()
         self.model.stop_training = False
         warm_up(communicator, variables, [p for p in (train, evaluate) if p])
-        state = RunState(self.model, variables, self._callbacks)
+        state = RunState(self.model, variables, callbacks)
         self._session.on_change(change_flag.refresh)
         warm_up_s = time.monotonic() - began
         self._session.join(communicator, self.config.num_micro_batches, warm_up_s)
@@ -149,10 +153,10 @@ class Trainer:
             state=state,
             train=train,
             evaluate=evaluate,
-            callbacks=self._callbacks,
+            callbacks=callbacks,
             change_flag=change_flag,
             display=ProgressDisplay(self._session.show, self._interactive),
-            durable=self._durable(state),
+            durable=self._durable(state, callbacks.history),
         )
         try:
             loop.run()
@@ -163,7 +167,7 @@ class Trainer:
             log.info("leaving: %s", error)
             self._own_session.close()
             raise SystemExit(0) from error
-        return self._callbacks.history
+        return callbacks.history
 
     @property
     def _interactive(self) -> bool:
@@ -206,7 +210,7 @@ class Trainer:
     def _checkpoints(self, job_dir: Path) -> CheckpointManager:
         return CheckpointManager(job_dir, Origin.of(self.config, self.num_examples))
 
-    def _durable(self, state: RunState) -> Durable:
+    def _durable(self, state: RunState, history: keras.callbacks.History) -> Durable:
         directory = self._job_dir
         if directory is None:
             return Durable(_nothing, _nothing, _nothing, exists=lambda: False)
@@ -221,7 +225,6 @@ class Trainer:
 
         def save_results() -> None:
             files.write_atomically(directory / files.MODEL, self.model.save)
-            history = self._callbacks.history
             files.write_json(
                 directory / files.HISTORY, {"epoch": history.epoch, "history": history.history}
             )

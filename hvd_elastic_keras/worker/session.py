@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import dataclasses
 import functools
 import logging
 import os
@@ -74,14 +75,14 @@ class Session(Protocol):
         """Tells the master that the whole training is done."""
 
 
+@dataclasses.dataclass(frozen=True)
 class EntryReport:
-    """The committed state with which a worker asks for a place."""
+    """The committed state with which a worker asks for a place; see `protocol.EnterRequest`."""
 
-    def __init__(self, has_state: bool, progress: int, step: int, failure: str = "") -> None:
-        self.has_state = has_state
-        self.progress = progress
-        self.step = step
-        self.failure = failure
+    has_state: bool
+    progress: int
+    step: int
+    failure: str = ""
 
 
 class SoloSession:
@@ -163,10 +164,7 @@ class ElasticSession:
             protocol.EnterRequest(
                 worker_id=self.worker_id,
                 from_round=activity.round,
-                has_state=report.has_state,
-                progress=report.progress,
-                step=report.step,
-                failure=report.failure,
+                **dataclasses.asdict(report),
             )
         )
         if reply.assignment is None:
