@@ -47,10 +47,15 @@ setup(
         "tensorflow-datasets",
         "absl-py",
         "numpy",
+        # The master's HTTP endpoint: long polls for many workers on one asynchronous loop.
         "aiohttp",
+        # The workers' and ctl's side of it: blocking calls in threads.
         "requests",
+        # Messages as typed, frozen values, checked on reading.
         "msgspec",
+        # Reference configurations whose single values can be set on the command line.
         "ml_collections",
+        # The bundled handwritten digits.
         "scikit-learn",
     ],
     extras_require={
@@ -63,7 +68,6 @@ setup(
             "mypy",
             "types-requests",
             "psutil",
-            "matplotlib",
         ],
     },
     entry_points={
