@@ -50,10 +50,8 @@ class CheckpointManager:
         Raises:
           ConfigurationError: this training cannot go on from it.
         """
-        path = self._store.newest()
-        if path is not None:
-            self._check_origin(path, self._store.load_state(path)["origin"])
-        return path
+        found = self._newest_state()
+        return found[0] if found else None
 
     def load_newest(self, variables: Sequence[tf.Variable]) -> tuple[Path, dict[str, Any]] | None:
         """Sets the variables to those of the newest checkpoint and returns the rest of its state.
@@ -61,12 +59,20 @@ class CheckpointManager:
         Raises:
           ConfigurationError: this training cannot go on from it.
         """
-        path = self.check_newest()
+        found = self._newest_state()
+        if found is None:
+            return None
+        path, state = found
+        self._store.load_variables(path, variables)
+        return path, state["run"]
+
+    def _newest_state(self) -> tuple[Path, dict[str, Any]] | None:
+        path = self._store.newest()
         if path is None:
             return None
-        self._store.load_variables(path, variables)
-        run: dict[str, Any] = self._store.load_state(path)["run"]
-        return path, run
+        state = self._store.load_state(path)
+        self._check_origin(path, state["origin"])
+        return path, state
 
     def _check_origin(self, path: Path, found: dict[str, Any]) -> None:
         for name, value in self._origin.items():

@@ -25,8 +25,6 @@ from hvd_elastic_keras import protocol
 from hvd_elastic_keras.master.rendezvous import RendezvousStore
 
 MAX_MESSAGE_BYTES = 4 * 2**20
-ANY_PORT = 1
-"""Horovod appends `:<port>` to the path; the number has no meaning here."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

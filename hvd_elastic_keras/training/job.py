@@ -30,24 +30,8 @@ def make_trainer(spec: JobSpec, session: Session) -> Trainer:
     Raises:
       ConfigurationError: the module does not keep its contract.
     """
-    training = spec.training
-    module = ModelModule(
-        spec.model,
-        config=ml_collections.ConfigDict(spec.config),
-        seed=training.seed,
-        data_dir=spec.data_dir,
-    )
-    data = module.dataset("train")
-    if data is None:
-        raise DataError("There is no training data.")
-    return Trainer(
-        module.model(),
-        data,
-        validation=module.dataset("validation"),
-        config=training,
-        callbacks=module.callbacks(),
-        session=session,
-    )
+    module = _load_module(spec)
+    return _trainer_of(module, _load_data(module), spec, session)
 
 
 def check(spec: JobSpec, job_dir: Path) -> dict[str, Any]:
@@ -56,25 +40,45 @@ def check(spec: JobSpec, job_dir: Path) -> dict[str, Any]:
     Raises:
       ConfigurationError: something is wrong, with the remedy.
     """
-    trainer = make_trainer(spec, SoloSession())
-    checkpoint = trainer.check_checkpoint(job_dir)
-    module_data = ModelModule(
-        spec.model,
-        config=ml_collections.ConfigDict(spec.config),
-        seed=spec.training.seed,
-        data_dir=spec.data_dir,
-    )
-    for split in ("train", "validation"):
-        first, second = module_data.dataset(split), module_data.dataset(split)
-        if first is not None and second is not None:
-            _check_reproducible(first, second, split)
+    module = _load_module(spec)
+    data = _load_data(module)
+    trainer = _trainer_of(module, data, spec, SoloSession())
+    trainer.check_checkpoint(job_dir)
+    for split, again in _load_data(module).items():
+        if again is not None:
+            _check_reproducible(data[split], again, split)
     return {
         "parameters": int(trainer.model.count_params()),
         "steps_per_epoch": trainer.steps_per_epoch,
         "num_examples": trainer.num_examples,
         "num_validation_examples": trainer.num_validation_examples,
-        "checkpoint": str(checkpoint) if checkpoint else "",
     }
+
+
+def _load_module(spec: JobSpec) -> ModelModule:
+    return ModelModule(
+        spec.model,
+        config=ml_collections.ConfigDict(spec.config),
+        seed=spec.training.seed,
+        data_dir=spec.data_dir,
+    )
+
+
+def _load_data(module: ModelModule) -> dict[str, DataLike | None]:
+    return {split: module.dataset(split) for split in ("train", "validation")}
+
+
+def _trainer_of(
+    module: ModelModule, data: dict[str, DataLike | None], spec: JobSpec, session: Session
+) -> Trainer:
+    return Trainer(
+        module.model(),
+        data["train"],
+        validation=data["validation"],
+        config=spec.training,
+        callbacks=module.callbacks(),
+        session=session,
+    )
 
 
 def _check_reproducible(first: DataLike, second: DataLike, split: str) -> None:

@@ -113,9 +113,10 @@ class TrainingLoop:
             self.communicator.start_alone()
         initialised = time.monotonic()
         self.change_flag.refresh()
-        resumes = not place.root_has_state and self.durable.exists()
+        loads = place.rank == 0 and not place.root_has_state
+        resumes = loads and self.durable.exists()
         self.callbacks.enter_round(place.rank, resumes or self.state.cursor.progress > 0)
-        if place.rank == 0 and not place.root_has_state:
+        if loads:
             self.durable.load_newest()
             self._reopen_if_longer()
         self.state.synchronise(self.communicator, place)
@@ -199,7 +200,7 @@ class TrainingLoop:
                 self.display.step(cursor.step + 1, logs, examples, place.size, left)
             if result.change_pending:
                 return True
-        self._end_of_training_phase(place)
+        self._end_of_training_phase()
         return False
 
     def _evaluate_epoch(self, place: Assignment, share: Share) -> bool:
@@ -210,7 +211,6 @@ class TrainingLoop:
             return False
         if cursor.step == 0:
             self.callbacks.call("on_test_begin")
-        logs: dict[str, float] = {}
         for batch in runner.pipeline.batches(0, share, cursor.step):
             cursor = self.state.cursor
             self.session.at("evaluating", cursor.global_step, cursor.progress)
@@ -235,7 +235,7 @@ class TrainingLoop:
             or self.state.stop_agreed
         )
 
-    def _end_of_training_phase(self, place: Assignment) -> None:
+    def _end_of_training_phase(self) -> None:
         self.train.step.model.reset_metrics()
         cursor = self.state.cursor
         self.state.cursor = cursor.start_of(Phase.EVALUATE, cursor.epoch)
