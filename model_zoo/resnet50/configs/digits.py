@@ -18,4 +18,5 @@ def get_config() -> ConfigDict:
     config.learning_rate = 1e-3
     config.warmup_steps = 6
     config.decay_steps = 54
+    config.weight_decay = 0.0  # for SGD
     return config
