@@ -68,6 +68,8 @@ setup(
             "mypy",
             "types-requests",
             "psutil",
+            # For keras.callbacks.TensorBoard, and to read what it wrote.
+            "tensorboard",
         ],
     },
     entry_points={

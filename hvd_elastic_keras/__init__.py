@@ -14,18 +14,25 @@ from hvd_elastic_keras._version import __version__
 if TYPE_CHECKING:
     from hvd_elastic_keras.config import TrainingConfig
     from hvd_elastic_keras.errors import ElasticError
+    from hvd_elastic_keras.training.callback import ElasticCallback
     from hvd_elastic_keras.training.trainer import Trainer
 
-__all__ = ["ElasticError", "Trainer", "TrainingConfig", "__version__"]
+__all__ = ["ElasticCallback", "ElasticError", "Trainer", "TrainingConfig", "__version__"]
 
 _LAZY = {
+    "ElasticCallback": "hvd_elastic_keras.training.callback",
     "ElasticError": "hvd_elastic_keras.errors",
     "Trainer": "hvd_elastic_keras.training.trainer",
     "TrainingConfig": "hvd_elastic_keras.config",
 }
 
 
+_NEED_KERAS = ("ElasticCallback", "Trainer")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _NEED_KERAS:
+        importlib.import_module("hvd_elastic_keras.training.keras_release").check_in_script()
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

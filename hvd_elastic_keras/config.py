@@ -13,6 +13,8 @@ DEFAULT_GLOBAL_BATCH_SIZE = 128
 DEFAULT_MICRO_BATCHES = 8
 """Micro-batches that a global batch is cut into if the user does not say. A constant, never the
 number of workers: batch-norm statistics and dropout depend on the cut."""
+LEAST_FOR_BATCH_NORM = 16
+"""Statistics over fewer examples are so noisy that a model may train worse than on one machine."""
 JOB_FORMAT_VERSION = 1
 
 
@@ -25,6 +27,40 @@ def default_micro_batch_size(global_batch_size: int) -> int:
     most = min(DEFAULT_MICRO_BATCHES, global_batch_size)
     count = next(c for c in range(most, 0, -1) if global_batch_size % c == 0)
     return global_batch_size // count
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchCut:
+    """How a batch of any size is cut into micro-batches.
+
+    Attributes:
+      micro_batch_size: examples per forward and backward pass; None chooses.
+
+    Raises:
+      ConfigurationError: a size below 1.
+    """
+
+    micro_batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        size = self.micro_batch_size
+        _require_whole_number("micro_batch_size", size, may_be_none=True)
+        _require(size is None or size >= 1, "micro_batch_size", size, ">= 1")
+
+    def of(self, batch_size: int, has_batch_norm: bool) -> int:
+        """Examples per micro-batch: all have that many but the last, which may have fewer.
+
+        >>> [BatchCut().of(size, has_batch_norm=False) for size in (128, 100, 7)]
+        [16, 13, 1]
+        >>> [BatchCut().of(size, has_batch_norm=True) for size in (256, 64, 7)]
+        [32, 16, 7]
+        """
+        if self.micro_batch_size is not None:
+            return min(self.micro_batch_size, batch_size)
+        size = -(-batch_size // DEFAULT_MICRO_BATCHES)
+        if has_batch_norm:
+            size = min(batch_size, max(size, LEAST_FOR_BATCH_NORM))
+        return size
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,6 +28,11 @@ class Console:
         """Writes a line that a worker has printed."""
         self._write(("\n" if self._in_line else "") + f"[{worker_id}] {text}\n")
 
+    def error(self, text: str) -> None:
+        """Writes an error to stderr, as command lines do before they have started anything."""
+        self._write("\n" if self._in_line else "")
+        print(f"error: {text}", file=sys.stderr)
+
     def raw(self, text: str) -> None:
         """Writes text of a progress display as it is."""
         self._write(text)

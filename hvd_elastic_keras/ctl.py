@@ -31,8 +31,9 @@ def define_flags() -> None:
 def status_table(status: protocol.JobStatus) -> str:
     """The status for people."""
     detail = f" ({status.detail})" if status.detail else ""
+    training = f"training {status.training}  " if status.training > 1 else ""
     head = (
-        f"{status.phase}{detail}  round {status.round}  step {status.step}  "
+        f"{status.phase}{detail}  {training}round {status.round}  step {status.step}  "
         f"restarts {status.restarts_used}/{status.max_restarts}\n"
     )
     rows = [("WORKER", "PHASE", "RANK", "HOST", "PID", "SENIORITY", "STEP", "HEARTBEAT")]

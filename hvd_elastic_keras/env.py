@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 MASTER = "HVD_ELASTIC_MASTER"
 TOKEN = "HVD_ELASTIC_TOKEN"
@@ -43,6 +44,11 @@ class WorkerEnvironment:
     iface: str = "lo"
     hostname: str = "localhost"
     gloo_timeout_s: int = 30
+
+    @property
+    def job_path(self) -> Path:
+        """Directory for checkpoints and results."""
+        return Path(self.job_dir)
 
     def to_variables(self) -> dict[str, str]:
         """Environment variables for the process; `worker_environment` reads them back."""

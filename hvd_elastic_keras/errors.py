@@ -23,10 +23,22 @@ class MasterUnreachableError(ElasticError):
     """The master did not answer, or refused this worker."""
 
 
+class CheckpointMissingError(ElasticError):
+    """A result that another worker must have saved is not there."""
+
+
 class CollectiveFailedError(ElasticError):
     """A collective was interrupted, because a peer is gone or the round was closed.
 
     The worker's state is that of its last finished step; it can enter the next round.
+    """
+
+
+class TrainingOverError(ElasticError):
+    """The job has finished this training without this worker, which came too late for it.
+
+    Its result is in the job directory. The script goes on to its next part, as those of the other
+    workers have done.
     """
 
 

@@ -19,6 +19,15 @@ HISTORY = "history.json"
 CHECKPOINTS = "checkpoints"
 
 
+def training_dir(job_dir: Path, number: int) -> Path:
+    """Where the results of a job's training number `number` (from 1) go.
+
+    >>> str(training_dir(Path("job"), 1)), str(training_dir(Path("job"), 2))
+    ('job', 'job/training-2')
+    """
+    return job_dir if number <= 1 else job_dir / f"training-{number}"
+
+
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Lets `write` fill a file beside `path`, then puts it in place with one rename.
 
@@ -33,13 +42,17 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes a JSON file atomically; NumPy numbers, as found in logs, as plain ones."""
-    text = json.dumps(content, indent=2, default=float) + "\n"
+    """Writes a JSON file atomically; NumPy's numbers and arrays become plain ones."""
+    text = json.dumps(content, indent=2, default=_plain) + "\n"
 
     def write(temporary: Path) -> None:
         temporary.write_text(text)
 
     write_atomically(path, write)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else float(value)
 
 
 def write_endpoint(job_dir: Path, address: str, token: str) -> None:

@@ -23,6 +23,7 @@ from hvd_elastic_keras.master.controller import Controller, JobResult
 
 LOOPBACK = "127.0.0.1"
 EXIT_FAILED = 1
+EXIT_CONFIGURATION = 2
 EXIT_SIGNAL_BASE = 128
 SHOWN_LOG_LINES = 20
 CONNECT_TIMEOUT_S = 2.0
@@ -191,8 +192,13 @@ def _stop_on_signals(controller: Controller) -> list[int]:
 
 def _conclude(console: Console, request: JobRequest, result: JobResult, signals: list[int]) -> int:
     job_dir = _shown(request.job_dir)
+    if result.refused:
+        console.error(result.reason)
+        return EXIT_FAILED if result.training > 1 or result.step else EXIT_CONFIGURATION
+    several = result.training > 1
     if result.stopped:
-        console.line(f"stopped at step {result.step}: {result.reason}")
+        where = f" of training {result.training}" if several else ""
+        console.line(f"stopped at step {result.step}{where}: {result.reason}")
         console.line(f"to go on, start it again with --job_dir={job_dir}")
         return EXIT_SIGNAL_BASE + signals[0] if signals else EXIT_FAILED
     if not result.succeeded:
@@ -204,7 +210,9 @@ def _conclude(console: Console, request: JobRequest, result: JobResult, signals:
         console.line(f"the job failed: {result.reason}")
         console.line(f"logs: {job_dir}/{files.LOGS}")
         return EXIT_FAILED
-    console.line(f"finished after {counted(result.step, 'step')}; results: {job_dir}")
+    steps = counted(result.step, "step")
+    length = f"{result.training} trainings, the last of {steps}" if several else steps
+    console.line(f"finished after {length}; results: {job_dir}")
     return 0
 
 

@@ -3,6 +3,9 @@
 Workers tell the master what happened with one of the `WorkerEvent` types (`POST /v1/events`),
 ask for a place in the next round with `EnterRequest` (`POST /v1/enter`, answered when the round
 is complete) and learn of changes with `WorkerUpdate` (`GET /v1/updates`, a long poll).
+
+A script may train several times in one job. Each process counts its trainings from 1; since all
+run the same script, training N of one is training N of all.
 """
 
 from __future__ import annotations
@@ -27,12 +30,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Joined(Message, frozen=True, kw_only=True, tag="joined"):
-    """A worker is warm (imported, traced) and wants a place in a round."""
+    """A worker is warm (imported, traced) for a training and wants a place in a round of it."""
 
     worker_id: str
+    training: int
     pid: int
     num_micro_batches: int
-    """Micro-batches in a global batch: no more workers than this can be of use."""
+    """Micro-batches in a global batch: no more workers than this can be of use. 0 is no limit."""
     warm_up_s: float
 
 
@@ -40,6 +44,7 @@ class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
     """Sent twice a second; `phase` is for people (`ctl status`)."""
 
     worker_id: str
+    training: int
     round: int
     step: int
     progress: int
@@ -62,10 +67,18 @@ class Leaving(Message, frozen=True, kw_only=True, tag="leaving"):
 
 
 class Done(Message, frozen=True, kw_only=True, tag="done"):
-    """The worker has finished the whole training with everyone of its round."""
+    """The worker has finished a training with everyone of its round; its script goes on."""
 
     worker_id: str
+    training: int
     step: int
+
+
+class Refused(Message, frozen=True, kw_only=True, tag="refused"):
+    """The worker ends because something is configured wrongly: to start it again is no use."""
+
+    worker_id: str
+    message: str
 
 
 class Console(Message, frozen=True, kw_only=True, tag="console"):
@@ -83,21 +96,24 @@ class Record(Message, frozen=True, kw_only=True, tag="record"):
     """An entry of rank 0 for `events.jsonl` (for example `epoch_end`)."""
 
     worker_id: str
+    training: int
     event: str
     fields: dict[str, Any]
 
 
-WorkerEvent = Joined | Heartbeat | Running | Leaving | Done | Console | Record
+WorkerEvent = Joined | Heartbeat | Running | Leaving | Done | Refused | Console | Record
 
 
 class EnterRequest(Message, frozen=True, kw_only=True):
     """Asks for a place in the round after `from_round`, at a committed state.
 
     `progress` counts the atomic steps (training and evaluation) behind the worker's state and
-    orders states by age; `step` is the number of optimizer steps among them.
+    orders states by age; `step` is the number of optimizer steps among them. Both start from 0 in
+    every training.
     """
 
     worker_id: str
+    training: int
     from_round: int
     has_state: bool
     progress: int
@@ -143,13 +159,15 @@ ALONE = Assignment(
 
 
 class EnterReply(Message, frozen=True, kw_only=True):
-    """Exactly one of: an assignment, an order to leave, or neither (ask again)."""
+    """At most one of: an assignment, an order to leave, "it is over". None of them: ask again."""
 
     assignment: Assignment | None = None
     leave: str = ""
     """Why the worker is to leave instead; empty if it is not."""
     job_stops: bool = False
     """Whether it leaves because the whole job stops."""
+    training_over: bool = False
+    """Whether the job has finished the training of the request: the script is to go on."""
 
 
 class WorkerUpdate(Message, frozen=True, kw_only=True):
@@ -175,6 +193,8 @@ class WorkerStatus(Message, frozen=True, kw_only=True):
     host: str
     pid: int | None
     seniority: int | None
+    training: int
+    """The training it has last begun; 0 before the first."""
     step: int
     heartbeat_age_s: float | None
 
@@ -184,6 +204,7 @@ class JobStatus(Message, frozen=True, kw_only=True):
 
     phase: str
     detail: str
+    training: int
     round: int
     step: int
     target_workers: int

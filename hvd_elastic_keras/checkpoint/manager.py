@@ -25,7 +25,7 @@ class Origin:
     global_batch_size: int
     micro_batch_size: int
     seed: int
-    num_examples: int
+    num_examples: int | None
 
     @classmethod
     def of(cls, config: TrainingConfig, num_examples: int) -> Origin:

@@ -13,6 +13,8 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
+from hvd_elastic_keras.training.batch_plan import Share
+
 
 @dataclasses.dataclass(frozen=True)
 class Partition:
@@ -29,8 +31,8 @@ class Partition:
 
     @property
     def num_micro_batches(self) -> int:
-        """Micro-batches of a full step."""
-        return self.global_batch_size // self.micro_batch_size
+        """Micro-batches of a full step; the last one may be smaller."""
+        return -(-self.global_batch_size // self.micro_batch_size)
 
     def examples_of_step(self, step: int) -> int:
         """Number of examples in the global batch of `step`."""
@@ -77,3 +79,29 @@ class Slice:
     offsets: npt.NDArray[np.int32]
     first_micro_batch: int
     num_examples_of_step: int
+
+
+def slice_of_batch(
+    num_examples: int, micro_batch_size: int, share: Share, num_micro_batches: int
+) -> Slice:
+    """One worker's part of a batch of any size, positions counted from its front.
+
+    A batch of other than the usual size has more or fewer micro-batches; they are divided in the
+    proportions of the usual ones.
+
+    Args:
+      num_examples: examples in this batch.
+      share: this worker's part of the micro-batches of a usual batch.
+      num_micro_batches: micro-batches of a usual batch.
+    """
+    count = -(-num_examples // micro_batch_size)
+    first = share.first * count // num_micro_batches
+    last = share.last * count // num_micro_batches
+    bounds = np.minimum(np.arange(first, last + 1) * micro_batch_size, num_examples)
+    return Slice(
+        start=int(bounds[0]),
+        stop=int(bounds[-1]),
+        offsets=(bounds - bounds[0]).astype(np.int32),
+        first_micro_batch=first,
+        num_examples_of_step=num_examples,
+    )

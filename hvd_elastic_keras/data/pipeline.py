@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
-from hvd_elastic_keras.data.partition import Partition, Slice
-from hvd_elastic_keras.data.source import Source, Structure
+from hvd_elastic_keras.data import structure
+from hvd_elastic_keras.data.partition import Partition, Slice, slice_of_batch
+from hvd_elastic_keras.data.passes import Passes
+from hvd_elastic_keras.data.reader import BatchReader, BatchSource
+from hvd_elastic_keras.data.source import Source
+from hvd_elastic_keras.data.structure import Structure
 from hvd_elastic_keras.training.batch_plan import Share
 
 
@@ -18,21 +23,246 @@ class LocalBatch:
     part: Slice
 
 
+class Input(Protocol):
+    """What the training loop reads: the steps of an epoch, cut into micro-batches."""
+
+    @property
+    def batch_spec(self) -> Structure:
+        """Specs of a batch of any size; None where batches have nothing."""
+
+    @property
+    def global_batch_size(self) -> int:
+        """Examples of a full global batch."""
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Examples of a full micro-batch."""
+
+    @property
+    def num_examples(self) -> int | None:
+        """Examples of a pass; None if only reading to the end would tell."""
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro-batches of a full global batch: the most workers that have something to do."""
+
+    @property
+    def batches_per_pass(self) -> int | None:
+        """Global batches in one pass over the data; None as long as nobody knows."""
+
+    def know_batches_per_pass(self, count: int | None) -> None:
+        """Learns from another worker what reading to the end would tell."""
+
+    def steps(self, epoch: int) -> int | None:
+        """Steps of an epoch; None if only reading to the end tells."""
+
+    def batches(self, epoch: int, share: Share, first_step: int) -> Iterator[LocalBatch]:
+        """This worker's batches of an epoch from `first_step` on, to its end."""
+
+    def first_batch(self) -> Structure:
+        """The first global batch of the training."""
+
+
 class Pipeline:
-    """Cuts a source into the steps of an epoch; the same for every worker."""
+    """Cuts a source of single examples into the steps of an epoch; the same for every worker."""
 
     def __init__(self, source: Source, global_batch_size: int, micro_batch_size: int) -> None:
         self.source = source
         self.partition = Partition(source.num_examples, global_batch_size, micro_batch_size)
 
     @property
+    def batch_spec(self) -> Structure:
+        """See `Input`."""
+        return self.source.batch_spec
+
+    @property
+    def global_batch_size(self) -> int:
+        """See `Input`."""
+        return self.partition.global_batch_size
+
+    @property
+    def micro_batch_size(self) -> int:
+        """See `Input`."""
+        return self.partition.micro_batch_size
+
+    @property
+    def num_examples(self) -> int | None:
+        """See `Input`."""
+        return self.partition.num_examples
+
+    @property
+    def num_micro_batches(self) -> int:
+        """See `Input`."""
+        return self.partition.num_micro_batches
+
+    @property
+    def batches_per_pass(self) -> int | None:
+        """See `Input`."""
+        return self.steps_per_epoch
+
+    @property
     def steps_per_epoch(self) -> int:
         """Steps of an epoch, the smaller last one included."""
         return self.partition.steps_per_epoch
 
+    def know_batches_per_pass(self, count: int | None) -> None:
+        """It is known already."""
+
+    def steps(self, epoch: int) -> int | None:
+        """See `Input`."""
+        return self.steps_per_epoch
+
     def batches(self, epoch: int, share: Share, first_step: int) -> Iterator[LocalBatch]:
-        """This worker's batches of an epoch from `first_step` on."""
+        """See `Input`."""
         batches = self.source.batches(epoch, self.partition, share, first_step)
         for step in range(first_step, self.steps_per_epoch):
             part = self.partition.slice_of(step, share.first, share.last)
             yield LocalBatch(next(batches), part)
+
+    def first_batch(self) -> Structure:
+        """See `Input`."""
+        return next(self.batches(0, Share(0, self.num_micro_batches), 0)).data
+
+
+class BatchPipeline:
+    """Reads whole global batches, of any size, and uses this worker's part of each.
+
+    Args:
+      source: the user's batches.
+      micro_batch_size: examples per forward and backward pass; from the size of the first batch.
+    """
+
+    def __init__(self, source: BatchSource, micro_batch_size: Callable[[int], int]) -> None:
+        self._source = source
+        self._reader = BatchReader(source)
+        size = structure.num_examples(self.first_batch())
+        self._micro_batch_size = micro_batch_size(size)
+        self._global_batch_size = size
+        self._counted: int | None = None
+
+    @property
+    def batch_spec(self) -> Structure:
+        """See `Input`."""
+        return self._source.batch_spec
+
+    @property
+    def global_batch_size(self) -> int:
+        """See `Input`."""
+        return self._global_batch_size
+
+    @property
+    def micro_batch_size(self) -> int:
+        """See `Input`."""
+        return self._micro_batch_size
+
+    @property
+    def num_examples(self) -> int | None:
+        """See `Input`."""
+        return None
+
+    @property
+    def num_micro_batches(self) -> int:
+        """See `Input`."""
+        return -(-self._global_batch_size // self._micro_batch_size)
+
+    @property
+    def batches_per_pass(self) -> int | None:
+        """See `Input`."""
+        known = self._source.batches_per_pass
+        return self._counted if known is None else known
+
+    def know_batches_per_pass(self, count: int | None) -> None:
+        """See `Input`."""
+        self._counted = count
+
+    def steps(self, epoch: int) -> int | None:
+        """See `Input`."""
+        return self.batches_per_pass
+
+    def batches(self, epoch: int, share: Share, first_step: int) -> Iterator[LocalBatch]:
+        """See `Input`. An epoch is one pass here."""
+        self._reader.seek(epoch, first_step)
+        step = first_step
+        while (batch := self._reader.batch(epoch, step)) is not None:
+            size = structure.num_examples(batch)
+            part = slice_of_batch(size, self._micro_batch_size, share, self.num_micro_batches)
+            yield LocalBatch(structure.cut(batch, part.start, part.stop), part)
+            step += 1
+        self._counted = step
+
+    def first_batch(self) -> Structure:
+        """See `Input`."""
+        self._reader.seek(0, 0)
+        return self._reader.batch(0, 0)
+
+
+class FitInput:
+    """The input of one `fit`: its epochs laid on the passes over the data.
+
+    Args:
+      inner: reads the passes.
+      passes: how epochs lie on them.
+      index_of: number of an epoch, counted from the first one that reads this input.
+    """
+
+    def __init__(self, inner: Input, passes: Passes, index_of: Callable[[int], int]) -> None:
+        self._inner = inner
+        self._passes = passes
+        self._index_of = index_of
+
+    @property
+    def batch_spec(self) -> Structure:
+        """See `Input`."""
+        return self._inner.batch_spec
+
+    @property
+    def global_batch_size(self) -> int:
+        """See `Input`."""
+        return self._inner.global_batch_size
+
+    @property
+    def micro_batch_size(self) -> int:
+        """See `Input`."""
+        return self._inner.micro_batch_size
+
+    @property
+    def num_examples(self) -> int | None:
+        """See `Input`."""
+        return self._inner.num_examples
+
+    @property
+    def num_micro_batches(self) -> int:
+        """See `Input`."""
+        return self._inner.num_micro_batches
+
+    @property
+    def batches_per_pass(self) -> int | None:
+        """See `Input`."""
+        return self._inner.batches_per_pass
+
+    def know_batches_per_pass(self, count: int | None) -> None:
+        """See `Input`."""
+        self._inner.know_batches_per_pass(count)
+
+    def steps(self, epoch: int) -> int | None:
+        """See `Input`."""
+        return self._passes.stretch(self._index_of(epoch), self.batches_per_pass).steps
+
+    def batches(self, epoch: int, share: Share, first_step: int) -> Iterator[LocalBatch]:
+        """See `Input`."""
+        stretch = self._passes.stretch(self._index_of(epoch), self.batches_per_pass)
+        if stretch.steps is not None and first_step >= stretch.steps:
+            return
+        batches = self._inner.batches(stretch.number, share, stretch.offset + first_step)
+        step = first_step
+        # Not one batch more than asked for: it might take long, or be the end of a generator.
+        while stretch.steps is None or step < stretch.steps:
+            batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+            step += 1
+
+    def first_batch(self) -> Structure:
+        """See `Input`."""
+        return self._inner.first_batch()

@@ -11,11 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_elastic_keras.data.partition import Partition
+from hvd_elastic_keras.data.structure import Layout, Structure, batched
 from hvd_elastic_keras.errors import DataError
 from hvd_elastic_keras.training.batch_plan import Share
 
-Structure = Any
-"""Nested tuples, lists and dicts of tensors, as in `tf.data`."""
 DatasetFactory = Callable[[int], tf.data.Dataset]
 """Gives the dataset of an epoch: single examples, in the same order whoever asks."""
 DataLike = Any
@@ -26,8 +25,8 @@ PREFETCH = 2
 class Source(Protocol):
     """Examples with a fixed order in each epoch."""
 
-    element_spec: Structure
-    """`tf.TensorSpec`s of one example (no batch dimension)."""
+    batch_spec: Structure
+    """Specs of a batch of any size; None where batches have nothing."""
     num_examples: int
 
     def batches(
@@ -64,7 +63,9 @@ class ArraySource:
         if isinstance(arrays, list):
             arrays = tuple(arrays)
         self._arrays = tf.nest.map_structure(_to_tensor, arrays)
-        lengths = collections.Counter(_length(a, name) for a in tf.nest.flatten(self._arrays))
+        lengths = collections.Counter(
+            _length(a, name) for a in tf.nest.flatten(self._arrays) if a is not None
+        )
         if len(lengths) != 1:
             raise DataError(
                 f"The arrays of {name} have different lengths: {sorted(lengths)}. "
@@ -73,9 +74,7 @@ class ArraySource:
         (self.num_examples,) = lengths
         if self.num_examples == 0:
             raise DataError(f"The arrays of {name} are empty. Give at least one example.")
-        self.element_spec = tf.nest.map_structure(
-            lambda a: tf.TensorSpec(a.shape[1:], a.dtype), self._arrays
-        )
+        self.batch_spec = tf.nest.map_structure(batched, self._arrays)
         self._seed = seed
         self._shuffle = shuffle
 
@@ -85,7 +84,10 @@ class ArraySource:
         """See `Source.batches`."""
         global_size, micro_size = partition.global_batch_size, partition.micro_batch_size
 
-        def load(step: tf.Tensor) -> Structure:
+        layout = Layout(self.batch_spec)
+        arrays = layout.flatten(self._arrays)
+
+        def load(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
             offset = step * global_size
             limit = tf.minimum(offset + global_size, self.num_examples)
             positions = tf.range(
@@ -93,7 +95,7 @@ class ArraySource:
                 tf.minimum(offset + share.last * micro_size, limit),
             )
             order = self._order(positions, epoch)
-            return tf.nest.map_structure(lambda a: tf.gather(a, order), self._arrays)
+            return tuple(tf.gather(a, order) for a in arrays)
 
         dataset = tf.data.Dataset.range(first_step, partition.steps_per_epoch)
         dataset = dataset.map(load, num_parallel_calls=1, deterministic=True).prefetch(PREFETCH)
@@ -101,7 +103,7 @@ class ArraySource:
         # Nothing is left to tune here, and an iterator waits for its tuning thread when it is
         # deleted: up to 2 s were measured, at the end of an epoch or of a round.
         options.autotune.enabled = False
-        return iter(dataset.with_options(options))
+        return (layout.pack(list(tensors)) for tensors in dataset.with_options(options))
 
     def _order(self, positions: tf.Tensor, epoch: int) -> tf.Tensor:
         if not self._shuffle:
@@ -129,11 +131,15 @@ class DatasetSource:
                 f"{name} gave {type(dataset).__name__}, expected arrays such as (x, y), "
                 "or a tf.data.Dataset of single examples."
             )
-        self.element_spec = dataset.element_spec
-        for spec in tf.nest.flatten(self.element_spec):
+        element_spec = dataset.element_spec
+        self.batch_spec = tf.nest.map_structure(
+            lambda s: tf.TensorSpec([None, *s.shape], s.dtype) if s.shape.rank is not None else s,
+            element_spec,
+        )
+        for spec in tf.nest.flatten(element_spec):
             if spec.shape.rank is None:
                 raise DataError(
-                    f"The dataset of {name} has elements of unknown shape: {self.element_spec}. "
+                    f"The dataset of {name} has elements of unknown shape: {element_spec}. "
                     "Say it with tf.ensure_shape in a map, for example "
                     "map(lambda x, y: (tf.ensure_shape(x, (28, 28, 1)), y))."
                 )
@@ -194,7 +200,9 @@ def _drop_in_background(reader: _Reader | None) -> None:
         threading.Thread(target=reader.close, name="elastic-drop-iterator", daemon=True).start()
 
 
-def _to_tensor(array: Any) -> tf.Tensor:
+def _to_tensor(array: Any) -> tf.Tensor | None:
+    if array is None or isinstance(array, tf.RaggedTensor):
+        return array
     with tf.device("CPU:0"):
         if isinstance(array, np.ndarray) and array.dtype == np.float64:
             # Keras computes in float32; twice the memory would buy nothing.

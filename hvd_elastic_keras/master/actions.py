@@ -120,6 +120,8 @@ class EndJob:
 
     succeeded: bool
     reason: str
+    refused: bool = False
+    """Whether it ends because a worker found something to be configured wrongly."""
 
 
 Action = Launch | Kill | Reply | CloseRendezvous | Emit | Say | EndJob

@@ -22,7 +22,7 @@ def plan_change(config: JobConfig, state: State, request: protocol.ChangeRequest
     """What a request leads to, or the reason why it is refused."""
     staying = [w for w in state.workers.values() if not w.leaving]
     if state.stop or state.finishing:
-        return "The job is ending; nothing was changed."
+        return _why_not_now(state)
     if request.add:
         return _plan_add(config, staying, request.add)
     if request.remove_worker_id:
@@ -44,6 +44,15 @@ def plan_change(config: JobConfig, state: State, request: protocol.ChangeRequest
     names = ", ".join(w.worker_id for w in leavers)
     events = tuple(act.RemoveWorker(w.worker_id) for w in leavers)
     return Change(events, f"{names} will leave after the current step")
+
+
+def _why_not_now(state: State) -> str:
+    if state.stop:
+        return "The job is ending; nothing was changed."
+    return (
+        f"Training {state.training} is finished; nothing was changed. If the script trains again, "
+        "try again then."
+    )
 
 
 def _plan_add(config: JobConfig, staying: list[Worker], count: int) -> Change | str:

@@ -38,6 +38,10 @@ class JobResult:
     step: int
     last_failed_worker: str
     """Whose log tells most about a failure; empty if no worker has failed."""
+    training: int = 1
+    """The last training; `step` counts in it."""
+    refused: bool = False
+    """Whether `reason` is what a worker found to be configured wrongly."""
 
 
 class Controller:
@@ -59,8 +63,8 @@ class Controller:
         self._launcher: Launcher | None = None
         self._stop_requested = False
         self._at_once = False
-        self._failed_afterwards = ""
-        self._recorded_step = 0
+        self._recorded = (0, 0)
+        """The newest step that rank 0 has recorded, as (training, step)."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: asyncio.Future[act.EndJob] = asyncio.get_running_loop().create_future()
 
@@ -83,11 +87,7 @@ class Controller:
         try:
             self.dispatch(act.AddWorkers(self._config.num_workers))
             end = await self._end
-            # A script may have much to do with the trained model; Ctrl-C still ends it.
-            patience_s = float("inf") if end.succeeded else self._config.stop_grace_s
-            await self._clear_away(launcher, patience_s)
-            if end.succeeded and self._failed_afterwards:
-                end = act.EndJob(succeeded=False, reason=self._failed_afterwards)
+            await self._clear_away(launcher)
             return self._finish(end)
         finally:
             ticker.cancel()
@@ -115,11 +115,24 @@ class Controller:
             self._end.set_result(act.EndJob(succeeded=False, reason=reason))
 
     def _finish(self, end: act.EndJob) -> JobResult:
-        step = max(self._state.newest_step, self._recorded_step)
+        training = self._state.training
+        recorded_training, recorded_step = self._recorded
+        step = max(self._state.newest_step, recorded_step if recorded_training == training else 0)
         stopped = self._stop_requested and end.reason != "finished"
         status = "stopped" if stopped else "finished" if end.succeeded else "failed"
-        self._events.write("job_finished", {"status": status, "reason": end.reason, "step": step})
-        return JobResult(end.succeeded, stopped, end.reason, step, self._state.last_failed_worker)
+        self._events.write(
+            "job_finished",
+            {"status": status, "reason": end.reason, "training": training, "step": step},
+        )
+        return JobResult(
+            end.succeeded,
+            stopped,
+            end.reason,
+            step,
+            self._state.last_failed_worker,
+            training,
+            end.refused,
+        )
 
     # --- events and actions --------------------------------------------------------------
 
@@ -175,8 +188,6 @@ class Controller:
         self.dispatch(act.Started(action.worker_id, process.host, process.pid))
 
     def _on_exit(self, event: act.Exited) -> None:
-        if self._end.done() and event.by_itself and not self._stop_requested:
-            self._failed_afterwards = f"{event.worker_id} {event.cause} after the training"
         self._replies.pop(event.worker_id, None)
         waiting = self._waiting.pop(event.worker_id, None)
         if waiting and not waiting.done():
@@ -201,14 +212,13 @@ class Controller:
         if not ticker.cancelled() and ticker.exception() and not self._end.done():
             self._end.set_exception(ticker.exception() or RuntimeError())
 
-    async def _clear_away(self, launcher: Launcher, patience_s: float) -> None:
+    async def _clear_away(self, launcher: Launcher) -> None:
         """Waits for the workers to leave, and ends those that do not.
 
-        Workers that have finished leave by themselves; those that are still starting know
-        nothing of the job's end and are told by a signal.
+        Those that are still starting know nothing of the job's end and are told by a signal.
         """
         await self._notify()
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + self._config.stop_grace_s
         for worker_id in launcher.running():
             worker = self._state.workers.get(worker_id)
             if worker is None or worker.ready_at is None:
@@ -233,12 +243,16 @@ class Controller:
             self._console.raw(event.text)
         elif isinstance(event, protocol.Record):
             self._events.write(event.event, event.fields)
-            # Exact, while heartbeats lag behind by some steps.
-            self._recorded_step = int(event.fields.get("step", self._recorded_step))
+            if "step" in event.fields and event.training >= self._recorded[0]:
+                # Exact, while heartbeats lag behind by some steps.
+                self._recorded = (event.training, int(event.fields["step"]))
             if event.event == protocol.CHECKPOINT_LOADED:
                 step = event.fields.get("step", 0)
                 self._console.line(f"going on from the checkpoint of step {step}")
         else:
+            if isinstance(event, protocol.Joined):
+                # An answer that is still here was for an earlier training.
+                self._replies.pop(event.worker_id, None)
             self.dispatch(event)
 
     async def enter(self, request: protocol.EnterRequest) -> protocol.EnterReply:

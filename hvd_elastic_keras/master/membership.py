@@ -4,6 +4,8 @@ No clock, socket or process is touched here. The rules are those of "Life of a r
 the design: a round *forms* (called workers come to the entrance and report their step), gets its
 members *assigned*, and *runs* until it is *pending* (a planned change: all stop after the same
 step) or *broken* (a member is gone: its collectives cannot complete).
+
+A job may train several times, see `trainings`. Rounds are formed for the current training only.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from hvd_elastic_keras import protocol
 from hvd_elastic_keras.config import JobConfig
 from hvd_elastic_keras.master import actions as act
 from hvd_elastic_keras.master.restart_policy import GiveUp, Restart, after_failure
-from hvd_elastic_keras.master.rounds import RoundTransition
 from hvd_elastic_keras.master.state import State, Worker, WorkerPhase
+from hvd_elastic_keras.master.trainings import TrainingTransition
 
 ENDED_EARLY = "ended with exit code 0"
 
@@ -35,7 +37,7 @@ def decide(
     return machine.result()
 
 
-class _Machine(RoundTransition):
+class _Machine(TrainingTransition):
     """What each event changes, and what follows from it."""
 
     def handle(self, event: act.Event) -> None:
@@ -50,16 +52,25 @@ class _Machine(RoundTransition):
 
     def on_joined(self, event: protocol.Joined) -> None:
         worker = self.workers.get(event.worker_id)
-        if worker is None or worker.phase is not WorkerPhase.STARTING:
+        if worker is None or event.training <= worker.training:
             return  # unknown, or sent twice
         self.set_worker(
             event.worker_id,
             phase=WorkerPhase.READY,
+            training=event.training,
+            entry=worker.entry if worker.phase is WorkerPhase.STARTING else None,
+            step=0,
             pid=event.pid,
             ready_at=self.now,
             last_heartbeat=self.now,
         )
-        self.set(num_micro_batches=event.num_micro_batches, start_failures=0)
+        self.set(start_failures=0)
+        if event.training > self.state.training:
+            self.begin_training(event.training)
+        self._emit_ready(worker, event)
+        if event.training < self.state.training:
+            return
+        self.set(num_micro_batches=event.num_micro_batches)
         if self.capacity < self.config.min_workers:
             self.end(
                 False,
@@ -67,21 +78,31 @@ class _Machine(RoundTransition):
                 f"{event.num_micro_batches} micro-batches and max_workers is "
                 f"{self.config.max_workers}. Use a smaller --min_workers or micro_batch_size.",
             )
-            return
+
+    def _emit_ready(self, before: Worker, event: protocol.Joined) -> None:
+        is_new = before.phase is WorkerPhase.STARTING
+        start_up = {"start_up_s": round(self.now - before.launched_at, 3)} if is_new else {}
         self.emit(
             "worker_ready",
             worker_id=event.worker_id,
             pid=event.pid,
-            start_up_s=round(self.now - self.workers[event.worker_id].launched_at, 3),
+            training=event.training,
+            **start_up,
             warm_up_s=round(event.warm_up_s, 3),
         )
 
     def on_heartbeat(self, event: protocol.Heartbeat) -> None:
-        if event.worker_id in self.workers:
-            self.set_worker(
-                event.worker_id, last_heartbeat=self.now, step=event.step, activity=event.phase
-            )
-            self.set(newest_step=max(self.state.newest_step, event.step))
+        worker = self.workers.get(event.worker_id)
+        if worker is None:
+            return
+        self.set_worker(event.worker_id, last_heartbeat=self.now, activity=event.phase)
+        if event.training == worker.training:
+            self.set_worker(event.worker_id, step=event.step)
+            self._note_step(event.training, event.step)
+
+    def _note_step(self, training: int, step: int) -> None:
+        if training == self.state.training:
+            self.set(newest_step=max(self.state.newest_step, step))
 
     def on_enter_request(self, event: protocol.EnterRequest) -> None:
         worker = self.workers.get(event.worker_id)
@@ -91,6 +112,9 @@ class _Machine(RoundTransition):
         if self.state.stop or worker.leaving:
             self.dismiss(event.worker_id, worker.leaving or self.state.stop)
             return
+        if self.is_over_for(worker, event):
+            self.send_on(event)
+            return
         forming = self.state.forming
         if forming and event.worker_id in forming.members and event.from_round < forming.number:
             # The answer with its place was lost on the way.
@@ -98,7 +122,7 @@ class _Machine(RoundTransition):
             self.actions.append(act.Reply(event.worker_id, reply))
             return
         self.set_worker(event.worker_id, entry=event, step=event.step, last_heartbeat=self.now)
-        self.set(newest_step=max(self.state.newest_step, event.step))
+        self._note_step(event.training, event.step)
         self._note_entry(event)
 
     def _note_entry(self, event: protocol.EnterRequest) -> None:
@@ -147,12 +171,10 @@ class _Machine(RoundTransition):
         for _ in range(event.count):
             self.launch(0.0)
 
-    def on_done(self, event: protocol.Done) -> None:
-        if event.worker_id in self.workers:
-            self.set_worker(event.worker_id, phase=WorkerPhase.DONE, step=event.step)
-            self.set(finishing=True, newest_step=max(self.state.newest_step, event.step))
-            if self.state.forming and not self.state.forming.members:
-                self.uncall(event.worker_id)
+    def on_refused(self, event: protocol.Refused) -> None:
+        if event.worker_id in self.workers and not self.state.stop:
+            self.emit("worker_refused", worker_id=event.worker_id, message=event.message)
+            self.end(False, event.message, refused=True)
 
     def on_stop_job(self, event: act.StopJob) -> None:
         self.set(stop=event.reason)
@@ -167,6 +189,8 @@ class _Machine(RoundTransition):
 
     def on_tick(self, event: act.Tick) -> None:
         for worker in list(self.workers.values()):
+            if worker.phase is WorkerPhase.DONE:
+                continue  # in the user's own code, which may not let its threads run
             silent_s = self.now - (worker.last_heartbeat or self.now)
             if silent_s > self.config.heartbeat_timeout_s:
                 self.evict(worker.worker_id, f"no heartbeat for {silent_s:.0f} s")
@@ -195,14 +219,10 @@ class _Machine(RoundTransition):
         worker = self.workers.pop(event.worker_id, None)
         if worker is None:
             return
-        over = (
-            self.state.ended
-            or self.state.stop
-            or worker.phase is WorkerPhase.DONE
-            or worker.leaving
-        )
-        failed = not over
-        cause = _exit_cause(worker, event, expected=bool(over))
+        is_done = worker.phase is WorkerPhase.DONE
+        over = bool(self.state.ended or self.state.stop or worker.leaving)
+        failed = not over and (event.failed or not is_done)
+        cause = _exit_cause(worker, event, expected=over or is_done)
         self.emit(
             "worker_exited",
             worker_id=event.worker_id,
@@ -213,16 +233,15 @@ class _Machine(RoundTransition):
         )
         if self.state.ended:
             return
-        self._forget_member(worker, cause, planned=bool(over) and not event.failed)
-        if failed:
+        if event.failed:
+            self.free_old_rounds()
+        self._forget_member(worker, cause, planned=over and not event.failed)
+        if is_done and worker.training == self.state.training:
+            self.note_exit_afterwards(worker, cause, failed, event)
+        elif failed:
             self._replace(worker, cause, event.by_itself)
-
-    def launch(self, delay_s: float) -> None:
-        number = self.state.next_worker_number
-        worker_id = f"w{number}"
-        self.workers[worker_id] = Worker(worker_id, launched_at=self.now + delay_s)
-        self.set(next_worker_number=number + 1)
-        self.actions.append(act.Launch(worker_id, delay_s))
+        elif is_done:
+            self.lower_target(worker)
 
     def evict(self, worker_id: str, reason: str) -> None:
         self.actions.append(act.Kill(worker_id))
@@ -239,7 +258,7 @@ class _Machine(RoundTransition):
         running, forming = self.state.running, self.state.forming
         if forming and worker_id in forming.called and not forming.members:
             self.uncall(worker_id)
-        elif running and worker_id in running.members:
+        elif running and worker_id in running.members and worker.phase is not WorkerPhase.DONE:
             self.open_round(f"{worker_id} leaves ({reason})")
         if worker.phase is WorkerPhase.STARTING:
             self.actions.append(act.Kill(worker_id))
@@ -262,6 +281,9 @@ class _Machine(RoundTransition):
                 self.open_round(reason)
 
     def _replace(self, worker: Worker, cause: str, by_itself: bool) -> None:
+        if self.state.finishing:
+            self.note_lost(worker, cause)
+            return
         starting = worker.phase is WorkerPhase.STARTING
         advanced = self.state.newest_step > self.state.own_errors_step
         self.set(
@@ -274,13 +296,14 @@ class _Machine(RoundTransition):
             last_failed_worker=worker.worker_id,
         )
         staying = [w for w in self.workers.values() if not w.leaving]
-        if len(staying) >= self.state.target_workers or self.state.finishing:
+        if len(staying) >= self.state.target_workers:
             return
         if starting and cause.startswith(ENDED_EARLY):
             self.end(
                 False,
                 f"{worker.worker_id} ended without having trained. A script must call "
-                "Trainer(...).fit(); a model module is started with --model=FILE.",
+                "model.fit(callbacks=[ElasticCallback()]), elastic.run or Trainer(...).fit(); a "
+                "model module is started with --model=FILE.",
             )
             return
         decision = after_failure(self.config, self.state)
@@ -300,8 +323,7 @@ class _Machine(RoundTransition):
     def settle(self) -> None:
         if self.state.ended:
             return
-        if self.state.finishing:
-            self.settle_end()
+        self.settle_training()
         if not self.state.stop:
             self.settle_rounds()
         self.settle_end()

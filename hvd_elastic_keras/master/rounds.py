@@ -9,7 +9,7 @@ from hvd_elastic_keras import protocol
 from hvd_elastic_keras.master import actions as act
 from hvd_elastic_keras.master.placement import assignments, rank_order
 from hvd_elastic_keras.master.state import Forming, Round, WorkerPhase
-from hvd_elastic_keras.master.transition import NOT_YET_THERE, Transition
+from hvd_elastic_keras.master.transition import Transition
 
 
 class RoundTransition(Transition):
@@ -164,6 +164,7 @@ class RoundTransition(Transition):
         self.emit(
             "round_running",
             round=forming.number,
+            training=self.state.training,
             world_size=len(forming.members),
             members=list(forming.members),
             reason="; ".join(forming.reasons),
@@ -171,12 +172,18 @@ class RoundTransition(Transition):
             stall_s=stall_s,
             steps_lost=lost,
         )
-        self.say(_round_line(forming, lost, stall_s))
+        self.say(_round_line(forming, self.state.training, lost, stall_s))
 
     def _open_for_leavers(self) -> None:
         running = self.state.running
         if running and running.number > self.state.pending_through:
-            leavers = [m for m in running.members if m in self.workers and self.workers[m].leaving]
+            leavers = [
+                m
+                for m in running.members
+                if m in self.workers
+                and self.workers[m].leaving
+                and self.workers[m].phase is not WorkerPhase.DONE
+            ]
             if leavers:
                 self.open_round(f"{', '.join(leavers)} leaves ({self.workers[leavers[0]].leaving})")
 
@@ -197,18 +204,37 @@ class RoundTransition(Transition):
             self._call_newcomers(self.state.forming)
             self._assign_if_complete()
 
+    def _tell_of_spares(self) -> None:
+        running = self.state.running
+        if not running or self.state.finishing or len(self.staying_members) < self.capacity:
+            return
+        new = [w for w in self.waiting if not self.workers[w].told_spare]
+        for worker_id in new:
+            self.set_worker(worker_id, told_spare=True)
+        if new:
+            verb = "waits as a spare" if len(new) == 1 else "wait as spares"
+            self.say(f"{', '.join(new)} {verb}: {self._why_full()}")
+
+    def _why_full(self) -> str:
+        useful = self.state.num_micro_batches
+        if useful and useful < self.config.max_workers:
+            return (
+                f"a batch is cut into {useful} micro-batch{'' if useful == 1 else 'es'}; a smaller "
+                "micro_batch_size gives work to more workers"
+            )
+        return f"{self.config.max_workers} workers train already (--max_workers)"
+
     def _more_may_come(self, waiting: list[str], num_members: int) -> bool:
         """Whether to wait a little, so that workers that start together share a round."""
-        coming = [w for w in self.workers.values() if not w.entry and w.phase in NOT_YET_THERE]
-        if not coming or num_members + len(waiting) >= self.capacity:
+        if not self.coming or num_members + len(waiting) >= self.capacity:
             return False
         window = self.config.join_window_s if self.state.running else self.config.start_timeout_s
         first = min(self.workers[w].ready_at or self.now for w in waiting)
         return self.now - first < window
 
     def _say_waiting(self, present: int) -> None:
-        coming = any(not w.entry and w.phase in NOT_YET_THERE for w in self.workers.values())
-        at_start = coming and not self.state.last_round
+        coming = self.coming
+        at_start = coming and self.state.last_round == self.state.last_round_before
         if self.state.waiting_since is None and not at_start:
             self.set(waiting_since=self.now)
             text = f"waiting: {present} of at least {self.min_workers} workers are here"
@@ -225,14 +251,17 @@ class RoundTransition(Transition):
             self._assign_if_complete()
         if self.state.forming is None:
             self._open_for_leavers()
+            self._tell_of_spares()
 
 
-def _round_line(forming: Forming, lost: int, stall_s: float) -> str:
+def _round_line(forming: Forming, training: int, lost: int, stall_s: float) -> str:
     size = len(forming.members)
     change = f"{forming.size_before} → {size}" if forming.size_before else f"{size}"
     plural = "" if size == 1 else "s"
     if not forming.size_before and forming.reasons == ("start",):
-        return f"round {forming.number}: {size} worker{plural} ({', '.join(forming.members)}) start"
+        what = f"start training {training}" if training > 1 else "start"
+        members = ", ".join(forming.members)
+        return f"round {forming.number}: {size} worker{plural} ({members}) {what}"
     return (
         f"round {forming.number}: {change} worker{plural} ({', '.join(forming.members)}): "
         f"{_join(forming.reasons)}; stalled {stall_s:.2f} s, "

@@ -19,7 +19,7 @@ class WorkerPhase(str, enum.Enum):
     MEMBER = "member"
     """Has a rank in the running round, or is called to the next one."""
     DONE = "done"
-    """Has finished the training."""
+    """Has finished its training, or has been told that it is over; its script goes on."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,12 +32,16 @@ class Worker:
     host: str = "localhost"
     pid: int | None = None
     seniority: int | None = None
+    training: int = 0
+    """The training it has last begun; 0 before the first."""
     step: int = 0
     activity: str = ""
     last_heartbeat: float | None = None
     ready_at: float | None = None
     entry: protocol.EnterRequest | None = None
     """The request with which it waits at the entrance; None if it does not wait there."""
+    told_spare: bool = False
+    """Whether people have been told that it waits because the world is full."""
     leaving: str = ""
     """Why it leaves after the current step; empty if it stays."""
 
@@ -84,6 +88,10 @@ class State:
 
     target_workers: int
     version: int = 1
+    training: int = 0
+    """The newest training that any worker has begun. Rounds are formed for this one only."""
+    last_round_before: int = 0
+    """The newest round of earlier trainings."""
     workers: Mapping[str, Worker] = dataclasses.field(default_factory=dict)
     next_worker_number: int = 0
     next_seniority: int = 0
@@ -104,8 +112,28 @@ class State:
     last_failed_worker: str = ""
     waiting_since: float | None = None
     finishing: bool = False
+    """Whether a worker has finished the current training."""
+    lost_afterwards: tuple[str, ...] = ()
+    """Workers that were lost since they finished the current training, with the causes."""
+    errors_afterwards: tuple[tuple[int, str, str], ...] = ()
+    """Seniority, worker id and cause of those of them that ended by an error of their own."""
+    script_ended: bool = False
+    """Whether a worker has come to the end of its script since the current training."""
     stop: str = ""
     ended: bool = False
+
+
+def training_is_over(state: State, workers: Mapping[str, Worker]) -> bool:
+    """Whether somebody has finished the current training and nobody still has to.
+
+    Who holds no state of it has nothing to finish: spares, and joiners at the entrance.
+    """
+    return state.finishing and all(
+        worker.phase is not WorkerPhase.MEMBER
+        or (worker.entry is not None and (worker.leaving or not worker.entry.has_state))
+        for worker in workers.values()
+        if worker.training == state.training
+    )
 
 
 def update_for(state: State, worker_id: str) -> protocol.WorkerUpdate:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hvd_elastic_keras import protocol
 from hvd_elastic_keras.config import JobConfig
-from hvd_elastic_keras.master.state import State, Worker, WorkerPhase
+from hvd_elastic_keras.master.state import State, Worker, WorkerPhase, training_is_over
 
 
 def job_status(config: JobConfig, state: State, now: float) -> protocol.JobStatus:
@@ -22,8 +22,9 @@ def job_status(config: JobConfig, state: State, now: float) -> protocol.JobStatu
     return protocol.JobStatus(
         phase=phase,
         detail=detail,
+        training=state.training,
         round=state.running.number if state.running else state.last_round,
-        step=max([state.newest_step, *(w.step for w in state.workers.values())]),
+        step=max([state.newest_step, *_steps(state)]),
         target_workers=state.target_workers,
         min_workers=config.min_workers,
         max_workers=config.max_workers,
@@ -33,9 +34,15 @@ def job_status(config: JobConfig, state: State, now: float) -> protocol.JobStatu
     )
 
 
+def _steps(state: State) -> list[int]:
+    return [w.step for w in state.workers.values() if w.training == state.training]
+
+
 def _phase(state: State) -> tuple[str, str]:
     if state.stop:
         return "stopping", state.stop
+    if training_is_over(state, state.workers):
+        return "done", f"training {state.training} is finished, the script goes on"
     if state.finishing:
         return "finishing", ""
     if state.waiting_since is not None:
@@ -54,6 +61,7 @@ def _row(worker: Worker, rank: int | None, newest: int, now: float) -> protocol.
         host=worker.host,
         pid=worker.pid,
         seniority=worker.seniority,
+        training=worker.training,
         step=worker.step if rank is None else newest,
         heartbeat_age_s=age,
     )

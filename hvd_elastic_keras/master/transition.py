@@ -8,10 +8,7 @@ from typing import Any
 from hvd_elastic_keras import protocol
 from hvd_elastic_keras.config import JobConfig
 from hvd_elastic_keras.master import actions as act
-from hvd_elastic_keras.master.state import State, Worker, WorkerPhase
-
-NOT_YET_THERE = (WorkerPhase.STARTING, WorkerPhase.READY)
-"""Phases of a worker without an entry that may soon come to the entrance."""
+from hvd_elastic_keras.master.state import State, Worker, WorkerPhase, training_is_over
 
 
 class Transition:
@@ -47,6 +44,25 @@ class Transition:
         reply = protocol.EnterReply(leave=reason, job_stops=bool(self.state.stop))
         self.actions.append(act.Reply(worker_id, reply))
 
+    def tell_over(self, worker_id: str) -> None:
+        """Sends a worker on that asked for a place in a training that is finished."""
+        self.actions.append(act.Reply(worker_id, protocol.EnterReply(training_over=True)))
+
+    @property
+    def training_over(self) -> bool:
+        return training_is_over(self.state, self.workers)
+
+    @property
+    def coming(self) -> bool:
+        """Whether more workers may soon come to the entrance of the current training."""
+        return any(self._comes(worker) for worker in self.workers.values() if not worker.entry)
+
+    def _comes(self, worker: Worker) -> bool:
+        if worker.phase is WorkerPhase.DONE:
+            # It is in the part of the script before the current training.
+            return worker.training < self.state.training and not worker.leaving
+        return worker.phase in (WorkerPhase.STARTING, WorkerPhase.READY)
+
     @property
     def capacity(self) -> int:
         useful = self.state.num_micro_batches or self.config.max_workers
@@ -74,20 +90,18 @@ class Transition:
         ready = [
             w
             for w in self.workers.values()
-            if w.phase is WorkerPhase.READY and w.entry and not w.leaving
+            if w.phase is WorkerPhase.READY
+            and w.training == self.state.training
+            and w.entry
+            and not w.leaving
         ]
         return [w.worker_id for w in sorted(ready, key=lambda w: w.number)]
 
     def settle_end(self) -> None:
         if self.state.ended:
             return
-        alive = self.workers.values()
-        if self.state.finishing and all(
-            w.phase in (WorkerPhase.DONE, WorkerPhase.STARTING)
-            or (w.entry and not w.entry.has_state and not w.leaving)
-            for w in alive
-        ):
-            self.end(True, "finished")
+        if self.training_over:
+            self._settle_end_of_script()
         elif not self.workers:
             self._end_without_workers()
         elif self.state.waiting_since is not None and not self.state.stop:
@@ -98,6 +112,29 @@ class Transition:
                     f"fewer than {self.config.min_workers} workers for {waited:.0f} s "
                     "(wait_timeout_s). Lower --min_workers or raise --max_restarts.",
                 )
+
+    def _settle_end_of_script(self) -> None:
+        """Ends the job when all workers have come to the end of the script, or are lost.
+
+        Whoever has trained may yet train again; who is still starting could only repeat the script.
+        """
+        state = self.state
+        if any(w.phase is not WorkerPhase.STARTING for w in self.workers.values()):
+            return
+        if state.errors_afterwards:
+            _, worker_id, cause = min(state.errors_afterwards)
+            self.set(last_failed_worker=worker_id)
+            self.end(False, f"{worker_id} {cause} after the training")
+        elif state.script_ended:
+            self.end(True, "finished")
+        elif not self.workers and state.stop:
+            self.end(True, state.stop)
+        elif not self.workers:
+            self.end(
+                False,
+                "the training is finished, but no worker has come to the end of the script: "
+                f"{', '.join(state.lost_afterwards)}",
+            )
 
     def _end_without_workers(self) -> None:
         if self.state.stop:
@@ -112,14 +149,14 @@ class Transition:
         else:
             self.end(False, "all workers have left before the training was finished.")
 
-    def end(self, succeeded: bool, reason: str) -> None:
+    def end(self, succeeded: bool, reason: str, refused: bool = False) -> None:
         if not self.state.ended:
             self.set(ended=True, stop=self.state.stop or reason)
             for worker in self.workers.values():
                 if worker.entry:
                     self.dismiss(worker.worker_id, reason)
             self.actions.append(act.CloseRendezvous(self.state.last_round))
-            self.actions.append(act.EndJob(succeeded, reason))
+            self.actions.append(act.EndJob(succeeded, reason, refused))
 
 
 def _news(state: State) -> object:

@@ -18,7 +18,8 @@ FUNCTION = "__function__"
 MODULES = {"keras.ops": keras.ops, "numpy": np}
 """Functions of these travel by name: callbacks remember comparisons such as `keras.ops.less`."""
 NAMED = "__named_array__"
-MARKS = (ARRAY, TUPLE, FUNCTION, NAMED)
+SCALAR = "__scalar__"
+MARKS = (ARRAY, TUPLE, FUNCTION, NAMED, SCALAR)
 SMALL_FLOATS = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 """Not NumPy's own: its file format would lose the dtype. All of them fit into float32 exactly."""
 PLAIN = (str, bool, int, float, type(None))
@@ -30,12 +31,10 @@ class NotEncodableError(TypeError):
 
 def to_json(value: Any) -> Any:
     """A value in terms of JSON."""
-    if isinstance(value, np.generic):
-        value = value.item()
+    if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
+        return _array_to_json(value)
     if isinstance(value, PLAIN):
         return value
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        return _array_to_json(value)
     if isinstance(value, tuple):
         return {TUPLE: [to_json(v) for v in value]}
     if isinstance(value, list):
@@ -54,7 +53,7 @@ def from_json(value: Any) -> Any:
     if isinstance(value, list):
         return [from_json(v) for v in value]
     if isinstance(value, dict):
-        if ARRAY in value or NAMED in value:
+        if any(mark in value for mark in (ARRAY, NAMED, SCALAR)):
             return _array_from_json(value)
         if FUNCTION in value:
             module_name, name = value[FUNCTION]
@@ -65,7 +64,10 @@ def from_json(value: Any) -> Any:
     return value
 
 
-def _array_to_json(value: Array) -> dict[str, Any]:
+def _array_to_json(value: Array | np.generic) -> dict[str, Any]:
+    if isinstance(value, np.generic):
+        # Not as a number: `Model.get_weights()` returns such scalars, and wants arrays back.
+        return {SCALAR: _array_to_json(np.asarray(value))}
     if value.dtype.name in SMALL_FLOATS:
         return {NAMED: [value.dtype.name, _array_to_json(value.astype(np.float32))]}
     buffer = io.BytesIO()
@@ -73,7 +75,9 @@ def _array_to_json(value: Array) -> dict[str, Any]:
     return {ARRAY: base64.b64encode(buffer.getvalue()).decode()}
 
 
-def _array_from_json(value: dict[str, Any]) -> Array:
+def _array_from_json(value: dict[str, Any]) -> Any:
+    if SCALAR in value:
+        return _array_from_json(value[SCALAR])[()]
     if NAMED in value:
         name, wider = value[NAMED]
         return _array_from_json(wider).astype(getattr(ml_dtypes, name))

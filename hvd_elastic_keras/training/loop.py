@@ -6,6 +6,8 @@
         leave the round          hvd.shutdown()
 
 Whatever ends a round, the worker stands at its last finished step and asks for the next one.
+`Trainer` and `ElasticCallback` both run this loop. It calls the hooks of callbacks as
+`keras.Model.fit` does.
 """
 
 from __future__ import annotations
@@ -14,18 +16,26 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
-from hvd_elastic_keras.config import TrainingConfig
-from hvd_elastic_keras.data.pipeline import Pipeline
-from hvd_elastic_keras.errors import CollectiveFailedError, WorkerLeavingError
+import keras
+
+from hvd_elastic_keras.data.pipeline import Input
+from hvd_elastic_keras.errors import (
+    CheckpointMissingError,
+    CollectiveFailedError,
+    TrainingOverError,
+    WorkerLeavingError,
+)
 from hvd_elastic_keras.protocol import Assignment
 from hvd_elastic_keras.training.batch_plan import Share, share_of
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
-from hvd_elastic_keras.training.change_flag import ChangeFlag
 from hvd_elastic_keras.training.cursor import Phase
 from hvd_elastic_keras.training.progress import ProgressDisplay
 from hvd_elastic_keras.training.run_state import RunState
-from hvd_elastic_keras.training.step import AtomicStep
+from hvd_elastic_keras.training.schedule import Schedule
+from hvd_elastic_keras.training.step import AtomicStep, python_logs
+from hvd_elastic_keras.training.world import World
 from hvd_elastic_keras.worker.communicator import Communicator
 from hvd_elastic_keras.worker.session import EntryReport, Session
 
@@ -36,37 +46,60 @@ MAX_UNEXPLAINED_FAILURES = 3
 
 @dataclasses.dataclass(frozen=True)
 class PhaseRunner:
-    """What a phase computes: its input and its compiled step."""
+    """What a phase computes: its input and its compiled step.
 
-    pipeline: Pipeline
+    `shared` is false if every worker has to compute all micro-batches: some metric does not add
+    up.
+    """
+
+    input: Input
     step: AtomicStep
+    shared: bool = True
+
+    def share(self, place: Assignment) -> Share:
+        """This worker's micro-batches."""
+        if not self.shared:
+            return Share(0, self.input.num_micro_batches)
+        return share_of(place.rank, place.size, self.input.num_micro_batches)
 
 
 @dataclasses.dataclass(frozen=True)
 class Durable:
-    """What rank 0 keeps on disk; the functions do nothing without a job directory."""
+    """What rank 0 keeps on disk; the functions do nothing without a job directory.
+
+    Attributes:
+      save_checkpoint, save_results: write the present state.
+      load_results: takes over what another worker has saved at the end.
+      go_on_from_newest: takes over the newest checkpoint of an interrupted training.
+      exists: whether there is a checkpoint.
+    """
 
     save_checkpoint: Callable[[], None]
     save_results: Callable[[], None]
-    load_newest: Callable[[], None]
+    load_results: Callable[[], Any]
+    go_on_from_newest: Callable[[], None]
     exists: Callable[[], bool]
-    """Whether there is a checkpoint."""
 
 
 @dataclasses.dataclass(kw_only=True)
 class TrainingLoop:
     """Drives one worker from its first round to the end of the training."""
 
-    config: TrainingConfig
+    model: keras.Model
+    schedule: Schedule
     session: Session
     communicator: Communicator
     state: RunState
     train: PhaseRunner
     evaluate: PhaseRunner | None
     callbacks: CallbackRunner
-    change_flag: ChangeFlag
+    world: World
     display: ProgressDisplay
     durable: Durable
+    on_round: Callable[[int], None]
+    """Called with the world size in every round, before newcomers get the state."""
+    notices: list[str] = dataclasses.field(default_factory=list)
+    """What rank 0 tells people when it begins."""
     _failures: list[tuple[int, tuple[str, ...]]] = dataclasses.field(default_factory=list)
 
     def run(self) -> None:
@@ -91,6 +124,9 @@ class TrainingLoop:
                 if leaving.job_stops and was_root and self.state.exists:
                     self.durable.save_checkpoint()
                 raise
+            except TrainingOverError:
+                self._catch_up()
+                return
             failure = ""
             was_root = place.rank == 0
             try:
@@ -105,6 +141,17 @@ class TrainingLoop:
                 log.info("round %d left in %.3f s", place.round, time.monotonic() - ended)
         self.session.finish()
 
+    def _catch_up(self) -> None:
+        """Takes the result that others have saved: they are in a later part of the script."""
+        self.durable.load_results()
+        if not self.state.marks.ended:
+            raise CheckpointMissingError(
+                "The other workers have left this training for a later part of the script, but its "
+                "result was not found in the job directory. Either they caught an error in "
+                "it that this worker did not have: let errors end the script. Or hosts differ in "
+                "--job_dir: all need the same."
+            )
+
     def _round(self, place: Assignment) -> bool:
         began = time.monotonic()
         if place.rendezvous:
@@ -112,21 +159,33 @@ class TrainingLoop:
         else:
             self.communicator.start_alone()
         initialised = time.monotonic()
-        self.change_flag.refresh()
+        self.world.enter_round(place.size)
         loads = place.rank == 0 and not place.root_has_state
         resumes = loads and self.durable.exists()
-        self.callbacks.enter_round(place.rank, resumes or self.state.cursor.progress > 0)
-        if loads:
-            self.durable.load_newest()
+        if resumes:
+            self.durable.go_on_from_newest()
             self._reopen_if_longer()
+        self._enter_callbacks(place, resumes)
+        self.on_round(place.size)
         self.state.synchronise(self.communicator, place)
         self.session.running(self.state.cursor.global_step)
+        while place.rank == 0 and self.notices:
+            self.session.show(f"warning: {self.notices.pop(0)}\n")
         log.info(
             "round %d: rank %d of %d at step %d; initialised in %.3f s, synchronised in %.3f s",
             *(place.round, place.rank, place.size, self.state.cursor.global_step),
             *(initialised - began, time.monotonic() - initialised),
         )
         return self._steps(place)
+
+    def _enter_callbacks(self, place: Assignment, resumes: bool) -> None:
+        begun = resumes or self.state.exists or place.root_has_state
+        epochs_begun = max(self.state.cursor.epoch, 0) if begun else None
+        self.callbacks.enter_round(place.rank, epochs_begun)
+        restored = getattr(self.model, "_initial_epoch", None)
+        if restored and not begun and place.rank == 0:
+            # `BackupAndRestore` has loaded weights in `on_train_begin`.
+            self.state.cursor = self.state.cursor.start_of(Phase.TRAIN, restored)
 
     def _reopen_if_longer(self) -> None:
         """Goes on from a checkpoint of a finished training if it is to be longer now.
@@ -136,6 +195,7 @@ class TrainingLoop:
         cursor = self.state.cursor
         if cursor.phase is Phase.FINISH and not self._training_over(cursor.epoch):
             self.state.cursor = cursor.start_of(Phase.TRAIN, cursor.epoch)
+            self.state.marks.ended = False
 
     def _check_repetition(self, place: Assignment, error: CollectiveFailedError) -> None:
         key = (self.state.cursor.progress, place.members)
@@ -148,14 +208,14 @@ class TrainingLoop:
 
     def _steps(self, place: Assignment) -> bool:
         """Takes steps until a change (False) or the end of the training (True)."""
-        share = share_of(place.rank, place.size, self.config.num_micro_batches)
-        if self.state.cursor.step > 0:
+        cursor = self.state.cursor
+        if cursor.step > 0 or cursor.phase is Phase.EVALUATE:
             self._begin_display(place)
         while self.state.cursor.phase is not Phase.FINISH:
             if self.state.cursor.phase is Phase.TRAIN:
-                changed = self._train_epoch(place, share)
+                changed = self._train_epoch(place)
             else:
-                changed = self._evaluate_epoch(place, share)
+                changed = self._evaluate_epoch(place)
             if changed:
                 return False
         self._finish(place)
@@ -164,36 +224,44 @@ class TrainingLoop:
     def _begin_display(self, place: Assignment) -> None:
         cursor = self.state.cursor
         if place.rank == 0:
-            epochs = None if self.config.steps is not None else self.config.epochs
-            self.display.begin_epoch(cursor.epoch, epochs, self._epoch_steps(), cursor.step)
+            epochs = None if self.schedule.steps is not None else self.schedule.epochs
+            done = max(cursor.step, cursor.phase is Phase.EVALUATE)
+            self.display.begin_epoch(cursor.epoch, epochs, self._epoch_steps(), done)
 
     # --- phases --------------------------------------------------------------------------
 
-    def _train_epoch(self, place: Assignment, share: Share) -> bool:
+    def _train_epoch(self, place: Assignment) -> bool:
+        if self._training_over(self.state.cursor.epoch):
+            # Nothing is left to do: `initial_epoch`, or a backup, is at the end already.
+            self.state.cursor = self.state.cursor.start_of(Phase.FINISH, self.state.cursor.epoch)
+            return False
         if self._stop_is_agreed():
             return False
-        cursor = self.state.cursor
-        if self.state.epoch_begun != cursor.epoch:
-            self.state.epoch_begun = cursor.epoch
-            self.callbacks.call("on_epoch_begin", cursor.epoch)
+        cursor, marks = self.state.cursor, self.state.marks
+        if marks.epoch_begun != cursor.epoch:
+            marks.epoch_begun = cursor.epoch
+            self.callbacks.call("on_epoch_begin", cursor.epoch, {})
         if cursor.step == 0:
             self._begin_display(place)
-        batches = self.train.pipeline.batches(cursor.epoch, share, cursor.step)
+        batches = self.train.input.batches(cursor.epoch, self.train.share(place), cursor.step)
         while not self._train_phase_over():
-            batch = next(batches)
+            batch = next(batches, None)
+            if batch is None:
+                break
             cursor = self.state.cursor
             self.session.at("training", cursor.global_step, cursor.progress)
-            self.callbacks.call("on_train_batch_begin", cursor.step)
-            with self.communicator.collective():
-                result = self.train.step(
-                    batch, cursor.global_step, bool(self.train.step.model.stop_training)
-                )
+            wants_to_stop = self._wants_to_stop()
+            if not wants_to_stop:
+                self._begin_batch("on_train_batch_begin")
+            with self.communicator.collective(), self.state.user.atomic():
+                result = self.train.step(batch, cursor.global_step, wants_to_stop)
+            if result.stopped:
+                marks.stop_agreed = self.model.stop_training = True
+                break
             self.state.cursor = cursor.after_step()
             self.session.at("training", cursor.global_step + 1, cursor.progress + 1)
             self.state.epoch_logs = logs = result.logs
-            if result.stop_wanted:
-                self.state.stop_agreed = self.train.step.model.stop_training = True
-            self.callbacks.call("on_train_batch_end", cursor.step, logs)
+            self._end_batch("on_train_batch_end", cursor.step, self._epoch_steps(), logs)
             if place.rank == 0:
                 examples = batch.part.num_examples_of_step
                 left = self._steps_left()
@@ -203,42 +271,73 @@ class TrainingLoop:
         self._end_of_training_phase()
         return False
 
-    def _evaluate_epoch(self, place: Assignment, share: Share) -> bool:
+    def _evaluate_epoch(self, place: Assignment) -> bool:
         runner = self.evaluate
-        cursor = self.state.cursor
-        if runner is None:
+        cursor, marks = self.state.cursor, self.state.marks
+        if runner is None or not self.schedule.evaluates_after(cursor.epoch):
             self._end_of_epoch(place, {})
             return False
-        if cursor.step == 0:
-            self.callbacks.call("on_test_begin")
-        for batch in runner.pipeline.batches(0, share, cursor.step):
+        if marks.evaluation_begun != cursor.epoch:
+            marks.evaluation_begun = cursor.epoch
+            self.callbacks.call("on_test_begin", {})
+        steps = runner.input.steps(cursor.epoch)
+        for batch in runner.input.batches(cursor.epoch, runner.share(place), cursor.step):
             cursor = self.state.cursor
             self.session.at("evaluating", cursor.global_step, cursor.progress)
-            with self.communicator.collective():
-                changed = runner.step(batch, cursor.global_step).change_pending
+            self._begin_batch("on_test_batch_begin")
+            with self.communicator.collective(), self.state.user.atomic():
+                result = runner.step(batch, cursor.global_step)
             self.state.cursor = cursor.after_step()
-            if changed:
+            self.state.evaluation_logs = result.logs
+            self._end_batch("on_test_batch_end", cursor.step, steps, result.logs)
+            if result.change_pending:
                 return True
-        # Also right if a change came after the last step: the metrics hold the whole result.
-        logs = {
-            name: float(value) for name, value in self.train.step.model.get_metrics_result().items()
-        }
-        self.callbacks.call("on_test_end", logs)
+        logs = self._metrics_or(self.state.evaluation_logs)
+        self.callbacks.call("on_test_end", dict(logs))
         self._end_of_epoch(place, {f"val_{name}": value for name, value in logs.items()})
         return False
 
+    def _wants_to_stop(self) -> bool:
+        """Whether callbacks want to end the epoch before this step.
+
+        As in Keras, after a wish from before a batch that batch is still taken.
+        """
+        cursor = self.state.cursor
+        begun = self.state.marks.batch_begun == cursor.progress
+        between = cursor.step > 0 and self.schedule.starts_execution(cursor.step) and not begun
+        return between and bool(self.model.stop_training)
+
+    def _begin_batch(self, hook: str) -> None:
+        cursor, marks = self.state.cursor, self.state.marks
+        if marks.batch_begun != cursor.progress and self.schedule.starts_execution(cursor.step):
+            marks.batch_begun = cursor.progress
+            self.callbacks.call(hook, cursor.step, {})
+
+    def _end_batch(self, hook: str, step: int, steps: int | None, logs: dict[str, Any]) -> None:
+        if self.schedule.ends_execution(step) or step + 1 == steps:
+            self.callbacks.call(hook, self.schedule.number_at_end(step), dict(logs))
+
+    def _metrics_or(self, logs: dict[str, Any]) -> dict[str, Any]:
+        """The logs of a finished phase, by Keras's rule (`_get_metrics_result_or_logs`)."""
+        results = python_logs(self.model.get_metrics_result())
+        return results if results.keys() == logs.keys() else logs
+
     def _train_phase_over(self) -> bool:
-        cursor, limit = self.state.cursor, self.config.steps
+        cursor, limit = self.state.cursor, self.schedule.steps
+        steps = self.train.input.steps(cursor.epoch)
         return (
-            cursor.step >= self.train.pipeline.steps_per_epoch
+            (steps is not None and cursor.step >= steps)
             or (limit is not None and cursor.global_step >= limit)
-            or self.state.stop_agreed
+            or self.state.marks.stop_agreed
         )
 
     def _end_of_training_phase(self) -> None:
-        self.train.step.model.reset_metrics()
-        cursor = self.state.cursor
-        self.state.cursor = cursor.start_of(Phase.EVALUATE, cursor.epoch)
+        self.state.epoch_logs = self._metrics_or(self.state.epoch_logs)
+        self.model.reset_metrics()
+        cursor = self.state.cursor.start_of(Phase.EVALUATE, self.state.cursor.epoch)
+        # Counts as progress: who does not know yet that the epoch has ended here is behind, and is
+        # brought up to date.
+        self.state.cursor = dataclasses.replace(cursor, progress=cursor.progress + 1)
 
     def _stop_is_agreed(self) -> bool:
         """Asks everybody, between two epochs, whether callbacks want to end the training.
@@ -247,71 +346,81 @@ class TrainingLoop:
         by time, say, must not leave the workers in different phases, waiting for each other.
         """
         cursor = self.state.cursor
-        model = self.train.step.model
         if cursor.step > 0 or cursor.progress == 0:
             return False
         with self.communicator.collective():
-            stop = self.communicator.any_true(bool(model.stop_training), "elastic_stop")
+            stop = self.communicator.any_true(bool(self.model.stop_training), "elastic_stop")
         if stop:
-            self.state.stop_agreed = model.stop_training = True
+            self.state.marks.stop_agreed = self.model.stop_training = True
             finish = cursor.start_of(Phase.FINISH, cursor.epoch)
-            # Counts as progress: who has not heard of it is behind, and is brought up to date.
             self.state.cursor = dataclasses.replace(finish, progress=cursor.progress + 1)
         return stop
 
-    def _end_of_epoch(self, place: Assignment, evaluation_logs: dict[str, float]) -> None:
+    def _end_of_epoch(self, place: Assignment, evaluation_logs: dict[str, Any]) -> None:
         cursor = self.state.cursor
-        logs = {**self.state.epoch_logs, **evaluation_logs}
-        self.train.step.model.reset_metrics()
+        self.state.epoch_logs = logs = {**self.state.epoch_logs, **evaluation_logs}
         self.callbacks.call("on_epoch_end", cursor.epoch, dict(logs))
+        self.model.reset_metrics()
         over = self._training_over(cursor.epoch + 1)
         phase = Phase.FINISH if over else Phase.TRAIN
-        self.state.cursor = cursor.start_of(phase, cursor.epoch + 1)
+        following = cursor.start_of(phase, cursor.epoch + 1)
+        self.state.cursor = dataclasses.replace(following, progress=cursor.progress + 1)
         if place.rank == 0:
             self.display.end_epoch(logs)
             self.session.record(
-                "epoch_end", epoch=cursor.epoch, step=cursor.global_step, metrics=logs
+                "epoch_end", epoch=cursor.epoch, step=cursor.global_step, metrics=_plain(logs)
             )
-            every = self.config.checkpoint_every_n_epochs
+            every = self.schedule.checkpoint_every_n_epochs
             if every and (over or (cursor.epoch + 1) % every == 0):
                 self.durable.save_checkpoint()
 
     def _training_over(self, epochs_done: int) -> bool:
-        config = self.config
+        schedule = self.schedule
         return (
-            self.state.stop_agreed
-            or (config.epochs is not None and epochs_done >= config.epochs)
-            or (config.steps is not None and self.state.cursor.global_step >= config.steps)
+            self.state.marks.stop_agreed
+            or (schedule.epochs is not None and epochs_done >= schedule.epochs)
+            or (schedule.steps is not None and self.state.cursor.global_step >= schedule.steps)
         )
 
     def _finish(self, place: Assignment) -> None:
         """Saves the results; done when everybody knows that they are saved."""
-        if not self.state.ended:
-            self.state.ended = True
-            model = self.train.step.model
-            # As at the end of `keras.Model.fit`: with `use_ema` the averages become the weights.
-            model.optimizer.finalize_variable_values(model.trainable_variables)
-            self.callbacks.call("on_train_end", dict(self.state.epoch_logs))
+        self._end()
         self.session.at("finishing", self.state.cursor.global_step, self.state.cursor.progress)
         if place.rank == 0:
             self.durable.save_results()
         with self.communicator.collective():
             self.communicator.barrier("elastic_finish")
 
-    def _epoch_steps(self) -> int:
-        steps = self.train.pipeline.steps_per_epoch
-        if self.config.steps is None:
-            return steps
-        cursor = self.state.cursor
-        return min(steps, cursor.step + self.config.steps - cursor.global_step)
+    def _end(self) -> None:
+        marks = self.state.marks
+        again = marks.ended
+        if not again:
+            marks.ended = True
+            # As at the end of `keras.Model.fit`: with `use_ema` the averages become the weights.
+            self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
+        self.callbacks.end(dict(self.state.epoch_logs), again=again)
 
-    def _steps_left(self) -> int:
+    def _epoch_steps(self) -> int | None:
+        cursor = self.state.cursor
+        steps = self.train.input.steps(cursor.epoch)
+        if self.schedule.steps is None:
+            return steps
+        limit = cursor.step + self.schedule.steps - cursor.global_step
+        return limit if steps is None else min(steps, limit)
+
+    def _steps_left(self) -> int | None:
+        """Steps until the end; None if nobody knows how long an epoch is."""
         cursor = self.state.cursor
         bounds = []
-        if self.config.epochs is not None:
-            per_epoch = self.train.pipeline.steps_per_epoch
-            epochs_left = self.config.epochs - cursor.epoch
+        per_epoch = self.train.input.steps(cursor.epoch)
+        if self.schedule.epochs is not None and per_epoch is not None:
+            epochs_left = self.schedule.epochs - cursor.epoch
             bounds.append(epochs_left * per_epoch - cursor.step)
-        if self.config.steps is not None:
-            bounds.append(self.config.steps - cursor.global_step)
-        return max(0, min(bounds))
+        if self.schedule.steps is not None:
+            bounds.append(self.schedule.steps - cursor.global_step)
+        return max(0, min(bounds)) if bounds else None
+
+
+def _plain(logs: dict[str, Any]) -> dict[str, Any]:
+    """Logs in terms of JSON."""
+    return {n: v if isinstance(v, int | float) else v.tolist() for n, v in logs.items()}

@@ -6,6 +6,7 @@ import contextlib
 import io
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import keras
 
@@ -26,6 +27,7 @@ class ProgressDisplay:
     Args:
       show: takes the formatted text.
       interactive: whether the text ends up on a terminal that can redraw a line.
+      verbose: as in `keras.Model.fit`: 0 shows nothing, 2 a line per epoch, 1 all.
       clock: seconds of a steady clock.
     """
 
@@ -33,19 +35,24 @@ class ProgressDisplay:
         self,
         show: Callable[[str], None],
         interactive: bool,
+        verbose: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._show = show
-        self._interactive = interactive
+        self._show = show if verbose else _show_nothing
+        self._interactive = interactive and verbose == 1
+        self._steps_too = verbose == 1
         self._clock = clock
         self._bar: keras.utils.Progbar | None = None
         self._title = ""
-        self._of = 0
+        self._of: int | None = None
         self._since = 0.0
         self._examples = 0
         self._steps = 0
+        self._done = 0
 
-    def begin_epoch(self, epoch: int, epochs: int | None, steps: int, first_step: int) -> None:
+    def begin_epoch(
+        self, epoch: int, epochs: int | None, steps: int | None, first_step: int
+    ) -> None:
         """Starts an epoch, or goes on in the middle of one after a change."""
         title = f"{epoch + 1}/{epochs}" if epochs else f"{epoch + 1}"
         self._title = title
@@ -57,9 +64,16 @@ class ProgressDisplay:
             self._bar = keras.utils.Progbar(steps, verbose=1, unit_name="step")
 
     def step(
-        self, done: int, logs: Mapping[str, float], examples: int, workers: int, steps_left: int
+        self,
+        done: int,
+        logs: Mapping[str, Any],
+        examples: int,
+        workers: int,
+        steps_left: int | None,
     ) -> None:
         """Notes a finished step and shows it if it is time."""
+        if not self._steps_too:
+            return
         self._examples += examples
         self._steps += 1
         if self._interactive:
@@ -67,38 +81,56 @@ class ProgressDisplay:
         elif done == self._of or self._clock() - self._since >= LINE_INTERVAL_S:
             self._line(done, logs, workers, steps_left)
 
-    def end_epoch(self, logs: Mapping[str, float]) -> None:
+    def end_epoch(self, logs: Mapping[str, Any]) -> None:
         """Shows the final values of an epoch."""
         if self._interactive and self._bar is not None:
-            self._draw(self._of, logs, finalize=True)
+            self._draw(self._of or self._done, logs, finalize=True)
             self._bar = None
         elif not self._interactive:
-            values = "  ".join(f"{name} {value:.4f}" for name, value in sorted(logs.items()))
-            self._show(f"epoch {self._title} done  {values}\n")
+            self._show(f"epoch {self._title} done  {_formatted(logs)}\n")
 
-    def _draw(self, done: int, logs: Mapping[str, float], finalize: bool) -> None:
+    def _draw(self, done: int, logs: Mapping[str, Any], finalize: bool) -> None:
         if self._bar is None:
             return
+        self._done = done
+        if finalize:
+            self._bar.target = done
         terminal = _Terminal()
         # The metrics are those of the epoch so far already: no further averaging.
         self._bar.stateful_metrics = set(logs)
         with contextlib.redirect_stdout(terminal):
-            self._bar.update(done, list(logs.items()), finalize=finalize)
+            self._bar.update(done, list(_numbers(logs).items()), finalize=finalize)
         if terminal.getvalue():
             self._show(terminal.getvalue())
 
-    def _line(self, done: int, logs: Mapping[str, float], workers: int, steps_left: int) -> None:
+    def _line(
+        self, done: int, logs: Mapping[str, Any], workers: int, steps_left: int | None
+    ) -> None:
         now = self._clock()
         elapsed = max(now - self._since, 1e-6)
-        values = "  ".join(f"{name} {value:.4f}" for name, value in sorted(logs.items()))
-        left = steps_left * elapsed / max(self._steps, 1)
+        of = "" if self._of is None else f"/{self._of}"
+        left = ""
+        if steps_left is not None:
+            left = f"  {format_duration(steps_left * elapsed / max(self._steps, 1))} left"
         plural = "" if workers == 1 else "s"
         self._show(
-            f"epoch {self._title}  step {done}/{self._of}  {values}  "
-            f"{self._examples / elapsed:.0f} examples/s  {workers} worker{plural}  "
-            f"{format_duration(left)} left\n"
+            f"epoch {self._title}  step {done}{of}  {_formatted(logs)}  "
+            f"{self._examples / elapsed:.0f} examples/s  {workers} worker{plural}{left}\n"
         )
         self._since, self._examples, self._steps = now, 0, 0
+
+
+def _numbers(logs: Mapping[str, Any]) -> dict[str, float]:
+    """What can be shown in a line: metrics with several values are left out."""
+    return {name: value for name, value in logs.items() if isinstance(value, int | float)}
+
+
+def _formatted(logs: Mapping[str, Any]) -> str:
+    return "  ".join(f"{name} {value:.4f}" for name, value in sorted(_numbers(logs).items()))
+
+
+def _show_nothing(_: str) -> None:
+    return None
 
 
 def format_duration(seconds: float) -> str:

@@ -4,64 +4,108 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from hvd_elastic_keras.data import structure
+from hvd_elastic_keras.data.pipeline import Input
+from hvd_elastic_keras.errors import DataError
 from hvd_elastic_keras.protocol import Assignment
+from hvd_elastic_keras.training import codec
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
 from hvd_elastic_keras.training.cursor import Cursor, Phase
+from hvd_elastic_keras.training.user_state import UserState
 from hvd_elastic_keras.training.variables import ModelVariables
 from hvd_elastic_keras.worker.communicator import Communicator
 
-PAYLOAD_VERSION = 1
+PAYLOAD_VERSION = 2
+
+
+@dataclasses.dataclass
+class Marks:
+    """What has happened so far, and must not happen again after a recovery.
+
+    Attributes:
+      epoch_begun: the last epoch whose `on_epoch_begin` has been called: never twice, it may
+        change the learning rate.
+      batch_begun: `Cursor.progress` of the last step whose batch-begin hook has been called.
+      evaluation_begun: the last epoch whose `on_test_begin` has been called.
+      stop_agreed: whether all workers know that callbacks end the training early.
+      ended: whether `on_train_end` has been called.
+    """
+
+    epoch_begun: int = -1
+    batch_begun: int = -1
+    evaluation_begun: int = -1
+    stop_agreed: bool = False
+    ended: bool = False
 
 
 class RunState:
-    """The committed state of one worker. A commit is nothing but an advance of `cursor`."""
+    """The committed state of one worker. A commit is nothing but an advance of `cursor`.
+
+    Args:
+      inputs: the training input and, if there is one, that of the evaluation.
+    """
 
     def __init__(
-        self, model: keras.Model, variables: ModelVariables, callbacks: CallbackRunner
+        self,
+        model: keras.Model,
+        variables: ModelVariables,
+        callbacks: CallbackRunner,
+        *,
+        inputs: Sequence[Input],
+        cursor: Cursor,
+        user: UserState,
     ) -> None:
-        self.cursor = Cursor()
-        self.epoch_logs: dict[str, float] = {}
-        self.epoch_begun = -1
-        """The last epoch whose `on_epoch_begin` has been called: never twice, it may change the
-        learning rate."""
-        self.stop_agreed = False
-        """Whether all workers know that callbacks end the training early."""
-        self.ended = False
-        """Whether `on_train_end` has been called."""
+        self.cursor = cursor
+        self.marks = Marks()
+        self.epoch_logs: dict[str, Any] = {}
+        self.evaluation_logs: dict[str, Any] = {}
         self.exists = False
         """Whether this worker holds a state worth keeping (false until its first sync)."""
         self._model = model
         self._variables = variables
         self._callbacks = callbacks
+        self._inputs = inputs
+        self._fingerprints = [structure.fingerprint(i.first_batch()) for i in inputs]
+        self.user = user
 
     def to_json(self) -> dict[str, Any]:
         """All but the variables."""
         return {
             "version": PAYLOAD_VERSION,
             "cursor": {**dataclasses.asdict(self.cursor), "phase": self.cursor.phase.value},
-            "epoch_logs": self.epoch_logs,
-            "epoch_begun": self.epoch_begun,
-            "ended": self.ended,
-            "stop_agreed": self.stop_agreed,
+            "marks": dataclasses.asdict(self.marks),
+            "epoch_logs": codec.to_json(self.epoch_logs),
+            "evaluation_logs": codec.to_json(self.evaluation_logs),
             "stop_training": bool(self._model.stop_training),
+            "batches_per_pass": [i.batches_per_pass for i in self._inputs],
+            "fingerprints": self._fingerprints,
             "callbacks": self._callbacks.state(),
+            "user": self.user.to_json(),
         }
 
     def from_json(self, content: dict[str, Any]) -> None:
-        """Takes over what `to_json` made."""
+        """Takes over what `to_json` made.
+
+        Raises:
+          DataError: it was made by a worker that reads other data.
+        """
+        self._check_data(content["fingerprints"])
         cursor = content["cursor"]
         self.cursor = Cursor(**{**cursor, "phase": Phase(cursor["phase"])})
-        self.epoch_logs = content["epoch_logs"]
-        self.epoch_begun = content["epoch_begun"]
-        self.ended = content["ended"]
-        self.stop_agreed = content["stop_agreed"]
+        self.marks = Marks(**content["marks"])
+        self.epoch_logs = codec.from_json(content["epoch_logs"])
+        self.evaluation_logs = codec.from_json(content["evaluation_logs"])
         self._model.stop_training = content["stop_training"]
+        for source, count in zip(self._inputs, content["batches_per_pass"], strict=True):
+            source.know_batches_per_pass(count)
         self._callbacks.set_state(content["callbacks"])
+        self.user.from_json(content["user"])
 
     def synchronise(self, communicator: Communicator, place: Assignment) -> None:
         """Brings this worker to the root's state, in two phases.
@@ -71,6 +115,7 @@ class RunState:
 
         Raises:
           CollectiveFailedError: a peer went away meanwhile; nothing has changed.
+          DataError: this worker reads other data than rank 0.
         """
         if place.sync and place.size > 1:
             with communicator.collective():
@@ -83,5 +128,16 @@ class RunState:
     def _take_over(self, content: dict[str, Any], tensors: list[tf.Tensor], rank: int) -> None:
         behind = not self.exists or self.cursor.progress != content["cursor"]["progress"]
         if rank != 0 and behind:
-            self._variables.assign(tensors)
             self.from_json(content)
+            self._variables.assign(tensors)
+
+    def _check_data(self, expected: list[list[list[Any]]]) -> None:
+        names = ("training", "validation")
+        for name, mine, other in zip(names, self._fingerprints, expected, strict=False):
+            if not structure.same_fingerprint(mine, other):
+                raise DataError(
+                    f"The first batch of the {name} data is not the same in all workers, so that "
+                    "some examples would be used twice and others never. Every worker runs the "
+                    "whole script: seed all that is random before the data are made, for example "
+                    "with keras.utils.set_random_seed(1) or shuffle(n, seed=1)."
+                )

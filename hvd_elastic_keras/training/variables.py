@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state
+from keras.src.trainers.compile_utils import CompileMetrics
 
 KerasVariable = Any  # keras.Variable: not exported with a type that checkers understand
 SEED_NAME = "seed_generator_state"
@@ -25,6 +26,7 @@ class ModelVariables:
         example-weighted mean of what its micro-batches would.
       seeds: states of seed generators; never changed, see `training/step.py`.
       optimizer: slots, iterations, learning rate.
+      raw: `tf.Variable`s that the user's layers hold beside Keras's; moved like `averaged`.
     """
 
     trainable: tuple[KerasVariable, ...]
@@ -32,21 +34,26 @@ class ModelVariables:
     averaged: tuple[KerasVariable, ...]
     seeds: tuple[KerasVariable, ...]
     optimizer: tuple[KerasVariable, ...]
+    raw: tuple[tf.Variable, ...] = ()
 
     @property
-    def all(self) -> tuple[KerasVariable, ...]:
-        """Each variable once."""
-        every = (*self.trainable, *self.metrics, *self.averaged, *self.seeds, *self.optimizer)
+    def all(self) -> tuple[tf.Variable, ...]:
+        """Each variable once, as TensorFlow's."""
+        keras_variables = (
+            *(*self.trainable, *self.metrics, *self.averaged),
+            *(*self.seeds, *self.optimizer),
+        )
+        every = [*(v.value for v in keras_variables), *self.raw]
         return tuple({id(v): v for v in every}.values())
 
     def values(self) -> list[tf.Tensor]:
         """A copy of the present values."""
-        return [tf.identity(v.value) for v in self.all]
+        return [tf.identity(v) for v in self.all]
 
     def assign(self, values: Iterable[tf.Tensor]) -> None:
         """Sets all values, in the order of `values()`."""
         for variable, value in zip(self.all, values, strict=True):
-            variable.value.assign(value)
+            variable.assign(value)
 
 
 def variables_of(model: keras.Model) -> ModelVariables:
@@ -63,8 +70,34 @@ def variables_of(model: keras.Model) -> ModelVariables:
         metrics=tuple(model.metrics_variables),
         averaged=tuple(v for v in others if not _is_seed(v)),
         seeds=tuple({id(v): v for v in seeds}.values()),
-        optimizer=tuple(_optimizer_variables(model.optimizer)),
+        optimizer=tuple(v for o in optimizers_of(model) for v in _optimizer_variables(o)),
+        raw=tuple(_raw_variables(model)),
     )
+
+
+def optimizers_of(model: keras.Model) -> list[Any]:
+    """The model's optimizer, and others it holds as attributes."""
+    held = [model.optimizer, *_values_in(model)]
+    found = {id(o): o for o in held if isinstance(o, keras.optimizers.Optimizer)}
+    return list(found.values())
+
+
+def metrics_of(model: keras.Model) -> list[keras.Metric]:
+    """Single metrics, not the collection that holds those given to `compile`."""
+    found: list[keras.Metric] = []
+    for metric in model.metrics:
+        found += metric.metrics if isinstance(metric, CompileMetrics) else [metric]
+    return [m for m in found if m.variables]
+
+
+def variable_of(variable: Any) -> tf.Variable:
+    """TensorFlow's variable, given itself or Keras's variable round it."""
+    return variable if isinstance(variable, tf.Variable) else variable.value
+
+
+def tensor_of(value: Any) -> Any:
+    """A tensor (or whatever else it is), given itself or a Keras variable."""
+    return value.value if isinstance(value, keras.Variable) else value
 
 
 def _is_seed(variable: KerasVariable) -> bool:
@@ -72,8 +105,24 @@ def _is_seed(variable: KerasVariable) -> bool:
 
 
 def _optimizer_variables(optimizer: Any) -> list[KerasVariable]:
-    if optimizer is None:
-        return []
     found = list(optimizer.variables)
     inner = getattr(optimizer, "inner_optimizer", None)
     return found + (_optimizer_variables(inner) if inner is not None else [])
+
+
+def _raw_variables(model: keras.Model) -> list[tf.Variable]:
+    held = [value for layer in model._flatten_layers() for value in _values_in(layer)]
+    return list({id(v): v for v in held if isinstance(v, tf.Variable)}.values())
+
+
+def _values_in(owner: Any) -> list[Any]:
+    """An object's attributes, and what is in those that are lists or dicts."""
+    values: list[Any] = []
+    for value in vars(owner).values():
+        if isinstance(value, list | tuple):
+            values += value
+        elif isinstance(value, dict):
+            values += value.values()
+        else:
+            values.append(value)
+    return values

@@ -6,6 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from hvd_elastic_keras.data import structure
+from hvd_elastic_keras.data.partition import slice_of_batch
+from hvd_elastic_keras.data.pipeline import LocalBatch
 from hvd_elastic_keras.training.batch_plan import Share
 from hvd_elastic_keras.training.variables import ModelVariables
 from hvd_elastic_keras.worker.communicator import Communicator
@@ -23,11 +26,20 @@ def warm_up(
     try:
         with communicator.tracing():
             for phase in phases:
-                batch = next(phase.pipeline.batches(0, Share(0, 1), 0))
-                # Alone with one micro-batch: that is the whole batch here.
+                batch = _first_batch(phase)
+                # Alone with a part of the batch: that is the whole batch here.
                 count = int(batch.part.offsets[-1])
                 part = dataclasses.replace(batch.part, num_examples_of_step=count)
                 phase.step(dataclasses.replace(batch, part=part), 0)
     finally:
         communicator.shut_down()
         variables.assign(before)
+
+
+def _first_batch(phase: PhaseRunner) -> LocalBatch:
+    """One micro-batch of the front, or all if the phase is not shared."""
+    whole = phase.input.first_batch()
+    count = phase.input.num_micro_batches
+    size = structure.num_examples(whole)
+    part = slice_of_batch(size, -(-size // count), Share(0, 1 if phase.shared else count), count)
+    return LocalBatch(structure.cut(whole, part.start, part.stop), part)

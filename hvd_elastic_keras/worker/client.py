@@ -29,6 +29,7 @@ CONNECT_TIMEOUT_S = 5.0
 class WorkerActivity:
     """What the heartbeat tells; written by the training thread, read by the heartbeat thread."""
 
+    training: int = 0
     round: int = 0
     step: int = 0
     progress: int = 0
@@ -55,7 +56,7 @@ class MasterClient:
         self._headers = {"Authorization": f"Bearer {environment.token}"}
         self._on_update = on_update
         self._on_lost = on_lost
-        self._outbox: queue.Queue[protocol.Message | None] = queue.Queue()
+        self._outbox: queue.Queue[protocol.Message | threading.Event | None] = queue.Queue()
         self._closed = threading.Event()
         self._entrance = self._session()
         self._threads = [
@@ -78,12 +79,15 @@ class MasterClient:
         """Queues an event; it is sent in order, within milliseconds."""
         self._outbox.put(event)
 
-    def join(self, event: protocol.Joined) -> None:
-        """Tells the master that the worker is warm, before anything that comes after.
+    def tell(self, event: protocol.Joined | protocol.Refused) -> None:
+        """Tells the master something, after all that was posted and before all that comes.
 
         Raises:
           MasterUnreachableError: the master did not answer for `MASTER_TIMEOUT_S`.
         """
+        posted = threading.Event()
+        self._outbox.put(posted)
+        posted.wait(CONNECT_TIMEOUT_S)
         self._ask("events", protocol.encode(event))
 
     def enter(self, request: protocol.EnterRequest) -> protocol.EnterReply:
@@ -95,7 +99,7 @@ class MasterClient:
         while True:
             body = self._ask("enter", protocol.encode(request))
             reply = protocol.decode(body, protocol.EnterReply)
-            if reply.assignment or reply.leave:
+            if reply.assignment or reply.leave or reply.training_over:
                 return reply
 
     def _ask(self, path: str, body: bytes) -> bytes:
@@ -145,6 +149,9 @@ class MasterClient:
                 event = self._heartbeat()
             if event is None:
                 return
+            if isinstance(event, threading.Event):
+                event.set()
+                continue
             if isinstance(event, protocol.Heartbeat):
                 next_heartbeat = time.monotonic() + HEARTBEAT_INTERVAL_S
             self._deliver(session, event)

@@ -84,6 +84,7 @@ class Communicator:
 
     def start_alone(self) -> None:
         """Initialises Horovod with this process as its whole world."""
+        self.shut_down()  # a script may have initialised it for itself
         self._set_place(ALONE)
         hvd.init()
 
@@ -93,6 +94,7 @@ class Communicator:
         Raises:
           CollectiveFailedError: a peer went away meanwhile, or the round was closed.
         """
+        self.shut_down()  # a script may have initialised it for itself
         with self._lock:
             self._round = place.round
             self._known = sockets.open_sockets()
@@ -165,11 +167,11 @@ class Communicator:
         for index, tensor in enumerate(tensors):
             by_dtype.setdefault(tensor.dtype.name, []).append(index)
         for dtype, indices in sorted(by_dtype.items()):
-            flat = tf.concat([tf.reshape(_transportable(tensors[i]), [-1]) for i in indices], 0)
+            flat = tf.concat([tf.reshape(transportable(tensors[i]), [-1]) for i in indices], 0)
             received = hvd.broadcast(flat, 0, name=f"{name}.{dtype}")
             sizes = [int(np.prod(tensors[i].shape)) for i in indices]
             for i, part in zip(indices, tf.split(received, sizes), strict=True):
-                result[i] = tf.reshape(_restored(part, tensors[i].dtype), tensors[i].shape)
+                result[i] = tf.reshape(restored(part, tensors[i].dtype), tensors[i].shape)
         return [tensor for tensor in result if tensor is not None]
 
     def any_true(self, flag: bool, name: str) -> bool:
@@ -196,6 +198,8 @@ class Communicator:
                 "HOROVOD_GLOO_RENDEZVOUS_ADDR": place.rendezvous or None,
                 # Only a part of the path for us: the address holds host and port already.
                 "HOROVOD_GLOO_RENDEZVOUS_PORT": "1" if place.rendezvous else None,
+                # During hvd.init() it would mean Horovod's own driver; see `tracing`.
+                "HOROVOD_ELASTIC": None,
             }
         )
 
@@ -207,7 +211,7 @@ def _summary(error: Exception) -> str:
     return (telling or lines or [type(error).__name__])[0][:200]
 
 
-def _transportable(tensor: tf.Tensor) -> tf.Tensor:
+def transportable(tensor: tf.Tensor) -> tf.Tensor:
     """Horovod cannot broadcast some dtypes: they travel as integers of the same width."""
     if tensor.dtype == tf.bool:
         return tf.cast(tensor, tf.uint8)
@@ -218,7 +222,7 @@ def _transportable(tensor: tf.Tensor) -> tf.Tensor:
     return tensor
 
 
-def _restored(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+def restored(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     if dtype == tf.bool:
         return tf.cast(tensor, tf.bool)
     return tf.bitcast(tensor, dtype) if dtype in (tf.uint32, tf.uint64) else tensor

@@ -9,7 +9,12 @@ from pathlib import Path
 
 from hvd_elastic_keras import env, files
 from hvd_elastic_keras.config import JobSpec
-from hvd_elastic_keras.errors import ElasticError, WorkerLeavingError
+from hvd_elastic_keras.errors import (
+    ConfigurationError,
+    ElasticError,
+    TrainingOverError,
+    WorkerLeavingError,
+)
 from hvd_elastic_keras.worker.session import ElasticSession
 
 
@@ -24,13 +29,17 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
+    session = ElasticSession(environment)
     try:
-        session = ElasticSession(environment)
         # Before TensorFlow is imported: the master sees a heartbeat, and SIGTERM is heard.
         session.start()
         _train(session, JobSpec.load(Path(environment.job_dir) / files.JOB))
-    except WorkerLeavingError as error:
+    except (TrainingOverError, WorkerLeavingError) as error:
         logging.info("leaving: %s", error)
+    except ConfigurationError as error:
+        logging.error("%s", error)
+        session.refuse(str(error))
+        return 2
     except ElasticError as error:
         logging.error("%s", error)
         return 1

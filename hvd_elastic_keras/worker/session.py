@@ -2,6 +2,10 @@
 
 `Session` is what training needs to know of it. `SoloSession` is the world of a process that was
 started without a launcher; `ElasticSession` that of a member of a job.
+
+A process may train several times, each time with `join`, `enter` (once per round) and `finish`. All
+processes of a job run the same script, so that their trainings correspond by number. One that comes
+too late for a training, because it is new or was slow, is told so by `TrainingOverError`.
 """
 
 from __future__ import annotations
@@ -13,15 +17,23 @@ import functools
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
+from types import TracebackType
 from typing import Protocol
 
 import msgspec
 
 from hvd_elastic_keras import protocol
 from hvd_elastic_keras.env import WorkerEnvironment
-from hvd_elastic_keras.errors import MasterUnreachableError, WorkerLeavingError
+from hvd_elastic_keras.errors import (
+    ConfigurationError,
+    MasterUnreachableError,
+    TrainingOverError,
+    WorkerLeavingError,
+)
+from hvd_elastic_keras.worker import one_line_errors
 from hvd_elastic_keras.worker.client import MasterClient
 
 ABORT_AGAIN_S = 0.02
@@ -41,13 +53,25 @@ class Abortable(Protocol):
 class Session(Protocol):
     """What training needs to know of membership."""
 
+    @property
+    def training(self) -> int:
+        """Number of the training that this process has last begun; 0 before the first."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether this process has trained the training it has last begun to its end."""
+
     def join(self, communicator: Abortable, num_micro_batches: int, warm_up_s: float) -> None:
-        """Tells the master that this worker is warm."""
+        """Begins the next training of this process and tells the master that it is warm.
+
+        `num_micro_batches` is the largest useful number of workers; 0 means any number.
+        """
 
     def enter(self, report: EntryReport) -> protocol.Assignment:
         """Waits for a place in the next round.
 
         Raises:
+          TrainingOverError: the job has finished this training already.
           WorkerLeavingError: this worker has to leave instead.
           MasterUnreachableError: there is no master any more.
         """
@@ -72,7 +96,13 @@ class Session(Protocol):
         """Adds an entry to the job's `events.jsonl`."""
 
     def finish(self) -> None:
-        """Tells the master that the whole training is done."""
+        """Tells the master that this training is done: after the last barrier with all members."""
+
+    def refuse(self, message: str) -> None:
+        """Tells the master, just before this process ends, what is configured wrongly.
+
+        The job ends with this message; nobody is started again.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,8 +120,24 @@ class SoloSession:
 
     change_pending = False
 
+    def __init__(self) -> None:
+        self._training = 0
+        self._finished = False
+
+    @property
+    def training(self) -> int:
+        """Number of the training that this process has last begun; 0 before the first."""
+        return self._training
+
+    @property
+    def finished(self) -> bool:
+        """Whether the training that was last begun has been finished."""
+        return self._finished
+
     def join(self, communicator: Abortable, num_micro_batches: int, warm_up_s: float) -> None:
-        """Nobody to tell."""
+        """Begins the next training. Nobody to tell."""
+        self._training += 1
+        self._finished = False
 
     def enter(self, report: EntryReport) -> protocol.Assignment:
         """The place of a process that is alone in the world."""
@@ -114,6 +160,10 @@ class SoloSession:
         """There is no event log without a job."""
 
     def finish(self) -> None:
+        """Ends the training. Nobody to tell."""
+        self._finished = True
+
+    def refuse(self, message: str) -> None:
         """Nobody to tell."""
 
 
@@ -127,8 +177,17 @@ class ElasticSession:
         self._update = protocol.WorkerUpdate(version=0)
         self._lost = ""
         self._changed: Callable[[], None] = _nothing
-        self.finished = False
-        """Whether this worker has trained to the end."""
+        self._finished = False
+
+    @property
+    def training(self) -> int:
+        """Number of the training that this process has last begun; 0 before the first."""
+        return self._client.activity.training
+
+    @property
+    def finished(self) -> bool:
+        """Whether this process has trained the training it has last begun to its end."""
+        return self._finished
 
     @property
     def worker_id(self) -> str:
@@ -142,12 +201,18 @@ class ElasticSession:
         self._watch_sigterm()
 
     def join(self, communicator: Abortable, num_micro_batches: int, warm_up_s: float) -> None:
-        """Tells the master that this worker is warm."""
+        """Begins the next training and tells the master that this worker is warm."""
         self._communicator = communicator
-        self._client.activity.phase = "waiting"
-        self._client.join(
+        self._finished = False
+        activity = self._client.activity
+        activity.phase = "waiting"
+        # The number comes last: a heartbeat must not carry old steps into the new training.
+        activity.step = activity.progress = 0
+        activity.training += 1
+        self._client.tell(
             protocol.Joined(
                 worker_id=self.worker_id,
+                training=activity.training,
                 pid=os.getpid(),
                 num_micro_batches=num_micro_batches,
                 warm_up_s=warm_up_s,
@@ -163,10 +228,16 @@ class ElasticSession:
         reply = self._client.enter(
             protocol.EnterRequest(
                 worker_id=self.worker_id,
+                training=activity.training,
                 from_round=activity.round,
                 **dataclasses.asdict(report),
             )
         )
+        if reply.training_over:
+            activity.phase = "done"
+            raise TrainingOverError(
+                f"Training {activity.training} of this job was finished without this worker."
+            )
         if reply.assignment is None:
             raise WorkerLeavingError(reply.leave, reply.job_stops)
         activity.round = reply.assignment.round
@@ -206,14 +277,27 @@ class ElasticSession:
 
     def record(self, event: str, **fields: object) -> None:
         """Adds an entry to the job's `events.jsonl`."""
-        self._client.post(protocol.Record(worker_id=self.worker_id, event=event, fields=fields))
+        self._client.post(
+            protocol.Record(
+                worker_id=self.worker_id, training=self.training, event=event, fields=fields
+            )
+        )
 
     def finish(self) -> None:
-        """Tells the master that the whole training is done."""
-        self.finished = True
+        """Tells the master that this training is done."""
+        self._finished = True
         activity = self._client.activity
         activity.phase = "done"
-        self._client.post(protocol.Done(worker_id=self.worker_id, step=activity.step))
+        self._client.post(
+            protocol.Done(worker_id=self.worker_id, training=activity.training, step=activity.step)
+        )
+
+    def refuse(self, message: str) -> None:
+        """Tells the master what is configured wrongly. The process is to end after this."""
+        try:
+            self._client.tell(protocol.Refused(worker_id=self.worker_id, message=message))
+        except MasterUnreachableError as error:
+            log.error("%s", error)
 
     def close(self) -> None:
         """Sends what is queued and disconnects."""
@@ -290,8 +374,22 @@ def _nothing() -> None:
 @functools.lru_cache(maxsize=1)
 def session_of_process(environment: WorkerEnvironment) -> ElasticSession:
     """The session of a script started by a launcher: one, however many `Trainer`s it makes."""
+    one_line_errors.install()
     session = ElasticSession(environment)
     session.start()
     # A script may end right after `fit`: the master must hear that it is done.
     atexit.register(session.close)
+    _refuse_what_is_not_caught(session)
     return session
+
+
+def _refuse_what_is_not_caught(session: ElasticSession) -> None:
+    """Reports a `ConfigurationError` with which the user's script ends."""
+    show = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        show(kind, error, trace)
+        if isinstance(error, ConfigurationError):
+            session.refuse(str(error))
+
+    sys.excepthook = hook

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
 
-from hvd_elastic_keras import files
+from hvd_elastic_keras import env, files
 from hvd_elastic_keras.protocol import Assignment
 from hvd_elastic_keras.worker.communicator import Communicator
 from model_zoo import digits
@@ -36,6 +37,16 @@ class FaultPoint(keras.layers.Layer):
 
         with tf.control_dependencies([tf.py_function(happen, [], [])]):
             return tf.identity(x)
+
+
+def watch(model: keras.Model) -> None:
+    """Takes the steps of faults from this model."""
+    _Here.model = model
+
+
+def worker_id() -> str:
+    """That of this process; "alone" without a launcher."""
+    return os.environ.get(env.WORKER_ID, "alone")
 
 
 def model() -> keras.Model:
@@ -71,12 +82,13 @@ def dataset(split: str) -> digits.Arrays:
 def _with_faults() -> None:
     """Puts fault points round the moments that user code cannot see."""
     start, broadcast_bytes = Communicator.start, Communicator.broadcast_bytes
-    write_atomically = files.write_atomically
+    shut_down = Communicator.shut_down
+    write_atomically, save_weights = files.write_atomically, keras.Model.save_weights
 
     def faulty_start(self: Communicator, place: Assignment) -> None:
-        _Here.place = place
         faults.happen("init", place.rank, place.size, round_number=place.round)
         start(self, place)
+        _Here.place = place
 
     def faulty_broadcast(self: Communicator, data: bytes, name: str) -> bytes:
         received = broadcast_bytes(self, data, name)
@@ -86,13 +98,25 @@ def _with_faults() -> None:
             )
         return received
 
+    def shut_down_and_forget(self: Communicator) -> None:
+        shut_down(self)
+        _Here.place = None  # trials and warm-ups of a later training happen nowhere
+
     def faulty_write(path: Any, write: Any) -> None:
         if path.name == files.MODEL and _Here.place is not None:
             faults.happen("save", _Here.place.rank, _Here.place.size)
         write_atomically(path, write)
 
+    def faulty_save(self: keras.Model, *args: Any, **kwargs: Any) -> None:
+        if _Here.place is not None:
+            step = int(self.optimizer.iterations)
+            faults.happen("checkpoint", _Here.place.rank, _Here.place.size, step=step)
+        save_weights(self, *args, **kwargs)
+
+    keras.Model.save_weights = faulty_save
     Communicator.start = faulty_start
     Communicator.broadcast_bytes = faulty_broadcast
+    Communicator.shut_down = shut_down_and_forget
     files.write_atomically = faulty_write
 
 

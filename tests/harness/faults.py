@@ -25,9 +25,10 @@ class Fault:
 
     Attributes:
       point: "train", "evaluate" (inside the forward pass), "init" (assigned, before hvd.init()),
-        "sync" (in the middle of the broadcast), "save" (while the results are written).
+        "sync" (in the middle of the broadcast), "save" (while the results are written),
+        "checkpoint" (before a callback saves weights), "between" (two trainings).
       rank: which rank of the round.
-      step: for "train" and "evaluate": finished optimizer steps.
+      step: for "train", "evaluate" and "checkpoint": finished optimizer steps.
       round: for the others; 0 is any round.
       action: a signal name, or "wait" to hold the worker until the test opens the gate.
       size: only in a round of so many workers; 0 is any.

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -218,18 +219,17 @@ class Job:
 
 
 def read_weights(path: Path, scratch: Path) -> dict[str, np.ndarray]:
-    """The variables in a `.keras` file."""
-    import zipfile
-
-    with zipfile.ZipFile(path) as archive:
-        archive.extract("model.weights.h5", scratch)
+    """The variables in a `.keras` or `.weights.h5` file."""
+    if path.suffix == ".keras":
+        with zipfile.ZipFile(path) as archive:
+            path = Path(archive.extract("model.weights.h5", scratch))
     result: dict[str, np.ndarray] = {}
 
     def note(name: str, node: object) -> None:
         if isinstance(node, h5py.Dataset):
             result[name] = np.asarray(node)
 
-    with h5py.File(scratch / "model.weights.h5") as file:
+    with h5py.File(path) as file:
         file.visititems(note)
     return result
 

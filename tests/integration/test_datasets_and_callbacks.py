@@ -71,7 +71,7 @@ def callbacks():
 """
 
 
-@pytest.mark.parametrize(("hook", "steps"), [("train_batch_end", 3), ("epoch_end", 20)])
+@pytest.mark.parametrize(("hook", "steps"), [("train_batch_end", 2), ("epoch_end", 20)])
 def test_all_workers_stop_when_the_callback_of_one_wants_to(
     hook: str, steps: int, tmp_path: Path
 ) -> None:

@@ -115,6 +115,7 @@ def test_the_status_table_has_a_row_per_worker_in_columns() -> None:
             host="localhost",
             pid=4000,
             seniority=rank,
+            training=2,
             step=7,
             heartbeat_age_s=age,
         )
@@ -123,6 +124,7 @@ def test_the_status_table_has_a_row_per_worker_in_columns() -> None:
     status = protocol.JobStatus(
         phase="changing",
         detail="w10 joins",
+        training=2,
         round=3,
         step=7,
         target_workers=2,
@@ -133,7 +135,7 @@ def test_the_status_table_has_a_row_per_worker_in_columns() -> None:
         workers=workers,
     )
     assert ctl.status_table(status).splitlines() == [
-        "changing (w10 joins)  round 3  step 7  restarts 1/10",
+        "changing (w10 joins)  training 2  round 3  step 7  restarts 1/10",
         "WORKER  PHASE     RANK  HOST       PID   SENIORITY  STEP  HEARTBEAT",
         "w0      training  0     localhost  4000  0          7     0.2 s ago",
         "w10     training  -     localhost  4000  -          7     -",

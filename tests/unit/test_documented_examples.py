@@ -9,7 +9,16 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "module", ["config", "launchers.base", "model_location", "training.batch_plan"]
+    "module",
+    [
+        "config",
+        "data.passes",
+        "files",
+        "launchers.base",
+        "model_location",
+        "training.batch_plan",
+        "training.schedule",
+    ],
 )
 def test_the_examples_of_a_module_give_what_they_say(module: str) -> None:
     result = doctest.testmod(importlib.import_module(f"hvd_elastic_keras.{module}"))

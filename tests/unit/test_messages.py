@@ -17,13 +17,16 @@ from hvd_elastic_keras.errors import ConfigurationError, ElasticError
 # --- protocol ----------------------------------------------------------------------------
 
 EVENTS = [
-    protocol.Joined(worker_id="w0", pid=7, num_micro_batches=8, warm_up_s=1.5),
-    protocol.Heartbeat(worker_id="w0", round=1, step=2, progress=3, phase="training"),
+    protocol.Joined(worker_id="w0", training=1, pid=7, num_micro_batches=8, warm_up_s=1.5),
+    protocol.Heartbeat(worker_id="w0", training=1, round=1, step=2, progress=3, phase="training"),
     protocol.Running(worker_id="w0", round=1, step=2),
     protocol.Leaving(worker_id="w0", reason="SIGTERM"),
-    protocol.Done(worker_id="w0", step=9),
+    protocol.Done(worker_id="w0", training=1, step=9),
+    protocol.Refused(worker_id="w0", message="epochs=0 was given"),
     protocol.Console(worker_id="w0", text="é\r\n"),
-    protocol.Record(worker_id="w0", event="epoch_end", fields={"loss": 0.5, "n": [1, None]}),
+    protocol.Record(
+        worker_id="w0", training=1, event="epoch_end", fields={"loss": 0.5, "n": [1, None]}
+    ),
 ]
 
 

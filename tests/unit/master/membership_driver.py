@@ -12,6 +12,7 @@ from hvd_elastic_keras.master.membership import decide
 from hvd_elastic_keras.master.state import State, Worker
 
 SIGKILL = "was killed by SIGKILL"
+EXIT_1 = "failed with exit code 1"
 EXIT_0 = "ended with exit code 0"
 
 
@@ -51,11 +52,13 @@ class Job:
         self.now += seconds
         return self.send(act.Tick())
 
-    def joined(self, worker_id: str) -> None:
-        """A worker is warm."""
+    def joined(self, worker_id: str, training: int | None = None) -> None:
+        """A worker is warm for a training: its next one, if none is given."""
+        training = training or self.training_of(worker_id) + 1
         self.send(
             protocol.Joined(
                 worker_id=worker_id,
+                training=training,
                 pid=1,
                 num_micro_batches=self.micro_batches,
                 warm_up_s=1.5,
@@ -69,6 +72,7 @@ class Job:
         progress: int | None = None,
         has_state: bool = True,
         failure: str = "",
+        training: int | None = None,
     ) -> None:
         """Workers come to the entrance from the round they were last assigned to."""
         for worker_id in worker_ids:
@@ -76,6 +80,7 @@ class Job:
             self.send(
                 protocol.EnterRequest(
                     worker_id=worker_id,
+                    training=training or max(1, self.training_of(worker_id)),
                     from_round=place.round if place else 0,
                     has_state=has_state,
                     progress=step if progress is None else progress,
@@ -101,7 +106,12 @@ class Job:
         for worker_id in worker_ids:
             self.send(
                 protocol.Heartbeat(
-                    worker_id=worker_id, round=1, step=step, progress=step, phase="training"
+                    worker_id=worker_id,
+                    training=self.training_of(worker_id),
+                    round=1,
+                    step=step,
+                    progress=step,
+                    phase="training",
                 )
             )
 
@@ -109,6 +119,11 @@ class Job:
         """The launcher sees workers end by SIGKILL."""
         for worker_id in worker_ids:
             self.send(act.Exited(worker_id, SIGKILL, failed=True))
+
+    def fail(self, *worker_ids: str) -> None:
+        """The launcher sees workers end by an error of their own."""
+        for worker_id in worker_ids:
+            self.send(act.Exited(worker_id, EXIT_1, failed=True, by_itself=True))
 
     def exit(self, *worker_ids: str) -> None:
         """The launcher sees workers end with exit code 0."""
@@ -119,10 +134,11 @@ class Job:
         """A worker tells that it got SIGTERM."""
         self.send(protocol.Leaving(worker_id=worker_id, reason="SIGTERM"))
 
-    def done(self, *worker_ids: str, step: int = 0) -> None:
-        """Workers have finished the training."""
+    def done(self, *worker_ids: str, step: int = 0, training: int | None = None) -> None:
+        """Workers have finished their training."""
         for worker_id in worker_ids:
-            self.send(protocol.Done(worker_id=worker_id, step=step))
+            number = training or self.training_of(worker_id)
+            self.send(protocol.Done(worker_id=worker_id, training=number, step=step))
 
     def start(self, num_workers: int | None = None, step: int = 0) -> None:
         """All launched workers become warm and run the first round."""
@@ -149,6 +165,11 @@ class Job:
     def round_number(self) -> int:
         """The running round; 0 if none runs."""
         return self.state.running.number if self.state.running else 0
+
+    def training_of(self, worker_id: str) -> int:
+        """The training that a worker has last begun; 0 if it is not known."""
+        worker = self.state.workers.get(worker_id)
+        return worker.training if worker else 0
 
     def worker(self, worker_id: str) -> Worker:
         return self.state.workers[worker_id]
@@ -184,10 +205,15 @@ class Job:
         replies = [a.reply for a in self.of(act.Reply) if a.worker_id == worker_id]
         return [reply.leave for reply in replies if reply.leave]
 
+    def told_over(self, worker_id: str) -> int:
+        """How often a worker was told that the training of its request is over."""
+        replies = [a.reply for a in self.of(act.Reply) if a.worker_id == worker_id]
+        return sum(reply.training_over for reply in replies)
+
     # --- invariants ----------------------------------------------------------------------
 
     def _hold_monotone(self, before: State) -> None:
-        for name in ("version", "last_round", "pending_through", "broken_through"):
+        for name in ("training", "version", "last_round", "pending_through", "broken_through"):
             assert getattr(self.state, name) >= getattr(before, name), name
         if self.state != dataclasses.replace(before, version=self.state.version):
             relevant = ("pending_through", "broken_through", "stop")
@@ -198,7 +224,10 @@ class Job:
         assigned = {}
         for action in replies:
             reply = action.reply
-            assert bool(reply.assignment) != bool(reply.leave), "a reply is one of the two"
+            kinds = (bool(reply.assignment), bool(reply.leave), reply.training_over)
+            assert sum(kinds) == 1, "a reply is one of the three"
+            if reply.training_over:
+                assert action.worker_id in self.at_entrance, "only who waits is sent on"
             if reply.assignment:
                 assert action.worker_id in self.at_entrance, "only who waits gets a place"
                 assert action.worker_id not in assigned, "one place each"
@@ -222,6 +251,8 @@ class Job:
         assert all(place.size == len(assigned) for place in assigned.values())
         assert set(assigned) <= set(self.state.workers), "members are alive"
         assert not any(self.worker(w).leaving for w in assigned), "members stay"
-        assert len(assigned) <= min(self.config.max_workers, self.micro_batches)
+        trainings = {self.worker(w).training for w in assigned}
+        assert trainings == {self.state.training}, "members are at the same training"
+        assert len(assigned) <= min(self.config.max_workers, self.micro_batches or len(assigned))
         if not self.state.finishing:
             assert len(assigned) >= self.config.min_workers

@@ -68,10 +68,16 @@ def test_a_refusal_says_what_was_asked_for_and_what_is_possible(
     assert all(word in plan for word in words), plan
 
 
-@pytest.mark.parametrize("changes", [{"stop": "interrupted"}, {"finishing": True}])
-def test_nothing_is_changed_when_the_job_is_ending(changes: dict[str, Any]) -> None:
-    plan = plan_change(CONFIG, state_of(0, 1, 2, **changes), ChangeRequest(add=1))
+def test_nothing_is_changed_when_the_job_is_ending() -> None:
+    plan = plan_change(CONFIG, state_of(0, 1, 2, stop="interrupted"), ChangeRequest(add=1))
     assert plan == "The job is ending; nothing was changed."
+
+
+def test_nothing_is_changed_between_two_trainings() -> None:
+    state = state_of(0, 1, 2, finishing=True, training=1)
+    plan = plan_change(CONFIG, state, ChangeRequest(add=1))
+    assert isinstance(plan, str)
+    assert plan.startswith("Training 1 is finished; nothing was changed.")
 
 
 def test_workers_that_are_leaving_do_not_count() -> None:

@@ -52,11 +52,11 @@ class FakeLauncher:
     def running(self) -> list[str]:
         return list(self.on_exit)
 
-    def end(self, worker_id: str, cause: str, failed: bool) -> None:
+    def end(self, worker_id: str, cause: str, failed: bool, by_itself: bool = False) -> None:
         on_exit = self.on_exit.pop(worker_id, None)
         if on_exit:
             loop = asyncio.get_running_loop()
-            loop.call_soon(on_exit, Exited(worker_id, cause, failed))
+            loop.call_soon(on_exit, Exited(worker_id, cause, failed, by_itself))
 
 
 class Master:
@@ -83,9 +83,12 @@ class Master:
         status, _ = await self.call("POST", "/v1/events", protocol.encode(message))
         assert status == 200
 
-    async def enter(self, worker_id: str, from_round: int = 0, step: int = 0) -> Any:
+    async def enter(
+        self, worker_id: str, from_round: int = 0, step: int = 0, training: int = 1
+    ) -> Any:
         request = protocol.EnterRequest(
             worker_id=worker_id,
+            training=training,
             from_round=from_round,
             has_state=step > 0,
             progress=step,
@@ -95,11 +98,17 @@ class Master:
         assert status == 200
         return protocol.decode(body, protocol.EnterReply)
 
-    async def join(self, worker_id: str) -> asyncio.Task[Any]:
+    async def join(self, worker_id: str, training: int = 1) -> asyncio.Task[Any]:
         await self.tell(
-            protocol.Joined(worker_id=worker_id, pid=1, num_micro_batches=8, warm_up_s=0.0)
+            protocol.Joined(
+                worker_id=worker_id,
+                training=training,
+                pid=1,
+                num_micro_batches=8,
+                warm_up_s=0.0,
+            )
         )
-        task = asyncio.create_task(self.enter(worker_id))
+        task = asyncio.create_task(self.enter(worker_id, training=training))
         await asyncio.sleep(0.01)
         return task
 
@@ -164,7 +173,7 @@ def test_a_request_without_the_token_is_refused(
     [
         ("POST", "/v1/events", b"no json", ["no json", "protocol version 1"]),
         ("POST", "/v1/events", b'{"type": "sang"}', ["sang"]),
-        ("POST", "/v1/enter", b'{"worker_id": "w0"}', ["EnterRequest", "from_round"]),
+        ("POST", "/v1/enter", b'{"worker_id": "w0"}', ["EnterRequest", "training"]),
         ("POST", "/v1/enter", b"", ["EnterRequest"]),
         ("POST", "/v1/workers", b'{"subtract": 1}', ["ChangeRequest", "subtract"]),
         ("GET", "/v1/updates?worker_id=w0&version=x", b"", ["'x'", "whole number"]),
@@ -260,9 +269,11 @@ def test_a_job_runs_to_its_end(with_master: Any) -> None:
         for worker_id in ("w0", "w1"):
             await master.confirm(worker_id, 1)
         await master.tell(protocol.Console(worker_id="w0", text="epoch 1\n"))
-        await master.tell(protocol.Record(worker_id="w0", event="epoch_end", fields={"loss": 0.5}))
+        await master.tell(
+            protocol.Record(worker_id="w0", training=1, event="epoch_end", fields={"loss": 0.5})
+        )
         for worker_id in ("w0", "w1"):
-            await master.tell(protocol.Done(worker_id=worker_id, step=7))
+            await master.tell(protocol.Done(worker_id=worker_id, training=1, step=7))
             master.launcher.end(worker_id, "ended with exit code 0", failed=False)
         assert master.result is not None
         result = await asyncio.wait_for(master.result, timeout=5.0)
@@ -274,6 +285,57 @@ def test_a_job_runs_to_its_end(with_master: Any) -> None:
         assert "epoch_end" in names
         assert master.launcher.killed == []
         assert not (master.job_dir / files.MASTER).exists()
+
+    with_master(scenario)
+
+
+def test_a_worker_that_comes_too_late_is_sent_on_to_the_next_training(with_master: Any) -> None:
+    async def scenario(master: Master) -> None:
+        tasks = [await master.join("w0"), await master.join("w1")]
+        await asyncio.gather(*tasks)
+        for worker_id in ("w0", "w1"):
+            await master.confirm(worker_id, 1)
+        await master.call("POST", "/v1/workers", protocol.encode(protocol.ChangeRequest(add=1)))
+        for worker_id in ("w0", "w1"):
+            await master.tell(protocol.Done(worker_id=worker_id, training=1, step=7))
+        late = await (await master.join("w2"))
+        assert (late.assignment, late.leave, late.training_over) == (None, "", True)
+        tasks = [await master.join(worker_id, training=2) for worker_id in ("w2", "w1", "w0")]
+        places = [(await task).assignment for task in tasks]
+        assert [place.rank for place in places] == [2, 1, 0]
+        assert {place.round for place in places} == {2}
+
+    with_master(scenario)
+
+
+def test_an_answer_kept_for_one_training_is_not_given_in_the_next(
+    with_master: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "LONG_POLL_S", 0.05)
+
+    async def scenario(master: Master) -> None:
+        first = await master.join("w0")
+        assert (await first).assignment is None, "ask again"
+        await master.join("w1")
+        # The place of w0 is kept for it, but it has begun another training.
+        second = await (await master.join("w0", training=2))
+        assert second.assignment is None
+        assert (await master.enter("w1")).training_over
+
+    with_master(scenario)
+
+
+def test_the_job_ends_with_what_a_worker_refuses(with_master: Any) -> None:
+    async def scenario(master: Master) -> None:
+        for worker_id in ("w0", "w1"):
+            await master.tell(protocol.Refused(worker_id=worker_id, message="epochs=0 was given"))
+            master.launcher.end(worker_id, "failed with exit code 1", failed=True, by_itself=True)
+        assert master.result is not None
+        result = await asyncio.wait_for(master.result, timeout=5.0)
+        assert (result.succeeded, result.stopped, result.refused) == (False, False, True)
+        assert result.reason == "epochs=0 was given"
+        assert master.output.getvalue() == ""
+        assert master.launcher.launched == ["w0", "w1"]
 
     with_master(scenario)
 

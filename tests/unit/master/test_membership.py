@@ -710,14 +710,37 @@ def test_a_spare_in_a_full_world_causes_no_round() -> None:
     assert job.state.forming is None
 
 
+@pytest.mark.parametrize(
+    ("micro_batches", "max_workers", "reason"),
+    [
+        (2, 8, "a batch is cut into 2 micro-batches; a smaller micro_batch_size"),
+        (8, 2, "2 workers train already (--max_workers)"),
+    ],
+)
+def test_people_are_told_once_why_a_worker_has_nothing_to_do(
+    micro_batches: int, max_workers: int, reason: str
+) -> None:
+    job = Job(2, micro_batches, max_workers=max_workers)
+    job.start()
+    job.send(act.AddWorkers(1))
+    job.ready("w2")
+    for _ in range(3):
+        job.wait(10.0)
+    told = [line for line in job.said if "spare" in line]
+    assert len(told) == 1
+    assert told[0].startswith(f"w2 waits as a spare: {reason}")
+
+
 # --- the end -----------------------------------------------------------------------------
 
 
-def test_the_job_ends_when_all_are_done(three: Job) -> None:
+def test_the_job_ends_when_all_are_done_and_gone(three: Job) -> None:
     three.done("w0", "w1", step=30)
     three.exit("w0")
     assert three.end is None
     three.done("w2", step=30)
+    assert three.end is None, "the scripts go on"
+    three.exit("w1", "w2")
     assert three.end == act.EndJob(True, "finished")
     assert three.state.newest_step == 30
     assert act.CloseRendezvous(1) in three.actions
@@ -733,6 +756,7 @@ def test_a_member_killed_after_others_were_done_is_not_replaced(three: Job) -> N
     assert three.members == ["w2"]
     three.running("w2", step=30)
     three.done("w2", step=30)
+    three.exit("w2")
     assert three.end == act.EndJob(True, "finished")
 
 
@@ -759,8 +783,9 @@ def test_spares_and_starting_workers_do_not_hold_back_the_end() -> None:
     job.start()
     job.send(act.AddWorkers(1))
     job.done("w0", "w1", step=30)
+    assert job.told_over("w2") == 1
+    job.exit("w0", "w1", "w2")
     assert job.end == act.EndJob(True, "finished")
-    assert job.told_to_leave("w2") == ["finished"]
 
 
 def test_a_joiner_that_was_called_while_the_members_finish_does_not_hold_back_the_end(
@@ -771,9 +796,9 @@ def test_a_joiner_that_was_called_while_the_members_finish_does_not_hold_back_th
     three.ready("w3")
     assert three.state.pending_through == 1
     three.done("w0", "w1", "w2", step=30)
-    three.exit("w0", "w1", "w2")
+    assert three.told_over("w3") == 1
+    three.exit("w0", "w1", "w2", "w3")
     assert three.end == act.EndJob(True, "finished")
-    assert three.told_to_leave("w3") == ["finished"]
 
 
 def test_a_member_that_is_done_is_not_awaited_at_the_entrance(three: Job) -> None:
@@ -796,6 +821,7 @@ def test_a_member_that_ends_before_another_one_has_confirmed_does_no_harm() -> N
     job.exit("w0")
     job.running("w1", step=30)
     job.done("w1", step=30)
+    job.exit("w1")
     assert job.end == act.EndJob(True, "finished")
 
 
@@ -856,6 +882,7 @@ def test_nothing_is_started_after_the_end() -> None:
     job = Job(1)
     job.start()
     job.done("w0")
+    job.exit("w0")
     assert job.end is not None
     for event in (act.Tick(), act.Exited("w0", "x", failed=True), act.AddWorkers(1)):
         job.send(event)
@@ -889,11 +916,11 @@ def test_a_change_of_the_round_is_news(three: Job) -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        protocol.Heartbeat(worker_id="w9", round=1, step=99, progress=99, phase="x"),
-        protocol.Joined(worker_id="w9", pid=1, num_micro_batches=1, warm_up_s=0.0),
+        protocol.Heartbeat(worker_id="w9", training=1, round=1, step=99, progress=99, phase="x"),
+        protocol.Joined(worker_id="w9", training=1, pid=1, num_micro_batches=1, warm_up_s=0.0),
         protocol.Running(worker_id="w9", round=1, step=99),
         protocol.Leaving(worker_id="w9", reason="SIGTERM"),
-        protocol.Done(worker_id="w9", step=99),
+        protocol.Done(worker_id="w9", training=1, step=99),
         act.Exited("w9", "x", failed=True),
         act.RemoveWorker("w9"),
     ],

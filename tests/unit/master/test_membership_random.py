@@ -33,6 +33,7 @@ class Process:
     """A simulated worker process."""
 
     stage: Stage = Stage.STARTING
+    training: int = 0
     step: int = 0
     has_state: bool = False
     got_sigterm: bool = False
@@ -41,7 +42,13 @@ class Process:
 class World:
     """Simulated worker processes and their launcher round the machine under test."""
 
-    def __init__(self, num_workers: int, micro_batches: int, min_workers: int) -> None:
+    def __init__(
+        self, num_workers: int, micro_batches: int, min_workers: int, num_trainings: int = 1
+    ) -> None:
+        self.num_trainings = num_trainings
+        """How often the script trains."""
+        self.num_ended = 0
+        """Workers that have come to the end of the script."""
         self.job = Job(
             num_workers,
             micro_batches,
@@ -71,6 +78,9 @@ class World:
                 process = self.processes[action.worker_id]
                 if action.reply.leave:
                     process.stage = Stage.DISMISSED
+                elif action.reply.training_over:
+                    assert process.stage is Stage.AT_ENTRANCE
+                    process.stage = Stage.DONE
                 else:
                     assert process.stage is Stage.AT_ENTRANCE
                     process.stage = Stage.PLACED
@@ -94,7 +104,10 @@ class World:
         self.absorb()
 
     def join(self, worker_id: str) -> None:
-        self.job.joined(worker_id)
+        process = self.processes[worker_id]
+        process.training += 1
+        process.step, process.has_state = 0, False
+        self.job.joined(worker_id, process.training)
         self.absorb()
         self.enter(worker_id)
 
@@ -125,8 +138,10 @@ class World:
             "step": self.ids(Stage.TRAINING),
             "kill": list(self.processes),
             "sigterm": [w for w, p in self.processes.items() if p.stage is not Stage.DONE],
-            "exit": self.ids(Stage.DISMISSED, Stage.DONE),
+            "exit": [*self.ids(Stage.DISMISSED), *self.at_end_of_script()],
+            "error": self.ids(Stage.DONE),
             "finish": self.ids(Stage.TRAINING),
+            "next": self.with_another_training(),
         }
         if name in candidates:
             if candidates[name]:
@@ -134,6 +149,22 @@ class World:
                 getattr(self, f"do_{name}")(worker_id)
         else:
             getattr(self, f"do_{name}")(choice)
+
+    def with_another_training(self) -> list[str]:
+        done = self.ids(Stage.DONE)
+        return [w for w in done if self.processes[w].training < self.num_trainings]
+
+    def at_end_of_script(self) -> list[str]:
+        done = self.ids(Stage.DONE)
+        return [w for w in done if self.processes[w].training == self.num_trainings]
+
+    def do_next(self, worker_id: str) -> None:
+        self.join(worker_id)
+
+    def do_error(self, worker_id: str) -> None:
+        del self.processes[worker_id]
+        self.job.fail(worker_id)
+        self.absorb()
 
     def do_join(self, worker_id: str) -> None:
         self.join(worker_id)
@@ -164,12 +195,14 @@ class World:
         self.absorb()
 
     def do_exit(self, worker_id: str) -> None:
+        self.num_ended += self.processes[worker_id].stage is Stage.DONE
         self.end(worker_id, "ended with exit code 0", failed=False)
 
     def do_finish(self, worker_id: str) -> None:
         """All of a running round have gone past the last step; one tells so first."""
         state = self.job.state
-        if state.running and worker_id in state.running.members:
+        outrun = self.processes[worker_id].training < state.training
+        if outrun or (state.running and worker_id in state.running.members):
             self.processes[worker_id].stage = Stage.DONE
             self.job.done(worker_id, step=self.processes[worker_id].step)
             self.absorb()
@@ -192,10 +225,17 @@ class World:
 
     # --- calm ----------------------------------------------------------------------------
 
-    def calm_down(self) -> None:
-        """Lets every process do what it can, until nothing changes any more."""
-        for _ in range(60):
+    def calm_down(self, all_finish: bool = False) -> None:
+        """Lets every process do what it can, until nothing changes any more.
+
+        With `all_finish` the training comes to its last step, too.
+        """
+        for _ in range(60 * self.num_trainings):
             moved = False
+            if all_finish and self.job.state.running and not self.job.state.forming:
+                for worker_id in self.ids(Stage.TRAINING):
+                    self.do_finish(worker_id)
+                    moved = True
             for worker_id, process in list(self.processes.items()):
                 moved = self.advance(worker_id, process) or moved
             self.job.now += 6.0  # more than the join window
@@ -213,9 +253,13 @@ class World:
             self.confirm(worker_id)
         elif process.stage is Stage.TRAINING and self.round_over(worker_id):
             self.enter(worker_id)
-        elif process.stage is Stage.TRAINING and self.job.state.finishing:
+        elif process.stage is Stage.TRAINING and (
+            self.job.state.finishing or process.training < self.job.state.training
+        ):
             self.do_finish(worker_id)
             return process.stage is Stage.DONE
+        elif worker_id in self.with_another_training():
+            self.join(worker_id)
         elif process.stage in (Stage.DISMISSED, Stage.DONE):
             self.do_exit(worker_id)
         else:
@@ -281,7 +325,46 @@ def test_a_job_of_which_one_worker_is_done_comes_to_its_end(
         world.operate("finish" if operation[0] == "step" else operation[0], *operation[1:])
     world.calm_down()
     if finishing:
-        assert world.job.end == act.EndJob(True, "finished")
+        hold_end_of_script(world)
+
+
+def hold_end_of_script(world: World) -> None:
+    """The job has succeeded if, and only if, some worker has come to the end of the script."""
+    end = world.job.end
+    assert end is not None
+    if world.num_ended:
+        assert end == act.EndJob(True, "finished")
+    else:
+        assert not end.succeeded
+        assert "no worker has come to the end of the script" in end.reason
+
+
+@settings(max_examples=150)
+@given(
+    size=st.tuples(st.integers(1, 5), st.integers(0, 8)),
+    num_trainings=st.integers(1, 3),
+    todo=st.lists(
+        st.tuples(
+            st.sampled_from([*OPERATIONS, *["finish", "next", "error", "exit"] * 3]),
+            st.integers(0, 7),
+            st.sampled_from([0.0, 1.0, 130.0]),
+        ),
+        max_size=80,
+    ),
+)
+def test_a_job_with_several_trainings_comes_to_its_end(
+    size: tuple[int, int], num_trainings: int, todo: list[tuple[str, int, float]]
+) -> None:
+    world = World(*size, min_workers=1, num_trainings=num_trainings)
+    for operation in todo:
+        world.operate(*operation)
+    world.calm_down(all_finish=True)
+    state = world.job.state
+    if world.job.end:
+        # Not before the last training, unless there was nobody left to go on.
+        assert not world.job.end.succeeded or state.training == num_trainings
+    else:
+        assert state.waiting_since is not None, "it says that it waits"
 
 
 @settings(max_examples=50)

@@ -17,6 +17,7 @@ def worker(
 ) -> Worker:
     """A worker at the entrance; `progress` None means that it holds no state."""
     entry = protocol.EnterRequest(
+        training=1,
         worker_id=worker_id,
         from_round=0,
         has_state=progress is not None,

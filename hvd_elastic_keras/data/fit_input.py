@@ -1,0 +1,117 @@
+"""The input of a running `keras.Model.fit`, from the data adapter that Keras has made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from keras.src.trainers.data_adapters import array_slicing
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
+from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
+from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+
+from hvd_elastic_keras.data import structure
+from hvd_elastic_keras.data.passes import Passes
+from hvd_elastic_keras.data.pipeline import BatchPipeline, FitInput, Input, Pipeline
+from hvd_elastic_keras.data.reader import DatasetBatches, PyDatasetBatches
+from hvd_elastic_keras.data.source import ArraySource
+from hvd_elastic_keras.errors import DataError
+
+
+def input_of(
+    adapter: Any,
+    *,
+    passes: Passes,
+    index_of: Callable[[int], int],
+    micro_batch_size: Callable[[int], int],
+    seed: int,
+    name: str,
+) -> FitInput:
+    """Makes an adapter's data restartable at any batch, in the same order on all workers.
+
+    Args:
+      adapter: Keras's; it already holds `class_weight` and `sample_weight`.
+      passes: how epochs lie on passes over the data.
+      index_of: number of an epoch, counted from the first one that reads this input.
+      micro_batch_size: examples per forward and backward pass, from those of a batch.
+      seed: orders follow from it, as far as they are ours.
+      name: of the data, for messages.
+
+    Raises:
+      DataError: the data cannot be cut, or cannot be read twice in the same order.
+    """
+    return FitInput(_inner(adapter, passes, micro_batch_size, seed, name), passes, index_of)
+
+
+def _inner(
+    adapter: Any, passes: Passes, micro_batch_size: Callable[[int], int], seed: int, name: str
+) -> Input:
+    if isinstance(adapter, ArrayDataAdapter):
+        return _of_arrays(adapter, micro_batch_size, seed, name)
+    if isinstance(adapter, PyDatasetAdapter):
+        batches = PyDatasetBatches(
+            adapter.py_dataset,
+            adapter._standardize_batch,
+            adapter.shuffle,
+            seed,
+            resets=not passes.goes_on,
+        )
+        return BatchPipeline(batches, micro_batch_size)
+    if isinstance(adapter, TFDatasetAdapter | GeneratorDataAdapter):
+        one_pass = passes.steps_per_epoch is None
+        source = DatasetBatches(adapter.get_tf_dataset(), name, repeats_known_length=one_pass)
+        return BatchPipeline(source, micro_batch_size)
+    raise DataError(
+        f"{name} came as {type(adapter).__name__.removesuffix('Adapter')}, expected arrays, a "
+        "tf.data.Dataset, a keras.utils.PyDataset or a generator. Convert it, for example with "
+        "tf.data.Dataset.from_generator."
+    )
+
+
+def _of_arrays(
+    adapter: Any, micro_batch_size: Callable[[int], int], seed: int, name: str
+) -> Pipeline:
+    arrays = array_slicing.convert_to_sliceable(adapter._inputs, target_backend="tensorflow")
+    for leaf in tf.nest.flatten(arrays):
+        if isinstance(leaf, tf.SparseTensor) or "Sparse" in type(leaf).__name__:
+            structure.check_sliceable(tf.SparseTensorSpec(None), name)
+    # "batch" changes the order within batches only, which changes nothing.
+    shuffle = bool(adapter._shuffle) and adapter._shuffle != "batch"
+    source = ArraySource(arrays, seed=seed, shuffle=shuffle, name=name)
+    size = min(adapter._batch_size, source.num_examples)
+    return Pipeline(source, size, micro_batch_size(size))
+
+
+def check_order(adapter: Any, name: str) -> None:
+    """Raises `DataError` if another worker would read a dataset in another order.
+
+    Looks for `shuffle` without any seed and for parallel steps that need not keep the order.
+    """
+    if not isinstance(adapter, TFDatasetAdapter):
+        return
+    dataset = adapter.get_tf_dataset()
+    if dataset.options().deterministic is False:
+        raise DataError(
+            f"{name} is a tf.data.Dataset with options().deterministic = False, so that its order "
+            "differs from worker to worker. Leave that option out."
+        )
+    todo = [dataset]
+    while todo:
+        part = todo.pop()
+        seeds = [getattr(part, attribute, None) for attribute in ("_seed", "_seed2")]
+        if "Shuffle" in type(part).__name__ and all(s is not None and int(s) == 0 for s in seeds):
+            raise DataError(
+                f"{name} is a tf.data.Dataset with an unseeded shuffle(...), so that its order "
+                "differs from worker to worker, and a worker that joins later cannot continue. "
+                "Give it a seed: shuffle(n, seed=1), or call keras.utils.set_random_seed(1) before "
+                "the dataset is made. It is still shuffled anew in every epoch."
+            )
+        if getattr(part, "_deterministic", None) in (False, "false"):
+            raise DataError(
+                f"{name} is a tf.data.Dataset with {type(part).__name__.strip('_')} that was given "
+                "deterministic=False, so that its order differs from worker to worker. Leave that "
+                "argument out."
+            )
+        todo += part._inputs()

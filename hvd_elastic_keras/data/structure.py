@@ -1,0 +1,124 @@
+"""Nested batches: tuples, lists and dicts of tensors, in which some places may hold None.
+
+Keras allows None (no targets, no sample weights); graphs and collectives take tensors only.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hvd_elastic_keras.errors import DataError
+
+Structure = Any
+"""Nested tuples, lists and dicts of tensors (or of their specs), as in `tf.data`."""
+FINGERPRINT_RTOL = 1e-3
+"""Other processors may round a preprocessing step differently, but not by that much."""
+
+
+class Layout:
+    """The form of a batch: which places hold tensors, and of what kind.
+
+    Args:
+      spec: `tf.TensorSpec`s or `tf.RaggedTensorSpec`s of a batch of any size, or None where
+        batches have nothing.
+    """
+
+    def __init__(self, spec: Structure) -> None:
+        self.spec = spec
+        leaves = tf.nest.flatten(spec)
+        self._filled = [i for i, leaf in enumerate(leaves) if leaf is not None]
+        self._size = len(leaves)
+        self.flat_spec = [leaves[i] for i in self._filled]
+
+    def flatten(self, batch: Structure) -> list[tf.Tensor]:
+        """The tensors of a batch, in the order of `flat_spec`."""
+        leaves = tf.nest.flatten(batch)
+        return [leaves[i] for i in self._filled]
+
+    def pack(self, tensors: list[tf.Tensor]) -> Structure:
+        """The batch that `flatten` was given."""
+        leaves: list[Any] = [None] * self._size
+        for index, tensor in zip(self._filled, tensors, strict=True):
+            leaves[index] = tensor
+        return tf.nest.pack_sequence_as(self.spec, leaves)
+
+
+def batched(spec: Any) -> Any:
+    """The spec of a batch of any size, from that of one batch (or the tensor itself).
+
+    >>> batched(tf.TensorSpec([64, 8], tf.float32)).shape.as_list()
+    [None, 8]
+    """
+    if spec is None:
+        return None
+    if not isinstance(spec, tf.TypeSpec):
+        spec = tf.type_spec_from_value(spec)
+    shape = [None, *spec.shape[1:]]
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
+    return tf.TensorSpec(shape, spec.dtype)
+
+
+def check_sliceable(spec: Structure, name: str) -> None:
+    """Raises `DataError` unless batches of this spec can be cut into micro-batches."""
+    for leaf in tf.nest.flatten(spec):
+        if leaf is None:
+            continue
+        if not isinstance(leaf, tf.TensorSpec | tf.RaggedTensorSpec):
+            raise DataError(
+                f"{name} contains {_kind(leaf)}, expected dense or ragged tensors, which can be "
+                "cut into micro-batches. Make it dense: x.toarray() for a SciPy matrix, "
+                "tf.sparse.to_dense in a map() for a tf.data.Dataset."
+            )
+        if leaf.shape.rank is None or leaf.shape.rank == 0:
+            raise DataError(
+                f"{name} contains a tensor of shape {leaf.shape}, expected batches whose first "
+                "dimension counts the examples. Use batch(...), and say unknown shapes with "
+                "tf.ensure_shape in a map()."
+            )
+
+
+def _kind(spec: Any) -> str:
+    return type(spec).__name__.removesuffix("Spec")
+
+
+def num_examples(batch: Structure) -> int:
+    """Size of the first dimension."""
+    leaf = next(leaf for leaf in tf.nest.flatten(batch) if leaf is not None)
+    if isinstance(leaf, tf.RaggedTensor):
+        return int(leaf.nrows())
+    return int(leaf.shape[0])
+
+
+def cut(batch: Structure, low: int, high: int) -> Structure:
+    """Examples [low, high) of a batch."""
+    return tf.nest.map_structure(lambda t: None if t is None else t[low:high], batch)
+
+
+def fingerprint(batch: Structure) -> list[list[Any]]:
+    """A short description in terms of JSON that differs for other examples or another order."""
+    leaves = tf.nest.flatten(batch, expand_composites=True)
+    return [_leaf_fingerprint(np.asarray(leaf)) for leaf in leaves if leaf is not None]
+
+
+def same_fingerprint(a: list[list[Any]], b: list[list[Any]]) -> bool:
+    """Whether two fingerprints are of the same examples, up to rounding."""
+    if len(a) != len(b):
+        return False
+    return all(
+        shape_a == shape_b and bool(np.allclose(x, y, rtol=FINGERPRINT_RTOL, equal_nan=True))
+        for (shape_a, x), (shape_b, y) in zip(a, b, strict=True)
+    )
+
+
+def _leaf_fingerprint(array: Any) -> list[Any]:
+    if array.dtype == object:
+        text = b"\0".join(bytes(v) for v in array.ravel())
+        return [list(array.shape), [float(zlib.crc32(text))]]
+    flat = array.astype(np.float64).ravel()
+    weights = np.cos(np.arange(flat.size))
+    return [list(array.shape), [float(np.abs(flat).sum()), float(np.dot(flat, weights))]]

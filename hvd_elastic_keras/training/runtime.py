@@ -1,0 +1,206 @@
+"""Trains one model once: what `Trainer` and `ElasticCallback` have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from hvd_elastic_keras import files, protocol
+from hvd_elastic_keras.checkpoint.manager import CheckpointManager, Origin
+from hvd_elastic_keras.data.pipeline import Input
+from hvd_elastic_keras.errors import WorkerLeavingError
+from hvd_elastic_keras.training.additivity import metrics_that_do_not_add_up
+from hvd_elastic_keras.training.callback_runner import CallbackRunner
+from hvd_elastic_keras.training.compiled_steps import compiled_step, world_of_process
+from hvd_elastic_keras.training.cursor import Cursor
+from hvd_elastic_keras.training.loop import Durable, PhaseRunner, TrainingLoop
+from hvd_elastic_keras.training.progress import ProgressDisplay
+from hvd_elastic_keras.training.run_state import RunState
+from hvd_elastic_keras.training.schedule import Schedule
+from hvd_elastic_keras.training.user_state import UserState
+from hvd_elastic_keras.training.variables import ModelVariables, variables_of
+from hvd_elastic_keras.training.warm_up import warm_up
+from hvd_elastic_keras.worker.membership import Membership
+from hvd_elastic_keras.worker.session import Session, SoloSession
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training:
+    """What is to be trained.
+
+    Attributes:
+      model: built and compiled.
+      evaluate: input of the evaluation, if there is one.
+      origin: what a checkpoint must agree in.
+      job_dir: where checkpoints and results go; None keeps nothing.
+      on_membership_change: called with the old and the new world size.
+    """
+
+    model: keras.Model
+    schedule: Schedule
+    train: Input
+    evaluate: Input | None
+    callbacks: CallbackRunner
+    origin: Origin
+    job_dir: Path | None = None
+    verbose: int = 1
+    user: UserState = dataclasses.field(default_factory=UserState)
+    on_membership_change: Callable[[int, int], None] | None = None
+
+
+def train(training: Training, membership: Membership) -> None:
+    """Trains to the end, with everybody who is there.
+
+    In a user's script, a worker that has to leave before the end (SIGTERM, `ctl remove`) ends its
+    process with exit code 0.
+
+    Raises:
+      MasterUnreachableError: the launcher is gone.
+      CollectiveFailedError: the same step fails again and again although nobody is lost.
+      ConfigurationError: the model or the data cannot be trained. If the script does not catch it,
+        the job ends with its text.
+    """
+    try:
+        _train(training, membership)
+    except WorkerLeavingError as error:
+        membership.end_process(error)
+
+
+def _train(training: Training, membership: Membership) -> None:
+    began = time.monotonic()
+    session, model = membership.session, training.model
+    communicator = membership.communicator()
+    variables = variables_of(model)
+    world = world_of_process()
+    world.follow(SoloSession())  # nothing is pending while it warms up
+    runners, notices = _runners(training, variables)
+    model.reset_metrics()
+    model.stop_training = False
+    warm_up(communicator, variables, runners)
+    state = RunState(
+        model,
+        variables,
+        training.callbacks,
+        inputs=[runner.input for runner in runners],
+        cursor=Cursor(epoch=training.schedule.initial_epoch),
+        user=training.user,
+    )
+    world.follow(session)
+    session.join(communicator, training.train.num_micro_batches, warm_up_s=time.monotonic() - began)
+    loop = TrainingLoop(
+        model=model,
+        schedule=training.schedule,
+        session=session,
+        communicator=communicator,
+        state=state,
+        train=runners[0],
+        evaluate=runners[1] if len(runners) > 1 else None,
+        callbacks=training.callbacks,
+        world=world,
+        display=ProgressDisplay(session.show, membership.interactive, training.verbose),
+        durable=durable(training, state, variables, session),
+        on_round=_Rounds(training),
+        notices=notices,
+    )
+    loop.run()
+
+
+class _Rounds:
+    """Tells the user of changes of the world size that this worker sees."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._size = 0
+
+    def __call__(self, size: int) -> None:
+        old, self._size = self._size, size
+        if old:
+            self._training.user.on_reset()
+        if old and old != size and self._training.on_membership_change is not None:
+            self._training.on_membership_change(old, size)
+
+
+def _runners(training: Training, variables: ModelVariables) -> tuple[list[PhaseRunner], list[str]]:
+    """What the phases compute, and what people should be told about it."""
+    inputs = [i for i in (training.train, training.evaluate) if i is not None]
+    # Tried in the form of an evaluation: metrics know no difference.
+    trial = inputs[-1]
+    unshared = metrics_that_do_not_add_up(
+        training.model, variables, trial.batch_spec, trial.first_batch()
+    )
+    notices = []
+    if unshared:
+        notices.append(
+            f"the state of these metrics does not add up over parts of a batch: "
+            f"{', '.join(m.name for m in unshared)}. They are left out of the training logs, and "
+            "each evaluation is computed whole on every worker."
+        )
+    return [_runner(training, variables, source, unshared) for source in inputs], notices
+
+
+def _runner(
+    training: Training, variables: ModelVariables, source: Input, unshared: list[keras.Metric]
+) -> PhaseRunner:
+    trains = source is training.train
+    step = compiled_step(training.model, variables, source, train=trains, unshared=unshared)
+    return PhaseRunner(source, step, shared=trains or not unshared)
+
+
+def durable(
+    training: Training, state: RunState, variables: ModelVariables, session: Session
+) -> Durable:
+    """Checkpoints and results of a training in its directory."""
+    if training.job_dir is None:
+        return Durable(_nothing, _nothing, _nothing, _nothing, exists=lambda: False)
+    directory = files.training_dir(training.job_dir, session.training)
+    directory.mkdir(parents=True, exist_ok=True)
+    manager = CheckpointManager(directory, training.origin)
+    values = list(variables.all)
+
+    def save_checkpoint() -> None:
+        step = state.cursor.global_step
+        path = manager.save(step, values, state.to_json())
+        session.record("checkpoint_saved", step=step, path=str(path))
+
+    def save_results() -> None:
+        # Also for a worker that starts when the script has gone on to its next training.
+        manager.save(state.cursor.global_step, values, state.to_json())
+        history = training.callbacks.history
+        files.write_atomically(directory / files.MODEL, training.model.save)
+        files.write_json(
+            directory / files.HISTORY, {"epoch": history.epoch, "history": history.history}
+        )
+
+    def load_newest() -> Path | None:
+        found = manager.load_newest(values)
+        if found is None:
+            return None
+        path, run = found
+        state.from_json(run)
+        log.info("loaded the checkpoint of step %d: %s", state.cursor.global_step, path)
+        return path
+
+    def go_on_from_newest() -> None:
+        path = load_newest()
+        step = state.cursor.global_step
+        session.record(protocol.CHECKPOINT_LOADED, step=step, path=str(path))
+
+    return Durable(
+        save_checkpoint=save_checkpoint,
+        save_results=save_results,
+        load_results=load_newest,
+        go_on_from_newest=go_on_from_newest,
+        exists=lambda: manager.check_newest() is not None,
+    )
+
+
+def _nothing(*_: Any) -> None:
+    return None

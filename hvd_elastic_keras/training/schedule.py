@@ -1,0 +1,57 @@
+"""How long a training is and when it evaluates. Pure numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """What the training loop follows, from `TrainingConfig` or from the arguments of `fit`.
+
+    Attributes:
+      epochs: the epoch before which training ends; None if only `steps` bounds it.
+      steps: optimizer steps in all; None if only `epochs` bounds the training.
+      initial_epoch: the first epoch.
+      validation_freq: evaluate after every so many epochs, or after the epochs (from 1) in it.
+      steps_per_execution: call batch hooks of callbacks once for so many steps.
+      ends_with_last: whether the hook at the end of several steps gets the number of the last of
+        them, or of the first (older releases of Keras).
+      checkpoint_every_n_epochs: 0 turns periodic checkpoints off.
+    """
+
+    epochs: int | None
+    steps: int | None = None
+    initial_epoch: int = 0
+    validation_freq: int | Collection[int] = 1
+    steps_per_execution: int = 1
+    ends_with_last: bool = True
+    checkpoint_every_n_epochs: int = 1
+
+    def evaluates_after(self, epoch: int) -> bool:
+        """Whether epoch number `epoch` (from 0) ends with an evaluation."""
+        if isinstance(self.validation_freq, int):
+            return (epoch + 1) % self.validation_freq == 0
+        return epoch + 1 in self.validation_freq
+
+    def evaluations_before(self, epoch: int) -> int:
+        """Evaluations from `initial_epoch` up to the start of `epoch`."""
+        return sum(self.evaluates_after(e) for e in range(self.initial_epoch, epoch))
+
+    def starts_execution(self, step: int) -> bool:
+        """Whether the batch hooks begin with this step of an epoch."""
+        return step % self.steps_per_execution == 0
+
+    def ends_execution(self, step: int) -> bool:
+        """Whether the batch hooks end with this step (the last one of an epoch always does)."""
+        return (step + 1) % self.steps_per_execution == 0
+
+    def number_at_end(self, step: int) -> int:
+        """The number that the batch-end hook after `step` gets.
+
+        >>> Schedule(epochs=1, steps_per_execution=4).number_at_end(5)
+        7
+        """
+        first = step - step % self.steps_per_execution
+        return first + self.steps_per_execution - 1 if self.ends_with_last else first

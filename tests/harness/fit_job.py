@@ -1,0 +1,99 @@
+"""Jobs that run `fit_script.py`, and what they end with."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.harness.faults import Fault
+from tests.harness.job import REPOSITORY, Job
+
+FIT_SCRIPT = REPOSITORY / "tests" / "harness" / "fit_script.py"
+FIT_CASES = (
+    *("weighted arrays", "unknown length", "PyDataset", "infinite dataset", "eager"),
+    *("mixed_float16", "two fits", "stops", "largest", "writers", "backup"),
+)
+"""As in `fit_cases.py`, which only scripts import: it needs TensorFlow."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FitResult:
+    """What one process wrote at the end of a case.
+
+    Attributes:
+      weights: all variables of model and optimizer but random seeds, in order, with their names.
+      logs: histories, hooks with their logs, evaluations and predictions.
+    """
+
+    weights: dict[str, np.ndarray]
+    logs: dict[str, Any]
+
+    @classmethod
+    def read(cls, directory: Path, worker: str) -> FitResult:
+        """The result of a worker, or of "alone"."""
+        path = directory / worker
+        with np.load(path.with_suffix(".npz")) as file:
+            weights = dict(file)
+        return cls(weights, json.loads(path.with_suffix(".json").read_text()))
+
+
+def assert_same_weights(found: FitResult, expected: FitResult, tolerance: float = 1e-5) -> None:
+    """All variables agree, and there are some."""
+    assert len(found.weights) == len(expected.weights) > 0
+    for (name, value), other in zip(found.weights.items(), expected.weights.values(), strict=True):
+        np.testing.assert_allclose(value, other, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+def assert_same_result(found: FitResult, expected: FitResult, tolerance: float = 1e-5) -> None:
+    """Weights, histories, hooks and logs agree, and there are some."""
+    assert_same_weights(found, expected, tolerance)
+    assert expected.logs["histories"]
+    for name, value in expected.logs.items():
+        assert_same_logs(found.logs[name], value, name, tolerance)
+
+
+def assert_same_logs(found: Any, expected: Any, where: str, tolerance: float = 1e-5) -> None:
+    """Nested lists and dicts agree, numbers to rounding."""
+    assert type(found) is type(expected), where
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys(), where
+        for key, value in expected.items():
+            assert_same_logs(found[key], value, f"{where}[{key!r}]", tolerance)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected), f"{where}: {found} is not {expected}"
+        for index, (value, other) in enumerate(zip(found, expected, strict=True)):
+            assert_same_logs(value, other, f"{where}[{index}]", tolerance)
+    elif isinstance(expected, float):
+        np.testing.assert_allclose(found, expected, tolerance, tolerance, err_msg=where)
+    else:
+        assert found == expected, where
+
+
+class FitJob(Job):
+    """A job that runs one case."""
+
+    def __init__(self, directory: Path, case: str, *flags: str, plan: list[Fault]) -> None:
+        self.case_dir = directory / case
+        self.faults = plan
+        command = (str(FIT_SCRIPT), str(directory), case)
+        super().__init__(directory, "--max_restarts=0", *flags, plan=plan, command=command)
+
+    def let_join(self, gate: str, joiner: str = "w2") -> None:
+        """Has a worker join while the others are held at a gate."""
+        self.wait_for_fault(gate)
+        self.ctl("add", "1")
+        self.wait_for("round_opened", lambda e: e["reason"] == f"{joiner} joins")
+        self.plan.open_gate(gate)
+
+    def finish_with(self, workers: list[str], expected: FitResult, tolerance: float = 1e-5) -> None:
+        """Ends well with exactly these workers, all with the expected result."""
+        self.finish()
+        assert [f.name for f in self.faults if not self.plan.happened(f.name)] == []
+        assert all(e["steps_lost"] == 0 for e in self.events("round_running"))
+        assert sorted(p.stem for p in self.case_dir.glob("*.npz")) == sorted(workers)
+        for worker in workers:
+            assert_same_result(FitResult.read(self.case_dir, worker), expected, tolerance)

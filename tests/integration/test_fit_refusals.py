@@ -1,0 +1,105 @@
+"""What `ElasticCallback` cannot train is refused before the first step, in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.harness.job import Job
+
+SCRIPT = """
+import keras, numpy as np, tensorflow as tf
+from hvd_elastic_keras import ElasticCallback
+
+keras.utils.set_random_seed(1)
+x = np.arange(256, dtype="float32").reshape(64, 4)
+
+class Model(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(2)
+
+    def call(self, x):
+        return self.dense(x)
+
+class Steps(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        print("a step is done")
+
+model = Model()
+model.compile("sgd", "mse")
+data = tf.data.Dataset.from_tensor_slices((x, x[:, :2])).batch(16)
+model.fit(data, callbacks=[ElasticCallback(micro_batch_size=4), Steps()])
+"""
+UNSEEDED = ("keras.utils.set_random_seed(1)\n", "")
+TWO_STEPS = """    def train_step(self, data):
+        x, y = data
+        for _ in range(2):
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(y=y, y_pred=self(x))
+            variables = self.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+class Steps"""
+OTHER_LOOP = """    def make_train_function(self, force=False):
+        return super().make_train_function(force)
+
+class Steps"""
+REFUSALS = {
+    "unseeded shuffle": (
+        [UNSEEDED, (".batch(16)", ".shuffle(64).batch(16)")],
+        "Give it a seed: shuffle(n, seed=1)",
+    ),
+    "other data in each worker": (
+        [UNSEEDED, ('np.arange(256, dtype="float32")', "np.random.rand(256)")],
+        "seed all that is random before the data are made",
+    ),
+    "two applications": ([("class Steps", TWO_STEPS)], "applies optimizers more than once"),
+    "other loop": ([("class Steps", OTHER_LOOP)], "Override train_step instead."),
+    "sum of losses": (
+        [('"mse")', 'keras.losses.MeanSquaredError(reduction="sum"))')],
+        "Use reduction='sum_over_batch_size'",
+    ),
+    "strategy": (
+        [
+            ("model = Model()\n", "with tf.distribute.get_strategy().scope(): model = Model()\n"),
+            (
+                "model.compile",
+                "model._distribute_strategy = tf.distribute.OneDeviceStrategy('/cpu:0')\n"
+                "model.compile",
+            ),
+        ],
+        "expected no tf.distribute strategy",
+    ),
+    "another release of Keras": (
+        [("keras.utils.set", "keras.__version__ = '3.99.0'\nkeras.utils.set")],
+        "Keras 3.99.0 is installed, expected 3.8 to",
+    ),
+    "another backend": (
+        [("keras.utils.set", "keras.backend.backend = lambda: 'jax'\nkeras.utils.set")],
+        "Set KERAS_BACKEND=tensorflow.",
+    ),
+    "wrong shape": ([("x[:, :2]", "x[:, :3]")], "The model does not accept the data"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_it_is_refused_in_one_line_before_the_first_step(case: str, tmp_path: Path) -> None:
+    changes, remedy = REFUSALS[case]
+    text = SCRIPT
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    workers = 2 if case == "other data in each worker" else 1
+    with Job(tmp_path, f"--num_workers={workers}", command=(str(script),)) as job:
+        job.finish(exit_code=2)
+        errors = [line for line in job.output.splitlines() if line.startswith("error: ")]
+        assert len(errors) == 1
+        assert remedy in errors[0]
+        assert "Traceback" not in job.output
+        assert "a step is done" not in job.output
+        assert len(job.events("worker_started")) == workers
