@@ -77,6 +77,9 @@ class TrainingConfig:
       seed: initial weights, order of the examples and dropout follow from it.
       shuffle: whether examples of array sources are reordered in every epoch.
       checkpoint_every_n_epochs: 0 turns periodic checkpoints off.
+      deterministic: whether the weights after every step are bit-identical whatever the number of
+        workers, kills and joins. Slower: each operation has one thread. Alone, call
+        `tf.config.threading.set_intra_op_parallelism_threads(1)` before making the model.
 
     Raises:
       ConfigurationError: a value is out of range, with the nearest values that are not.
@@ -89,6 +92,7 @@ class TrainingConfig:
     seed: int = 0
     shuffle: bool = True
     checkpoint_every_n_epochs: int = 1
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         for name in ("global_batch_size", "micro_batch_size", "epochs", "steps", "seed"):
@@ -101,6 +105,8 @@ class TrainingConfig:
         self._check_cut()
         _require(self.epochs is None or self.epochs >= 1, "epochs", self.epochs, ">= 1")
         _require(self.steps is None or self.steps >= 1, "steps", self.steps, ">= 1")
+        is_bool = isinstance(self.deterministic, bool)
+        _require(is_bool, "deterministic", repr(self.deterministic), "that is True or False")
         _require(0 <= self.seed < 2**31, "seed", self.seed, "between 0 and 2147483647")
         if self.epochs is None and self.steps is None:
             raise ConfigurationError(

@@ -4,6 +4,8 @@ python -m hvd_elastic_keras.ctl --job_dir=DIR status
 python -m hvd_elastic_keras.ctl --job_dir=DIR add 2
 python -m hvd_elastic_keras.ctl --job_dir=DIR remove 1
 python -m hvd_elastic_keras.ctl --job_dir=DIR remove w3
+python -m hvd_elastic_keras.ctl --job_dir=DIR revoke --slots=2 --deadline_s=30
+python -m hvd_elastic_keras.ctl --job_dir=DIR grant --slots=2
 """
 
 from __future__ import annotations
@@ -19,13 +21,29 @@ from hvd_elastic_keras import command_line, files, protocol
 from hvd_elastic_keras.errors import ConfigurationError, ElasticError, MasterUnreachableError
 
 REQUEST_TIMEOUT_S = 10.0
-COMMANDS = "status, add N, remove N, remove WORKER_ID"
+COMMANDS = (
+    "status, add N, remove N, remove WORKER_ID, revoke --slots=K [--host=H] [--deadline_s=D], "
+    "grant --slots=K [--host=H]"
+)
+SLOTS_FLAGS = ("slots", "host", "deadline_s")
+IGNORED = {
+    "status": SLOTS_FLAGS,
+    "add": SLOTS_FLAGS,
+    "remove": SLOTS_FLAGS,
+    "grant": ("deadline_s",),
+}
+"""Flags that a command has no use for."""
 
 
 def define_flags() -> None:
     """Not at import: `run` has a flag of the same name."""
     flags.DEFINE_string("job_dir", None, "Directory of the running job.")
     flags.DEFINE_bool("json", False, "Print the status as JSON, for programs.")
+    flags.DEFINE_integer("slots", None, "How many slots to revoke or grant.")
+    flags.DEFINE_string("host", "", "Host of the slots; may be left out with one host.")
+    flags.DEFINE_float(
+        "deadline_s", None, "Seconds after which revoked workers that have not left are killed."
+    )
 
 
 def status_table(status: protocol.JobStatus) -> str:
@@ -34,6 +52,7 @@ def status_table(status: protocol.JobStatus) -> str:
     training = f"training {status.training}  " if status.training > 1 else ""
     head = (
         f"{status.phase}{detail}  {training}round {status.round}  step {status.step}  "
+        f"slots {slots_text(status.slots)}  "
         f"restarts {status.restarts_used}/{status.max_restarts}\n"
     )
     rows = [("WORKER", "PHASE", "RANK", "HOST", "PID", "SENIORITY", "STEP", "HEARTBEAT")]
@@ -54,6 +73,15 @@ def status_table(status: protocol.JobStatus) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
     return head + "\n".join(line.rstrip() for line in lines)
+
+
+def slots_text(slots: Sequence[protocol.HostSlots]) -> str:
+    """Granted and used slots; with the host's name if there are several."""
+    several = len(slots) > 1
+    return "; ".join(
+        f"{f'{there.host}: ' if several else ''}{there.granted} granted, {there.used} used"
+        for there in slots
+    )
 
 
 def _cell(value: int | None) -> str:
@@ -77,6 +105,27 @@ def change_request(command: str, argument: str) -> protocol.ChangeRequest:
     raise ConfigurationError(f"{command} {argument} was given, expected {expected}.")
 
 
+def slots_request(
+    command: str, slots: int | None, host: str, deadline_s: float | None
+) -> protocol.SlotsRequest:
+    """The request of `revoke` and `grant`.
+
+    Raises:
+      ConfigurationError: a flag is missing or makes no sense.
+    """
+    if slots is None:
+        raise ConfigurationError(f"--slots is missing. Give {command} a number: --slots=1.")
+    request = protocol.SlotsRequest(
+        revoke=slots if command == "revoke" else None,
+        grant=slots if command == "grant" else None,
+        host=host,
+        deadline_s=deadline_s,
+    )
+    if request.mistake:
+        raise ConfigurationError(request.mistake)
+    return request
+
+
 def _call(endpoint: protocol.Endpoint, method: str, path: str, body: bytes | None) -> bytes:
     try:
         response = requests.request(
@@ -87,7 +136,7 @@ def _call(endpoint: protocol.Endpoint, method: str, path: str, body: bytes | Non
             timeout=REQUEST_TIMEOUT_S,
             proxies={"http": ""},
         )
-        if not response.ok:
+        if not response.ok and response.status_code != protocol.CONFLICT:
             raise MasterUnreachableError(
                 f"The job's master refused the request ({response.status_code}): {response.text}"
             )
@@ -102,6 +151,7 @@ def _call(endpoint: protocol.Endpoint, method: str, path: str, body: bytes | Non
 def _run(arguments: Sequence[str]) -> int:
     command, *rest = arguments[1:] or ["?"]
     job_dir = flags.FLAGS.job_dir
+    _check_flags_of(command)
     if job_dir is None:
         raise ConfigurationError("--job_dir is missing. Give the directory of a running job.")
     if command == "status" and not rest:
@@ -115,10 +165,28 @@ def _run(arguments: Sequence[str]) -> int:
     if command in ("add", "remove") and len(rest) == 1:
         body = protocol.encode(change_request(command, rest[0]))
         endpoint = files.read_endpoint(Path(job_dir))
-        reply = protocol.decode(_call(endpoint, "POST", "workers", body), protocol.ChangeReply)
-        print(reply.text, file=sys.stdout if reply.accepted else sys.stderr)
-        return 0 if reply.accepted else 1
+        answer = _call(endpoint, "POST", "workers", body)
+        return _tell(protocol.decode(answer, protocol.ChangeReply))
+    if command in ("revoke", "grant") and not rest:
+        values = flags.FLAGS
+        request = slots_request(command, values.slots, values.host, values.deadline_s)
+        endpoint = files.read_endpoint(Path(job_dir))
+        answer = _call(endpoint, "POST", "slots", protocol.encode(request))
+        return _tell(protocol.decode(answer, protocol.SlotsReply))
     raise ConfigurationError(f"{' '.join(arguments[1:])!r} was given, expected one of: {COMMANDS}.")
+
+
+def _check_flags_of(command: str) -> None:
+    """Refuses flags that a command would ignore."""
+    given = [f"--{name}" for name in IGNORED.get(command, ()) if flags.FLAGS[name].present]
+    if given:
+        raise ConfigurationError(f"{', '.join(given)} was given, which {command} does not take.")
+
+
+def _tell(reply: protocol.ChangeReply | protocol.SlotsReply) -> int:
+    """Shows what was decided; returns the exit code."""
+    print(reply.text, file=sys.stdout if reply.accepted else sys.stderr)
+    return 0 if reply.accepted else 1
 
 
 def _main(arguments: Sequence[str]) -> int:

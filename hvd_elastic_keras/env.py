@@ -11,6 +11,9 @@
 | HVD_ELASTIC_IFACE         | lo        | network interface for Gloo                            |
 | HVD_ELASTIC_HOSTNAME      | localhost | name of this host in the job                          |
 | HVD_ELASTIC_GLOO_TIMEOUT  | 30        | seconds until Gloo itself gives up a silent peer      |
+| HVD_ELASTIC_TIMELINE      | unset     | directory for Horovod's timelines, one per round      |
+| HVD_ELASTIC_DETERMINISTIC | 0         | 1: `TrainingConfig.deterministic`, also for scripts   |
+| TF_NUM_INTRAOP_THREADS    | unset     | TensorFlow's: threads that share an operation         |
 """
 
 from __future__ import annotations
@@ -29,6 +32,12 @@ LAUNCHER_PID = "HVD_ELASTIC_LAUNCHER_PID"
 IFACE = "HVD_ELASTIC_IFACE"
 HOSTNAME = "HVD_ELASTIC_HOSTNAME"
 GLOO_TIMEOUT = "HVD_ELASTIC_GLOO_TIMEOUT"
+TIMELINE = "HVD_ELASTIC_TIMELINE"
+DETERMINISTIC = "HVD_ELASTIC_DETERMINISTIC"
+INTRA_OP_THREADS = "TF_NUM_INTRAOP_THREADS"
+
+DETERMINISTIC_THREADS = 1
+"""Threads that share an operation where bits must be the same in every process."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +53,8 @@ class WorkerEnvironment:
     iface: str = "lo"
     hostname: str = "localhost"
     gloo_timeout_s: int = 30
+    timeline_dir: str = ""
+    deterministic: bool = False
 
     @property
     def job_path(self) -> Path:
@@ -61,6 +72,8 @@ class WorkerEnvironment:
             IFACE: self.iface,
             HOSTNAME: self.hostname,
             GLOO_TIMEOUT: str(self.gloo_timeout_s),
+            TIMELINE: self.timeline_dir,
+            DETERMINISTIC: str(int(self.deterministic)),
         }
         if self.launcher_pid is not None:
             variables[LAUNCHER_PID] = str(self.launcher_pid)
@@ -82,7 +95,20 @@ def worker_environment() -> WorkerEnvironment | None:
         iface=os.environ.get(IFACE, "lo"),
         hostname=os.environ.get(HOSTNAME, "localhost"),
         gloo_timeout_s=int(os.environ.get(GLOO_TIMEOUT, "30")),
+        timeline_dir=os.environ.get(TIMELINE, ""),
+        deterministic=deterministic(),
     )
+
+
+def deterministic() -> bool:
+    """Whether trainings of this process are to be deterministic, whatever they say themselves."""
+    return os.environ.get(DETERMINISTIC) == "1"
+
+
+def intra_op_threads() -> int | None:
+    """What TensorFlow takes as the number of threads of an operation; None: all processors."""
+    value = os.environ.get(INTRA_OP_THREADS, "")
+    return int(value) if value.isdecimal() and int(value) > 0 else None
 
 
 def set_variables(variables: Mapping[str, str | None]) -> None:

@@ -17,6 +17,8 @@ LOGS = "logs"
 MODEL = "model.keras"
 HISTORY = "history.json"
 CHECKPOINTS = "checkpoints"
+TIMELINES = "timelines"
+EVENTS = "events.jsonl"
 
 
 def training_dir(job_dir: Path, number: int) -> Path:

@@ -14,12 +14,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hvd_elastic_keras import env, files
+from hvd_elastic_keras import env, files, timeline
 from hvd_elastic_keras.config import JobConfig, JobSpec
 from hvd_elastic_keras.console import Console, counted
 from hvd_elastic_keras.errors import ConfigurationError, ModelModuleError
-from hvd_elastic_keras.launchers.local import HOST, LocalLauncher
+from hvd_elastic_keras.launchers.local import LocalLauncher
 from hvd_elastic_keras.master.controller import Controller, JobResult
+from hvd_elastic_keras.master.state import LOCALHOST
 
 LOOPBACK = "127.0.0.1"
 EXIT_FAILED = 1
@@ -38,6 +39,9 @@ class JobRequest:
     script: list[str]
     job_dir: Path
     name: str
+    timeline: Path | None = None
+    """Where a trace of the whole job goes."""
+    deterministic: bool = False
 
 
 async def run_job(request: JobRequest) -> int:
@@ -50,6 +54,8 @@ async def run_job(request: JobRequest) -> int:
     job_dir = request.job_dir
     is_new = not job_dir.exists()
     _prepare(job_dir)
+    if request.timeline:
+        _prepare_timeline(request.timeline, job_dir)
     if request.spec:
         request.spec.save(job_dir / files.JOB)
         try:
@@ -71,16 +77,22 @@ async def run_job(request: JobRequest) -> int:
             job_dir=str(job_dir),
             interactive=console.interactive,
             launcher_pid=os.getpid(),
-            hostname=HOST,
+            hostname=LOCALHOST,
+            timeline_dir=str(job_dir / files.TIMELINES) if request.timeline else "",
+            deterministic=request.deterministic,
         ),
         console.worker_line,
-        threads=max(1, (os.cpu_count() or 1) // request.job.num_workers),
+        threads=_threads(request),
+        keeps_threads=request.deterministic,
     )
     signals = _stop_on_signals(controller)
     training = dataclasses.asdict(request.spec.training) if request.spec else {}
     result = await controller.run(
         launcher, model=request.name, num_workers=request.job.num_workers, training=training
     )
+    if request.timeline:
+        rounds = timeline.write_merged(job_dir, request.timeline)
+        console.line(f"timeline of {counted(rounds, 'round')}: {_shown(request.timeline)}")
     return _conclude(console, request, result, signals)
 
 
@@ -103,6 +115,15 @@ def _prepare(job_dir: Path) -> None:
         f"A job is running in {job_dir} (process {endpoint.pid}). Use another --job_dir, or wait "
         "for its end."
     )
+
+
+def _prepare_timeline(target: Path, job_dir: Path) -> None:
+    shutil.rmtree(job_dir / files.TIMELINES, ignore_errors=True)
+    (job_dir / files.TIMELINES).mkdir()
+    if not target.parent.is_dir() or target.is_dir():
+        raise ConfigurationError(
+            f"--timeline={target} cannot be written. Give a file in a directory that exists."
+        )
 
 
 def _answers(address: str) -> bool:
@@ -168,6 +189,13 @@ def _describe(console: Console, request: JobRequest, found: dict[str, Any]) -> N
         f"global batch {training.global_batch_size} = {training.num_micro_batches} micro-batches "
         f"of {training.micro_batch_size}; starting {counted(request.job.num_workers, 'worker')}"
     )
+
+
+def _threads(request: JobRequest) -> int:
+    """Threads of an operation: workers share the cores of this machine."""
+    if request.deterministic:
+        return env.DETERMINISTIC_THREADS
+    return max(1, (os.cpu_count() or 1) // request.job.num_workers)
 
 
 def _command(request: JobRequest) -> list[str]:

@@ -17,6 +17,8 @@ import msgspec
 from hvd_elastic_keras.errors import ElasticError
 
 PROTOCOL_VERSION = 1
+CONFLICT = 409
+"""HTTP status of a `SlotsReply` that says no: well-formed, but this job cannot do it now."""
 LONG_POLL_S = 20.0
 """How long the master holds an unanswered request before it says "ask again"."""
 
@@ -199,6 +201,16 @@ class WorkerStatus(Message, frozen=True, kw_only=True):
     heartbeat_age_s: float | None
 
 
+class HostSlots(Message, frozen=True, kw_only=True):
+    """Slots of a job on one host."""
+
+    host: str
+    granted: int
+    """Workers that the job may keep up there."""
+    used: int
+    """Workers that are there, those that are leaving included."""
+
+
 class JobStatus(Message, frozen=True, kw_only=True):
     """Answer to `GET /v1/status`."""
 
@@ -208,6 +220,8 @@ class JobStatus(Message, frozen=True, kw_only=True):
     round: int
     step: int
     target_workers: int
+    """Slots on all hosts."""
+    slots: tuple[HostSlots, ...]
     min_workers: int
     max_workers: int
     restarts_used: int
@@ -228,6 +242,46 @@ class ChangeReply(Message, frozen=True, kw_only=True):
 
     accepted: bool
     text: str
+
+
+class SlotsRequest(Message, frozen=True, kw_only=True):
+    """`POST /v1/slots`: a scheduler takes slots back, or gives some."""
+
+    revoke: int | None = None
+    grant: int | None = None
+    """One of the two is set: how many slots."""
+    host: str = ""
+    """Where; may be left out when granting on the only host, and when revoking anywhere."""
+    deadline_s: float | None = None
+    """Workers that have not left so many seconds after a `revoke` are killed; None is never."""
+
+    @property
+    def mistake(self) -> str:
+        """What is wrong with the request, whatever the job; empty if nothing is."""
+        if (self.revoke is None) == (self.grant is None):
+            given = (
+                "Neither revoke nor grant was" if self.grant is None else "Revoke and grant were"
+            )
+            return f"{given} given, expected one of the two."
+        name, count = ("revoke", self.revoke) if self.grant is None else ("grant", self.grant)
+        if not count or count < 1:
+            return f"{name} {count} was given, expected at least 1 slot."
+        if self.deadline_s is None:
+            return ""
+        if self.grant is not None:
+            return "deadline_s was given with grant, expected it with revoke only."
+        if not self.deadline_s > 0:
+            return f"deadline_s {self.deadline_s:g} was given, expected more than 0 seconds."
+        return ""
+
+
+class SlotsReply(Message, frozen=True, kw_only=True):
+    """What has been decided; `accepted` is false if nothing was changed."""
+
+    accepted: bool
+    text: str
+    workers: tuple[str, ...] = ()
+    """Those that leave, or start."""
 
 
 class Endpoint(Message, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from typing import Any
 from absl import app, flags
 from ml_collections import config_flags
 
-from hvd_elastic_keras import command_line, job_runner, model_location
+from hvd_elastic_keras import command_line, env, job_runner, model_location
 from hvd_elastic_keras.config import (
     DEFAULT_GLOBAL_BATCH_SIZE,
     JobConfig,
@@ -81,6 +81,12 @@ _STEPS = flags.DEFINE_integer(
 _SEED = flags.DEFINE_integer(
     "seed", None, "Initial weights, order of examples and dropout follow from it. Default: 0."
 )
+_DETERMINISTIC = flags.DEFINE_boolean(
+    "deterministic",
+    None,
+    "Weights that are bit-identical whatever the number of workers, kills and joins; also for "
+    "scripts. Each operation has one thread then. Default: the configuration's, else off.",
+)
 _DATA_DIR = flags.DEFINE_string(
     "data_dir", "", "Directory of the data, for models that read any (tensorflow-datasets)."
 )
@@ -110,6 +116,13 @@ _WAIT_TIMEOUT_S = flags.DEFINE_float(
     lower_bound=0.0,
 )
 
+_TIMELINE = flags.DEFINE_string(
+    "timeline",
+    "",
+    "Write a trace of the whole job to this file, for chrome://tracing or ui.perfetto.dev: "
+    "Horovod's timelines of all rounds, and every change of membership.",
+)
+
 TRAINING_FLAGS = (
     _GLOBAL_BATCH_SIZE,
     _MICRO_BATCH_SIZE,
@@ -123,9 +136,17 @@ def training_config(config: dict[str, Any]) -> TrainingConfig:
     """Flags, where given, before values of the reference configuration, before defaults."""
     values: dict[str, Any] = {f.name: config[f.name] for f in TRAINING_FLAGS if f.name in config}
     values.update({f.name: f.value for f in TRAINING_FLAGS if f.value is not None})
+    values["deterministic"] = _is_deterministic(config)
     if _STEPS.value is not None and _EPOCHS.value is None:
         values["epochs"] = None
     return TrainingConfig(**values)
+
+
+def _is_deterministic(config: dict[str, Any]) -> Any:
+    """As for other values; without any, what the environment says."""
+    if _DETERMINISTIC.value is not None:
+        return _DETERMINISTIC.value
+    return config.get(_DETERMINISTIC.name, env.deterministic())
 
 
 def job_config() -> JobConfig:
@@ -186,7 +207,15 @@ def _start(arguments: Sequence[str]) -> int:
         _check_workers_fit(job, training)
         spec = JobSpec(training, _MODEL.value, _DATA_DIR.value, config)
         name = model_location.short_name(_MODEL.value)
-    request = job_runner.JobRequest(job, spec, script, _job_dir(name), name)
+    request = job_runner.JobRequest(
+        job,
+        spec,
+        script,
+        _job_dir(name),
+        name,
+        deterministic=spec.training.deterministic if spec else _is_deterministic({}),
+        timeline=Path(_TIMELINE.value).resolve() if _TIMELINE.value else None,
+    )
     return asyncio.run(job_runner.run_job(request))
 
 

@@ -3,7 +3,7 @@
 A step takes the positions [step * G, step * G + G) of the epoch's order, G being the global
 batch size; the last step of an epoch takes what is left. Micro-batch j of a step takes
 [j * m, (j + 1) * m) of these. Workers do not occur here: they only decide who computes a
-micro-batch (`training/batch_plan.py`).
+micro-batch (`batch_plan.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from hvd_elastic_keras.training.batch_plan import Share
+from hvd_elastic_keras.batch_plan import Share
 
 
 @dataclasses.dataclass(frozen=True)

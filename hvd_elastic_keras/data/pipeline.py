@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from hvd_elastic_keras.batch_plan import Share
 from hvd_elastic_keras.data import structure
 from hvd_elastic_keras.data.partition import Partition, Slice, slice_of_batch
 from hvd_elastic_keras.data.passes import Passes
 from hvd_elastic_keras.data.reader import BatchReader, BatchSource
 from hvd_elastic_keras.data.source import Source
 from hvd_elastic_keras.data.structure import Structure
-from hvd_elastic_keras.training.batch_plan import Share
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from hvd_elastic_keras.batch_plan import Share
 from hvd_elastic_keras.data.partition import Partition
 from hvd_elastic_keras.data.structure import Layout, Structure, batched
 from hvd_elastic_keras.errors import DataError
-from hvd_elastic_keras.training.batch_plan import Share
 
 DatasetFactory = Callable[[int], tf.data.Dataset]
 """Gives the dataset of an epoch: single examples, in the same order whoever asks."""

@@ -14,15 +14,15 @@ from pathlib import Path
 from hvd_elastic_keras import env
 from hvd_elastic_keras.launchers.base import LaunchedWorker, exit_cause
 from hvd_elastic_keras.master.actions import Exited
-
-HOST = "localhost"
+from hvd_elastic_keras.master.state import LOCALHOST
 
 
 class LocalLauncher:
     """Starts `command` once per worker; output goes to `log_dir/<worker id>.log`.
 
     What a worker prints to stdout is also handed to `on_output(worker_id, line)`. `threads` is
-    the number of threads of a worker's TensorFlow operations.
+    the number of threads of a worker's TensorFlow operations; unless `keeps_threads`, the user may
+    say otherwise in the environment.
     """
 
     def __init__(
@@ -31,13 +31,17 @@ class LocalLauncher:
         log_dir: Path,
         environment: Callable[[str], env.WorkerEnvironment],
         on_output: Callable[[str, str], None],
+        *,
         threads: int,
+        keeps_threads: bool = False,
     ) -> None:
         self._command = list(command)
         self._log_dir = log_dir
         self._environment = environment
         self._on_output = on_output
-        self._threads = str(threads)
+        names = (env.INTRA_OP_THREADS, "OMP_NUM_THREADS")
+        self._threads = dict.fromkeys(names, str(threads))
+        self._keeps_threads = keeps_threads
         self._loop = asyncio.get_running_loop()
         self._processes: dict[str, subprocess.Popen[str]] = {}
 
@@ -72,7 +76,7 @@ class LocalLauncher:
 
         for work in (pump, wait):
             threading.Thread(target=work, name=f"{worker_id}-{work.__name__}", daemon=True).start()
-        return LaunchedWorker(HOST, process.pid)
+        return LaunchedWorker(LOCALHOST, process.pid)
 
     def terminate(self, worker_id: str) -> None:
         """Sends SIGTERM to a worker."""
@@ -92,13 +96,13 @@ class LocalLauncher:
         return list(self._processes)
 
     def _variables(self, worker_id: str) -> dict[str, str]:
+        fixed = self._threads if self._keeps_threads else {}
         return env.child_environment(
-            self._environment(worker_id).to_variables(),
+            {**self._environment(worker_id).to_variables(), **fixed},
             # Workers share the cores of this machine: each gets its part, unless the user says
             # otherwise.
             defaults={
-                "TF_NUM_INTRAOP_THREADS": self._threads,
-                "OMP_NUM_THREADS": self._threads,
+                **self._threads,
                 "TF_CPP_MIN_LOG_LEVEL": "2",
                 "PYTHONUNBUFFERED": "1",
             },

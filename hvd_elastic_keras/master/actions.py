@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from hvd_elastic_keras import protocol
@@ -46,6 +47,26 @@ class RemoveWorker:
 
 
 @dataclasses.dataclass(frozen=True)
+class GrantSlots:
+    """More workers may run on a host."""
+
+    host: str
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class RevokeSlots:
+    """Slots are taken back: `workers` leave, `empty` ones (by host) had no worker.
+
+    Who has not left after `deadline_s` seconds is killed; None is no limit.
+    """
+
+    workers: tuple[str, ...]
+    empty: Mapping[str, int]
+    deadline_s: float | None
+
+
+@dataclasses.dataclass(frozen=True)
 class StopJob:
     """The whole job is to stop after the current step."""
 
@@ -62,6 +83,8 @@ Event = (
     | Started
     | AddWorkers
     | RemoveWorker
+    | GrantSlots
+    | RevokeSlots
     | StopJob
     | Tick
     | protocol.EnterRequest

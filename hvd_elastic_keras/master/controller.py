@@ -17,7 +17,7 @@ from hvd_elastic_keras.config import JobConfig
 from hvd_elastic_keras.console import Console
 from hvd_elastic_keras.launchers.base import Launcher
 from hvd_elastic_keras.master import actions as act
-from hvd_elastic_keras.master.change_request import plan_change
+from hvd_elastic_keras.master.change_request import plan_change, plan_slots
 from hvd_elastic_keras.master.event_log import EventLog
 from hvd_elastic_keras.master.membership import decide
 from hvd_elastic_keras.master.server import MasterServer, wait_for_newer
@@ -54,9 +54,9 @@ class Controller:
         self._config = config
         self._job_dir = job_dir
         self._console = console
-        self._events = EventLog(job_dir / "events.jsonl")
+        self._events = EventLog(job_dir / files.EVENTS)
         self._server = MasterServer(self, self.token)
-        self._state = State(target_workers=0, next_worker_number=first_worker_number)
+        self._state = State(next_worker_number=first_worker_number)
         self._changed = asyncio.Condition()
         self._waiting: dict[str, asyncio.Future[protocol.EnterReply]] = {}
         self._replies: dict[str, protocol.EnterReply] = {}
@@ -288,3 +288,11 @@ class Controller:
         for event in decision.events:
             self.dispatch(event)
         return protocol.ChangeReply(accepted=True, text=decision.text)
+
+    def change_slots(self, request: protocol.SlotsRequest) -> protocol.SlotsReply:
+        """Grants or revokes slots, or says why not."""
+        decision = plan_slots(self._config, self._state, request)
+        if isinstance(decision, str):
+            return protocol.SlotsReply(accepted=False, text=decision)
+        self.dispatch(decision.event)
+        return protocol.SlotsReply(accepted=True, text=decision.text, workers=decision.workers)

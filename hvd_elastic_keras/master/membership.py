@@ -6,6 +6,7 @@ members *assigned*, and *runs* until it is *pending* (a planned change: all stop
 step) or *broken* (a member is gone: its collectives cannot complete).
 
 A job may train several times, see `trainings`. Rounds are formed for the current training only.
+How many workers are kept up is a matter of `slots`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from hvd_elastic_keras import protocol
 from hvd_elastic_keras.config import JobConfig
 from hvd_elastic_keras.master import actions as act
 from hvd_elastic_keras.master.restart_policy import GiveUp, Restart, after_failure
+from hvd_elastic_keras.master.slots import SlotTransition
 from hvd_elastic_keras.master.state import State, Worker, WorkerPhase
-from hvd_elastic_keras.master.trainings import TrainingTransition
 
 ENDED_EARLY = "ended with exit code 0"
 
@@ -37,7 +38,7 @@ def decide(
     return machine.result()
 
 
-class _Machine(TrainingTransition):
+class _Machine(SlotTransition):
     """What each event changes, and what follows from it."""
 
     def handle(self, event: act.Event) -> None:
@@ -160,17 +161,6 @@ class _Machine(TrainingTransition):
         if forming.running == set(forming.members):
             self.round_runs(forming)
 
-    def on_leaving(self, event: protocol.Leaving) -> None:
-        self.send_away(event.worker_id, event.reason)
-
-    def on_remove_worker(self, event: act.RemoveWorker) -> None:
-        self.send_away(event.worker_id, "removed on request")
-
-    def on_add_workers(self, event: act.AddWorkers) -> None:
-        self.set(target_workers=self.state.target_workers + event.count)
-        for _ in range(event.count):
-            self.launch(0.0)
-
     def on_refused(self, event: protocol.Refused) -> None:
         if event.worker_id in self.workers and not self.state.stop:
             self.emit("worker_refused", worker_id=event.worker_id, message=event.message)
@@ -194,7 +184,16 @@ class _Machine(TrainingTransition):
             silent_s = self.now - (worker.last_heartbeat or self.now)
             if silent_s > self.config.heartbeat_timeout_s:
                 self.evict(worker.worker_id, f"no heartbeat for {silent_s:.0f} s")
+        for worker in self.overdue():
+            self._kill_overdue(worker)
         self._evict_those_who_do_not_enter()
+
+    def _kill_overdue(self, worker: Worker) -> None:
+        limit = f"{worker.leave_within_s:g} s"
+        self.say(f"{worker.worker_id} has not left within {limit} ({worker.leaving}): it is killed")
+        self.actions.append(act.Kill(worker.worker_id))
+        cause = f"was killed: it had not left within {limit}"
+        self.on_exited(act.Exited(worker.worker_id, cause, failed=True))
 
     def _evict_those_who_do_not_enter(self) -> None:
         forming = self.state.forming
@@ -247,22 +246,6 @@ class _Machine(TrainingTransition):
         self.actions.append(act.Kill(worker_id))
         self.on_exited(act.Exited(worker_id, f"evicted: {reason}", failed=True))
 
-    def send_away(self, worker_id: str, reason: str) -> None:
-        worker = self.workers.get(worker_id)
-        if worker is None or worker.leaving:
-            return
-        self.set_worker(worker_id, leaving=reason)
-        self.set(target_workers=max(0, self.state.target_workers - 1))
-        if worker.entry:
-            self.dismiss(worker_id, reason)
-        running, forming = self.state.running, self.state.forming
-        if forming and worker_id in forming.called and not forming.members:
-            self.uncall(worker_id)
-        elif running and worker_id in running.members and worker.phase is not WorkerPhase.DONE:
-            self.open_round(f"{worker_id} leaves ({reason})")
-        if worker.phase is WorkerPhase.STARTING:
-            self.actions.append(act.Kill(worker_id))
-
     def _forget_member(self, worker: Worker, cause: str, planned: bool) -> None:
         running, forming = self.state.running, self.state.forming
         if worker.phase is WorkerPhase.DONE:
@@ -295,9 +278,6 @@ class _Machine(TrainingTransition):
             last_failure=f"{worker.worker_id} {cause}",
             last_failed_worker=worker.worker_id,
         )
-        staying = [w for w in self.workers.values() if not w.leaving]
-        if len(staying) >= self.state.target_workers:
-            return
         if starting and cause.startswith(ENDED_EARLY):
             self.end(
                 False,
@@ -314,7 +294,7 @@ class _Machine(TrainingTransition):
                 f"{f' in {decision.delay_s:.0f} s' if decision.delay_s else ''} "
                 f"(restart {self.state.restarts_used} of {self.config.max_restarts})"
             )
-            self.launch(decision.delay_s)
+            self.launch(decision.delay_s, self.host_with_room(worker.host))
         elif isinstance(decision, GiveUp):
             self.end(False, decision.reason)
         else:

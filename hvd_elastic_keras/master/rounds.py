@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from hvd_elastic_keras import protocol
+from hvd_elastic_keras.batch_plan import describe_shares, shares_of
 from hvd_elastic_keras.master import actions as act
 from hvd_elastic_keras.master.placement import assignments, rank_order
 from hvd_elastic_keras.master.state import Forming, Round, WorkerPhase
@@ -153,6 +154,9 @@ class RoundTransition(Transition):
                 self.set_worker(member, seniority=seniority)
                 seniority += 1
         lost = max(0, self.state.newest_step - forming.root_step)
+        # A training loop of one's own has no micro-batches.
+        total = self.state.num_micro_batches
+        shares = shares_of(len(forming.members), total) if total else []
         stall_s = round(self.now - (forming.stalled_since or forming.opened_at), 3)
         self.set(
             running=Round(forming.number, forming.members),
@@ -167,12 +171,13 @@ class RoundTransition(Transition):
             training=self.state.training,
             world_size=len(forming.members),
             members=list(forming.members),
+            micro_batches=shares,
             reason="; ".join(forming.reasons),
             step=forming.root_step,
             stall_s=stall_s,
             steps_lost=lost,
         )
-        self.say(_round_line(forming, self.state.training, lost, stall_s))
+        self.say(_round_line(forming, shares, self.state.training, lost, stall_s))
 
     def _open_for_leavers(self) -> None:
         running = self.state.running
@@ -254,16 +259,20 @@ class RoundTransition(Transition):
             self._tell_of_spares()
 
 
-def _round_line(forming: Forming, training: int, lost: int, stall_s: float) -> str:
+def _round_line(
+    forming: Forming, shares: list[int], training: int, lost: int, stall_s: float
+) -> str:
     size = len(forming.members)
     change = f"{forming.size_before} → {size}" if forming.size_before else f"{size}"
     plural = "" if size == 1 else "s"
+    members = ", ".join(forming.members)
+    noun = "micro-batch" if sum(shares) == 1 else "micro-batches"
+    parts = f", {describe_shares(shares)} {noun}" if shares else ""
     if not forming.size_before and forming.reasons == ("start",):
         what = f"start training {training}" if training > 1 else "start"
-        members = ", ".join(forming.members)
-        return f"round {forming.number}: {size} worker{plural} ({members}) {what}"
+        return f"round {forming.number}: {size} worker{plural} ({members}) {what}{parts}"
     return (
-        f"round {forming.number}: {change} worker{plural} ({', '.join(forming.members)}): "
+        f"round {forming.number}: {change} worker{plural} ({members}){parts}: "
         f"{_join(forming.reasons)}; stalled {stall_s:.2f} s, "
         f"{lost} step{'' if lost == 1 else 's'} lost"
     )

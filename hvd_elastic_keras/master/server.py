@@ -7,6 +7,7 @@
 | GET  /v1/updates?worker_id=…&version=… | what changed for a worker; held                     |
 | GET  /v1/status                        | phase, round and workers                            |
 | POST /v1/workers                       | more or fewer workers (`ChangeRequest`)             |
+| POST /v1/slots                         | slots granted or revoked (`SlotsRequest`)           |
 | *    /<secret>/round<N>:<port>/…       | Horovod's rendezvous store; the path is the secret  |
 """
 
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -47,6 +47,9 @@ class Core(Protocol):
     def change_workers(self, request: protocol.ChangeRequest) -> protocol.ChangeReply:
         """Adds or removes workers."""
 
+    def change_slots(self, request: protocol.SlotsRequest) -> protocol.SlotsReply:
+        """Grants or revokes slots."""
+
 
 class MasterServer:
     """Serves one job on one address."""
@@ -72,6 +75,7 @@ class MasterServer:
                 web.get("/v1/updates", self._updates),
                 web.get("/v1/status", self._status),
                 web.post("/v1/workers", self._workers),
+                web.post("/v1/slots", self._slots),
                 web.route("*", f"/{self._secret}/{{scope:round\\d+:\\d+}}/{{key:.+}}", self._store),
             ]
         )
@@ -126,6 +130,13 @@ class MasterServer:
         change = protocol.decode(await request.read(), protocol.ChangeRequest)
         return _message(self._core.change_workers(change))
 
+    async def _slots(self, request: web.Request) -> web.Response:
+        change = protocol.decode(await request.read(), protocol.SlotsRequest)
+        if change.mistake:
+            raise protocol.ProtocolError(change.mistake)
+        reply = self._core.change_slots(change)
+        return _message(reply, 200 if reply.accepted else protocol.CONFLICT)
+
     async def _store(self, request: web.Request) -> web.Response:
         scope = request.match_info["scope"]
         round_number = int(scope.removeprefix("round").partition(":")[0])
@@ -149,13 +160,13 @@ async def _report_bad_messages(request: web.Request, handler: Handler) -> web.St
         return web.Response(status=400)
 
 
-def _message(message: protocol.Message) -> web.Response:
-    return web.Response(body=protocol.encode(message), content_type="application/json")
+def _message(message: protocol.Message, status: int = 200) -> web.Response:
+    body = protocol.encode(message)
+    return web.Response(status=status, body=body, content_type="application/json")
 
 
 def _error(status: int, text: str) -> web.Response:
-    body = json.dumps({"error": text}).encode()
-    return web.Response(status=status, body=body, content_type="application/json")
+    return _message(protocol.ChangeReply(accepted=False, text=text), status)
 
 
 async def wait_for_newer(

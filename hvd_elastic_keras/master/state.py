@@ -8,6 +8,9 @@ from collections.abc import Mapping
 
 from hvd_elastic_keras import protocol
 
+LOCALHOST = "localhost"
+"""The only host of the local launcher."""
+
 
 class WorkerPhase(str, enum.Enum):
     """Life of a worker, as the master sees it."""
@@ -29,7 +32,7 @@ class Worker:
     worker_id: str
     launched_at: float
     phase: WorkerPhase = WorkerPhase.STARTING
-    host: str = "localhost"
+    host: str = LOCALHOST
     pid: int | None = None
     seniority: int | None = None
     training: int = 0
@@ -44,6 +47,9 @@ class Worker:
     """Whether people have been told that it waits because the world is full."""
     leaving: str = ""
     """Why it leaves after the current step; empty if it stays."""
+    leaving_since: float | None = None
+    leave_within_s: float | None = None
+    """How long it may take to leave before it is killed; None if nobody has set a limit."""
 
     @property
     def number(self) -> int:
@@ -86,7 +92,8 @@ class Round:
 class State:
     """Everything the master decides from."""
 
-    target_workers: int
+    slots: Mapping[str, int] = dataclasses.field(default_factory=lambda: {LOCALHOST: 0})
+    """Places that are granted, by host: as many workers are kept up there."""
     version: int = 1
     training: int = 0
     """The newest training that any worker has begun. Rounds are formed for this one only."""
@@ -121,6 +128,11 @@ class State:
     """Whether a worker has come to the end of its script since the current training."""
     stop: str = ""
     ended: bool = False
+
+    @property
+    def target_workers(self) -> int:
+        """Workers that are kept up: the slots of all hosts."""
+        return sum(self.slots.values())
 
 
 def training_is_over(state: State, workers: Mapping[str, Worker]) -> bool:

@@ -26,11 +26,20 @@ def job_status(config: JobConfig, state: State, now: float) -> protocol.JobStatu
         round=state.running.number if state.running else state.last_round,
         step=max([state.newest_step, *_steps(state)]),
         target_workers=state.target_workers,
+        slots=_slots(state),
         min_workers=config.min_workers,
         max_workers=config.max_workers,
         restarts_used=state.restarts_used,
         max_restarts=config.max_restarts,
         workers=rows,
+    )
+
+
+def _slots(state: State) -> tuple[protocol.HostSlots, ...]:
+    hosts = [worker.host for worker in state.workers.values()]
+    return tuple(
+        protocol.HostSlots(host=host, granted=granted, used=hosts.count(host))
+        for host, granted in state.slots.items()
     )
 
 

@@ -56,7 +56,7 @@ class TrainingTransition(RoundTransition):
         used = self.state.restarts_used + count
         self.set(restarts_used=used)
         for _ in range(count):
-            self.launch(0.0)
+            self.launch(0.0, self.host_with_room())
         limit = self.config.max_restarts
         if count:
             what = "a replacement" if count == 1 else f"{count} replacements"
@@ -146,12 +146,13 @@ class TrainingTransition(RoundTransition):
     def lower_target(self, worker: Worker) -> None:
         """The script of a worker has ended: nobody takes its place."""
         if not worker.leaving:
-            self.set(target_workers=max(0, self.state.target_workers - 1))
+            self.change_slots(worker.host, -1)
 
-    def launch(self, delay_s: float) -> None:
-        """Starts a new worker."""
+    def launch(self, delay_s: float, host: str) -> str:
+        """Starts a new worker in a slot of `host`; returns its id."""
         number = self.state.next_worker_number
         worker_id = f"w{number}"
-        self.workers[worker_id] = Worker(worker_id, launched_at=self.now + delay_s)
+        self.workers[worker_id] = Worker(worker_id, launched_at=self.now + delay_s, host=host)
         self.set(next_worker_number=number + 1)
         self.actions.append(act.Launch(worker_id, delay_s))
+        return worker_id

@@ -40,6 +40,18 @@ class Transition:
     def say(self, text: str) -> None:
         self.actions.append(act.Say(text))
 
+    def change_slots(self, host: str, by: int) -> None:
+        """Grants a host more slots, or takes some back if `by` is negative."""
+        count = max(0, self.state.slots.get(host, 0) + by)
+        self.set(slots={**self.state.slots, host: count})
+
+    def host_with_room(self, preferred: str = "") -> str:
+        """A host with a slot that no staying worker holds: the preferred one if possible."""
+        hosts = sorted(self.state.slots, key=lambda host: host != preferred)
+        staying = [w.host for w in self.workers.values() if not w.leaving]
+        free = (host for host in hosts if self.state.slots[host] > staying.count(host))
+        return next(free, hosts[0])
+
     def dismiss(self, worker_id: str, reason: str) -> None:
         reply = protocol.EnterReply(leave=reason, job_stops=bool(self.state.stop))
         self.actions.append(act.Reply(worker_id, reply))

@@ -9,12 +9,13 @@ from typing import Any
 
 import keras
 
+from hvd_elastic_keras import env
 from hvd_elastic_keras.checkpoint.manager import Origin
 from hvd_elastic_keras.config import BatchCut
 from hvd_elastic_keras.data.fit_input import check_order, input_of
 from hvd_elastic_keras.data.passes import Passes
 from hvd_elastic_keras.data.pipeline import FitInput
-from hvd_elastic_keras.training import keras_release, keras_support
+from hvd_elastic_keras.training import determinism, keras_release, keras_support
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
 from hvd_elastic_keras.training.fit_call import (
     BATCH_END_GETS_LAST_STEP,
@@ -50,6 +51,10 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         `keras.utils.set_random_seed`, else 0.
       checkpoint_every_n_epochs: how often rank 0 writes a checkpoint to the job directory, from
         which a job goes on that has lost all workers or was interrupted. 0: at the end only.
+      deterministic: whether the weights after every step are bit-identical whatever the number of
+        workers, kills and joins. It costs time and fixes settings of the whole process: one thread
+        for each operation, and TensorFlow's op determinism. `run --deterministic script.py` turns
+        it on, too. Alone, start the script with TF_NUM_INTRAOP_THREADS=1.
       on_membership_change: called on every worker that was there before, with the old and the new
         number of workers, before newcomers get the state.
 
@@ -59,7 +64,8 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
 
     Raises:
       ConfigurationError: when `fit` begins, with the remedy: the model or the data cannot be
-        trained by several workers.
+        trained by several workers; or at once, if TensorFlow has too many threads for
+        `deterministic`.
     """
 
     def __init__(
@@ -68,14 +74,18 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         micro_batch_size: int | None = None,
         seed: int | None = None,
         checkpoint_every_n_epochs: int = 1,
+        deterministic: bool = False,
         on_membership_change: Callable[[int, int], None] | None = None,
     ) -> None:
         super().__init__()
         self._cut = BatchCut(micro_batch_size)
         self._seed = seed
         self._checkpoint_every_n_epochs = checkpoint_every_n_epochs
+        self._deterministic = deterministic or env.deterministic()
         self._on_membership_change = on_membership_change
         self.state = UserState()
+        if self._deterministic:
+            determinism.enable()
 
     def set_model(self, model: keras.Model) -> None:
         """Called by Keras when a list of callbacks gets its model: replaces that list's begin."""
@@ -137,6 +147,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
                 num_examples=source.num_examples,
             ),
             job_dir=None if environment is None else environment.job_path,
+            deterministic=self._deterministic,
             # Alone, Keras's own progress bar is among the callbacks.
             verbose=0 if alone else call.verbose,
             user=self.state,

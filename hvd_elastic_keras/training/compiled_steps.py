@@ -10,6 +10,7 @@ import keras
 
 from hvd_elastic_keras.data import structure
 from hvd_elastic_keras.data.pipeline import Input
+from hvd_elastic_keras.training.deterministic_step import DeterministicStep
 from hvd_elastic_keras.training.step import AtomicStep
 from hvd_elastic_keras.training.variables import ModelVariables
 from hvd_elastic_keras.training.world import World
@@ -24,6 +25,7 @@ def compiled_step(
     *,
     train: bool,
     unshared: Sequence[keras.Metric],
+    deterministic: bool = False,
 ) -> AtomicStep:
     """The step of a model for an input: that of an earlier call if nothing has changed since.
 
@@ -31,13 +33,15 @@ def compiled_step(
     """
     key = (
         train,
+        deterministic,
         repr(source.batch_spec),
         tuple(id(v) for v in variables.all),
         tuple(id(m) for m in unshared),
     )
     steps = _steps_of(model)
     if key not in steps:
-        step = AtomicStep(
+        kind = DeterministicStep if deterministic else AtomicStep
+        step = kind(
             model, variables, source.batch_spec, world_of_process(), train=train, unshared=unshared
         )
         # Two examples at least, also where micro-batches have one: halves are compared.

@@ -16,6 +16,7 @@ from hvd_elastic_keras import env
 from hvd_elastic_keras.config import JobSpec
 from hvd_elastic_keras.data.source import DataLike
 from hvd_elastic_keras.errors import DataError, ElasticError
+from hvd_elastic_keras.training import determinism
 from hvd_elastic_keras.training.model_module import ModelModule
 from hvd_elastic_keras.training.trainer import Trainer
 from hvd_elastic_keras.worker.session import Session, SoloSession
@@ -30,6 +31,7 @@ def make_trainer(spec: JobSpec, session: Session) -> Trainer:
     Raises:
       ConfigurationError: the module does not keep its contract.
     """
+    _set_up(spec)
     module = _load_module(spec)
     return _trainer_of(module, _load_data(module), spec, session)
 
@@ -40,6 +42,7 @@ def check(spec: JobSpec, job_dir: Path) -> dict[str, Any]:
     Raises:
       ConfigurationError: something is wrong, with the remedy.
     """
+    _set_up(spec)
     module = _load_module(spec)
     data = _load_data(module)
     trainer = _trainer_of(module, data, spec, SoloSession())
@@ -53,6 +56,11 @@ def check(spec: JobSpec, job_dir: Path) -> dict[str, Any]:
         "num_examples": trainer.num_examples,
         "num_validation_examples": trainer.num_validation_examples,
     }
+
+
+def _set_up(spec: JobSpec) -> None:
+    if spec.training.deterministic:
+        determinism.enable()  # before the model computes anything
 
 
 def _load_module(spec: JobSpec) -> ModelModule:

@@ -20,6 +20,7 @@ from typing import Any
 
 import keras
 
+from hvd_elastic_keras.batch_plan import Share, share_of
 from hvd_elastic_keras.data.pipeline import Input
 from hvd_elastic_keras.errors import (
     CheckpointMissingError,
@@ -28,7 +29,6 @@ from hvd_elastic_keras.errors import (
     WorkerLeavingError,
 )
 from hvd_elastic_keras.protocol import Assignment
-from hvd_elastic_keras.training.batch_plan import Share, share_of
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
 from hvd_elastic_keras.training.cursor import Phase
 from hvd_elastic_keras.training.progress import ProgressDisplay

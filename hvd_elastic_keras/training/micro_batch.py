@@ -50,6 +50,11 @@ class Accumulated:
         """All of them."""
         return [*self.gradients, self.staged, *self.whole]
 
+    def copy(self) -> Accumulated:
+        """The same values, in tensors that are made here."""
+        gradients, whole = ([tf.identity(t) for t in ts] for ts in (self.gradients, self.whole))
+        return Accumulated(gradients, tf.identity(self.staged), whole)
+
 
 class MicroBatch:
     """Computes what one micro-batch contributes to a step, and assigns the sum of all.
@@ -264,21 +269,20 @@ class MicroBatch:
         shapes = self._dtypes[: len(self._dtypes) - len(self._whole)]
         return [*(tf.zeros(*s) for s in shapes), *(tf.identity(v.value) for v in self._whole)]
 
-    def add(
-        self, sums: Sequence[tf.Tensor], results: Sequence[tf.Tensor], weight: tf.Tensor
-    ) -> Tensors:
-        """The sums after one more micro-batch."""
-        if self._means.any():
-            index = len(results) - len(self._whole) - 1
-            staged = results[index]
-            share = tf.cast(weight, staged.dtype)
-            scale = tf.where(self._means, share, tf.ones_like(share))
-            rest = tf.ones_like(staged[self._means.size :])
-            results = [
-                *results[:index],
-                staged * tf.concat([scale, rest], 0),
-                *results[index + 1 :],
-            ]
+    def weighted(self, results: Tensors, weight: tf.Tensor) -> Tensors:
+        """The results of a micro-batch as they are to be added: some metrics are averaged."""
+        if not self._means.any():
+            return results
+        index = len(results) - len(self._whole) - 1
+        staged = results[index]
+        share = tf.cast(weight, staged.dtype)
+        scale = tf.where(self._means, share, tf.ones_like(share))
+        rest = tf.ones_like(staged[self._means.size :])
+        scaled = staged * tf.concat([scale, rest], 0)
+        return [*results[:index], scaled, *results[index + 1 :]]
+
+    def add(self, sums: Sequence[tf.Tensor], results: Sequence[tf.Tensor]) -> Tensors:
+        """The sums after one more micro-batch, whose results are weighted."""
         if not sums:
             return list(results)
         split = len(results) - len(self._whole)

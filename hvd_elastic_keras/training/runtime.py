@@ -41,6 +41,7 @@ class Training:
       evaluate: input of the evaluation, if there is one.
       origin: what a checkpoint must agree in.
       job_dir: where checkpoints and results go; None keeps nothing.
+      deterministic: whether bits must not depend on who computes what.
       on_membership_change: called with the old and the new world size.
     """
 
@@ -51,6 +52,7 @@ class Training:
     callbacks: CallbackRunner
     origin: Origin
     job_dir: Path | None = None
+    deterministic: bool = False
     verbose: int = 1
     user: UserState = dataclasses.field(default_factory=UserState)
     on_membership_change: Callable[[int, int], None] | None = None
@@ -150,7 +152,14 @@ def _runner(
     training: Training, variables: ModelVariables, source: Input, unshared: list[keras.Metric]
 ) -> PhaseRunner:
     trains = source is training.train
-    step = compiled_step(training.model, variables, source, train=trains, unshared=unshared)
+    step = compiled_step(
+        training.model,
+        variables,
+        source,
+        train=trains,
+        unshared=unshared,
+        deterministic=training.deterministic,
+    )
     return PhaseRunner(source, step, shared=trains or not unshared)
 
 

@@ -60,6 +60,28 @@ class StepResult:
     stopped: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One worker's part of one step, in tensors.
+
+    Attributes:
+      data: leaves of the batch, [examples, …] each.
+      offsets: shape [micro-batches + 1], where each begins and the last one ends.
+      first_index: number of its first micro-batch, different for all steps.
+      num_examples: of the whole step, float32.
+    """
+
+    data: Tensors
+    offsets: tf.Tensor
+    first_index: tf.Tensor
+    num_examples: tf.Tensor
+
+    @property
+    def count(self) -> tf.Tensor:
+        """Number of micro-batches."""
+        return tf.size(self.offsets) - 1
+
+
 class AtomicStep:
     """A compiled step of a model: `train` or, without an optimizer, `evaluate`.
 
@@ -128,13 +150,8 @@ class AtomicStep:
     def _step(self, data: Tensors, numbers: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         first_index, offsets = numbers[0], tf.cast(numbers[3:], tf.int32)
         num_examples, stop = (tf.cast(numbers[i], tf.float32) for i in (1, 2))
-        mine = self._sum_over_micro_batches(data, offsets, first_index, num_examples)
-        count = tf.cast(offsets[-1], tf.float32)
-        with tf.control_dependencies(mine.tensors):  # as late as possible
-            change_pending = self._world.change_pending.read_value()
-        tail = tf.cast(tf.stack([count, change_pending, stop]), mine.staged.dtype)
-        reduced = self._sum_over_workers([*mine.gradients, tf.concat([mine.staged, tail], 0)])
-        *_, count, change_pending, stop = tf.unstack(tf.cast(reduced[-1][-FLAGS - 1 :], tf.float32))
+        total, tail = self._sum_of_all(Part(data, offsets, first_index, num_examples), stop)
+        count, change_pending, stop = tf.unstack(tail)
         checks = [
             # On all workers alike: the wish of one ends the training before this step.
             tf.debugging.assert_equal(stop, 0.0, message=STOP_MESSAGE),
@@ -145,12 +162,27 @@ class AtomicStep:
         checks = [check for check in checks if check is not None]  # None when run eagerly
         # Everything that assigns is inside: the optimizer also changes variables that do not
         # depend on gradients (its iterations, weight decay).
-        with tf.control_dependencies([*reduced, *checks]):
-            *gradients, staged = [tf.identity(t) for t in reduced]
-            # Where every worker has computed everything, its own sum is the whole one.
-            total = staged[: -FLAGS - 1] if self._counts_once else tf.identity(mine.staged)
-            averages = self.micro_batch.assign(Accumulated(gradients, total, mine.whole))
+        with tf.control_dependencies([*total.tensors, tail, *checks]):
+            averages = self.micro_batch.assign(total.copy())
         return self.micro_batch.logs(averages), change_pending
+
+    def _sum_of_all(self, part: Part, stop: tf.Tensor) -> tuple[Accumulated, tf.Tensor]:
+        """The sums over all micro-batches of the step, and those of `_tail` over all workers."""
+        mine = self._sum_over_micro_batches(part)
+        tail = tf.cast(self._tail(mine.tensors, part, stop), mine.staged.dtype)
+        *gradients, staged = self._sum_over_workers(
+            [*mine.gradients, tf.concat([mine.staged, tail], 0)]
+        )
+        tail = tf.cast(staged[-FLAGS - 1 :], tf.float32)
+        # Where every worker has computed everything, its own sum is the whole one.
+        sums = staged[: -FLAGS - 1] if self._counts_once else mine.staged
+        return Accumulated(gradients, sums, mine.whole), tail
+
+    def _tail(self, computed: Tensors, part: Part, stop: tf.Tensor) -> tf.Tensor:
+        """Shape [FLAGS + 1]: the count of examples and the flags of this worker."""
+        with tf.control_dependencies(computed):  # as late as possible
+            change_pending = self._world.change_pending.read_value()
+        return tf.stack([tf.cast(part.offsets[-1], tf.float32), change_pending, stop])
 
     def _sum_over_workers(self, tensors: Tensors) -> Tensors:
         """The one collective of a step. Alone there is nothing to wait for: it takes 0.6 ms."""
@@ -162,38 +194,34 @@ class AtomicStep:
 
         return list(tf.cond(self._world.shared.read_value(), allreduce, lambda: list(tensors)))
 
-    def _sum_over_micro_batches(
-        self,
-        data: Tensors,
-        offsets: tf.Tensor,
-        first_index: tf.Tensor,
-        num_examples: tf.Tensor,
-    ) -> Accumulated:
+    def _sum_over_micro_batches(self, part: Part) -> Accumulated:
         micro_batch = self.micro_batch
 
         def body(i: Any, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            low, high = offsets[i], offsets[i + 1]
-            weight = tf.cast(high - low, tf.float32) / num_examples
-            results = micro_batch(
-                [t[low:high] for t in data],
-                first_index + tf.cast(i, tf.int64),
-                weight,
-                micro_batch.whole_of(sums),
-            )
-            return (i + 1, *micro_batch.add(sums, results, weight))
+            whole = micro_batch.whole_of(sums)
+            results = self._results(i, part, whole)
+            return (i + 1, *micro_batch.add(sums, results))
 
         sums = micro_batch.zeros()
         if self.model.run_eagerly:
-            for i in range(int(tf.size(offsets)) - 1):
+            for i in range(int(part.count)):
                 _, *sums = body(i, *sums)
         else:
             _, *sums = tf.while_loop(
-                lambda i, *_: i < tf.size(offsets) - 1,
+                lambda i, *_: i < part.count,
                 body,
                 [tf.constant(0), *sums],
                 parallel_iterations=1,
             )
         return micro_batch.accumulated(sums)
+
+    def _results(self, i: Any, part: Part, whole: Tensors) -> Tensors:
+        """What this worker's micro-batch `i` adds to the step."""
+        low, high = part.offsets[i], part.offsets[i + 1]
+        weight = tf.cast(high - low, tf.float32) / part.num_examples
+        index = part.first_index + tf.cast(i, tf.int64)
+        results = self.micro_batch([t[low:high] for t in part.data], index, weight, whole)
+        return self.micro_batch.weighted(results, weight)
 
 
 def python_logs(logs: dict[str, Any]) -> Logs:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import keras
 
+from hvd_elastic_keras import env
 from hvd_elastic_keras.checkpoint.manager import CheckpointManager, Origin
 from hvd_elastic_keras.config import TrainingConfig
 from hvd_elastic_keras.data.pipeline import Pipeline
 from hvd_elastic_keras.data.source import DataLike, as_source
-from hvd_elastic_keras.training import keras_release, keras_support
+from hvd_elastic_keras.training import determinism, keras_release, keras_support
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
 from hvd_elastic_keras.training.runtime import Training, train
 from hvd_elastic_keras.training.schedule import Schedule
@@ -38,7 +39,8 @@ class Trainer:
         the job's.
 
     Raises:
-      ConfigurationError: the model is not compiled, or Keras does not run on TensorFlow.
+      ConfigurationError: the model is not compiled, or Keras does not run on TensorFlow; or with
+        `deterministic`, TensorFlow has started with several threads per operation.
       DataError: the data have the wrong structure.
 
     Example:
@@ -64,6 +66,9 @@ class Trainer:
         self._membership = Membership.of_process(session)
         self.model = model
         self.config = config or TrainingConfig()
+        self._deterministic = self.config.deterministic or env.deterministic()
+        if self._deterministic:
+            determinism.enable()
         environment = self._membership.environment
         directory = environment.job_dir if environment else job_dir
         self._job_dir = Path(directory) if directory else None
@@ -120,6 +125,7 @@ class Trainer:
             callbacks=callbacks,
             origin=self._origin,
             job_dir=self._job_dir,
+            deterministic=self._deterministic,
         )
         train(training, self._membership)
         return callbacks.history

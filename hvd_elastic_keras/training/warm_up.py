@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from hvd_elastic_keras.batch_plan import Share
 from hvd_elastic_keras.data import structure
 from hvd_elastic_keras.data.partition import slice_of_batch
 from hvd_elastic_keras.data.pipeline import LocalBatch
-from hvd_elastic_keras.training.batch_plan import Share
 from hvd_elastic_keras.training.variables import ModelVariables
 from hvd_elastic_keras.worker.communicator import Communicator
 

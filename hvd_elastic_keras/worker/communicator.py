@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from hvd_elastic_keras import env
+from hvd_elastic_keras import env, timeline
 from hvd_elastic_keras.errors import CollectiveFailedError
 from hvd_elastic_keras.protocol import ALONE, Assignment
 from hvd_elastic_keras.worker import sockets
@@ -44,12 +44,20 @@ class Communicator:
       hostname: name of this host in the job.
       gloo_timeout_s: seconds until Gloo itself gives up a silent peer.
       master: (host, port) of the master, whose connections are never shut down.
+      timeline_dir: where rank 0 writes Horovod's timeline of each round; empty writes none.
     """
 
     def __init__(
-        self, iface: str, hostname: str, gloo_timeout_s: int, master: tuple[str, int] | None
+        self,
+        iface: str,
+        hostname: str,
+        gloo_timeout_s: int,
+        *,
+        master: tuple[str, int] | None,
+        timeline_dir: str = "",
     ) -> None:
         self._master = master
+        self._timeline_dir = timeline_dir
         self._lock = threading.Lock()
         self._round = 0
         self._known: sockets.SocketSet = frozenset()
@@ -67,6 +75,8 @@ class Communicator:
                 "HOROVOD_GLOO_IFACE": iface,
                 "HOROVOD_HOSTNAME": hostname,
                 "HOROVOD_GLOO_TIMEOUT_SECONDS": str(gloo_timeout_s),
+                # Horovod would open a file given here once only, in the first round.
+                **({"HOROVOD_TIMELINE": "DYNAMIC"} if timeline_dir else {}),
             }
         )
         # A lost peer is an everyday event here: Horovod's own error lines would alarm people.
@@ -108,6 +118,8 @@ class Communicator:
             with self._lock:
                 self._own = sockets.open_sockets() - self._known
                 self._initialising = False
+        if self._timeline_dir and place.rank == 0:
+            hvd.start_timeline(str(timeline.file_of_round(self._timeline_dir, place.round)))
 
     def shut_down(self) -> None:
         """Leaves the present round; nothing happens if there is none."""

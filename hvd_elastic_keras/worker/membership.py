@@ -65,6 +65,7 @@ class Membership:
             environment.hostname,
             environment.gloo_timeout_s,
             master=(host, int(port)),
+            timeline_dir=environment.timeline_dir,
         )
 
     def end_process(self, error: WorkerLeavingError) -> NoReturn:

@@ -185,8 +185,8 @@ class Job:
 
     # --- what tests do to it -------------------------------------------------------------
 
-    def ctl(self, *arguments: str) -> str:
-        """Runs the control command and returns its output."""
+    def ctl(self, *arguments: str, exit_code: int = 0) -> str:
+        """Runs the control command and returns its output: of stderr if it is to fail."""
         result = subprocess.run(
             [
                 sys.executable,
@@ -201,8 +201,8 @@ class Job:
             timeout=LIMIT_S,
             check=False,
         )
-        assert result.returncode == 0, result.stderr
-        return result.stdout
+        assert result.returncode == exit_code, result.stdout + result.stderr
+        return result.stderr if exit_code else result.stdout
 
     def pid_of(self, worker_id: str) -> int:
         """Process id of a worker."""

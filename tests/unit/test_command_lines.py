@@ -72,6 +72,15 @@ def test_help_works_without_tensorflow(module: str, words: list[str]) -> None:
         ("ctl", ["--job_dir=nowhere"], ["status, add N"]),
         ("ctl", ["--job_dir=nowhere", "add", "0"], ["add 0", "at least 1"]),
         ("ctl", ["--job_dri=x", "status"], ["job_dri"]),
+        ("ctl", ["--job_dir=nowhere", "revoke"], ["--slots"]),
+        ("ctl", ["--job_dir=nowhere", "revoke", "--slots=0"], ["revoke 0", "at least 1"]),
+        ("ctl", ["--job_dir=nowhere", "grant", "--slots=-1"], ["grant -1", "at least 1"]),
+        ("ctl", ["--job_dir=nowhere", "grant", "--slots=x"], ["--slots=x"]),
+        ("ctl", ["--job_dir=nowhere", "revoke", "2"], ["'revoke 2'", "revoke --slots=K"]),
+        ("ctl", ["--job_dir=nowhere", "revoke", "--slots=1", "--deadline_s=0"], ["deadline_s 0"]),
+        ("ctl", ["--job_dir=nowhere", "grant", "--slots=1", "--deadline_s=9"], ["--deadline_s"]),
+        ("ctl", ["--job_dir=nowhere", "remove", "1", "--host=a"], ["--host", "remove"]),
+        ("ctl", ["--job_dir=nowhere", "revoke", "--slots=1"], ["nowhere"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else value,
 )
@@ -106,6 +115,21 @@ def test_a_change_that_makes_no_sense_is_refused(command: str, argument: str) ->
         ctl.change_request(command, argument)
 
 
+def test_a_request_for_slots_is_made_of_the_flags() -> None:
+    assert ctl.slots_request("grant", 2, "", None) == protocol.SlotsRequest(grant=2)
+    assert ctl.slots_request("revoke", 1, "a", 30.0) == protocol.SlotsRequest(
+        revoke=1, host="a", deadline_s=30.0
+    )
+
+
+def test_the_slots_of_several_hosts_are_shown_with_their_names() -> None:
+    slots = [
+        protocol.HostSlots(host=host, granted=granted, used=1)
+        for host, granted in (("a", 2), ("b", 1))
+    ]
+    assert ctl.slots_text(slots) == "a: 2 granted, 1 used; b: 1 granted, 1 used"
+
+
 def test_the_status_table_has_a_row_per_worker_in_columns() -> None:
     workers = tuple(
         protocol.WorkerStatus(
@@ -128,6 +152,7 @@ def test_the_status_table_has_a_row_per_worker_in_columns() -> None:
         round=3,
         step=7,
         target_workers=2,
+        slots=(protocol.HostSlots(host="localhost", granted=2, used=3),),
         min_workers=1,
         max_workers=8,
         restarts_used=1,
@@ -135,7 +160,7 @@ def test_the_status_table_has_a_row_per_worker_in_columns() -> None:
         workers=workers,
     )
     assert ctl.status_table(status).splitlines() == [
-        "changing (w10 joins)  training 2  round 3  step 7  restarts 1/10",
+        "changing (w10 joins)  training 2  round 3  step 7  slots 2 granted, 3 used  restarts 1/10",
         "WORKER  PHASE     RANK  HOST       PID   SENIORITY  STEP  HEARTBEAT",
         "w0      training  0     localhost  4000  0          7     0.2 s ago",
         "w10     training  -     localhost  4000  -          7     -",

@@ -48,6 +48,7 @@ def test_the_default_cut_divides_the_global_batch_into_the_most_parts_up_to_8(si
         ({"steps": 0}, ["steps=0", ">= 1"]),
         ({"seed": -1}, ["seed=-1", "2147483647"]),
         ({"seed": 2**31}, ["seed=2147483648"]),
+        ({"deterministic": 1}, ["deterministic=1", "True or False"]),
         ({"epochs": None}, ["epochs", "steps", "never end"]),
     ],
 )
@@ -80,7 +81,9 @@ def test_a_job_value_out_of_range_is_named_with_what_is_expected(
 
 
 def test_a_job_specification_comes_back_from_its_file(tmp_path: Path) -> None:
-    training = TrainingConfig(global_batch_size=96, epochs=None, steps=7, seed=3, shuffle=False)
+    training = TrainingConfig(
+        global_batch_size=96, epochs=None, steps=7, shuffle=False, deterministic=True
+    )
     spec = JobSpec(training, "zoo.model", "data", {"lr": 0.1, "layers": [1, 2]})
     spec.save(tmp_path / "job.json")
     assert JobSpec.load(tmp_path / "job.json") == spec

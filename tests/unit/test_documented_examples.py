@@ -16,7 +16,7 @@ import pytest
         "files",
         "launchers.base",
         "model_location",
-        "training.batch_plan",
+        "batch_plan",
         "training.schedule",
     ],
 )

@@ -13,7 +13,8 @@ import pytest
 PACKAGE = "hvd_elastic_keras"
 ROOT = Path(__file__).resolve().parents[2] / PACKAGE
 HEAVY = {"tensorflow", "keras", "horovod", "tf_keras"}
-SHARED = {"config", "env", "errors", "protocol", "files", "console", "_version"}
+SHARED = {"batch_plan", "config", "env", "errors", "protocol", "files", "timeline", "console"}
+SHARED |= {"_version"}
 CONTROL = {"master", "launchers", "run", "ctl", "job_runner", "model_location", "command_line"}
 TRAINING = {"worker", "data", "training", "checkpoint", "elastic", "horovod"}
 
@@ -129,13 +130,14 @@ def test_only_env_touches_the_environment(module: str) -> None:
         "master.placement",
         "master.restart_policy",
         "master.change_request",
+        "master.slots",
         "master.status",
         "master.state",
         "master.actions",
         "data.partition",
         "data.passes",
         "training.schedule",
-        "training.batch_plan",
+        "batch_plan",
         "training.cursor",
     ],
 )

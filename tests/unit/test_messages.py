@@ -91,6 +91,7 @@ WORKER = env.WorkerEnvironment(
     iface="eth0",
     hostname="a",
     gloo_timeout_s=5,
+    deterministic=True,
 )
 
 

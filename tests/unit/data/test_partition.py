@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hvd_elastic_keras.batch_plan import share_of
 from hvd_elastic_keras.data.partition import Partition
-from hvd_elastic_keras.training.batch_plan import share_of
 
 
 @st.composite

@@ -26,7 +26,7 @@ class Job:
         self.config = JobConfig(num_workers=num_workers, **settings)
         self.micro_batches = micro_batches
         self.now = 100.0
-        self.state = State(target_workers=0)
+        self.state = State()
         self.actions: list[act.Action] = []
         self.places: dict[str, protocol.Assignment] = {}
         """The newest assignment of each worker."""
@@ -44,6 +44,7 @@ class Job:
         self.state, actions = decide(self.config, before, event, self.now)
         self.actions += actions
         self._hold_monotone(before)
+        self._hold_slots(before, event)
         self._take_replies([a for a in actions if isinstance(a, act.Reply)])
         return actions
 
@@ -219,6 +220,17 @@ class Job:
             relevant = ("pending_through", "broken_through", "stop")
             if any(getattr(self.state, n) != getattr(before, n) for n in relevant):
                 assert self.state.version > before.version
+
+    def _hold_slots(self, before: State, event: act.Event) -> None:
+        for host, granted in self.state.slots.items():
+            staying = [w for w in self.state.workers.values() if w.host == host and not w.leaving]
+            assert len(staying) <= granted, "nobody is kept up beyond the granted slots"
+        asked = isinstance(event, (act.RevokeSlots, act.GrantSlots, act.RemoveWorker))
+        if isinstance(event, act.Exited) and event.worker_id in before.workers:
+            asked = bool(before.workers[event.worker_id].leaving)
+        if asked:
+            for name in ("restarts_used", "last_failure", "start_failures", "own_errors"):
+                assert getattr(self.state, name) == getattr(before, name), "it is no failure"
 
     def _take_replies(self, replies: list[act.Reply]) -> None:
         assigned = {}

@@ -21,7 +21,7 @@ def state_of(*seniorities: int | None, **changes: Any) -> State:
     workers = {
         f"w{i}": Worker(f"w{i}", launched_at=0.0, seniority=s) for i, s in enumerate(seniorities)
     }
-    return State(target_workers=len(workers), workers=workers, **changes)
+    return State(slots={"localhost": len(workers)}, workers=workers, **changes)
 
 
 def test_workers_are_added_up_to_max_workers() -> None:

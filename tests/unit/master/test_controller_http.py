@@ -154,6 +154,7 @@ def with_master(
         ("POST", "/v1/enter"),
         ("GET", "/v1/updates?worker_id=w0&version=0"),
         ("POST", "/v1/workers"),
+        ("POST", "/v1/slots"),
         ("GET", "/guess/round1:1/global/key"),
     ],
 )
@@ -163,7 +164,9 @@ def test_a_request_without_the_token_is_refused(
     async def scenario(master: Master) -> None:
         status, body = await master.call(method, path, token=token)
         assert status == 401
-        assert "token" in json.loads(body)["error"]
+        reply = protocol.decode(body, protocol.ChangeReply)
+        assert not reply.accepted
+        assert "token" in reply.text
 
     with_master(scenario)
 
@@ -176,6 +179,15 @@ def test_a_request_without_the_token_is_refused(
         ("POST", "/v1/enter", b'{"worker_id": "w0"}', ["EnterRequest", "training"]),
         ("POST", "/v1/enter", b"", ["EnterRequest"]),
         ("POST", "/v1/workers", b'{"subtract": 1}', ["ChangeRequest", "subtract"]),
+        ("POST", "/v1/slots", b"revoke one", ["SlotsRequest", "revoke one"]),
+        ("POST", "/v1/slots", b"", ["SlotsRequest"]),
+        ("POST", "/v1/slots", b'{"revoke": "1"}', ["SlotsRequest", "revoke"]),
+        ("POST", "/v1/slots", b'{"revoke": 1, "slots": 1}', ["SlotsRequest", "slots"]),
+        ("POST", "/v1/slots", b"{}", ["Neither revoke nor grant"]),
+        ("POST", "/v1/slots", b'{"revoke": 1, "grant": 1}', ["Revoke and grant"]),
+        ("POST", "/v1/slots", b'{"revoke": 0}', ["revoke 0", "at least 1"]),
+        ("POST", "/v1/slots", b'{"grant": -1}', ["grant -1", "at least 1"]),
+        ("POST", "/v1/slots", b'{"revoke": 1, "deadline_s": -3}', ["deadline_s -3"]),
         ("GET", "/v1/updates?worker_id=w0&version=x", b"", ["'x'", "whole number"]),
         ("GET", "/v1/updates?version=1", b"", ["worker id"]),
     ],
@@ -186,7 +198,7 @@ def test_a_malformed_message_is_answered_with_what_is_wrong(
     async def scenario(master: Master) -> None:
         status, answer = await master.call(method, path, body)
         assert status == 400
-        text = json.loads(answer)["error"]
+        text = json.loads(answer)["text"]
         assert all(word in text for word in words), text
 
     with_master(scenario)
@@ -363,6 +375,53 @@ def test_status_and_changes_are_answered(with_master: Any) -> None:
         status = protocol.decode(answer, protocol.JobStatus)
         assert status.target_workers == 3
         assert [w.worker_id for w in status.workers] == ["w0", "w1", "w2"]
+
+    with_master(scenario)
+
+
+def test_slots_are_revoked_and_granted_over_http(with_master: Any) -> None:
+    async def scenario(master: Master) -> None:
+        tasks = [await master.join("w0"), await master.join("w1")]
+        await asyncio.gather(*tasks)
+        for worker_id in ("w0", "w1"):
+            await master.confirm(worker_id, 1)
+        status, body = await master.call("POST", "/v1/slots", b'{"revoke": 1, "deadline_s": 0.1}')
+        reply = protocol.decode(body, protocol.SlotsReply)
+        assert (status, reply.accepted, reply.workers) == (200, True, ("w1",))
+        assert reply.text == "w1 will leave after the current step, or is killed after 0.1 s"
+        await asyncio.sleep(0.3)
+        assert master.launcher.killed == ["w1"]
+        assert "w1 has not left within 0.1 s" in master.output.getvalue()
+        status, body = await master.call("POST", "/v1/slots", b'{"grant": 1, "host": "localhost"}')
+        assert (status, protocol.decode(body, protocol.SlotsReply).workers) == (200, ("w2",))
+        await asyncio.sleep(0.01)
+        assert master.launcher.launched == ["w0", "w1", "w2"]
+
+    with_master(scenario)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"revoke": 2}', ["2 slots minus 2", "min_workers=1"]),
+        (b'{"revoke": 3}', ["3 were to be revoked", "only 2 slots"]),
+        (b'{"grant": 7}', ["2 slots plus 7", "max_workers=8"]),
+        (b'{"revoke": 1, "host": "x"}', ["no host 'x'", "localhost"]),
+    ],
+)
+def test_what_the_job_cannot_do_is_answered_with_409_and_changes_nothing(
+    with_master: Any, body: bytes, words: list[str]
+) -> None:
+    async def scenario(master: Master) -> None:
+        _, before = await master.call("GET", "/v1/status")
+        events = master.events()
+        status, answer = await master.call("POST", "/v1/slots", body)
+        assert status == 409
+        reply = protocol.decode(answer, protocol.SlotsReply)
+        assert not reply.accepted
+        assert all(word in reply.text for word in words), reply.text
+        assert (await master.call("GET", "/v1/status"))[1] == before
+        assert master.events() == events
 
     with_master(scenario)
 

@@ -14,7 +14,7 @@ from membership_driver import Job
 
 from hvd_elastic_keras import protocol
 from hvd_elastic_keras.master import actions as act
-from hvd_elastic_keras.master.change_request import Change, plan_change
+from hvd_elastic_keras.master.change_request import Change, SlotsChange, plan_change, plan_slots
 
 
 class Stage(enum.Enum):
@@ -223,6 +223,24 @@ class World:
             self.job.send(event)
             self.absorb()
 
+    def do_revoke(self, choice: int) -> None:
+        deadline_s = (None, None, 0.5, 5.0)[choice % 4]
+        self.change_slots(protocol.SlotsRequest(revoke=1 + choice // 4, deadline_s=deadline_s))
+
+    def do_grant(self, choice: int) -> None:
+        self.change_slots(protocol.SlotsRequest(grant=1 + choice % 2))
+
+    def change_slots(self, request: protocol.SlotsRequest) -> None:
+        before = self.job.state
+        plan = plan_slots(self.job.config, before, request)
+        if isinstance(plan, SlotsChange):
+            self.job.send(plan.event)
+            change = (request.grant or 0) - (request.revoke or 0)
+            assert self.job.state.target_workers == before.target_workers + change
+            assert self.job.config.min_workers <= self.job.state.target_workers
+            assert self.job.state.target_workers <= self.job.config.max_workers
+            self.absorb()
+
     # --- calm ----------------------------------------------------------------------------
 
     def calm_down(self, all_finish: bool = False) -> None:
@@ -270,6 +288,7 @@ class World:
 OPERATIONS = [
     *["join", "confirm", "leave_round", "tick"] * 4,
     *["fail", "ask_again", "step", "kill", "sigterm", "exit", "add", "remove"],
+    *["revoke", "grant"],
 ]
 
 

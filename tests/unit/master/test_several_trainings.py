@@ -71,8 +71,8 @@ def test_the_first_training_is_not_numbered_on_the_console_and_the_second_one_is
     second: Job,
 ) -> None:
     assert second.said == [
-        "round 1: 3 workers (w0, w1, w2) start",
-        "round 2: 3 workers (w0, w1, w2) start training 2",
+        "round 1: 3 workers (w0, w1, w2) start, 3+3+2 micro-batches",
+        "round 2: 3 workers (w0, w1, w2) start training 2, 3+3+2 micro-batches",
     ]
 
 
@@ -147,7 +147,9 @@ def test_it_goes_on_without_them_after_the_start_window_and_they_join_later(betw
     between.enter("w0", "w1", step=3)
     between.running("w0", "w1", "w2", step=3)
     assert between.members == ["w0", "w1", "w2"]
-    assert between.said[-1].startswith("round 3: 2 → 3 workers (w0, w1, w2): w2 joins")
+    assert between.said[-1].startswith(
+        "round 3: 2 → 3 workers (w0, w1, w2), 3+3+2 micro-batches: w2 joins; stalled"
+    )
 
 
 def test_it_does_not_wait_for_a_worker_whose_script_has_ended(between: Job) -> None:
@@ -234,7 +236,9 @@ def test_a_worker_may_miss_a_whole_training(between: Job) -> None:
     assert between.members == ["w0", "w1", "w2"]
     assert between.said[-1].startswith("round 2")
     between.running("w0", "w1", "w2")
-    assert between.said[-1] == "round 3: 3 workers (w0, w1, w2) start training 3"
+    assert between.said[-1] == (
+        "round 3: 3 workers (w0, w1, w2) start training 3, 3+3+2 micro-batches"
+    )
 
 
 # --- the seam ----------------------------------------------------------------------------

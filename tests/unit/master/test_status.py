@@ -57,9 +57,19 @@ def test_the_numbers_are_those_of_the_job() -> None:
     status = status_of(job)
     assert (status.step, status.restarts_used, status.max_restarts) == (7, 1, 3)
     assert (status.target_workers, status.min_workers, status.max_workers) == (2, 1, 8)
+    assert status.slots == (protocol.HostSlots(host="localhost", granted=2, used=2),)
     assert status.workers[0].heartbeat_age_s == 1.5
     assert status.workers[1].heartbeat_age_s is None
     assert protocol.decode(protocol.encode(status), protocol.JobStatus) == status
+
+
+def test_a_revoked_slot_is_in_use_until_its_worker_is_gone() -> None:
+    job = Job(2)
+    job.start()
+    job.send(act.RevokeSlots(("w1",), {}, None))
+    assert status_of(job).slots == (protocol.HostSlots(host="localhost", granted=1, used=2),)
+    job.exit("w1")
+    assert status_of(job).slots == (protocol.HostSlots(host="localhost", granted=1, used=1),)
 
 
 def test_workers_are_listed_in_the_order_of_their_numbers() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_elastic_keras.training.batch_plan import Share, share_of
+from hvd_elastic_keras.batch_plan import Share, describe_shares, share_of, shares_of
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,17 @@ def test_a_rank_outside_the_world_is_refused(rank: int, size: int) -> None:
 
 def test_a_share_counts_its_micro_batches() -> None:
     assert Share(3, 5).num_micro_batches == 2
+
+
+@pytest.mark.parametrize(
+    ("shares", "text"),
+    [
+        ([8], "8"),
+        ([3, 3, 2], "3+3+2"),
+        ([2, 2, 1, 1, 1, 1], "2+2+1+1+1+1"),
+        (shares_of(7, 20), "6x3+1x2"),
+        (shares_of(16, 16), "16x1"),
+    ],
+)
+def test_shares_are_told_one_by_one_or_in_groups(shares: list[int], text: str) -> None:
+    assert describe_shares(shares) == text

@@ -1,0 +1,64 @@
+"""Which worker computes which micro-batches of a global batch. Pure functions of numbers.
+
+Workers compute with them, the master tells people with them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+MOST_LISTED = 6
+"""So many shares are listed one by one; more are grouped."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """A contiguous range of micro-batches [first, last) of every global batch."""
+
+    first: int
+    last: int
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro-batches that the worker sums before the allreduce (its accumulation)."""
+        return self.last - self.first
+
+
+def share_of(rank: int, size: int, num_micro_batches: int) -> Share:
+    """Splits the micro-batches as evenly as whole numbers allow, earlier ranks get more.
+
+    >>> [share_of(rank, 3, 8).num_micro_batches for rank in range(3)]
+    [3, 3, 2]
+
+    Raises:
+      ValueError: `rank` is not in [0, size).
+    """
+    if not 0 <= rank < size:
+        raise ValueError(f"rank={rank} was given, expected a value in [0, {size}).")
+    base, extra = divmod(num_micro_batches, size)
+    first = rank * base + min(rank, extra)
+    return Share(first, first + base + (rank < extra))
+
+
+def shares_of(size: int, num_micro_batches: int) -> list[int]:
+    """How many micro-batches each of `size` workers computes, by rank.
+
+    >>> shares_of(3, 8)
+    [3, 3, 2]
+    """
+    shares = [share_of(rank, size, num_micro_batches) for rank in range(size)]
+    return [share.num_micro_batches for share in shares]
+
+
+def describe_shares(shares: Sequence[int]) -> str:
+    """Shares by rank for people; those of many workers are grouped as workers x micro-batches.
+
+    >>> describe_shares([3, 3, 2]), describe_shares([3, 3, 3, 3, 3, 3, 2])
+    ('3+3+2', '6x3+1x2')
+    """
+    if len(shares) <= MOST_LISTED:
+        return "+".join(str(share) for share in shares)
+    groups = [(len(list(group)), share) for share, group in itertools.groupby(shares)]
+    return "+".join(f"{workers}x{share}" for workers, share in groups)

@@ -1,0 +1,57 @@
+"""The models of the benchmark of `--deterministic`; the time per step of each epoch is noted."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import fit_overhead
+import keras
+import numpy as np
+
+STEP_TIMES = "BENCH_STEP_TIMES"
+KIND = "BENCH_MODEL"
+BATCH_SIZE = 64
+MODELS = {"tiny MLP": (fit_overhead.tiny_mlp, 200), "small ResNet": (fit_overhead.small_resnet, 20)}
+"""And their steps per epoch."""
+
+
+class StepTimes(keras.callbacks.Callback):
+    """Appends the seconds per step of each epoch to a file of this process."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """The beginning."""
+        self._began = time.perf_counter()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """The end."""
+        step_s = (time.perf_counter() - self._began) / MODELS[os.environ[KIND]][1]
+        with (Path(os.environ[STEP_TIMES]) / f"{os.getpid()}").open("a") as file:
+            file.write(f"{step_s}\n")
+
+
+def model() -> keras.Model:
+    """The model that is asked for, compiled."""
+    network = MODELS[os.environ[KIND]][0]()
+    network.compile(
+        "adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"]
+    )
+    return network
+
+
+def dataset(split: str) -> Any:
+    """Random numbers: the benchmark is about time, not about learning."""
+    if split != "train":
+        return None
+    make, steps = MODELS[os.environ[KIND]]
+    random = np.random.default_rng(0)
+    size = BATCH_SIZE * steps
+    x = random.random((size, *make().input_shape[1:]), np.float32)
+    return x, random.integers(0, 10, size)
+
+
+def callbacks() -> list[keras.callbacks.Callback]:
+    """The clock."""
+    return [StepTimes()]

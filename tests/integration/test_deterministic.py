@@ -1,0 +1,156 @@
+"""`--deterministic`: the same bits after every step, whoever computes what."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hvd_elastic_keras import env
+from tests.harness.faults import Fault
+from tests.harness.fit_job import FitJob, FitResult, assert_same_result
+from tests.harness.job import REPOSITORY, SMALL, Job, read_weights
+from tests.integration.test_fit import PLANS
+
+MODEL = REPOSITORY / "tests" / "harness" / "digest_model.py"
+DIGESTS = "HVD_ELASTIC_TEST_DIGESTS"
+GATE = Fault("gate", "train", 0, step=10, action="wait")
+ALONE = f"""
+import tensorflow as tf
+tf.config.threading.set_intra_op_parallelism_threads(1)
+from hvd_elastic_keras import Trainer, TrainingConfig
+from hvd_elastic_keras.training.model_module import ModelModule
+
+module = ModelModule({str(MODEL)!r}, config=None, seed=0, data_dir="")
+config = TrainingConfig(global_batch_size=64, micro_batch_size=8, epochs=3, deterministic=True)
+Trainer(
+    module.model(),
+    module.dataset("train"),
+    validation=module.dataset("validation"),
+    config=config,
+    callbacks=module.callbacks(),
+    job_dir={{job_dir!r}},
+).fit()
+"""
+Digests = dict[str, str]
+Weights = dict[str, np.ndarray]
+
+
+def read_digests(directory: Path) -> Digests:
+    """Digests by moment and step. Whoever notes one of the same moment has to note the same."""
+    found: Digests = {}
+    for file in directory.iterdir():
+        for line in file.read_text().splitlines():
+            moment, digest = line.rsplit(" ", 1)
+            assert found.setdefault(moment, digest) == digest, f"{moment} of {file.name}"
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Digests, Weights]:
+    """Digests and weights of one process without a launcher."""
+    directory = tmp_path_factory.mktemp("alone")
+    subprocess.run(
+        [sys.executable, "-c", ALONE.format(job_dir=str(directory / "job"))],
+        cwd=REPOSITORY,
+        env={**os.environ, DIGESTS: str(directory / "digests")},
+        check=True,
+        timeout=100,
+    )
+    weights = read_weights(directory / "job" / "model.keras", directory)
+    return read_digests(directory / "digests"), weights
+
+
+@pytest.fixture
+def digests_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the workers of a job note their digests."""
+    monkeypatch.setenv(DIGESTS, str(tmp_path / "digests"))
+    return tmp_path / "digests"
+
+
+def job_of(tmp_path: Path, *flags: str, plan: list[Fault] | None = None) -> Job:
+    command = (f"--model={MODEL}", "--deterministic", *SMALL)
+    return Job(tmp_path, *flags, plan=plan, command=command)
+
+
+def assert_same_bits(job: Job, digests: Path, expected: tuple[Digests, Weights]) -> None:
+    """After every step and every epoch, and in the file at the end."""
+    found = read_digests(digests)
+    assert len([m for m in found if m.startswith("step")]) == 24
+    assert len([m for m in found if m.startswith("epoch")]) == 3
+    assert found == expected[0]
+    weights = job.weights()
+    assert weights.keys() == expected[1].keys()
+    for name, value in weights.items():
+        assert value.tobytes() == expected[1][name].tobytes(), name
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+def test_any_number_of_workers_has_the_bits_of_one_process(
+    num_workers: int, tmp_path: Path, digests_dir: Path, alone: tuple[Digests, Weights]
+) -> None:
+    with job_of(tmp_path, f"--num_workers={num_workers}") as job:
+        job.finish()
+        assert_same_bits(job, digests_dir, alone)
+
+
+def test_a_join_and_a_kill_change_no_bit(
+    tmp_path: Path, digests_dir: Path, alone: tuple[Digests, Weights]
+) -> None:
+    plan = [GATE, Fault("kill", "train", 1, step=17, size=3)]
+    with job_of(tmp_path, "--num_workers=2", "--max_restarts=0", plan=plan) as job:
+        job.wait_for_fault("gate")
+        job.ctl("add", "1")
+        job.wait_for("round_opened", lambda e: e["reason"] == "w2 joins")
+        job.plan.open_gate("gate")
+        job.finish()
+        assert job.plan.happened("kill")
+        assert [e["world_size"] for e in job.events("round_running")] == [2, 3, 2]
+        assert_same_bits(job, digests_dir, alone)
+
+
+def test_a_job_that_goes_on_from_a_checkpoint_has_the_bits_of_one_that_was_not_stopped(
+    tmp_path: Path, digests_dir: Path, alone: tuple[Digests, Weights]
+) -> None:
+    with job_of(tmp_path, "--num_workers=2", plan=[GATE]) as job:
+        job.wait_for_fault("gate")
+        job.process.terminate()
+        job.wait_for("job_stopping")
+        job.plan.open_gate("gate")
+        job.finish(exit_code=143)
+    with job_of(tmp_path, "--num_workers=3") as job:
+        job.finish()
+        assert_same_bits(job, digests_dir, alone)
+
+
+@pytest.mark.parametrize("case", PLANS)
+def test_an_unchanged_script_has_the_same_bits_with_a_late_joiner_and_a_kill_of_rank_0(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The user's own number of threads must not win here.
+    monkeypatch.setenv(env.INTRA_OP_THREADS, "2")
+    (tmp_path / "one").mkdir()
+    with FitJob(tmp_path / "one", case, "--deterministic", "--num_workers=1", plan=[]) as job:
+        job.finish()
+        expected = FitResult.read(job.case_dir, "w0")
+    with FitJob(tmp_path, case, "--deterministic", "--num_workers=2", plan=PLANS[case]) as job:
+        job.let_join("gate")
+        job.finish_with(["w1", "w2"], expected, tolerance=0.0)
+
+
+def test_a_metric_that_does_not_add_up_has_the_same_bits_with_three_workers(
+    tmp_path: Path,
+) -> None:
+    results = []
+    for num_workers in (1, 3):
+        directory = tmp_path / str(num_workers)
+        directory.mkdir()
+        flags = ("--deterministic", f"--num_workers={num_workers}")
+        with FitJob(directory, "largest", *flags, plan=[]) as job:
+            job.finish()
+            results.append(FitResult.read(job.case_dir, f"w{num_workers - 1}"))
+    assert_same_result(*results, tolerance=0.0)
