@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from hvd_elastic_keras import elastic
 from hvd_elastic_keras.errors import ConfigurationError
-from hvd_elastic_keras.training.tracked import as_tf_variable
+from hvd_elastic_keras.training.variables import unwrapped
 from hvd_elastic_keras.worker.communicator import restored, transportable
 from hvd_elastic_keras.worker.rounds import rounds_of_process
 
@@ -78,7 +78,7 @@ def DistributedGradientTape(gradtape: tf.GradientTape, *args: Any, **kwargs: Any
     # In the instance: Horovod's method looks for its base class by way of `self.__class__`, so
     # that in a subclass it would call itself for ever.
     tape.gradient = lambda target, sources, *args, **kwargs: gradient(
-        target, [as_tf_variable(s) for s in sources], *args, **kwargs
+        target, [unwrapped(s) for s in sources], *args, **kwargs
     )
     return tape
 
@@ -89,7 +89,7 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int, **kwargs: Any)
     `ElasticState.sync` does this by itself for all that a state holds.
     """
     process_set = kwargs.get("process_set", horovod.tensorflow.global_process_set)
-    for index, variable in enumerate(map(as_tf_variable, variables)):
+    for index, variable in enumerate(map(unwrapped, variables)):
         received = horovod.tensorflow.broadcast(
             transportable(tf.identity(variable)),
             root_rank,

@@ -50,15 +50,8 @@ class Partition:
             )
         size = self.examples_of_step(step)
         last = max(first, min(last, -(-size // self.micro_batch_size)))
-        bounds = np.minimum(np.arange(first, last + 1) * self.micro_batch_size, size)
         offset = step * self.global_batch_size
-        return Slice(
-            start=offset + int(bounds[0]),
-            stop=offset + int(bounds[-1]),
-            offsets=(bounds - bounds[0]).astype(np.int32),
-            first_micro_batch=first,
-            num_examples_of_step=size,
-        )
+        return _slice(offset, size, self.micro_batch_size, first, last)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,10 +90,15 @@ def slice_of_batch(
     count = -(-num_examples // micro_batch_size)
     first = share.first * count // num_micro_batches
     last = share.last * count // num_micro_batches
+    return _slice(0, num_examples, micro_batch_size, first, last)
+
+
+def _slice(offset: int, num_examples: int, micro_batch_size: int, first: int, last: int) -> Slice:
+    """Micro-batches [first, last) of a batch that begins at position `offset`."""
     bounds = np.minimum(np.arange(first, last + 1) * micro_batch_size, num_examples)
     return Slice(
-        start=int(bounds[0]),
-        stop=int(bounds[-1]),
+        start=offset + int(bounds[0]),
+        stop=offset + int(bounds[-1]),
         offsets=(bounds - bounds[0]).astype(np.int32),
         first_micro_batch=first,
         num_examples_of_step=num_examples,

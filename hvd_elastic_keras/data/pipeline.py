@@ -183,7 +183,7 @@ class BatchPipeline:
         """See `Input`. An epoch is one pass here."""
         self._reader.seek(epoch, first_step)
         step = first_step
-        while (batch := self._reader.batch(epoch, step)) is not None:
+        while (batch := self._reader.batch(step)) is not None:
             size = structure.num_examples(batch)
             part = slice_of_batch(size, self._micro_batch_size, share, self.num_micro_batches)
             yield LocalBatch(structure.cut(batch, part.start, part.stop), part)
@@ -193,7 +193,7 @@ class BatchPipeline:
     def first_batch(self) -> Structure:
         """See `Input`."""
         self._reader.seek(0, 0)
-        return self._reader.batch(0, 0)
+        return self._reader.batch(0)
 
 
 class FitInput:

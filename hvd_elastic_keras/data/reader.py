@@ -42,24 +42,24 @@ class BatchReader:
 
     def __init__(self, source: BatchSource) -> None:
         self._source = source
-        self._iterator: Iterator[Structure] = iter(())
+        self._iterator: list[Iterator[Structure]] = []
         self._pass = -1
         self._next = 0
         self._last: Structure = None
 
     def seek(self, number: int, position: int) -> None:
-        """Makes sure that `batch(number, position)` can be read."""
+        """Makes sure that `batch(position)` of pass `number` can be read."""
         oldest = self._next - (self._last is not None)
         if number == self._pass and position >= oldest:
             return
-        _drop_in_background(self._iterator)
+        drop_in_background(self._iterator)
         self._pass, self._next, self._last = number, position, None
-        self._iterator = self._source.open(number, position)
+        self._iterator = [self._source.open(number, position)]
 
-    def batch(self, number: int, position: int) -> Structure:
-        """The batch at a position, or None if the pass has ended before."""
+    def batch(self, position: int) -> Structure:
+        """The batch at a position of the pass, or None if that has ended before."""
         while self._next <= position:
-            batch = next(self._iterator, None)
+            batch = next(self._iterator[0], None)
             if batch is None:
                 return None
             self._last = batch
@@ -98,7 +98,7 @@ class DatasetBatches:
     def open(self, number: int, position: int) -> Iterator[Structure]:
         """See `BatchSource`."""
         while self._made < number * self._iterators_per_pass:
-            _drop_in_background(iter(self._dataset))  # takes the seed of that pass
+            drop_in_background([iter(self._dataset)])  # takes the seed of that pass
             self._made += 1
         self._made += 1
         if position:
@@ -214,7 +214,10 @@ def _common_spec(batches: list[Structure]) -> Structure:
     return tf.nest.map_structure(merge, *batches)
 
 
-def _drop_in_background(iterator: Any) -> None:
-    """Deletes an iterator without waiting for its threads, which may take seconds."""
-    box = [iterator]
-    threading.Thread(target=box.clear, name="elastic-drop-iterator", daemon=True).start()
+def drop_in_background(iterator: list[Any]) -> None:
+    """Deletes an iterator without waiting for its threads, which may take seconds.
+
+    Args:
+      iterator: holds the only reference to it; the last one to go would do the waiting.
+    """
+    threading.Thread(target=iterator.clear, name="elastic-drop-iterator", daemon=True).start()

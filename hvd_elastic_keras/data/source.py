@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -12,6 +11,7 @@ import tensorflow as tf
 
 from hvd_elastic_keras.batch_plan import Share
 from hvd_elastic_keras.data.partition import Partition
+from hvd_elastic_keras.data.reader import PREFETCH, drop_in_background
 from hvd_elastic_keras.data.structure import Layout, Structure, batched
 from hvd_elastic_keras.errors import DataError
 
@@ -19,7 +19,6 @@ DatasetFactory = Callable[[int], tf.data.Dataset]
 """Gives the dataset of an epoch: single examples, in the same order whoever asks."""
 DataLike = Any
 """Arrays (a `Structure`), a `tf.data.Dataset`, or a `DatasetFactory`."""
-PREFETCH = 2
 
 
 class Source(Protocol):
@@ -153,7 +152,8 @@ class DatasetSource:
         size = partition.global_batch_size
         reader = self._reader
         if reader is None or not reader.can_serve(epoch, size, first_step):
-            _drop_in_background(reader)
+            if reader is not None:
+                drop_in_background(reader.iterator)
             reader = self._reader = _Reader(self._factory(epoch), epoch, size, first_step)
         for step in range(first_step, partition.steps_per_epoch):
             part = partition.slice_of(step, share.first, share.last)
@@ -168,12 +168,9 @@ class _Reader:
     def __init__(self, dataset: tf.data.Dataset, epoch: int, size: int, first_step: int) -> None:
         self._key = (epoch, size)
         skipped = dataset.skip(first_step * size) if first_step else dataset
-        self._iterator = iter(skipped.batch(size).prefetch(PREFETCH))
+        self.iterator = [iter(skipped.batch(size).prefetch(PREFETCH))]
         self._step = first_step - 1
         self._last: Structure = None
-
-    def close(self) -> None:
-        del self._iterator
 
     def can_serve(self, epoch: int, size: int, step: int) -> bool:
         position = self._step if self._last is not None else self._step + 1
@@ -181,7 +178,7 @@ class _Reader:
 
     def batch(self, step: int) -> Structure:
         while self._step < step or self._last is None:
-            batch = next(self._iterator, None)
+            batch = next(self.iterator[0], None)
             if batch is None:
                 epoch, size = self._key
                 raise DataError(
@@ -192,12 +189,6 @@ class _Reader:
             self._last = batch
             self._step += 1
         return self._last
-
-
-def _drop_in_background(reader: _Reader | None) -> None:
-    """Deletes an iterator without waiting for its threads, which may take seconds."""
-    if reader is not None:
-        threading.Thread(target=reader.close, name="elastic-drop-iterator", daemon=True).start()
 
 
 def _to_tensor(array: Any) -> tf.Tensor | None:

@@ -28,12 +28,11 @@ from hvd_elastic_keras.errors import (
 )
 from hvd_elastic_keras.protocol import Assignment
 from hvd_elastic_keras.training.elastic_state import ElasticState
+from hvd_elastic_keras.training.failures import UnexplainedFailures
 from hvd_elastic_keras.worker.rounds import Rounds, rounds_of_process
 from hvd_elastic_keras.worker.session import EntryReport
 
 log = logging.getLogger(__name__)
-MAX_UNEXPLAINED_FAILURES = 3
-"""So many failures at the same commit by the same members are not a matter of membership."""
 
 T = TypeVar("T")
 
@@ -87,7 +86,7 @@ class ElasticLoop:
     function: Callable[[], Any]
     _result: Any = None
     _failure: str = ""
-    _failures: list[tuple[int, tuple[str, ...]]] = dataclasses.field(default_factory=list)
+    _failures: UnexplainedFailures = dataclasses.field(default_factory=UnexplainedFailures)
 
     def run(self) -> Any:
         """Calls the function until all have finished, and returns its result."""
@@ -124,7 +123,7 @@ class ElasticLoop:
         except CollectiveFailedError as error:
             self._failure = str(error)
             log.info("%s", error)
-            self._check_repetition(place, error)
+            self._note(error, place)
             self.state.restore()
             return False
         except BaseException:
@@ -170,13 +169,16 @@ class ElasticLoop:
         except HorovodInternalError as error:
             raise CollectiveFailedError(f"a collective failed: {error}") from error
 
-    def _check_repetition(self, place: Assignment, error: CollectiveFailedError) -> None:
-        key = (self.state.progress, place.members)
-        self._failures = [f for f in self._failures if f == key] + [key]
-        if len(self._failures) >= MAX_UNEXPLAINED_FAILURES:
+    def _note(self, error: CollectiveFailedError, place: Assignment) -> None:
+        try:
+            self._failures.note(
+                self.state.progress,
+                place.members,
+                error,
+                what="The function of elastic.run",
+                where=f" after commit {self.state.commits}",
+                whose="the function itself",
+            )
+        except CollectiveFailedError:
             self.rounds.leave()
-            raise CollectiveFailedError(
-                f"The function of elastic.run failed {len(self._failures)} times after commit "
-                f"{self.state.commits} although no worker was lost: {error}. The error is probably "
-                "in the function itself."
-            ) from error
+            raise

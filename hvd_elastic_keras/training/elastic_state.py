@@ -18,11 +18,11 @@ from hvd_elastic_keras.errors import ConfigurationError
 from hvd_elastic_keras.training import codec, keras_release
 from hvd_elastic_keras.training.tracked import (
     Tracked,
-    as_tf_variable,
     empty_tensors,
     match,
     specs_of,
 )
+from hvd_elastic_keras.training.variables import unwrapped
 from hvd_elastic_keras.worker.rounds import rounds_of_process
 
 PAYLOAD_VERSION = 1
@@ -82,7 +82,7 @@ class ElasticState:
         self._rounds = rounds_of_process()
         self.model = model
         self.optimizer = optimizer if optimizer is not None else getattr(model, "optimizer", None)
-        self.variables = tuple(as_tf_variable(v) for v in variables or ())
+        self.variables = tuple(unwrapped(v) for v in variables or ())
         self._check_and_build()
         self._tracked = Tracked(self.model, self.optimizer, self.variables)
         self._names = tuple(values)

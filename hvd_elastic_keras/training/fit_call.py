@@ -1,7 +1,7 @@
 """Reads a running `keras.Model.fit`: what the user gave it, as Keras has prepared it.
 
 `fit` keeps these in local variables, so this reads its frame. The names are private to Keras:
-they are checked here, and the tested range of releases is in `training/keras_support.py`.
+they are checked here, and the tested range of releases is in `training/keras_release.py`.
 """
 
 from __future__ import annotations

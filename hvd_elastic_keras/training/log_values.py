@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hvd_elastic_keras.training.variables import metrics_of, tensor_of
+from hvd_elastic_keras.training.variables import metrics_of, unwrapped
 
 RESULT = "result"
 """Origin of a value that `Model.get_metrics_result()` has under the same name."""
@@ -127,7 +127,7 @@ def plan(
     origins: dict[str, Any] = {}
     averages = []
     for name, variable_or_value in values.items():
-        value = tensor_of(variable_or_value)
+        value = unwrapped(variable_or_value)
         origins[name] = _origin(model, name, name in names, value, left_out)
         if origins[name] is FROM_METRICS:
             origins[name] = _from_metrics(model, value, scope)
@@ -161,7 +161,7 @@ def _from_metrics(
     model: keras.Model, value: tf.Tensor, scope: keras.StatelessScope
 ) -> FromMetrics | str:
     new = [(v, scope.get_current_value(v)) for m in metrics_of(model) for v in m.variables]
-    origin = FromMetrics(value, [(v, tensor_of(t)) for v, t in new if t is not None])
+    origin = FromMetrics(value, [(v, unwrapped(t)) for v, t in new if t is not None])
     return origin if origin.is_complete else AVERAGE
 
 

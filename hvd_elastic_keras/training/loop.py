@@ -31,6 +31,7 @@ from hvd_elastic_keras.errors import (
 from hvd_elastic_keras.protocol import Assignment
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
 from hvd_elastic_keras.training.cursor import Phase
+from hvd_elastic_keras.training.failures import UnexplainedFailures
 from hvd_elastic_keras.training.progress import ProgressDisplay
 from hvd_elastic_keras.training.run_state import RunState
 from hvd_elastic_keras.training.schedule import Schedule
@@ -40,8 +41,6 @@ from hvd_elastic_keras.worker.communicator import Communicator
 from hvd_elastic_keras.worker.session import EntryReport, Session
 
 log = logging.getLogger(__name__)
-MAX_UNEXPLAINED_FAILURES = 3
-"""So many failures of the same step by the same members are not a matter of membership."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +99,7 @@ class TrainingLoop:
     """Called with the world size in every round, before newcomers get the state."""
     notices: list[str] = dataclasses.field(default_factory=list)
     """What rank 0 tells people when it begins."""
-    _failures: list[tuple[int, tuple[str, ...]]] = dataclasses.field(default_factory=list)
+    _failures: UnexplainedFailures = dataclasses.field(default_factory=UnexplainedFailures)
 
     def run(self) -> None:
         """Trains to the end.
@@ -134,7 +133,13 @@ class TrainingLoop:
             except CollectiveFailedError as error:
                 failure = str(error)
                 log.info("%s", failure)
-                self._check_repetition(place, error)
+                self._failures.note(
+                    self.state.cursor.progress,
+                    place.members,
+                    error,
+                    what=f"Step {self.state.cursor.global_step}",
+                    whose="the model's own step",
+                )
             finally:
                 ended = time.monotonic()
                 self.communicator.shut_down()
@@ -196,15 +201,6 @@ class TrainingLoop:
         if cursor.phase is Phase.FINISH and not self._training_over(cursor.epoch):
             self.state.cursor = cursor.start_of(Phase.TRAIN, cursor.epoch)
             self.state.marks.ended = False
-
-    def _check_repetition(self, place: Assignment, error: CollectiveFailedError) -> None:
-        key = (self.state.cursor.progress, place.members)
-        self._failures = [f for f in self._failures if f == key] + [key]
-        if len(self._failures) >= MAX_UNEXPLAINED_FAILURES:
-            raise CollectiveFailedError(
-                f"Step {self.state.cursor.global_step} failed {len(self._failures)} times although"
-                f" no worker was lost: {error}. The error is probably in the model's own step."
-            ) from error
 
     def _steps(self, place: Assignment) -> bool:
         """Takes steps until a change (False) or the end of the training (True)."""

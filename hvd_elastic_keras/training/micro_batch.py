@@ -21,8 +21,7 @@ from hvd_elastic_keras.training.variables import (
     ModelVariables,
     metrics_of,
     optimizers_of,
-    tensor_of,
-    variable_of,
+    unwrapped,
 )
 
 Tensors = list[tf.Tensor]
@@ -319,7 +318,7 @@ class MicroBatch:
             ]
             self._optimizer.apply(cast, self._with_gradient)
         for variable, part in zip(changed, parts, strict=False):
-            _move(variable_of(variable), tf.reshape(part, variable.shape))
+            _move(unwrapped(variable), tf.reshape(part, variable.shape))
         for variable, value in zip(self._whole, total.whole, strict=True):
             variable.value.assign(value)
         return [tf.reshape(part, []) for part in parts[len(changed) :]]
@@ -370,7 +369,7 @@ class _Changes:
     def value(self, variable: KerasVariable) -> tf.Tensor:
         """The value a variable would have now."""
         new = self._scope.get_current_value(variable)
-        return tf.identity(variable.value) if new is None else tensor_of(new)
+        return tf.identity(variable.value) if new is None else unwrapped(new)
 
     def of(self, variable: KerasVariable) -> tf.Tensor:
         """The difference to the value it has, float32."""

@@ -32,7 +32,7 @@ import tensorflow as tf
 from hvd_elastic_keras.data.pipeline import LocalBatch
 from hvd_elastic_keras.data.structure import Layout, Structure
 from hvd_elastic_keras.training.micro_batch import Accumulated, MicroBatch, Tensors
-from hvd_elastic_keras.training.variables import ModelVariables, tensor_of
+from hvd_elastic_keras.training.variables import ModelVariables, unwrapped
 from hvd_elastic_keras.training.world import World
 
 MAX_MICRO_BATCHES = 2**20
@@ -231,6 +231,6 @@ def python_logs(logs: dict[str, Any]) -> Logs:
         if isinstance(value, dict):
             result.update(python_logs(value))
         else:
-            array = np.asarray(tensor_of(value))
+            array = np.asarray(unwrapped(value))
             result[name] = float(array) if array.ndim == 0 else array
     return result

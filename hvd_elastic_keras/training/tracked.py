@@ -16,6 +16,7 @@ import tensorflow as tf
 from keras.src.random.seed_generator import global_seed_generator
 
 from hvd_elastic_keras.errors import ConfigurationError
+from hvd_elastic_keras.training.variables import optimizer_variables, unwrapped
 
 log = logging.getLogger(__name__)
 
@@ -41,18 +42,13 @@ class Tracked:
             found["seed"] = [global_seed_generator().state]
             found[METRICS] = self.model.metrics_variables
         if self.optimizer is not None:
-            found["optimizer"] = _optimizer_variables(self.optimizer)
+            found["optimizer"] = optimizer_variables(self.optimizer)
         seen: set[int] = set()
         return {name: _new_ones(variables, seen) for name, variables in found.items()}
 
     def all(self) -> list[tf.Variable]:
         """All variables, in the order of `groups`."""
         return [v for group in self.groups().values() for v in group]
-
-
-def as_tf_variable(variable: Any) -> Any:
-    """The `tf.Variable` inside a Keras 3 variable; anything else as it is."""
-    return variable.value if isinstance(variable, keras.Variable) else variable
 
 
 def specs_of(groups: dict[str, list[tf.Variable]]) -> dict[str, list[Spec]]:
@@ -104,13 +100,8 @@ def _mismatch(name: str, mine: list[Spec], theirs: list[Spec]) -> ConfigurationE
 
 def _new_ones(variables: Iterable[Any], seen: set[int]) -> list[tf.Variable]:
     result = []
-    for variable in map(as_tf_variable, variables):
+    for variable in map(unwrapped, variables):
         if id(variable) not in seen:
             seen.add(id(variable))
             result.append(variable)
     return result
-
-
-def _optimizer_variables(optimizer: Any) -> list[Any]:
-    inner = getattr(optimizer, "inner_optimizer", None)
-    return [*optimizer.variables, *(_optimizer_variables(inner) if inner is not None else [])]

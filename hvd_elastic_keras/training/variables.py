@@ -70,7 +70,7 @@ def variables_of(model: keras.Model) -> ModelVariables:
         metrics=tuple(model.metrics_variables),
         averaged=tuple(v for v in others if not _is_seed(v)),
         seeds=tuple({id(v): v for v in seeds}.values()),
-        optimizer=tuple(v for o in optimizers_of(model) for v in _optimizer_variables(o)),
+        optimizer=tuple(v for o in optimizers_of(model) for v in optimizer_variables(o)),
         raw=tuple(_raw_variables(model)),
     )
 
@@ -90,13 +90,8 @@ def metrics_of(model: keras.Model) -> list[keras.Metric]:
     return [m for m in found if m.variables]
 
 
-def variable_of(variable: Any) -> tf.Variable:
-    """TensorFlow's variable, given itself or Keras's variable round it."""
-    return variable if isinstance(variable, tf.Variable) else variable.value
-
-
-def tensor_of(value: Any) -> Any:
-    """A tensor (or whatever else it is), given itself or a Keras variable."""
+def unwrapped(value: Any) -> Any:
+    """TensorFlow's variable inside a Keras variable; anything else as it is."""
     return value.value if isinstance(value, keras.Variable) else value
 
 
@@ -104,10 +99,10 @@ def _is_seed(variable: KerasVariable) -> bool:
     return bool(variable.path.endswith(SEED_NAME))
 
 
-def _optimizer_variables(optimizer: Any) -> list[KerasVariable]:
-    found = list(optimizer.variables)
+def optimizer_variables(optimizer: Any) -> list[KerasVariable]:
+    """Those of an optimizer and of the one inside it, as in a `LossScaleOptimizer`."""
     inner = getattr(optimizer, "inner_optimizer", None)
-    return found + (_optimizer_variables(inner) if inner is not None else [])
+    return [*optimizer.variables, *(optimizer_variables(inner) if inner is not None else [])]
 
 
 def _raw_variables(model: keras.Model) -> list[tf.Variable]:
