@@ -16,6 +16,15 @@ number of workers: batch-norm statistics and dropout depend on the cut."""
 LEAST_FOR_BATCH_NORM = 16
 """Statistics over fewer examples are so noisy that a model may train worse than on one machine."""
 JOB_FORMAT_VERSION = 1
+EVEN = "even"
+SPEED = "speed"
+BALANCES = (EVEN, SPEED)
+"""How micro-batches are divided among the workers."""
+
+
+def check_balance(value: object) -> None:
+    """Raises `ConfigurationError` if a value of `balance` is none of `BALANCES`."""
+    _require(value in BALANCES, "balance", repr(value), "that is 'even' or 'speed'")
 
 
 def default_micro_batch_size(global_batch_size: int) -> int:
@@ -80,6 +89,7 @@ class TrainingConfig:
       deterministic: whether the weights after every step are bit-identical whatever the number of
         workers, kills and joins. Slower: each operation has one thread. Alone, call
         `tf.config.threading.set_intra_op_parallelism_threads(1)` before making the model.
+      balance: "even" shares of each batch, or shares that follow the workers' "speed".
 
     Raises:
       ConfigurationError: a value is out of range, with the nearest values that are not.
@@ -93,6 +103,7 @@ class TrainingConfig:
     shuffle: bool = True
     checkpoint_every_n_epochs: int = 1
     deterministic: bool = False
+    balance: str = EVEN
 
     def __post_init__(self) -> None:
         for name in ("global_batch_size", "micro_batch_size", "epochs", "steps", "seed"):
@@ -107,6 +118,7 @@ class TrainingConfig:
         _require(self.steps is None or self.steps >= 1, "steps", self.steps, ">= 1")
         is_bool = isinstance(self.deterministic, bool)
         _require(is_bool, "deterministic", repr(self.deterministic), "that is True or False")
+        check_balance(self.balance)
         _require(0 <= self.seed < 2**31, "seed", self.seed, "between 0 and 2147483647")
         if self.epochs is None and self.steps is None:
             raise ConfigurationError(

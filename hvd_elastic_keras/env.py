@@ -13,6 +13,7 @@
 | HVD_ELASTIC_GLOO_TIMEOUT  | 30        | seconds until Gloo itself gives up a silent peer      |
 | HVD_ELASTIC_TIMELINE      | unset     | directory for Horovod's timelines, one per round      |
 | HVD_ELASTIC_DETERMINISTIC | 0         | 1: `TrainingConfig.deterministic`, also for scripts   |
+| HVD_ELASTIC_BALANCE       | even      | speed: `TrainingConfig.balance`, also for scripts     |
 | TF_NUM_INTRAOP_THREADS    | unset     | TensorFlow's: threads that share an operation         |
 """
 
@@ -22,6 +23,8 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
+
+from hvd_elastic_keras.config import EVEN
 
 MASTER = "HVD_ELASTIC_MASTER"
 TOKEN = "HVD_ELASTIC_TOKEN"
@@ -34,6 +37,7 @@ HOSTNAME = "HVD_ELASTIC_HOSTNAME"
 GLOO_TIMEOUT = "HVD_ELASTIC_GLOO_TIMEOUT"
 TIMELINE = "HVD_ELASTIC_TIMELINE"
 DETERMINISTIC = "HVD_ELASTIC_DETERMINISTIC"
+BALANCE = "HVD_ELASTIC_BALANCE"
 INTRA_OP_THREADS = "TF_NUM_INTRAOP_THREADS"
 
 DETERMINISTIC_THREADS = 1
@@ -55,6 +59,7 @@ class WorkerEnvironment:
     gloo_timeout_s: int = 30
     timeline_dir: str = ""
     deterministic: bool = False
+    balance: str = EVEN
 
     @property
     def job_path(self) -> Path:
@@ -74,6 +79,7 @@ class WorkerEnvironment:
             GLOO_TIMEOUT: str(self.gloo_timeout_s),
             TIMELINE: self.timeline_dir,
             DETERMINISTIC: str(int(self.deterministic)),
+            BALANCE: self.balance,
         }
         if self.launcher_pid is not None:
             variables[LAUNCHER_PID] = str(self.launcher_pid)
@@ -97,12 +103,18 @@ def worker_environment() -> WorkerEnvironment | None:
         gloo_timeout_s=int(os.environ.get(GLOO_TIMEOUT, "30")),
         timeline_dir=os.environ.get(TIMELINE, ""),
         deterministic=deterministic(),
+        balance=balance(),
     )
 
 
 def deterministic() -> bool:
     """Whether trainings of this process are to be deterministic, whatever they say themselves."""
     return os.environ.get(DETERMINISTIC) == "1"
+
+
+def balance() -> str:
+    """How micro-batches are divided among the workers, unless trainings say more themselves."""
+    return os.environ.get(BALANCE, EVEN)
 
 
 def intra_op_threads() -> int | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_elastic_keras import env, files, timeline
-from hvd_elastic_keras.config import JobConfig, JobSpec
+from hvd_elastic_keras.config import EVEN, JobConfig, JobSpec
 from hvd_elastic_keras.console import Console, counted
 from hvd_elastic_keras.errors import ConfigurationError, ModelModuleError
 from hvd_elastic_keras.launchers.local import LocalLauncher
@@ -42,6 +42,7 @@ class JobRequest:
     timeline: Path | None = None
     """Where a trace of the whole job goes."""
     deterministic: bool = False
+    balance: str = EVEN
 
 
 async def run_job(request: JobRequest) -> int:
@@ -80,6 +81,7 @@ async def run_job(request: JobRequest) -> int:
             hostname=LOCALHOST,
             timeline_dir=str(job_dir / files.TIMELINES) if request.timeline else "",
             deterministic=request.deterministic,
+            balance=request.balance,
         ),
         console.worker_line,
         threads=_threads(request),

@@ -22,6 +22,7 @@ from ml_collections import config_flags
 
 from hvd_elastic_keras import command_line, env, job_runner, model_location
 from hvd_elastic_keras.config import (
+    BALANCES,
     DEFAULT_GLOBAL_BATCH_SIZE,
     JobConfig,
     JobSpec,
@@ -87,6 +88,13 @@ _DETERMINISTIC = flags.DEFINE_boolean(
     "Weights that are bit-identical whatever the number of workers, kills and joins; also for "
     "scripts. Each operation has one thread then. Default: the configuration's, else off.",
 )
+_BALANCE = flags.DEFINE_enum(
+    "balance",
+    None,
+    BALANCES,
+    "How the micro-batches of a global batch are divided: evenly, or so that persistently slower "
+    "workers get fewer; also for scripts. Default: the configuration's, else even.",
+)
 _DATA_DIR = flags.DEFINE_string(
     "data_dir", "", "Directory of the data, for models that read any (tensorflow-datasets)."
 )
@@ -137,6 +145,7 @@ def training_config(config: dict[str, Any]) -> TrainingConfig:
     values: dict[str, Any] = {f.name: config[f.name] for f in TRAINING_FLAGS if f.name in config}
     values.update({f.name: f.value for f in TRAINING_FLAGS if f.value is not None})
     values["deterministic"] = _is_deterministic(config)
+    values["balance"] = _balance(config)
     if _STEPS.value is not None and _EPOCHS.value is None:
         values["epochs"] = None
     return TrainingConfig(**values)
@@ -147,6 +156,10 @@ def _is_deterministic(config: dict[str, Any]) -> Any:
     if _DETERMINISTIC.value is not None:
         return _DETERMINISTIC.value
     return config.get(_DETERMINISTIC.name, env.deterministic())
+
+
+def _balance(config: dict[str, Any]) -> Any:
+    return _BALANCE.value or config.get(_BALANCE.name, env.balance())
 
 
 def job_config() -> JobConfig:
@@ -214,6 +227,7 @@ def _start(arguments: Sequence[str]) -> int:
         _job_dir(name),
         name,
         deterministic=spec.training.deterministic if spec else _is_deterministic({}),
+        balance=spec.training.balance if spec else _balance({}),
         timeline=Path(_TIMELINE.value).resolve() if _TIMELINE.value else None,
     )
     return asyncio.run(job_runner.run_job(request))

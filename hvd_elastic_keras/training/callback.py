@@ -11,7 +11,7 @@ import keras
 
 from hvd_elastic_keras import env
 from hvd_elastic_keras.checkpoint.manager import Origin
-from hvd_elastic_keras.config import BatchCut
+from hvd_elastic_keras.config import EVEN, SPEED, BatchCut, check_balance
 from hvd_elastic_keras.data.fit_input import check_order, input_of
 from hvd_elastic_keras.data.passes import Passes
 from hvd_elastic_keras.data.pipeline import FitInput
@@ -55,6 +55,9 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         workers, kills and joins. It costs time and fixes settings of the whole process: one thread
         for each operation, and TensorFlow's op determinism. `run --deterministic script.py` turns
         it on, too. Alone, start the script with TF_NUM_INTRAOP_THREADS=1.
+      balance: "even" shares of each batch, or shares that follow the workers' "speed": who is
+        persistently slower computes fewer micro-batches of the same batch, and the result stays
+        the same. `run --balance=speed script.py` turns it on, too.
       on_membership_change: called on every worker that was there before, with the old and the new
         number of workers, before newcomers get the state.
 
@@ -75,6 +78,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         seed: int | None = None,
         checkpoint_every_n_epochs: int = 1,
         deterministic: bool = False,
+        balance: str = EVEN,
         on_membership_change: Callable[[int, int], None] | None = None,
     ) -> None:
         super().__init__()
@@ -82,6 +86,8 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         self._seed = seed
         self._checkpoint_every_n_epochs = checkpoint_every_n_epochs
         self._deterministic = deterministic or env.deterministic()
+        check_balance(balance)
+        self._follows_speed = SPEED in (balance, env.balance())
         self._on_membership_change = on_membership_change
         self.state = UserState()
         if self._deterministic:
@@ -148,6 +154,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             ),
             job_dir=None if environment is None else environment.job_path,
             deterministic=self._deterministic,
+            follows_speed=self._follows_speed,
             # Alone, Keras's own progress bar is among the callbacks.
             verbose=0 if alone else call.verbose,
             user=self.state,

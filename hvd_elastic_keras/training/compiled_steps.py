@@ -26,6 +26,7 @@ def compiled_step(
     train: bool,
     unshared: Sequence[keras.Metric],
     deterministic: bool = False,
+    measured_workers: int = 0,
 ) -> AtomicStep:
     """The step of a model for an input: that of an earlier call if nothing has changed since.
 
@@ -34,6 +35,7 @@ def compiled_step(
     key = (
         train,
         deterministic,
+        measured_workers,
         repr(source.batch_spec),
         tuple(id(v) for v in variables.all),
         tuple(id(m) for m in unshared),
@@ -42,7 +44,13 @@ def compiled_step(
     if key not in steps:
         kind = DeterministicStep if deterministic else AtomicStep
         step = kind(
-            model, variables, source.batch_spec, world_of_process(), train=train, unshared=unshared
+            model,
+            variables,
+            source.batch_spec,
+            world_of_process(),
+            train=train,
+            unshared=unshared,
+            measured_workers=measured_workers,
         )
         # Two examples at least, also where micro-batches have one: halves are compared.
         examples = structure.cut(source.first_batch(), 0, max(2, source.micro_batch_size))

@@ -15,13 +15,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 
-from hvd_elastic_keras.batch_plan import Share, share_of
-from hvd_elastic_keras.data.pipeline import Input
+from hvd_elastic_keras.batch_plan import Share, describe_shares
+from hvd_elastic_keras.data.pipeline import Input, LocalBatch
 from hvd_elastic_keras.errors import (
     CheckpointMissingError,
     CollectiveFailedError,
@@ -29,8 +29,9 @@ from hvd_elastic_keras.errors import (
     WorkerLeavingError,
 )
 from hvd_elastic_keras.protocol import Assignment
+from hvd_elastic_keras.training.balance import Balance
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
-from hvd_elastic_keras.training.cursor import Phase
+from hvd_elastic_keras.training.cursor import Cursor, Phase
 from hvd_elastic_keras.training.failures import UnexplainedFailures
 from hvd_elastic_keras.training.progress import ProgressDisplay
 from hvd_elastic_keras.training.run_state import RunState
@@ -55,11 +56,11 @@ class PhaseRunner:
     step: AtomicStep
     shared: bool = True
 
-    def share(self, place: Assignment) -> Share:
-        """This worker's micro-batches."""
-        if not self.shared:
-            return Share(0, self.input.num_micro_batches)
-        return share_of(place.rank, place.size, self.input.num_micro_batches)
+    def batches(self, cursor: Cursor, rank: int, balance: Balance) -> Iterator[LocalBatch]:
+        """A worker's part of the batches that are left of an epoch."""
+        count = self.input.num_micro_batches
+        share = balance.share(rank, count) if self.shared else Share(0, count)
+        return self.input.batches(cursor.epoch, share, cursor.step)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +100,8 @@ class TrainingLoop:
     """Called with the world size in every round, before newcomers get the state."""
     notices: list[str] = dataclasses.field(default_factory=list)
     """What rank 0 tells people when it begins."""
+    _balance: Balance = dataclasses.field(init=False)
+    """The shares of the present round."""
     _failures: UnexplainedFailures = dataclasses.field(default_factory=UnexplainedFailures)
 
     def run(self) -> None:
@@ -164,7 +167,8 @@ class TrainingLoop:
         else:
             self.communicator.start_alone()
         initialised = time.monotonic()
-        self.world.enter_round(place.size)
+        self.world.enter_round(place.rank, place.size)
+        self._balance = Balance(place.size, self.train.input.num_micro_batches)
         loads = place.rank == 0 and not place.root_has_state
         resumes = loads and self.durable.exists()
         if resumes:
@@ -239,7 +243,7 @@ class TrainingLoop:
             self.callbacks.call("on_epoch_begin", cursor.epoch, {})
         if cursor.step == 0:
             self._begin_display(place)
-        batches = self.train.input.batches(cursor.epoch, self.train.share(place), cursor.step)
+        batches = self.train.batches(cursor, place.rank, self._balance)
         while not self._train_phase_over():
             batch = next(batches, None)
             if batch is None:
@@ -264,6 +268,9 @@ class TrainingLoop:
                 self.display.step(cursor.step + 1, logs, examples, place.size, left)
             if result.change_pending:
                 return True
+            if result.seconds and self._balance.after_step(result.seconds[: place.size]):
+                self._tell_shares(place)
+                batches = self.train.batches(self.state.cursor, place.rank, self._balance)
         self._end_of_training_phase()
         return False
 
@@ -277,7 +284,7 @@ class TrainingLoop:
             marks.evaluation_begun = cursor.epoch
             self.callbacks.call("on_test_begin", {})
         steps = runner.input.steps(cursor.epoch)
-        for batch in runner.input.batches(cursor.epoch, runner.share(place), cursor.step):
+        for batch in runner.batches(cursor, place.rank, self._balance):
             cursor = self.state.cursor
             self.session.at("evaluating", cursor.global_step, cursor.progress)
             self._begin_batch("on_test_batch_begin")
@@ -292,6 +299,22 @@ class TrainingLoop:
         self.callbacks.call("on_test_end", dict(logs))
         self._end_of_epoch(place, {f"val_{name}": value for name, value in logs.items()})
         return False
+
+    def _tell_shares(self, place: Assignment) -> None:
+        if place.rank == 0:
+            step, balance = self.state.cursor.global_step, self._balance
+            slowness = {
+                m: round(s, 2) for m, s in zip(place.members, balance.slowness, strict=True)
+            }
+            slowest = max(slowness, key=slowness.__getitem__)
+            self.session.record(
+                "shares_balanced", step=step, micro_batches=balance.shares, slowness=slowness
+            )
+            self.display.note(
+                f"shares follow speed from step {step} on: {describe_shares(balance.shares)} "
+                f"micro-batches; slowest is {slowest}, {slowness[slowest]:.1f} times the fastest's "
+                "time per example"
+            )
 
     def _wants_to_stop(self) -> bool:
         """Whether callbacks want to end the epoch before this step.

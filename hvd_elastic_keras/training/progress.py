@@ -81,6 +81,11 @@ class ProgressDisplay:
         elif done == self._of or self._clock() - self._since >= LINE_INTERVAL_S:
             self._line(done, logs, workers, steps_left)
 
+    def note(self, text: str) -> None:
+        """Shows a line between the others."""
+        in_line = self._interactive and self._bar is not None
+        self._show(("\n" if in_line else "") + f"{text}\n")
+
     def end_epoch(self, logs: Mapping[str, Any]) -> None:
         """Shows the final values of an epoch."""
         if self._interactive and self._bar is not None:

@@ -42,6 +42,7 @@ class Training:
       origin: what a checkpoint must agree in.
       job_dir: where checkpoints and results go; None keeps nothing.
       deterministic: whether bits must not depend on who computes what.
+      follows_speed: whether slower workers get fewer micro-batches.
       on_membership_change: called with the old and the new world size.
     """
 
@@ -53,6 +54,7 @@ class Training:
     origin: Origin
     job_dir: Path | None = None
     deterministic: bool = False
+    follows_speed: bool = False
     verbose: int = 1
     user: UserState = dataclasses.field(default_factory=UserState)
     on_membership_change: Callable[[int, int], None] | None = None
@@ -152,6 +154,7 @@ def _runner(
     training: Training, variables: ModelVariables, source: Input, unshared: list[keras.Metric]
 ) -> PhaseRunner:
     trains = source is training.train
+    measured = source.num_micro_batches if trains and training.follows_speed else 0
     step = compiled_step(
         training.model,
         variables,
@@ -159,6 +162,7 @@ def _runner(
         train=trains,
         unshared=unshared,
         deterministic=training.deterministic,
+        measured_workers=measured,
     )
     return PhaseRunner(source, step, shared=trains or not unshared)
 

@@ -37,8 +37,9 @@ from hvd_elastic_keras.training.world import World
 
 MAX_MICRO_BATCHES = 2**20
 """Of one step; keeps the numbers of micro-batches of different steps apart."""
-FLAGS = 2
-"""Last entries of the reduced vector: "membership change pending" and "stop wanted"."""
+COUNT_AND_FLAGS = 3
+"""Entries at the end of the reduced vector: examples, "membership change pending", "stop wanted";
+after them the workers' speeds."""
 STOP_MESSAGE = "elastic: a callback wants to stop, so nobody takes this step"
 
 Logs = dict[str, Any]
@@ -53,11 +54,13 @@ class StepResult:
       logs: as `train_step` returns them, over the whole global batch.
       change_pending: whether any worker knows of a membership change.
       stopped: whether some worker's callbacks want to end the training; nothing has changed then.
+      seconds: by rank, seconds per example of its micro-batches, if the step measures them.
     """
 
     logs: Logs
     change_pending: bool = False
     stopped: bool = False
+    seconds: Sequence[float] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,12 +72,14 @@ class Part:
       offsets: shape [micro-batches + 1], where each begins and the last one ends.
       first_index: number of its first micro-batch, different for all steps.
       num_examples: of the whole step, float32.
+      began: when the first micro-batch began, in seconds, float64; only where speeds are measured.
     """
 
     data: Tensors
     offsets: tf.Tensor
     first_index: tf.Tensor
     num_examples: tf.Tensor
+    began: tf.Tensor | None = None
 
     @property
     def count(self) -> tf.Tensor:
@@ -93,6 +98,7 @@ class AtomicStep:
       train: whether to compute gradients and apply the optimizer.
       unshared: metrics that do not add up. In training they do not occur in the logs; in
         evaluation every worker must be given all micro-batches.
+      measured_workers: so many workers, at most, tell each other their speed; 0 turns it off.
     """
 
     def __init__(
@@ -104,8 +110,10 @@ class AtomicStep:
         *,
         train: bool,
         unshared: Sequence[keras.Metric] = (),
+        measured_workers: int = 0,
     ) -> None:
         self.model = model
+        self._measured_workers = measured_workers
         self._counts_once = train or not unshared
         self._world = world
         self._name = "elastic_train_step" if train else "elastic_evaluation_step"
@@ -140,18 +148,25 @@ class AtomicStep:
         # One array: each argument of a graph costs tens of microseconds.
         numbers = np.array([first, part.num_examples_of_step, stop, *part.offsets], np.int64)
         try:
-            logs, change_pending = self._function(self._layout.flatten(batch.data), numbers)
+            logs, change_pending, seconds = self._function(
+                self._layout.flatten(batch.data), numbers
+            )
         except tf.errors.InvalidArgumentError as error:
             if STOP_MESSAGE in str(error):
                 return StepResult({}, stopped=True)
             raise
-        return StepResult(python_logs(logs), bool(change_pending.numpy() > 0))
+        return StepResult(
+            python_logs(logs), bool(change_pending.numpy() > 0), seconds=seconds.numpy().tolist()
+        )
 
-    def _step(self, data: Tensors, numbers: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def _step(
+        self, data: Tensors, numbers: tf.Tensor
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
         first_index, offsets = numbers[0], tf.cast(numbers[3:], tf.int32)
         num_examples, stop = (tf.cast(numbers[i], tf.float32) for i in (1, 2))
-        total, tail = self._sum_of_all(Part(data, offsets, first_index, num_examples), stop)
-        count, change_pending, stop = tf.unstack(tail)
+        part = self._start_clock(Part(data, offsets, first_index, num_examples))
+        total, tail = self._sum_of_all(part, stop)
+        count, change_pending, stop = tf.unstack(tail[:COUNT_AND_FLAGS])
         checks = [
             # On all workers alike: the wish of one ends the training before this step.
             tf.debugging.assert_equal(stop, 0.0, message=STOP_MESSAGE),
@@ -164,7 +179,16 @@ class AtomicStep:
         # depend on gradients (its iterations, weight decay).
         with tf.control_dependencies([*total.tensors, tail, *checks]):
             averages = self.micro_batch.assign(total.copy())
-        return self.micro_batch.logs(averages), change_pending
+        return self.micro_batch.logs(averages), change_pending, tail[COUNT_AND_FLAGS:]
+
+    def _start_clock(self, part: Part) -> Part:
+        if not self._measured_workers:
+            return part
+        with tf.control_dependencies(part.data):
+            began = tf.timestamp()
+        with tf.control_dependencies([began]):  # every micro-batch needs the offsets
+            offsets = tf.identity(part.offsets)
+        return dataclasses.replace(part, offsets=offsets, began=began)
 
     def _sum_of_all(self, part: Part, stop: tf.Tensor) -> tuple[Accumulated, tf.Tensor]:
         """The sums over all micro-batches of the step, and those of `_tail` over all workers."""
@@ -173,16 +197,27 @@ class AtomicStep:
         *gradients, staged = self._sum_over_workers(
             [*mine.gradients, tf.concat([mine.staged, tail], 0)]
         )
-        tail = tf.cast(staged[-FLAGS - 1 :], tf.float32)
+        length = COUNT_AND_FLAGS + self._measured_workers
+        tail = tf.cast(staged[-length:], tf.float32)
         # Where every worker has computed everything, its own sum is the whole one.
-        sums = staged[: -FLAGS - 1] if self._counts_once else mine.staged
+        sums = staged[:-length] if self._counts_once else mine.staged
         return Accumulated(gradients, sums, mine.whole), tail
 
     def _tail(self, computed: Tensors, part: Part, stop: tf.Tensor) -> tf.Tensor:
-        """Shape [FLAGS + 1]: the count of examples and the flags of this worker."""
+        """The count of examples, the flags and, in its place, the speed of this worker.
+
+        Shape [COUNT_AND_FLAGS + measured workers].
+        """
         with tf.control_dependencies(computed):  # as late as possible
             change_pending = self._world.change_pending.read_value()
-        return tf.stack([tf.cast(part.offsets[-1], tf.float32), change_pending, stop])
+        count = tf.cast(part.offsets[-1], tf.float32)
+        tail = tf.stack([count, change_pending, stop])
+        if part.began is None:
+            return tail
+        with tf.control_dependencies(computed):
+            seconds = tf.cast(tf.timestamp() - part.began, tf.float32)
+        place = tf.one_hot(self._world.rank.read_value(), self._measured_workers)
+        return tf.concat([tail, place * tf.math.divide_no_nan(seconds, count)], 0)
 
     def _sum_over_workers(self, tensors: Tensors) -> Tensors:
         """The one collective of a step. Alone there is nothing to wait for: it takes 0.6 ms."""

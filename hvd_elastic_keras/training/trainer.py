@@ -9,7 +9,7 @@ import keras
 
 from hvd_elastic_keras import env
 from hvd_elastic_keras.checkpoint.manager import CheckpointManager, Origin
-from hvd_elastic_keras.config import TrainingConfig
+from hvd_elastic_keras.config import SPEED, TrainingConfig
 from hvd_elastic_keras.data.pipeline import Pipeline
 from hvd_elastic_keras.data.source import DataLike, as_source
 from hvd_elastic_keras.training import determinism, keras_release, keras_support
@@ -126,6 +126,7 @@ class Trainer:
             origin=self._origin,
             job_dir=self._job_dir,
             deterministic=self._deterministic,
+            follows_speed=SPEED in (config.balance, env.balance()),
         )
         train(training, self._membership)
         return callbacks.history

@@ -17,11 +17,13 @@ class World:
         0.0. The step reads it when its micro-batches are computed, just before the collective: a
         change that comes while a long step computes is known after that step, not after the next.
       shared: whether there are other workers, so that sums go through a collective.
+      rank: of this worker.
     """
 
     def __init__(self) -> None:
         self.change_pending = tf.Variable(0.0, trainable=False, name="change_pending")
         self.shared = tf.Variable(True, trainable=False, name="shared")
+        self.rank = tf.Variable(0, trainable=False, name="rank")
         self._session: Session | None = None
         self._lock = threading.Lock()
 
@@ -36,7 +38,8 @@ class World:
             pending = self._session is not None and self._session.change_pending
             self.change_pending.assign(float(pending))
 
-    def enter_round(self, size: int) -> None:
-        """Takes the number of workers of a round that begins."""
+    def enter_round(self, rank: int, size: int) -> None:
+        """Takes this worker's place in a round that begins."""
         self.shared.assign(size > 1)
+        self.rank.assign(rank)
         self.refresh()
