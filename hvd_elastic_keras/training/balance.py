@@ -34,7 +34,7 @@ class Balance:
     @property
     def slowness(self) -> list[float]:
         """By rank: seconds per example in proportion to those of the fastest worker."""
-        return [weight / min(self._weights) for weight in self._weights]
+        return [round(weight / min(self._weights), 2) for weight in self._weights]
 
     def share(self, rank: int, num_micro_batches: int) -> Share:
         """A worker's range of `num_micro_batches`; ranges of successive ranks are successive."""
