@@ -3,7 +3,7 @@
 Each worker has a processor for itself (`taskset`'s system call), and a busy process shares that of
 the second one, which then has half of it. Each measurement is a job of its own; the kinds take
 turns, so that all see the same machine. Printed are medians over the epochs of all repetitions,
-the first two of each left out (speeds are learnt in them), and their ratios to even shares.
+the first twenty of each left out (speeds are learnt in them), and their ratios to even shares.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from absl import app, flags
 from step_times import LIMIT_S, epoch_means
 
 NETWORK = "small ResNet"
-EPOCHS = 8
+EPOCHS = 40
 FLAGS = ("--num_workers=2", "--micro_batch_size=4", f"--epochs={EPOCHS}")
 BUSY = f"import time\nend = time.monotonic() + {LIMIT_S}\nwhile time.monotonic() < end: pass"
 KINDS = {
@@ -49,7 +49,7 @@ def measure(kind: str) -> list[float]:
     """Seconds per step of the epochs of one job."""
     flag, one_is_slow = KINDS[kind]
     with busy(1) if one_is_slow else contextlib.nullcontext():
-        return epoch_means(NETWORK, [*FLAGS, flag], {"BENCH_PIN": "1"}, skip=2)
+        return epoch_means(NETWORK, [*FLAGS, flag], {"BENCH_PIN": "1"}, skip=20)
 
 
 def main(_: list[str]) -> None:

@@ -11,12 +11,12 @@ from tests.harness import faults
 from tests.harness.job import FAULT_MODEL, Event, Job, assert_same_weights
 
 EPOCHS = 6
-"""48 steps; after the first 22, two windows of measurements are full."""
+"""48 steps, with the slow worker 0.15 s and more: several windows of measurements."""
 COMMAND = (
     f"--model={FAULT_MODEL}",
     *("--global_batch_size=64", "--micro_batch_size=8", f"--epochs={EPOCHS}"),
 )
-SLOWER = "w1=0.03"
+SLOWER = "w1=0.05"
 """Seconds more for each micro-batch, which takes about one millisecond."""
 SCRIPT = f"""
 import keras
