@@ -22,18 +22,18 @@ class Cursor:
       epoch: epoch of the next step, from 0.
       phase: whether the next step trains, evaluates or ends the training.
       step: index of the next step within the phase of this epoch.
-      portions: portions of the training data that the steps of this epoch have taken; only where
-        the batch grows with the workers (`data/per_worker.py`), else 0.
       global_step: optimizer steps finished since the beginning.
       progress: atomic steps of any phase finished since the beginning; orders states by age.
+      portions: portions of the training data that the steps of this epoch have taken; only where
+        the batch grows with the workers (`data/per_worker.py`), else 0.
     """
 
     epoch: int = 0
     phase: Phase = Phase.TRAIN
     step: int = 0
-    portions: int = 0
     global_step: int = 0
     progress: int = 0
+    portions: int = 0
 
     def after_step(self, portions: int = 0) -> Cursor:
         """The position after the step this cursor points at, which took so many portions."""
