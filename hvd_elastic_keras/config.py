@@ -45,9 +45,9 @@ def check_batch_may_grow(deterministic: bool, balance: str) -> None:
     """Raises `ConfigurationError` if these cannot go with `batch="per_worker"`."""
     if deterministic:
         raise ConfigurationError(
-            "deterministic was given with batch='per_worker', expected batch='global': the batch "
-            "itself depends on the number of workers otherwise, and so do the weights. Leave one "
-            "of the two out."
+            "deterministic=True was given with batch='per_worker', expected batch='global': the "
+            "batch itself depends on the number of workers otherwise, and so do the weights. Leave "
+            "one of the two out."
         )
     if balance == SPEED:
         raise ConfigurationError(
@@ -160,7 +160,10 @@ class TrainingConfig:
         _require(self.micro_batch_size >= 0, "micro_batch_size", self.micro_batch_size, ">= 1")
         self._check_batch()
         if self.micro_batch_size == 0:
-            size = default_micro_batch_size(self._cut_batch[1])
+            # The same where it fits, so that the number of workers a job starts with makes no
+            # difference to a job without "per_worker".
+            size, own = default_micro_batch_size(self.global_batch_size), self._cut_batch[1]
+            size = size if own % size == 0 else default_micro_batch_size(own)
             object.__setattr__(self, "micro_batch_size", size)
         self._check_cut()
         _require(self.epochs is None or self.epochs >= 1, "epochs", self.epochs, ">= 1")

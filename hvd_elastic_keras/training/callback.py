@@ -58,7 +58,8 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
     Args:
       micro_batch_size: examples per forward and backward pass. A batch is cut into micro-batches,
         and workers compute whole ones. None: an eighth of the batch, but at least 16 examples if
-        the model has batch normalisation, which sees one micro-batch at a time.
+        the model has batch normalisation, which sees one micro-batch at a time. With
+        `batch="per_worker"`, where no batch is shared: the whole batch of a worker.
       seed: the order of shuffled arrays follows from it. None: that of
         `keras.utils.set_random_seed`, else 0.
       checkpoint_every_n_epochs: how often rank 0 writes a checkpoint to the job directory, from
@@ -199,14 +200,17 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             call.adapter,
             passes=Passes(call.steps_per_epoch),
             index_of=lambda epoch: epoch - schedule.initial_epoch,
-            micro_batch_size=lambda size: self._cut.of(
-                size, keras_support.has_batch_norm(call.model)
-            ),
+            micro_batch_size=lambda size: self._micro_batch_size(size, call.model),
             seed=seed,
             name="x",
         )
         keras_support.build(call.model, source.batch_spec, source.first_batch())
         return source
+
+    def _micro_batch_size(self, size: int, model: keras.Model) -> int:
+        if self._batch_grows and self._cut.micro_batch_size is None:
+            return size  # nobody shares it
+        return self._cut.of(size, keras_support.has_batch_norm(model))
 
     def _growth(self, batch_size: int) -> Growth:
         return Growth(batch_size, batch_size, self._lr_scaling, self._lr_warm_up_steps)
