@@ -22,23 +22,23 @@ class Origin:
     With another value, steps would mean other examples: some would be repeated, others lost.
     """
 
+    batch: str
+    batch_size_per_worker: int
     global_batch_size: int
     micro_batch_size: int
     seed: int
     num_examples: int | None
-    batch: str = GLOBAL
-    batch_size_per_worker: int = 0
 
     @classmethod
     def of(cls, config: TrainingConfig, num_examples: int) -> Origin:
         """The origin of a training."""
         return cls(
-            config.global_batch_size,
-            config.micro_batch_size,
-            config.seed,
-            num_examples,
-            config.batch,
-            config.batch_size_per_worker,
+            batch=config.batch,
+            batch_size_per_worker=config.batch_size_per_worker,
+            global_batch_size=config.global_batch_size,
+            micro_batch_size=config.micro_batch_size,
+            seed=config.seed,
+            num_examples=num_examples,
         )
 
 
