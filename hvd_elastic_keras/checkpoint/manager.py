@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from hvd_elastic_keras import files
 from hvd_elastic_keras.checkpoint.store import CheckpointStore
-from hvd_elastic_keras.config import TrainingConfig
+from hvd_elastic_keras.config import GLOBAL, TrainingConfig
 from hvd_elastic_keras.errors import ConfigurationError
 
 
@@ -22,6 +22,8 @@ class Origin:
     With another value, steps would mean other examples: some would be repeated, others lost.
     """
 
+    batch: str
+    batch_size_per_worker: int
     global_batch_size: int
     micro_batch_size: int
     seed: int
@@ -30,7 +32,14 @@ class Origin:
     @classmethod
     def of(cls, config: TrainingConfig, num_examples: int) -> Origin:
         """The origin of a training."""
-        return cls(config.global_batch_size, config.micro_batch_size, config.seed, num_examples)
+        return cls(
+            batch=config.batch,
+            batch_size_per_worker=config.batch_size_per_worker,
+            global_batch_size=config.global_batch_size,
+            micro_batch_size=config.micro_batch_size,
+            seed=config.seed,
+            num_examples=num_examples,
+        )
 
 
 class CheckpointManager:
@@ -75,6 +84,8 @@ class CheckpointManager:
         return path, state
 
     def _check_origin(self, path: Path, found: dict[str, Any]) -> None:
+        # Older releases had global batches only.
+        found = {"batch": GLOBAL, "batch_size_per_worker": 0, **found}
         for name, value in self._origin.items():
             if found.get(name) != value:
                 raise ConfigurationError(
