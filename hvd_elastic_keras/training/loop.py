@@ -15,12 +15,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import keras
+import numpy as np
 
-from hvd_elastic_keras.batch_plan import Share, describe_shares
+from hvd_elastic_keras.batch_plan import Share, describe_shares, successive
 from hvd_elastic_keras.data.pipeline import Input, LocalBatch
 from hvd_elastic_keras.errors import (
     CheckpointMissingError,
@@ -28,7 +29,9 @@ from hvd_elastic_keras.errors import (
     TrainingOverError,
     WorkerLeavingError,
 )
+from hvd_elastic_keras.ledger import Ids
 from hvd_elastic_keras.protocol import Assignment
+from hvd_elastic_keras.training.audit import Auditor, FinishedEpoch, FinishedStep
 from hvd_elastic_keras.training.balance import Balance
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
 from hvd_elastic_keras.training.cursor import Cursor, Phase
@@ -62,6 +65,22 @@ class PhaseRunner:
         count = self.input.num_micro_batches
         share = balance.share(rank, count) if self.shared else Share(0, count)
         return self.input.batches(cursor.epoch, share, cursor.step)
+
+    def planned_ids(self, steps: Sequence[FinishedStep]) -> list[list[Ids]]:
+        """See `audit.Plan`."""
+        return [self._planned(step) for step in steps]
+
+    def ids_of_epoch(self, epoch: int) -> Iterable[int] | None:
+        """See `audit.Plan`."""
+        return self.input.ids_of_epoch(epoch)
+
+    def _planned(self, step: FinishedStep) -> list[Ids]:
+        ids = self.input.ids(step.epoch, step.epoch_step, step.num_examples)
+        parts = [
+            self.input.part(step.epoch_step, share, step.num_examples)
+            for share in successive(step.shares)
+        ]
+        return np.split(ids, np.cumsum([part.stop - part.start for part in parts])[:-1])
 
     def steps(self, cursor: Cursor, workers: int) -> int | None:
         """Steps of the epoch at `cursor`; None if only reading to the end tells."""
@@ -113,6 +132,8 @@ class TrainingLoop:
     durable: Durable
     on_round: Callable[[int], None]
     """Called with the world size in every round, before newcomers get the state."""
+    auditor: Auditor | None = None
+    """Set where the examples of each step go into a ledger."""
     growing: BatchSize | None = None
     """Set where the batch grows with the workers."""
     notices: list[str] = dataclasses.field(default_factory=list)
@@ -161,6 +182,8 @@ class TrainingLoop:
                     whose="the model's own step",
                 )
             finally:
+                if self.auditor is not None:
+                    self.auditor.flush()
                 ended = time.monotonic()
                 self.communicator.shut_down()
                 log.info("round %d left in %.3f s", place.round, time.monotonic() - ended)
@@ -193,6 +216,9 @@ class TrainingLoop:
             self._reopen_if_longer()
         self._enter_callbacks(place, resumes)
         self.on_round(place.size)
+        if self.auditor is not None:
+            cursor = self.state.cursor
+            self.auditor.enter_round(place.rank, cursor.global_step, cursor.epoch, takes_up=loads)
         self.state.synchronise(self.communicator, place)
         self._ramp = self.state.ramp
         if self.growing is not None:
@@ -281,7 +307,8 @@ class TrainingLoop:
             if result.stopped:
                 marks.stop_agreed = self.model.stop_training = True
                 break
-            self.state.cursor = cursor.after_step(batch.portions)
+            self.state.cursor = cursor.after_step(len(batch.portions))
+            self._note(cursor, batch, place, result)
             self.state.ramp = self._ramp
             self.session.at("training", cursor.global_step + 1, cursor.progress + 1)
             self.state.epoch_logs = logs = result.logs
@@ -296,6 +323,27 @@ class TrainingLoop:
                 batches = self.train.batches(self.state.cursor, place.rank, self._balance)
         self._end_of_training_phase()
         return False
+
+    def _note(
+        self, cursor: Cursor, batch: LocalBatch, place: Assignment, result: StepResult
+    ) -> None:
+        """Notes the step that was taken at `cursor` for the ledger."""
+        if self.auditor is None:
+            return
+        self.auditor.note(
+            FinishedStep(
+                step=cursor.global_step,
+                epoch=cursor.epoch,
+                epoch_step=cursor.step,
+                first_portion=cursor.portions,
+                portions=batch.portions,
+                round=place.round,
+                members=place.members,
+                shares=self._balance.shares,
+                num_examples=batch.part.num_examples_of_step,
+                digest=result.digest,
+            )
+        )
 
     def _evaluate_epoch(self, place: Assignment) -> bool:
         runner = self.evaluate
@@ -380,6 +428,10 @@ class TrainingLoop:
         )
 
     def _end_of_training_phase(self) -> None:
+        if self.auditor is not None:
+            cursor = self.state.cursor
+            steps = self.train.steps(cursor, self.world.size)
+            self.auditor.note(FinishedEpoch(cursor.epoch, whole=cursor.step == steps))
         self.state.epoch_logs = self._metrics_or(self.state.epoch_logs)
         self.model.reset_metrics()
         cursor = self.state.cursor.start_of(Phase.EVALUATE, self.state.cursor.epoch)

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hvd_elastic_keras.batch_plan import Share
 from hvd_elastic_keras.data import structure
 from hvd_elastic_keras.data.partition import slice_of_batch
@@ -42,4 +44,5 @@ def _first_batch(phase: PhaseRunner) -> LocalBatch:
     count = phase.input.num_micro_batches
     size = structure.num_examples(whole)
     part = slice_of_batch(size, -(-size // count), Share(0, 1 if phase.shared else count), count)
-    return LocalBatch(structure.cut(whole, part.start, part.stop), part)
+    ids = np.arange(part.stop - part.start)
+    return LocalBatch(structure.cut(whole, part.start, part.stop), part, ids)
