@@ -16,7 +16,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 
@@ -33,6 +33,7 @@ from hvd_elastic_keras.training.balance import Balance
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
 from hvd_elastic_keras.training.cursor import Cursor, Phase
 from hvd_elastic_keras.training.failures import UnexplainedFailures
+from hvd_elastic_keras.training.growing_batch import GrowingBatch
 from hvd_elastic_keras.training.learning_rate_scale import Ramp
 from hvd_elastic_keras.training.progress import ProgressDisplay
 from hvd_elastic_keras.training.run_state import RunState
@@ -66,16 +67,6 @@ class PhaseRunner:
     def steps(self, cursor: Cursor, workers: int) -> int | None:
         """Steps of the epoch at `cursor`; None if only reading to the end tells."""
         return self.input.steps(cursor.epoch)
-
-
-class BatchSize(Protocol):
-    """What has to happen where the batch grows with the workers; see `per_worker.py`."""
-
-    def enter_round(self, committed: Ramp, place: Assignment, step: int) -> Ramp:
-        """The ramp of the learning rate in a round that begins at optimizer step `step`."""
-
-    def before_step(self, ramp: Ramp, step: int) -> None:
-        """Gets the optimizer step ready."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,12 +104,13 @@ class TrainingLoop:
     durable: Durable
     on_round: Callable[[int], None]
     """Called with the world size in every round, before newcomers get the state."""
-    growing: BatchSize | None = None
+    growing: GrowingBatch | None = None
     """Set where the batch grows with the workers."""
     notices: list[str] = dataclasses.field(default_factory=list)
     """What rank 0 tells people when it begins."""
     _balance: Balance = dataclasses.field(init=False)
     """The shares of the present round."""
+    _ramp: Ramp = dataclasses.field(default_factory=Ramp)
     _failures: UnexplainedFailures = dataclasses.field(default_factory=UnexplainedFailures)
 
     def run(self) -> None:
