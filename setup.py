@@ -55,6 +55,8 @@ setup(
         "msgspec",
         # Reference configurations whose single values can be set on the command line.
         "ml_collections",
+        # Sets of example ids in the ledgers of --audit, a few bytes per example.
+        "pyroaring",
         # The bundled handwritten digits.
         "scikit-learn",
     ],

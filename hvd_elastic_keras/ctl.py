@@ -6,6 +6,7 @@ python -m hvd_elastic_keras.ctl --job_dir=DIR remove 1
 python -m hvd_elastic_keras.ctl --job_dir=DIR remove w3
 python -m hvd_elastic_keras.ctl --job_dir=DIR revoke --slots=2 --deadline_s=30
 python -m hvd_elastic_keras.ctl --job_dir=DIR grant --slots=2
+python -m hvd_elastic_keras.ctl --job_dir=DIR audit
 """
 
 from __future__ import annotations
@@ -17,13 +18,18 @@ from pathlib import Path
 import requests
 from absl import app, flags
 
-from hvd_elastic_keras import command_line, files, protocol
-from hvd_elastic_keras.errors import ConfigurationError, ElasticError, MasterUnreachableError
+from hvd_elastic_keras import command_line, files, ledger, protocol
+from hvd_elastic_keras.errors import (
+    ConfigurationError,
+    ElasticError,
+    LedgerError,
+    MasterUnreachableError,
+)
 
 REQUEST_TIMEOUT_S = 10.0
 COMMANDS = (
     "status, add N, remove N, remove WORKER_ID, revoke --slots=K [--host=H] [--deadline_s=D], "
-    "grant --slots=K [--host=H]"
+    "grant --slots=K [--host=H], audit"
 )
 SLOTS_FLAGS = ("slots", "host", "deadline_s")
 IGNORED = {
@@ -31,13 +37,14 @@ IGNORED = {
     "add": SLOTS_FLAGS,
     "remove": SLOTS_FLAGS,
     "grant": ("deadline_s",),
+    "audit": (*SLOTS_FLAGS, "json"),
 }
 """Flags that a command has no use for."""
 
 
 def define_flags() -> None:
     """Not at import: `run` has a flag of the same name."""
-    flags.DEFINE_string("job_dir", None, "Directory of the running job.")
+    flags.DEFINE_string("job_dir", None, "Directory of the job: running, but for audit.")
     flags.DEFINE_bool("json", False, "Print the status as JSON, for programs.")
     flags.DEFINE_integer("slots", None, "How many slots to revoke or grant.")
     flags.DEFINE_string("host", "", "Host of the slots; may be left out with one host.")
@@ -153,7 +160,7 @@ def _run(arguments: Sequence[str]) -> int:
     job_dir = flags.FLAGS.job_dir
     _check_flags_of(command)
     if job_dir is None:
-        raise ConfigurationError("--job_dir is missing. Give the directory of a running job.")
+        raise ConfigurationError("--job_dir is missing. Give the directory of a job.")
     if command == "status" and not rest:
         endpoint = files.read_endpoint(Path(job_dir))
         answer = _call(endpoint, "GET", "status", None)
@@ -173,7 +180,31 @@ def _run(arguments: Sequence[str]) -> int:
         endpoint = files.read_endpoint(Path(job_dir))
         answer = _call(endpoint, "POST", "slots", protocol.encode(request))
         return _tell(protocol.decode(answer, protocol.SlotsReply))
+    if command == "audit" and not rest:
+        return audit(Path(job_dir))
     raise ConfigurationError(f"{' '.join(arguments[1:])!r} was given, expected one of: {COMMANDS}.")
+
+
+def audit(job_dir: Path) -> int:
+    """Judges anew what `run --audit` has written; returns 1 if some example was not used once."""
+    directories = [job_dir, *sorted(job_dir.glob(files.training_dir(Path(), 2).name[:-1] + "*"))]
+    epochs = [path for d in directories for path in ledger.epochs_in(d / files.LEDGER)]
+    if not epochs:
+        raise ConfigurationError(
+            f"There is no ledger in {job_dir}. Train with --audit, which writes one."
+        )
+    good = True
+    for path in epochs:
+        what = path.relative_to(job_dir)
+        try:
+            account = ledger.judge(ledger.read(path))
+        except LedgerError as error:
+            print(f"{what}: cannot be judged: {error}")
+            good = False
+            continue
+        print(f"{what}: {account.summary}")
+        good = good and account.is_exact
+    return 0 if good else 1
 
 
 def _check_flags_of(command: str) -> None:

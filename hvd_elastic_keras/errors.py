@@ -27,6 +27,10 @@ class CheckpointMissingError(ElasticError):
     """A result that another worker must have saved is not there."""
 
 
+class LedgerError(ElasticError):
+    """A ledger of used examples is missing or damaged, or its epoch has not ended."""
+
+
 class CollectiveFailedError(ElasticError):
     """A collective was interrupted, because a peer is gone or the round was closed.
 

@@ -17,6 +17,7 @@ LOGS = "logs"
 MODEL = "model.keras"
 HISTORY = "history.json"
 CHECKPOINTS = "checkpoints"
+LEDGER = "ledger"
 TIMELINES = "timelines"
 EVENTS = "events.jsonl"
 

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 
 from hvd_elastic_keras.batch_plan import Share, shares_of
 
-WINDOW = 20
-"""Steps between two decisions. The median over them counts, so that a hiccup changes nothing."""
+WINDOW_STEPS = 10
+WINDOW_S = 3.0
+"""At least so many steps and seconds of computing lie between two decisions. The median over them
+counts, so that a hiccup changes nothing."""
 LEAST_GAIN = 0.1
 """Shares change only if the slowest worker of a step is expected to take so much less time."""
 
@@ -28,32 +30,35 @@ class Balance:
     def __init__(self, size: int, num_micro_batches: int) -> None:
         self.shares = shares_of(size, num_micro_batches)
         self._measured: list[Sequence[float]] = []
+        self._computed_s = 0.0
         self._weights: list[float] = [1.0] * size
         """Seconds per example that the present shares come from."""
 
     @property
     def slowness(self) -> list[float]:
         """By rank: seconds per example in proportion to those of the fastest worker."""
-        return [weight / min(self._weights) for weight in self._weights]
+        return [round(weight / min(self._weights), 2) for weight in self._weights]
 
     def share(self, rank: int, num_micro_batches: int) -> Share:
         """A worker's range of `num_micro_batches`; ranges of successive ranks are successive."""
         shares = apportion(self._weights, num_micro_batches)
         return Share(sum(shares[:rank]), sum(shares[: rank + 1]))
 
-    def after_step(self, seconds: Sequence[float]) -> bool:
+    def after_step(self, seconds: Sequence[float], num_examples: int) -> bool:
         """Takes the measurements of a step; returns whether shares have changed.
 
         Args:
           seconds: by rank, seconds per example; 0 for a worker that had none.
+          num_examples: of the whole step.
         """
         if not all(value > 0 for value in seconds):
             return False  # the short last step of an epoch
         self._measured.append(seconds)
-        if len(self._measured) < WINDOW:
+        self._computed_s += _time(seconds, self.shares) * num_examples / sum(self.shares)
+        if len(self._measured) < WINDOW_STEPS or self._computed_s < WINDOW_S:
             return False
         weights = [statistics.median(values) for values in zip(*self._measured, strict=True)]
-        self._measured = []
+        self._measured, self._computed_s = [], 0.0
         shares = apportion(weights, sum(self.shares))
         if _time(weights, shares) > (1 - LEAST_GAIN) * _time(weights, self.shares):
             return False

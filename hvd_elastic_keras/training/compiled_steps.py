@@ -12,6 +12,7 @@ from hvd_elastic_keras.data import structure
 from hvd_elastic_keras.data.pipeline import Input
 from hvd_elastic_keras.training.deterministic_step import DeterministicStep
 from hvd_elastic_keras.training.step import AtomicStep
+from hvd_elastic_keras.training.trial import try_halves
 from hvd_elastic_keras.training.variables import ModelVariables
 from hvd_elastic_keras.training.world import World
 
@@ -57,7 +58,7 @@ def compiled_step(
         )
         # Two examples at least, also where micro-batches have one: halves are compared.
         examples = structure.cut(source.first_batch(), 0, max(2, source.micro_batch_size))
-        step.micro_batch.learn_means(examples)
+        try_halves(step.micro_batch, examples)
         steps[key] = step
     return steps[key]
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras.src.backend.common import global_state
 
 from hvd_elastic_keras.errors import ConfigurationError, DataError
-from hvd_elastic_keras.training.micro_batch import ApplyRecorder
+from hvd_elastic_keras.training.apply_recorder import ApplyRecorder
 from hvd_elastic_keras.training.variables import optimizers_of
 
 NOT_MEANS = ("sum", "none", None)

@@ -38,7 +38,7 @@ from hvd_elastic_keras.training.learning_rate_scale import Ramp
 from hvd_elastic_keras.training.progress import ProgressDisplay
 from hvd_elastic_keras.training.run_state import RunState
 from hvd_elastic_keras.training.schedule import Schedule
-from hvd_elastic_keras.training.step import AtomicStep, python_logs
+from hvd_elastic_keras.training.step import AtomicStep, StepResult, python_logs
 from hvd_elastic_keras.training.world import World
 from hvd_elastic_keras.worker.communicator import Communicator
 from hvd_elastic_keras.worker.session import EntryReport, Session
@@ -284,8 +284,7 @@ class TrainingLoop:
                 self.display.step(cursor.step + 1, logs, examples, place.size, left)
             if result.change_pending:
                 return True
-            if result.seconds and self._balance.after_step(result.seconds[: place.size]):
-                self._tell_shares(place)
+            if self._follow_speed(result, batch, place):
                 batches = self.train.batches(self.state.cursor, place.rank, self._balance)
         self._end_of_training_phase()
         return False
@@ -316,8 +315,13 @@ class TrainingLoop:
         self._end_of_epoch(place, {f"val_{name}": value for name, value in logs.items()})
         return False
 
-    def _tell_shares(self, place: Assignment) -> None:
-        if place.rank == 0:
+    def _follow_speed(self, result: StepResult, batch: LocalBatch, place: Assignment) -> bool:
+        """Whether the shares are others from the next step on."""
+        if not result.seconds:
+            return False
+        seconds = result.seconds[: place.size]
+        changed = self._balance.after_step(seconds, batch.part.num_examples_of_step)
+        if changed and place.rank == 0:
             step, balance = self.state.cursor.global_step, self._balance
             slowness = {
                 m: round(s, 2) for m, s in zip(place.members, balance.slowness, strict=True)
@@ -331,6 +335,7 @@ class TrainingLoop:
                 f"micro-batches; slowest is {slowest}, {slowness[slowest]:.1f} times the fastest's "
                 "time per example"
             )
+        return changed
 
     def _wants_to_stop(self) -> bool:
         """Whether callbacks want to end the epoch before this step.

@@ -10,12 +10,13 @@ from typing import Any
 
 import keras
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
-from hvd_elastic_keras.data import structure
 from hvd_elastic_keras.data.structure import Layout, Structure
 from hvd_elastic_keras.errors import ConfigurationError
 from hvd_elastic_keras.training import log_values
+from hvd_elastic_keras.training.apply_recorder import ApplyRecorder
 from hvd_elastic_keras.training.variables import (
     KerasVariable,
     ModelVariables,
@@ -26,8 +27,6 @@ from hvd_elastic_keras.training.variables import (
 
 Tensors = list[tf.Tensor]
 MAX_SEED = 2**31 - 1
-SUM_TOLERANCE = 0.1
-"""Relative to the gradients, which differ by as much as themselves where the loss is a mean."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,39 +206,8 @@ class MicroBatch:
 
     # --- trials --------------------------------------------------------------------------
 
-    def learn_means(self, batch: Structure) -> None:
-        """Finds out which metrics count batches rather than examples.
-
-        A metric that is updated with a loss, as `Mean().update_state(loss)`, adds 1 to its count
-        for each batch, however large. Micro-batches must not count as batches then: such changes
-        are averaged, weighted by examples, where others are added.
-
-        Tries it with some examples, all at once and in two halves; nothing is assigned.
-
-        Args:
-          batch: at least two examples, else nothing is learnt.
-
-        Raises:
-          ConfigurationError: the loss is a sum over the examples.
-        """
-        half = structure.num_examples(batch) // 2
-        if not half:
-            return
-        whole, first, second = (
-            self._trial(structure.cut(batch, low, high))
-            for low, high in ((0, 2 * half), (0, half), (half, 2 * half))
-        )
-        _check_that_loss_is_a_mean(whole.gradients, first.gradients, second.gradients)
-        if self._metrics:
-            changes = [np.asarray(trial.staged, np.float64) for trial in (whole, first, second)]
-            self._means = np.concatenate(
-                [
-                    np.full(part.stop - part.start, _is_mean(*(c[part] for c in changes)))
-                    for part in self._parts_by_metric()
-                ]
-            )
-
-    def _trial(self, batch: Structure) -> Accumulated:
+    def trial(self, batch: Structure) -> Accumulated:
+        """What a batch as one micro-batch would add; nothing is assigned."""
         results = self(
             self._layout.flatten(batch),
             tf.constant(0, tf.int64),
@@ -248,8 +216,12 @@ class MicroBatch:
         )
         return self.accumulated(results)
 
-    def _parts_by_metric(self) -> list[slice]:
-        """Where the variables of each metric are among the changes; they lie side by side."""
+    def average(self, means: npt.NDArray[np.bool_]) -> None:
+        """Averages these of the `parts_by_metric` from now on, where others are added."""
+        self._means = means
+
+    def parts_by_metric(self) -> list[slice]:
+        """Where the variables of each metric are in `Accumulated.staged`; they lie side by side."""
         owner = {id(v): id(m) for m in metrics_of(self._model) for v in m.variables}
         parts: list[slice] = []
         start = 0
@@ -328,38 +300,6 @@ class MicroBatch:
         return self._log_plan.values(self._model, averages)
 
 
-class ApplyRecorder:
-    """Notes what optimizers are asked to apply, and applies nothing."""
-
-    def __init__(self, optimizers: Sequence[Any]) -> None:
-        self._optimizers = optimizers
-        self.calls: list[tuple[Any, list[Any], list[Any]]] = []
-
-    @contextlib.contextmanager
-    def recording(self) -> Iterator[None]:
-        """Replaces the `apply` of the optimizers for a while."""
-        for optimizer in self._optimizers:
-            object.__setattr__(optimizer, "apply", self._recorder_of(optimizer))
-        try:
-            yield
-        finally:
-            for optimizer in self._optimizers:
-                object.__delattr__(optimizer, "apply")
-
-    def _recorder_of(self, optimizer: Any) -> Callable[..., None]:
-        def record(gradients: Any, trainable_variables: Any = None) -> None:
-            if self.calls:
-                raise ConfigurationError(
-                    "The model's train_step applies optimizers more than once, which cannot be one "
-                    "atomic step: the second application would need the weights after the first. "
-                    "Apply all gradients in one call, or write the loop yourself with elastic.run."
-                )
-            variables = trainable_variables or optimizer._trainable_variables
-            self.calls.append((optimizer, list(gradients), list(variables)))
-
-        return record
-
-
 class _Changes:
     """What a step in a `keras.StatelessScope` would have changed."""
 
@@ -377,36 +317,6 @@ class _Changes:
         if new is None:
             return tf.zeros(variable.shape, tf.float32)
         return _difference(new, variable.value)
-
-
-def _check_that_loss_is_a_mean(whole: Tensors, first: Tensors, second: Tensors) -> None:
-    """Raises `ConfigurationError` if the gradients of two halves of a batch add up to its own.
-
-    Those of a mean over examples average instead; random layers and the like lie between.
-    """
-    parts = list(zip(whole, first, second, strict=True))
-    limit = SUM_TOLERANCE**2 * sum(_sum_of_squares(w) for w, _, _ in parts)
-    off_as_sum = sum(_sum_of_squares(w - (f + s)) for w, f, s in parts)
-    # A half that is masked, or whose class is ignored, tells nothing.
-    halves = [sum(_sum_of_squares(half[i]) for half in parts) for i in (1, 2)]
-    if off_as_sum < limit < min(halves):
-        raise ConfigurationError(
-            "The loss is a sum over the examples of a batch, expected a mean, which stays the "
-            "same however a batch is divided. Take the mean and, for the same steps, multiply the "
-            "learning rate by the batch size."
-        )
-
-
-def _sum_of_squares(tensor: tf.Tensor) -> float:
-    return float(tf.reduce_sum(tf.square(tf.cast(tensor, tf.float64))))
-
-
-def _is_mean(whole: Any, first: Any, second: Any) -> bool:
-    """Whether the changes by two halves average, rather than add up, to that by the whole."""
-    scale = np.abs(whole) + np.abs(first) + np.abs(second) + 1e-12
-    off_as_sum = float(np.max(np.abs(whole - (first + second)) / scale, initial=0.0))
-    off_as_mean = float(np.max(np.abs(whole - (first + second) / 2) / scale, initial=0.0))
-    return off_as_mean < off_as_sum
 
 
 def _difference(new: Any, old: Any) -> tf.Tensor:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -195,7 +196,7 @@ class AtomicStep:
         if not self._measured_workers:
             return part
         with tf.control_dependencies(part.data):
-            began = tf.timestamp()
+            began = _now()
         with tf.control_dependencies([began]):  # every micro-batch needs the offsets
             offsets = tf.identity(part.offsets)
         return dataclasses.replace(part, offsets=offsets, began=began)
@@ -225,7 +226,7 @@ class AtomicStep:
         if part.began is None:
             return tail
         with tf.control_dependencies(computed):
-            seconds = tf.cast(tf.timestamp() - part.began, tf.float32)
+            seconds = tf.cast(_now() - part.began, tf.float32)
         place = tf.one_hot(self._world.rank.read_value(), self._measured_workers)
         return tf.concat([tail, place * tf.math.divide_no_nan(seconds, count)], 0)
 
@@ -267,6 +268,11 @@ class AtomicStep:
         index = part.first_index + tf.cast(i, tf.int64)
         results = self.micro_batch([t[low:high] for t in part.data], index, weight, whole)
         return self.micro_batch.weighted(results, weight)
+
+
+def _now() -> tf.Tensor:
+    """Seconds of a steady clock, float64; `tf.timestamp` refuses with op determinism."""
+    return tf.ensure_shape(tf.numpy_function(time.perf_counter, [], tf.float64), [])
 
 
 def python_logs(logs: dict[str, Any]) -> Logs:

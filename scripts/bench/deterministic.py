@@ -10,20 +10,13 @@ first epoch of each left out, and their ratios to the usual mode.
 
 from __future__ import annotations
 
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 
 from absl import app, flags
+from step_times import epoch_means
 
-HERE = Path(__file__).resolve().parent
-MODEL = HERE / "deterministic_model.py"
 NAMES = ("tiny MLP", "small ResNet")
 EPOCHS = 5
-LIMIT_S = 300.0
 KINDS = {
     "usual": ([], {}),
     "one thread": ([], {"TF_NUM_INTRAOP_THREADS": "1", "OMP_NUM_THREADS": "1"}),
@@ -38,27 +31,8 @@ _WORKERS = flags.DEFINE_list("workers", ["1", "2"], "Numbers of workers.")
 def measure(name: str, workers: str, kind: str) -> list[float]:
     """Seconds per step of the epochs of one job, the first one left out."""
     options, variables = KINDS[kind]
-    with tempfile.TemporaryDirectory() as directory:
-        times = Path(directory, "times")
-        times.mkdir()
-        command = [
-            *(sys.executable, "-m", "hvd_elastic_keras.run", f"--model={MODEL}"),
-            *(f"--num_workers={workers}", f"--job_dir={directory}/job", f"--epochs={EPOCHS}"),
-            *("--global_batch_size=64", "--micro_batch_size=8", *options),
-        ]
-        environment = {"BENCH_STEP_TIMES": str(times), "BENCH_MODEL": name, **variables}
-        result = subprocess.run(
-            command,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-        if result.returncode:
-            raise SystemExit(f"the job failed:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
-        files = [file.read_text().split() for file in times.iterdir()]
-    return [float(value) for values in files for value in values[1:]]
+    flags = [f"--num_workers={workers}", f"--epochs={EPOCHS}", "--micro_batch_size=8", *options]
+    return epoch_means(name, flags, variables)
 
 
 def main(_: list[str]) -> None:

@@ -34,6 +34,7 @@ class FaultPoint(keras.layers.Layer):
             if _Here.place is not None and _Here.model is not None:
                 step = int(_Here.model.optimizer.iterations.numpy())
                 faults.happen(point, hvd.rank(), hvd.size(), step=step)
+                faults.slow_down(worker_id())
 
         with tf.control_dependencies([tf.py_function(happen, [], [])]):
             return tf.identity(x)

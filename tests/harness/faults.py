@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 FILE = "HVD_ELASTIC_TEST_FAULTS"
+SLOW = "HVD_ELASTIC_TEST_SLOW"
 WAIT_LIMIT_S = 90.0
 POLL_S = 0.005
 
@@ -76,6 +77,13 @@ class FaultPlan:
     def open_gate(self, name: str) -> None:
         """Lets a worker go on that waits because of a fault with the action "wait"."""
         (self._directory / f"{name}.open").touch()
+
+
+def slow_down(worker_id: str) -> None:
+    """Called once per micro-batch: makes the workers slower that `SLOW` names, as "w1=0.02"."""
+    slow, _, seconds = os.environ.get(SLOW, "").partition("=")
+    if slow == worker_id:
+        time.sleep(float(seconds))
 
 
 def happen(point: str, rank: int, size: int, step: int = -1, round_number: int = 0) -> None:

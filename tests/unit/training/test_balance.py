@@ -9,33 +9,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_elastic_keras.batch_plan import shares_of
-from hvd_elastic_keras.training.balance import WINDOW, Balance, apportion
+from hvd_elastic_keras.training.balance import WINDOW_S, WINDOW_STEPS, Balance, apportion
 
 
-def measure(balance: Balance, *seconds: float, steps: int = WINDOW) -> bool:
-    return any(balance.after_step(seconds) for _ in range(steps))
+def measure(balance: Balance, *seconds: float, steps: int = WINDOW_STEPS) -> bool:
+    """Takes steps of 100 examples until shares change."""
+    return any(balance.after_step(seconds, 100) for _ in range(steps))
 
 
 def test_shares_are_even_until_a_window_of_steps_is_measured() -> None:
     balance = Balance(2, 8)
-    assert not measure(balance, 1.0, 3.0, steps=WINDOW - 1)
+    assert not measure(balance, 1.0, 3.0, steps=WINDOW_STEPS - 1)
     assert balance.shares == [4, 4]
     assert measure(balance, 1.0, 3.0, steps=1)
     assert balance.shares == [6, 2]
     assert balance.slowness == [1.0, 3.0]
 
 
+def test_short_steps_are_measured_for_seconds() -> None:
+    balance = Balance(2, 8)
+    assert not measure(balance, 0.0002, 0.0006, steps=int(0.9 * WINDOW_S / 0.03))
+    assert measure(balance, 0.0002, 0.0006, steps=int(0.2 * WINDOW_S / 0.03))
+
+
 @pytest.mark.parametrize("seconds", [(1.0, 1.0, 1.0), (1.0, 1.2, 0.9), (2.0, 2.1, 1.9)])
 def test_small_differences_change_nothing(seconds: tuple[float, ...]) -> None:
     balance = Balance(3, 12)
-    assert not measure(balance, *seconds, steps=5 * WINDOW)
+    assert not measure(balance, *seconds, steps=5 * WINDOW_STEPS)
     assert balance.shares == [4, 4, 4]
 
 
 def test_a_hiccup_changes_nothing() -> None:
     balance = Balance(2, 8)
-    assert not measure(balance, 1.0, 100.0, steps=WINDOW // 2 - 1)
-    assert not measure(balance, 1.0, 1.0, steps=WINDOW // 2 + 1)
+    assert not measure(balance, 1.0, 100.0, steps=WINDOW_STEPS // 2 - 1)
+    assert not measure(balance, 1.0, 1.0, steps=WINDOW_STEPS // 2 + 1)
 
 
 def test_a_worker_that_is_fast_again_gets_its_share_back() -> None:
@@ -48,8 +55,8 @@ def test_a_worker_that_is_fast_again_gets_its_share_back() -> None:
 
 def test_a_step_in_which_somebody_had_nothing_to_do_does_not_count() -> None:
     balance = Balance(2, 8)
-    assert not measure(balance, 1.0, 0.0, steps=3 * WINDOW)
-    assert not measure(balance, 1.0, 7.0, steps=WINDOW - 1)
+    assert not measure(balance, 1.0, 0.0, steps=3 * WINDOW_STEPS)
+    assert not measure(balance, 1.0, 7.0, steps=WINDOW_STEPS - 1)
     assert measure(balance, 1.0, 7.0, steps=1)
 
 

@@ -1,0 +1,56 @@
+"""Runs jobs of `timed_model.py` and reads how long their steps took."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+MODEL = Path(__file__).resolve().parent / "timed_model.py"
+LIMIT_S = 300.0
+
+
+def epoch_means(
+    network: str, flags: Sequence[str], environment: Mapping[str, str], skip: int = 1
+) -> list[float]:
+    """Runs one job.
+
+    Args:
+      network: a name in `timed_model.NETWORKS`.
+      flags: for `hvd_elastic_keras.run`.
+      environment: further environment variables.
+      skip: epochs at the beginning that do not count.
+
+    Returns:
+      Seconds per step, a mean for each epoch on each worker.
+
+    Raises:
+      SystemExit: the job failed.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        times = Path(directory, "times")
+        times.mkdir()
+        result = subprocess.run(
+            [
+                *(sys.executable, "-m", "hvd_elastic_keras.run", f"--model={MODEL}"),
+                *(f"--job_dir={directory}/job", "--global_batch_size=64", *flags),
+            ],
+            env={
+                **os.environ,
+                "TF_CPP_MIN_LOG_LEVEL": "3",
+                "BENCH_STEP_TIMES": str(times),
+                "BENCH_MODEL": network,
+                **environment,
+            },
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        if result.returncode:
+            raise SystemExit(f"the job failed:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
+        files = [file.read_text().split() for file in times.iterdir()]
+    return [float(value) for values in files for value in values[skip:]]

@@ -1,0 +1,140 @@
+"""Ledgers: what is written, and what follows from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from hvd_elastic_keras import ctl, ledger
+from hvd_elastic_keras.errors import LedgerError
+from hvd_elastic_keras.ledger import BATCH_STRIDE, Closed, Line, Resumed, Step
+
+ids_lists = st.lists(st.integers(0, 2**40), max_size=50)
+
+
+def step(number: int, *parts: list[int], agreed: bool = True, examples: int | None = None) -> Step:
+    ids = {f"w{i}": ledger.packed(part) for i, part in enumerate(parts)}
+    count = sum(map(len, parts)) if examples is None else examples
+    return Step(number, 1, count, ids, agreed)
+
+
+def judged(*lines: Line, size: int = 6) -> ledger.Account:
+    return ledger.judge([*lines, Closed(ledger.packed(range(size)), "")])
+
+
+def test_two_workers_use_every_example_once() -> None:
+    account = judged(step(0, [0, 3], [5]), step(1, [4, 1], []), step(2, [2]))
+    assert account.is_exact
+    assert account.summary == "6 examples in 3 steps (w0 5, w1 1): every example exactly once"
+
+
+def test_missing_repeated_and_unknown_examples_are_named() -> None:
+    account = judged(step(0, [0, 3], [3]), step(1, [4, 1], [9]))
+    assert not account.is_exact
+    assert account.verdict == "2 missing: 2, 5; 1 repeated: 3; 1 unknown: 9"
+
+
+def test_an_example_that_one_worker_used_twice_within_a_step_is_noticed() -> None:
+    account = judged(step(7, [0, 1, 2, 3, 4, 5], examples=7))
+    assert account.verdict == "other examples were read than planned in step 7"
+
+
+def test_a_step_in_which_the_workers_read_other_examples_is_named() -> None:
+    account = judged(step(0, [0, 1, 2]), step(1, [3, 4, 5], agreed=False))
+    assert account.verdict == "other examples were read than planned in step 1"
+
+
+def test_a_step_that_two_successive_ranks_0_have_written_counts_once() -> None:
+    assert judged(step(0, [0, 1, 2]), step(0, [0, 1, 2]), step(1, [3, 4, 5])).is_exact
+
+
+def test_what_came_after_the_checkpoint_is_void_when_training_goes_on_from_it() -> None:
+    lost = [step(1, [3]), step(2, [4])]
+    account = judged(step(0, [0, 1, 2]), *lost, Resumed(1), step(1, [3, 4]), step(2, [5]))
+    assert account.is_exact
+
+
+def test_an_epoch_without_an_end_is_not_judged() -> None:
+    with pytest.raises(LedgerError, match="not ended"):
+        ledger.judge([step(0, [0])])
+
+
+def test_examples_of_user_batches_are_named_by_batch() -> None:
+    expected = [*range(3), *(BATCH_STRIDE + i for i in range(3))]
+    lines = [step(0, [0, 1, 2]), step(1, [BATCH_STRIDE]), Closed(ledger.packed(expected), "")]
+    assert ledger.judge(lines).verdict == "2 missing: 1-2 of batch 1"
+
+
+def test_only_the_first_of_many_ranges_are_listed() -> None:
+    assert ledger.listed(BitMap64(range(0, 100, 2))).endswith("16, 18, …")
+
+
+@given(st.lists(ids_lists, min_size=1, max_size=5))
+def test_digests_of_parts_add_up_also_as_floats(parts: list[list[int]]) -> None:
+    arrays = [np.array(part, np.int64) for part in parts]
+    sums = np.sum([ledger.pieces(ledger.digest(a)) for a in arrays], axis=0, dtype=np.float32)
+    whole = ledger.digest(np.concatenate(arrays))
+    assert ledger.digest_of_sums(sums.tolist()) == whole
+    assert 0 <= whole < 2**64
+
+
+def test_the_digests_of_256_workers_are_exact_in_float32() -> None:
+    rows = [ledger.pieces(2**64 - 1)] * 256
+    total = np.sum(np.array(rows, np.float32), axis=0, dtype=np.float32)
+    assert ledger.digest_of_sums(total.tolist()) == 256 * (2**64 - 1) % 2**64
+
+
+@given(st.sets(st.integers(0, 2**20), min_size=1), st.integers(0, 2**20))
+def test_other_examples_have_another_digest(ids: set[int], other: int) -> None:
+    kept = np.array(sorted(ids), np.int64)
+    changed = np.concatenate([kept[1:], [other]])
+    assert (ledger.digest(kept) == ledger.digest(changed)) == (other == kept[0])
+
+
+@given(st.sets(st.integers(0, 2**40)))
+def test_ids_are_read_back(ids: set[int]) -> None:
+    assert set(ledger.unpacked(ledger.packed(ids))) == ids
+
+
+def write(path: Path, *lines: Line, rest: bytes = b"") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(map(ledger.encode, lines)) + rest)
+
+
+def test_a_line_that_a_killed_worker_has_begun_is_left_out(tmp_path: Path) -> None:
+    path = ledger.file_of(tmp_path, 0)
+    write(path, step(0, [0]), rest=ledger.encode(step(1, [1]))[:-5])
+    assert ledger.read(path) == [step(0, [0])]
+
+
+@pytest.mark.parametrize("rest", [b"no json\n", b'{"type":"other"}\n'])
+def test_something_else_in_the_file_is_an_error(tmp_path: Path, rest: bytes) -> None:
+    path = ledger.file_of(tmp_path, 0)
+    write(path, step(0, [0]), rest=rest)
+    with pytest.raises(LedgerError, match=r"epoch-0001\.jsonl is damaged"):
+        ledger.read(path)
+
+
+def test_the_audit_command_judges_all_epochs_of_all_trainings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    closed = Closed(ledger.packed(range(2)), "")
+    first, second = (tmp_path / name for name in ("ledger", "training-2/ledger"))
+    write(ledger.file_of(first, 0), step(0, [0], [1]), closed)
+    write(ledger.file_of(second, 0), step(0, [0, 1]), closed)
+    assert ctl.audit(tmp_path) == 0
+    write(ledger.file_of(first, 1), step(1, [0]), closed)
+    write(ledger.file_of(second, 1), step(1, [0]))
+    assert ctl.audit(tmp_path) == 1
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "ledger/epoch-0001.jsonl: 2 examples in 1 step (w0 1, w1 1): every example exactly once",
+        "ledger/epoch-0002.jsonl: 1 example in 1 step (w0 1): 1 missing: 1",
+        "training-2/ledger/epoch-0001.jsonl: 2 examples in 1 step (w0 2): "
+        "every example exactly once",
+        "training-2/ledger/epoch-0002.jsonl: cannot be judged: the epoch has not ended",
+    ]
