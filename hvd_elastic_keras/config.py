@@ -111,7 +111,8 @@ class TrainingConfig:
     """What is trained, whoever computes it: the loss curve depends on these values alone.
 
     Attributes:
-      global_batch_size: examples per optimizer step.
+      global_batch_size: examples per optimizer step; where the batch grows with the workers, those
+        of the batch that the model's learning rate belongs to.
       micro_batch_size: examples per forward and backward pass; divides `global_batch_size`.
         0 means "cut into at most 8".
       epochs: passes over the data; None if only `steps` bounds the training.

@@ -68,13 +68,15 @@ _MAX_RESTARTS = flags.DEFINE_integer(
 _GLOBAL_BATCH_SIZE = flags.DEFINE_integer(
     "global_batch_size",
     None,
-    "Examples per optimizer step, whatever the number of workers. "
+    "Examples per optimizer step, whatever the number of workers; with --batch=per_worker, of "
+    "the batch that the learning rate belongs to. "
     f"Default: the configuration's, else {DEFAULT_GLOBAL_BATCH_SIZE}.",
 )
 _MICRO_BATCH_SIZE = flags.DEFINE_integer(
     "micro_batch_size",
     None,
-    "Examples per forward and backward pass; divides the global batch. "
+    "Examples per forward and backward pass; divides the global batch, or with --batch=per_worker "
+    "that of a worker. "
     "Default: the configuration's, else 1/8 of the global batch.",
 )
 _EPOCHS = flags.DEFINE_integer(

@@ -16,7 +16,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
@@ -36,6 +36,7 @@ from hvd_elastic_keras.training.balance import Balance
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
 from hvd_elastic_keras.training.cursor import Cursor, Phase
 from hvd_elastic_keras.training.failures import UnexplainedFailures
+from hvd_elastic_keras.training.growing_batch import GrowingBatch
 from hvd_elastic_keras.training.learning_rate_scale import Ramp
 from hvd_elastic_keras.training.progress import ProgressDisplay
 from hvd_elastic_keras.training.run_state import RunState
@@ -87,16 +88,6 @@ class PhaseRunner:
         return self.input.steps(cursor.epoch)
 
 
-class BatchSize(Protocol):
-    """What has to happen where the batch grows with the workers; see `per_worker.py`."""
-
-    def enter_round(self, committed: Ramp, place: Assignment, step: int) -> Ramp:
-        """The ramp of the learning rate in a round that begins at optimizer step `step`."""
-
-    def before_step(self, ramp: Ramp, step: int) -> None:
-        """Gets the optimizer step ready."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Durable:
     """What rank 0 keeps on disk; the functions do nothing without a job directory.
@@ -134,12 +125,13 @@ class TrainingLoop:
     """Called with the world size in every round, before newcomers get the state."""
     auditor: Auditor | None = None
     """Set where the examples of each step go into a ledger."""
-    growing: BatchSize | None = None
+    growing: GrowingBatch | None = None
     """Set where the batch grows with the workers."""
     notices: list[str] = dataclasses.field(default_factory=list)
     """What rank 0 tells people when it begins."""
     _balance: Balance = dataclasses.field(init=False)
     """The shares of the present round."""
+    _ramp: Ramp = dataclasses.field(default_factory=Ramp)
     _failures: UnexplainedFailures = dataclasses.field(default_factory=UnexplainedFailures)
 
     def run(self) -> None:

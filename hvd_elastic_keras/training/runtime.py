@@ -22,9 +22,10 @@ from hvd_elastic_keras.training.audit import Auditor, Ledgers
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
 from hvd_elastic_keras.training.compiled_steps import compiled_step, world_of_process
 from hvd_elastic_keras.training.cursor import Cursor
+from hvd_elastic_keras.training.growing_batch import GrowingBatch
 from hvd_elastic_keras.training.learning_rate_scale import Growth
 from hvd_elastic_keras.training.loop import Durable, PhaseRunner, TrainingLoop
-from hvd_elastic_keras.training.per_worker import GrowingBatch, PerWorkerRunner
+from hvd_elastic_keras.training.per_worker import PerWorkerRunner
 from hvd_elastic_keras.training.progress import ProgressDisplay
 from hvd_elastic_keras.training.run_state import RunState
 from hvd_elastic_keras.training.schedule import Schedule

@@ -80,6 +80,42 @@ def test_a_job_value_out_of_range_is_named_with_what_is_expected(
     assert all(word in str(caught.value) for word in words), caught.value
 
 
+@pytest.mark.parametrize(
+    ("values", "own", "micro"),
+    [
+        ({"global_batch_size": 128}, 128, 16),
+        ({"global_batch_size": 128, "batch_size_per_worker": 32}, 32, 16),  # as without the flag
+        ({"global_batch_size": 96, "batch_size_per_worker": 32}, 32, 4),  # 12 does not divide 32
+        ({"global_batch_size": 100, "batch_size_per_worker": 7, "micro_batch_size": 7}, 7, 7),
+    ],
+)
+def test_the_batch_of_a_worker_is_cut_where_the_batch_grows(
+    values: dict[str, int], own: int, micro: int
+) -> None:
+    config = TrainingConfig(batch="per_worker", **values)  # type: ignore[arg-type]
+    assert (config.batch_size_per_worker, config.micro_batch_size) == (own, micro)
+    assert config.num_micro_batches == own // micro
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"batch_size_per_worker": 8}, ["batch_size_per_worker=8", "batch='per_worker'"]),
+        (
+            {"batch": "per_worker", "batch_size_per_worker": 12, "micro_batch_size": 8},
+            ["batch_size_per_worker=12 is not a multiple", "8 or 16", "divides 12"],
+        ),
+        ({"batch": "per_worker", "batch_size_per_worker": -1}, ["batch_size_per_worker=-1"]),
+    ],
+)
+def test_a_batch_of_a_worker_that_makes_no_sense_is_refused(
+    values: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        TrainingConfig(**values)
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
 def test_a_job_specification_comes_back_from_its_file(tmp_path: Path) -> None:
     training = TrainingConfig(
         global_batch_size=96, epochs=None, steps=7, shuffle=False, deterministic=True

@@ -25,6 +25,8 @@ class Job:
     def __init__(self, num_workers: int = 2, micro_batches: int = 8, **settings: Any) -> None:
         self.config = JobConfig(num_workers=num_workers, **settings)
         self.micro_batches = micro_batches
+        self.batch_grows = False
+        """Whether each worker computes so many."""
         self.now = 100.0
         self.state = State()
         self.actions: list[act.Action] = []
@@ -62,6 +64,7 @@ class Job:
                 training=training,
                 pid=1,
                 num_micro_batches=self.micro_batches,
+                each=self.batch_grows,
                 warm_up_s=1.5,
             )
         )
@@ -265,6 +268,7 @@ class Job:
         assert not any(self.worker(w).leaving for w in assigned), "members stay"
         trainings = {self.worker(w).training for w in assigned}
         assert trainings == {self.state.training}, "members are at the same training"
-        assert len(assigned) <= min(self.config.max_workers, self.micro_batches or len(assigned))
+        useful = 0 if self.batch_grows else self.micro_batches
+        assert len(assigned) <= min(self.config.max_workers, useful or len(assigned))
         if not self.state.finishing:
             assert len(assigned) >= self.config.min_workers

@@ -689,6 +689,18 @@ def test_a_round_has_no_more_members_than_micro_batches_or_max_workers(
     assert len(spares) == num_workers - size
 
 
+def test_where_the_batch_grows_micro_batches_limit_nothing_and_each_has_all_of_its_own() -> None:
+    job = Job(4, micro_batches=2, max_workers=4)
+    job.batch_grows = True
+    job.start()
+    job.send(act.AddWorkers(1))
+    job.ready("w4")
+    assert job.events("round_running")[-1]["micro_batches"] == [2, 2, 2, 2]
+    assert any("start, 2+2+2+2 micro-batches" in line for line in job.said)
+    told = [line for line in job.said if "spare" in line]
+    assert told == ["w4 waits as a spare: 4 workers train already (--max_workers)"]
+
+
 def test_a_spare_takes_over_after_a_death() -> None:
     job = Job(3, micro_batches=2)
     job.start()

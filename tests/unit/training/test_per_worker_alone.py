@@ -203,6 +203,39 @@ def test_bad_values_are_refused_with_what_is_expected(
     assert all(word in str(caught.value) for word in words), caught.value
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("HVD_ELASTIC_DETERMINISTIC", "1", "deterministic=True"),
+        ("HVD_ELASTIC_BALANCE", "speed", "balance='speed'"),
+    ],
+)
+def test_what_the_launcher_asks_of_a_script_is_refused_too(
+    name: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError, match=words):
+        ElasticCallback(batch="per_worker")
+    with pytest.raises(ConfigurationError, match=words):
+        Trainer(linear_model(), (X, Y), config=TrainingConfig(batch="per_worker"))
+
+
+def test_a_model_that_runs_eagerly_is_trained_the_same() -> None:
+    model = linear_model(run_eagerly=True)
+    config = TrainingConfig(
+        global_batch_size=22,
+        batch="per_worker",
+        batch_size_per_worker=44,
+        lr_warm_up_steps=2,
+        epochs=3,
+        shuffle=False,
+    )
+    Trainer(model, (X, Y), config=config).fit()
+    expected = weights_after([slice(0, 44)] * 3, [0.1, 0.15, 0.2])
+    for found, value in zip(model.get_weights(), expected, strict=True):
+        np.testing.assert_allclose(found, value, atol=1e-6)
+
+
 def test_steps_per_epoch_is_refused_with_the_way_out() -> None:
     data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4).repeat()
     with pytest.raises(ConfigurationError, match=r"steps_per_epoch=5 .*take\(n\)"):
