@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 Event = dict[str, Any]
 
 
@@ -52,14 +54,15 @@ class Change:
       time_s: when it was decided, since the training began.
       step: finished steps when the smaller round began.
       took_s: from the decision until the smaller round ran. Training goes on for a part of it.
-      stall_s: how long nothing was trained, as the job itself says.
+      pause_s: from the end of the last step of all workers to the end of the first one of those
+        that are left.
       micro_batches: of a global batch, by rank.
     """
 
     time_s: float
     step: int
     took_s: float
-    stall_s: float
+    pause_s: float
     steps_lost: int
     micro_batches: Sequence[int]
 
@@ -114,7 +117,8 @@ def difference(run: Run, reference: Run) -> Difference:
 
     def largest(name: str, ours: Iterable[Any], theirs: Iterable[Any]) -> float:
         pairs = zip(ours, theirs, strict=True)
-        return max(abs(getattr(a, name) - getattr(b, name)) for a, b in pairs)
+        # Not `max`, which may pass over what is not a number.
+        return float(np.max([abs(getattr(a, name) - getattr(b, name)) for a, b in pairs]))
 
     return Difference(
         largest("loss", run.steps, reference.steps),
@@ -122,6 +126,20 @@ def difference(run: Run, reference: Run) -> Difference:
         largest("val_loss", run.epochs, reference.epochs),
         largest("val_accuracy", run.epochs, reference.epochs),
     )
+
+
+def mistakes(run: Run, found: Difference, allowed: Difference) -> list[str]:
+    """What is not as it has to be."""
+    wrong = [
+        f"{field.name} differs by {value:.1e} from the reference, allowed is {limit:.1e}"
+        for field in dataclasses.fields(Difference)
+        if not (value := getattr(found, field.name)) <= (limit := getattr(allowed, field.name))
+    ]
+    if run.steps[-1].workers != run.left:
+        wrong.append(f"the last step was taken by {run.steps[-1].workers} workers")
+    if run.change and run.change.steps_lost:
+        wrong.append(f"{run.change.steps_lost} steps were lost")
+    return [f"{run.mode}, {run.name}: {text}" for text in wrong]
 
 
 def read(mode: str, workers: int, left: int, job_dir: Path, step_log: Path) -> Run:
@@ -138,7 +156,7 @@ def read(mode: str, workers: int, left: int, job_dir: Path, step_log: Path) -> R
         rounds[0]["micro_batches"],
         steps,
         list(_epochs(events, lines, steps, began)),
-        _change(events, rounds, began),
+        _change(events, rounds, steps, began),
     )
 
 
@@ -177,16 +195,19 @@ def _epochs(
             )
 
 
-def _change(events: Sequence[Event], rounds: Sequence[Event], began: float) -> Change | None:
+def _change(
+    events: Sequence[Event], rounds: Sequence[Event], steps: Sequence[Step], began: float
+) -> Change | None:
     decided = [e["time"] for e in events if e["event"] == "slots_revoked"]
     if not decided:
         return None
     second = rounds[1]
+    first = second["step"]
     return Change(
         time_s=round(decided[0] - began, 3),
-        step=second["step"],
+        step=first,
         took_s=round(second["time"] - decided[0], 3),
-        stall_s=second["stall_s"],
+        pause_s=round(steps[first].time_s - steps[first - 1].time_s, 4),
         steps_lost=sum(e["steps_lost"] for e in rounds),
         micro_batches=second["micro_batches"],
     )
