@@ -203,12 +203,21 @@ def train_all(mode: str, workers: int, left: Sequence[int], epochs: int) -> list
     return runs
 
 
+def plan() -> tuple[int, list[int], int]:
+    """Workers before the revocation, those after it, and epochs."""
+    if _QUICK.value:
+        return 3, [2, 1], 2
+    workers, left = _WORKERS.value, [int(n) for n in _LEFT.value]
+    if not all(1 <= n <= workers for n in left):
+        raise app.UsageError(f"--left={left} was given, expected numbers from 1 to {workers}.")
+    return workers, left, _EPOCHS.value
+
+
 def main(_: list[str]) -> None:
     """Trains, compares, writes and prints."""
     output = Path(_OUTPUT.value)
     output.mkdir(parents=True, exist_ok=True)
-    plan = (_WORKERS.value, [int(n) for n in _LEFT.value], _EPOCHS.value)
-    workers, left, epochs = (3, [2, 1], 2) if _QUICK.value else plan
+    workers, left, epochs = plan()
     rows, wrong, all_runs = [], [], []
     for mode in (USUAL, DETERMINISTIC) if _DETERMINISTIC.value else (USUAL,):
         reference, *runs = train_all(mode, workers, left, epochs)

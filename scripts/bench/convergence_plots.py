@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 mpl.use("Agg")
+mpl.rcParams["lines.solid_capstyle"] = "butt"  # wide lines end where they end, in the legend too
 REFERENCE_COLOUR = "0.75"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#000000")
 """After Okabe and Ito: can be told apart by people who see few colours."""
@@ -129,6 +130,8 @@ def wall_time(path: Path, reference: Run, runs: Sequence[Run]) -> None:
                 axis.axvline(run.change.time_s, color=colour, ls="--", lw=1)
     loss.plot([], [], color="black", ls="--", lw=1, label="revocation, of each colour")
     loss.set_yscale("log")
+    for axis in (loss, accuracy):
+        axis.set_xlim(left=0)
     loss.set_ylabel("loss, mean of an epoch")
     accuracy.set_ylabel("validation accuracy")
     accuracy.set_xlabel("seconds since training began (a point: the end of an epoch)")
