@@ -26,7 +26,10 @@ import numpy as np
 from pyroaring import BitMap64
 
 from hvd_elastic_keras import ledger
+from hvd_elastic_keras.data.pipeline import LocalBatch
 from hvd_elastic_keras.ledger import Ids
+from hvd_elastic_keras.protocol import Assignment
+from hvd_elastic_keras.training.cursor import Cursor
 
 log = logging.getLogger(__name__)
 KEPT = 2000
@@ -60,6 +63,24 @@ class FinishedStep:
     shares: Sequence[int]
     num_examples: int
     digest: int
+
+
+def finished_step(
+    cursor: Cursor, batch: LocalBatch, place: Assignment, shares: Sequence[int], digest: int
+) -> FinishedStep:
+    """The note of the step that was taken at `cursor`."""
+    return FinishedStep(
+        step=cursor.global_step,
+        epoch=cursor.epoch,
+        epoch_step=cursor.step,
+        first_portion=cursor.portions,
+        portions=batch.portions,
+        round=place.round,
+        members=place.members,
+        shares=shares,
+        num_examples=batch.part.num_examples_of_step,
+        digest=digest,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ from hvd_elastic_keras.ledger import Ids
 from hvd_elastic_keras.training.audit import FinishedStep
 from hvd_elastic_keras.training.balance import Balance
 from hvd_elastic_keras.training.cursor import Cursor
-from hvd_elastic_keras.training.loop import PhaseRunner
+from hvd_elastic_keras.training.phases import PhaseRunner
 
 
 @dataclasses.dataclass(frozen=True)

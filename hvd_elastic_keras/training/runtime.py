@@ -7,12 +7,11 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import keras
 
-from hvd_elastic_keras import files, protocol
-from hvd_elastic_keras.checkpoint.manager import CheckpointManager, Origin
+from hvd_elastic_keras import files
+from hvd_elastic_keras.checkpoint.manager import Origin
 from hvd_elastic_keras.data.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.pipeline import Input
 from hvd_elastic_keras.errors import WorkerLeavingError
@@ -22,10 +21,12 @@ from hvd_elastic_keras.training.audit import Auditor, Ledgers
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
 from hvd_elastic_keras.training.compiled_steps import compiled_step, world_of_process
 from hvd_elastic_keras.training.cursor import Cursor
+from hvd_elastic_keras.training.durable import durable
 from hvd_elastic_keras.training.growing_batch import GrowingBatch
 from hvd_elastic_keras.training.learning_rate_scale import Growth
-from hvd_elastic_keras.training.loop import Durable, PhaseRunner, TrainingLoop
+from hvd_elastic_keras.training.loop import TrainingLoop
 from hvd_elastic_keras.training.per_worker import PerWorkerRunner
+from hvd_elastic_keras.training.phases import PhaseRunner
 from hvd_elastic_keras.training.progress import ProgressDisplay
 from hvd_elastic_keras.training.run_state import RunState
 from hvd_elastic_keras.training.schedule import Schedule
@@ -212,55 +213,3 @@ def _auditor(
 
     directory = files.training_dir(training.job_dir, session.training) / files.LEDGER
     return Auditor(Ledgers(directory, runner, tell))
-
-
-def durable(
-    training: Training, state: RunState, variables: ModelVariables, session: Session
-) -> Durable:
-    """Checkpoints and results of a training in its directory."""
-    if training.job_dir is None:
-        return Durable(_nothing, _nothing, _nothing, _nothing, exists=lambda: False)
-    directory = files.training_dir(training.job_dir, session.training)
-    directory.mkdir(parents=True, exist_ok=True)
-    manager = CheckpointManager(directory, training.origin)
-    values = list(variables.all)
-
-    def save_checkpoint() -> None:
-        step = state.cursor.global_step
-        path = manager.save(step, values, state.to_json())
-        session.record("checkpoint_saved", step=step, path=str(path))
-
-    def save_results() -> None:
-        # Also for a worker that starts when the script has gone on to its next training.
-        manager.save(state.cursor.global_step, values, state.to_json())
-        history = training.callbacks.history
-        files.write_atomically(directory / files.MODEL, training.model.save)
-        files.write_json(
-            directory / files.HISTORY, {"epoch": history.epoch, "history": history.history}
-        )
-
-    def load_newest() -> Path | None:
-        found = manager.load_newest(values)
-        if found is None:
-            return None
-        path, run = found
-        state.from_json(run)
-        log.info("loaded the checkpoint of step %d: %s", state.cursor.global_step, path)
-        return path
-
-    def go_on_from_newest() -> None:
-        path = load_newest()
-        step = state.cursor.global_step
-        session.record(protocol.CHECKPOINT_LOADED, step=step, path=str(path))
-
-    return Durable(
-        save_checkpoint=save_checkpoint,
-        save_results=save_results,
-        load_results=load_newest,
-        go_on_from_newest=go_on_from_newest,
-        exists=lambda: manager.check_newest() is not None,
-    )
-
-
-def _nothing(*_: Any) -> None:
-    return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,11 +11,9 @@ from hvd_elastic_keras.batch_plan import Share
 from hvd_elastic_keras.data import structure
 from hvd_elastic_keras.data.partition import slice_of_batch
 from hvd_elastic_keras.data.pipeline import LocalBatch
+from hvd_elastic_keras.training.phases import PhaseRunner
 from hvd_elastic_keras.training.variables import ModelVariables
 from hvd_elastic_keras.worker.communicator import Communicator
-
-if TYPE_CHECKING:
-    from hvd_elastic_keras.training.loop import PhaseRunner
 
 
 def warm_up(
