@@ -63,7 +63,8 @@ class PerWorkerInput(FitInput):
             numbers = range(start, min(start + size, partition.steps_per_epoch))
             sizes = [partition.examples_of_step(number) for number in numbers]
             data = next(mine) if rank < len(sizes) else self._nothing
-            yield self._local_batch(data, sizes, rank)
+            position = min((start + rank) * partition.global_batch_size, partition.num_examples)
+            yield self._local_batch(data, sizes, rank, position)
 
     def _of_batches(
         self, inner: BatchPipeline, number: int, first: int, rank: int, size: int
@@ -72,6 +73,8 @@ class PerWorkerInput(FitInput):
             data = batches[rank] if rank < len(batches) else self._nothing
             yield self._local_batch(data, [structure.num_examples(b) for b in batches], rank)
 
-    def _local_batch(self, data: Structure, sizes: list[int], rank: int) -> LocalBatch:
-        part = slice_of_portion(sizes, rank, self.micro_batch_size)
+    def _local_batch(
+        self, data: Structure, sizes: list[int], rank: int, position: int = 0
+    ) -> LocalBatch:
+        part = slice_of_portion(sizes, rank, self.micro_batch_size, position)
         return LocalBatch(data, part, portions=len(sizes))
