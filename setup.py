@@ -72,6 +72,8 @@ setup(
             "psutil",
             # For keras.callbacks.TensorBoard, and to read what it wrote.
             "tensorboard",
+            # The pictures of scripts/bench_convergence.
+            "matplotlib",
         ],
     },
     entry_points={

@@ -52,6 +52,16 @@ def shares_of(size: int, num_micro_batches: int) -> list[int]:
     return [share.num_micro_batches for share in shares]
 
 
+def successive(shares: Sequence[int]) -> list[Share]:
+    """The ranges that belong to numbers of micro-batches by rank.
+
+    >>> successive([3, 2])
+    [Share(first=0, last=3), Share(first=3, last=5)]
+    """
+    ends = [0, *itertools.accumulate(shares)]
+    return [Share(first, last) for first, last in itertools.pairwise(ends)]
+
+
 def describe_shares(shares: Sequence[int]) -> str:
     """Shares by rank for people; those of many workers are grouped as workers x micro-batches.
 

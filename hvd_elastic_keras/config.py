@@ -125,6 +125,8 @@ class TrainingConfig:
         workers, kills and joins. Slower: each operation has one thread. Alone, call
         `tf.config.threading.set_intra_op_parallelism_threads(1)` before making the model.
       balance: "even" shares of each batch, or shares that follow the workers' "speed".
+      audit: whether each epoch leaves a ledger in `job_dir` that says which examples were used in
+        which step, by whom, and whether each was used exactly once. See `ledger.py`.
       batch: "global", or "per_worker": every worker takes `batch_size_per_worker` examples per
         step, so that the batch grows with the workers, and the loss curve depends on them.
       batch_size_per_worker: only with "per_worker", where `micro_batch_size` divides it in place of
@@ -149,6 +151,7 @@ class TrainingConfig:
     checkpoint_every_n_epochs: int = 1
     deterministic: bool = False
     balance: str = EVEN
+    audit: bool = False
     batch: str = GLOBAL
     batch_size_per_worker: int = 0
     lr_scaling: str = LINEAR
@@ -169,8 +172,9 @@ class TrainingConfig:
         self._check_cut()
         _require(self.epochs is None or self.epochs >= 1, "epochs", self.epochs, ">= 1")
         _require(self.steps is None or self.steps >= 1, "steps", self.steps, ">= 1")
-        is_bool = isinstance(self.deterministic, bool)
-        _require(is_bool, "deterministic", repr(self.deterministic), "that is True or False")
+        for name in ("deterministic", "audit"):
+            value = getattr(self, name)
+            _require(isinstance(value, bool), name, repr(value), "that is True or False")
         check_balance(self.balance)
         if self.batch_grows:
             check_batch_may_grow(self.deterministic, self.balance)

@@ -14,6 +14,7 @@
 | HVD_ELASTIC_TIMELINE      | unset     | directory for Horovod's timelines, one per round      |
 | HVD_ELASTIC_DETERMINISTIC | 0         | 1: `TrainingConfig.deterministic`, also for scripts   |
 | HVD_ELASTIC_BALANCE       | even      | speed: `TrainingConfig.balance`, also for scripts     |
+| HVD_ELASTIC_AUDIT         | 0         | 1: `TrainingConfig.audit`, also for scripts           |
 | TF_NUM_INTRAOP_THREADS    | unset     | TensorFlow's: threads that share an operation         |
 """
 
@@ -38,6 +39,7 @@ GLOO_TIMEOUT = "HVD_ELASTIC_GLOO_TIMEOUT"
 TIMELINE = "HVD_ELASTIC_TIMELINE"
 DETERMINISTIC = "HVD_ELASTIC_DETERMINISTIC"
 BALANCE = "HVD_ELASTIC_BALANCE"
+AUDIT = "HVD_ELASTIC_AUDIT"
 INTRA_OP_THREADS = "TF_NUM_INTRAOP_THREADS"
 
 DETERMINISTIC_THREADS = 1
@@ -60,6 +62,7 @@ class WorkerEnvironment:
     timeline_dir: str = ""
     deterministic: bool = False
     balance: str = EVEN
+    audit: bool = False
 
     @property
     def job_path(self) -> Path:
@@ -80,6 +83,7 @@ class WorkerEnvironment:
             TIMELINE: self.timeline_dir,
             DETERMINISTIC: str(int(self.deterministic)),
             BALANCE: self.balance,
+            AUDIT: str(int(self.audit)),
         }
         if self.launcher_pid is not None:
             variables[LAUNCHER_PID] = str(self.launcher_pid)
@@ -104,6 +108,7 @@ def worker_environment() -> WorkerEnvironment | None:
         timeline_dir=os.environ.get(TIMELINE, ""),
         deterministic=deterministic(),
         balance=balance(),
+        audit=audit(),
     )
 
 
@@ -115,6 +120,11 @@ def deterministic() -> bool:
 def balance() -> str:
     """How micro-batches are divided among the workers, unless trainings say more themselves."""
     return os.environ.get(BALANCE, EVEN)
+
+
+def audit() -> bool:
+    """Whether trainings of this process write ledgers, whatever they say themselves."""
+    return os.environ.get(AUDIT) == "1"
 
 
 def intra_op_threads() -> int | None:

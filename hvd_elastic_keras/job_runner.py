@@ -43,6 +43,7 @@ class JobRequest:
     """Where a trace of the whole job goes."""
     deterministic: bool = False
     balance: str = EVEN
+    audit: bool = False
 
 
 async def run_job(request: JobRequest) -> int:
@@ -82,6 +83,7 @@ async def run_job(request: JobRequest) -> int:
             timeline_dir=str(job_dir / files.TIMELINES) if request.timeline else "",
             deterministic=request.deterministic,
             balance=request.balance,
+            audit=request.audit,
         ),
         console.worker_line,
         threads=_threads(request),

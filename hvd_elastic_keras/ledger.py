@@ -127,6 +127,7 @@ class Account:
       missing, repeated, unknown: ids that should have been used, were used more than once, or do
         not belong to the epoch.
       disputed: steps in which the workers read other examples than they should have.
+      unrecorded: steps between others that have no line.
     """
 
     steps: Sequence[int]
@@ -135,11 +136,13 @@ class Account:
     repeated: BitMap64
     unknown: BitMap64
     disputed: Sequence[int]
+    unrecorded: Sequence[int] = ()
 
     @property
     def is_exact(self) -> bool:
         """Whether every example was used exactly once."""
-        return not (self.missing or self.repeated or self.unknown or self.disputed)
+        wrong = (self.missing, self.repeated, self.unknown, self.disputed, self.unrecorded)
+        return not any(wrong)
 
     @property
     def verdict(self) -> str:
@@ -151,6 +154,8 @@ class Account:
         if self.disputed:
             steps = listed(BitMap64(self.disputed))
             parts.append(f"other examples were read than planned in step {steps}")
+        if self.unrecorded:
+            parts.append(f"no record of step {listed(BitMap64(self.unrecorded))}")
         return "; ".join(parts)
 
     @property
@@ -195,8 +200,20 @@ def judge(lines: Iterable[Line], expected: BitMap64 | None = None) -> Account:
         if not step.agreed or sum(map(len, parts.values())) != step.examples:
             disputed.append(number)
     return Account(
-        sorted(steps), examples, expected - seen, repeated, seen - expected, tuple(disputed)
+        steps=sorted(steps),
+        examples=examples,
+        missing=expected - seen,
+        repeated=repeated,
+        unknown=seen - expected,
+        disputed=disputed,
+        unrecorded=sorted(set(range(min(steps, default=0), max(steps, default=0))) - set(steps)),
     )
+
+
+def used(lines: Iterable[Line]) -> BitMap64:
+    """All ids that occur, without regard to how often."""
+    account = judge(lines, BitMap64())
+    return account.unknown
 
 
 def listed(ids: BitMap64) -> str:

@@ -101,6 +101,13 @@ _BALANCE = flags.DEFINE_enum(
     "How the micro-batches of a global batch are divided: evenly, or so that persistently slower "
     "workers get fewer; also for scripts. Default: the configuration's, else even.",
 )
+_AUDIT = flags.DEFINE_boolean(
+    "audit",
+    None,
+    "Write for each epoch which examples were used in which step, by whom, and whether each was "
+    "used exactly once, to --job_dir/ledger; also for scripts. `ctl audit` judges it anew. "
+    "Default: the configuration's, else off.",
+)
 _BATCH = flags.DEFINE_enum(
     "batch",
     None,
@@ -185,6 +192,7 @@ def training_config(config: dict[str, Any]) -> TrainingConfig:
     values.update({f.name: f.value for f in TRAINING_FLAGS if f.value is not None})
     values["deterministic"] = _is_deterministic(config)
     values["balance"] = _balance(config)
+    values["audit"] = _is_audited(config)
     if _STEPS.value is not None and _EPOCHS.value is None:
         values["epochs"] = None
     if values.get("batch") == PER_WORKER:
@@ -230,6 +238,10 @@ def _is_deterministic(config: dict[str, Any]) -> Any:
 
 def _balance(config: dict[str, Any]) -> Any:
     return _BALANCE.value or config.get(_BALANCE.name, env.balance())
+
+
+def _is_audited(config: dict[str, Any]) -> Any:
+    return _AUDIT.value if _AUDIT.value is not None else config.get(_AUDIT.name, env.audit())
 
 
 def job_config() -> JobConfig:
@@ -300,6 +312,7 @@ def _start(arguments: Sequence[str]) -> int:
         name,
         deterministic=spec.training.deterministic if spec else _is_deterministic({}),
         balance=spec.training.balance if spec else _balance({}),
+        audit=spec.training.audit if spec else _is_audited({}),
         timeline=Path(_TIMELINE.value).resolve() if _TIMELINE.value else None,
     )
     return asyncio.run(job_runner.run_job(request))

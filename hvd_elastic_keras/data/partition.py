@@ -94,21 +94,18 @@ def slice_of_batch(
     return _slice(0, num_examples, micro_batch_size, first, last)
 
 
-def slice_of_portion(
-    sizes: Sequence[int], rank: int, micro_batch_size: int, position: int = 0
-) -> Slice:
-    """One worker's part of a step in which each takes a portion.
+def slice_of_portion(sizes: Sequence[int], rank: int, micro_batch_size: int) -> Slice:
+    """One worker's part of a step in which each takes a portion, positions counted from its front.
 
     The micro-batches of a step are numbered in the order of ranks. Who has no portion has none.
 
     Args:
       sizes: examples of the portions of this step, by rank; those of the last ranks may be missing.
       rank: of this worker.
-      position: of the front of its portion.
     """
     own = sizes[rank] if rank < len(sizes) else 0
     before = sum(-(-size // micro_batch_size) for size in sizes[:rank])
-    part = _slice(position, own, micro_batch_size, 0, -(-own // micro_batch_size))
+    part = _slice(0, own, micro_batch_size, 0, -(-own // micro_batch_size))
     return dataclasses.replace(part, first_micro_batch=before, num_examples_of_step=sum(sizes))
 
 

@@ -8,7 +8,8 @@ the workers, so that any step can be the first one of a round.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from hvd_elastic_keras.batch_plan import Share
 from hvd_elastic_keras.data import structure
@@ -16,6 +17,7 @@ from hvd_elastic_keras.data.partition import slice_of_portion
 from hvd_elastic_keras.data.passes import Passes
 from hvd_elastic_keras.data.pipeline import BatchPipeline, FitInput, LocalBatch, Pipeline
 from hvd_elastic_keras.data.structure import Structure
+from hvd_elastic_keras.ledger import Ids
 
 
 class PerWorkerInput(FitInput):
@@ -53,6 +55,11 @@ class PerWorkerInput(FitInput):
         else:
             yield from self._of_batches(inner, index, first, rank, size)
 
+    def ids_of_portions(self, epoch: int, first: int, sizes: Sequence[int]) -> list[Ids]:
+        """Ids of the examples of successive portions, from number `first` on."""
+        index = self._index_of(epoch)
+        return [self._portions.ids(index, first + i, size) for i, size in enumerate(sizes)]
+
     def _of_examples(
         self, inner: Pipeline, epoch: int, first: int, rank: int, size: int
     ) -> Iterator[LocalBatch]:
@@ -62,19 +69,19 @@ class PerWorkerInput(FitInput):
         for start in range(first, partition.steps_per_epoch, size):
             numbers = range(start, min(start + size, partition.steps_per_epoch))
             sizes = [partition.examples_of_step(number) for number in numbers]
-            data = next(mine) if rank < len(sizes) else self._nothing
-            position = min((start + rank) * partition.global_batch_size, partition.num_examples)
-            yield self._local_batch(data, sizes, rank, position)
+            ids, data = next(mine) if rank < len(sizes) else ((), self._nothing)
+            yield self._local_batch(data, ids, sizes, rank)
 
     def _of_batches(
         self, inner: BatchPipeline, number: int, first: int, rank: int, size: int
     ) -> Iterator[LocalBatch]:
         for batches in inner.groups(number, first, size):
+            sizes = [structure.num_examples(batch) for batch in batches]
             data = batches[rank] if rank < len(batches) else self._nothing
-            yield self._local_batch(data, [structure.num_examples(b) for b in batches], rank)
+            ids = inner.ids(number, first + rank, sizes[rank] if rank < len(batches) else 0)
+            yield self._local_batch(data, ids, sizes, rank)
+            first += len(batches)
 
-    def _local_batch(
-        self, data: Structure, sizes: list[int], rank: int, position: int = 0
-    ) -> LocalBatch:
-        part = slice_of_portion(sizes, rank, self.micro_batch_size, position)
-        return LocalBatch(data, part, portions=len(sizes))
+    def _local_batch(self, data: Structure, ids: Any, sizes: list[int], rank: int) -> LocalBatch:
+        part = slice_of_portion(sizes, rank, self.micro_batch_size)
+        return LocalBatch(data, part, ids, tuple(sizes))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
 
 from hvd_elastic_keras.batch_plan import Share
 from hvd_elastic_keras.data import structure
@@ -14,18 +16,23 @@ from hvd_elastic_keras.data.passes import Passes
 from hvd_elastic_keras.data.reader import BatchReader, BatchSource
 from hvd_elastic_keras.data.source import Source
 from hvd_elastic_keras.data.structure import Structure
+from hvd_elastic_keras.ledger import BATCH_STRIDE, Ids
 
 
 @dataclasses.dataclass(frozen=True)
 class LocalBatch:
     """One worker's part of one step: tensors of shape [stop - start, …] and their cut.
 
-    `portions` is how many portions all workers take together, where the batch grows with them.
+    Attributes:
+      ids: shape [stop - start], int64, what these examples are called in a ledger.
+      portions: sizes of the portions that all workers take together, by rank, where the batch grows
+        with them.
     """
 
     data: Structure
     part: Slice
-    portions: int = 0
+    ids: Any = ()
+    portions: Sequence[int] = ()
 
 
 class Input(Protocol):
@@ -66,6 +73,15 @@ class Input(Protocol):
 
     def first_batch(self) -> Structure:
         """The first global batch of the training."""
+
+    def part(self, step: int, share: Share, num_examples: int) -> Slice:
+        """What a worker with this share has of a step of so many examples, all together."""
+
+    def ids(self, epoch: int, step: int, num_examples: int) -> Ids:
+        """Ids of the examples of a step, in the order of micro-batches: shape [num_examples]."""
+
+    def ids_of_epoch(self, epoch: int) -> Iterable[int] | None:
+        """Ids of all examples of a whole epoch; None if only its steps tell."""
 
 
 class Pipeline:
@@ -121,12 +137,24 @@ class Pipeline:
         """See `Input`."""
         batches = self.source.batches(epoch, self.partition, share, first_step)
         for step in range(first_step, self.steps_per_epoch):
-            part = self.partition.slice_of(step, share.first, share.last)
-            yield LocalBatch(next(batches), part)
+            ids, data = next(batches)
+            yield LocalBatch(data, self.partition.slice_of(step, share.first, share.last), ids)
 
     def first_batch(self) -> Structure:
         """See `Input`."""
         return next(self.batches(0, Share(0, self.num_micro_batches), 0)).data
+
+    def part(self, step: int, share: Share, num_examples: int) -> Slice:
+        """See `Input`."""
+        return self.partition.slice_of(step, share.first, share.last)
+
+    def ids(self, epoch: int, step: int, num_examples: int) -> Ids:
+        """See `Input`."""
+        return self.source.ids(epoch, np.arange(num_examples) + step * self.global_batch_size)
+
+    def ids_of_epoch(self, epoch: int) -> Iterable[int]:
+        """See `Input`."""
+        return range(self.partition.num_examples)
 
 
 class BatchPipeline:
@@ -190,8 +218,9 @@ class BatchPipeline:
         step = first_step
         while (batch := self._reader.batch(step)) is not None:
             size = structure.num_examples(batch)
-            part = slice_of_batch(size, self._micro_batch_size, share, self.num_micro_batches)
-            yield LocalBatch(structure.cut(batch, part.start, part.stop), part)
+            part = self.part(step, share, size)
+            ids = self.ids(epoch, step, size)[part.start : part.stop]
+            yield LocalBatch(structure.cut(batch, part.start, part.stop), part, ids)
             step += 1
         self._counted = step
 
@@ -214,6 +243,17 @@ class BatchPipeline:
         """See `Input`."""
         self._reader.seek(0, 0)
         return self._reader.batch(0)
+
+    def part(self, step: int, share: Share, num_examples: int) -> Slice:
+        """See `Input`."""
+        return slice_of_batch(num_examples, self._micro_batch_size, share, self.num_micro_batches)
+
+    def ids(self, epoch: int, step: int, num_examples: int) -> Ids:
+        """See `Input`. Batches may have any size, so that examples are numbered in each anew."""
+        return np.arange(num_examples, dtype=np.int64) + step * BATCH_STRIDE
+
+    def ids_of_epoch(self, epoch: int) -> None:
+        """See `Input`."""
 
 
 class FitInput:
@@ -286,3 +326,18 @@ class FitInput:
     def first_batch(self) -> Structure:
         """See `Input`."""
         return self._inner.first_batch()
+
+    def part(self, step: int, share: Share, num_examples: int) -> Slice:
+        """See `Input`."""
+        return self._inner.part(step, share, num_examples)
+
+    def ids(self, epoch: int, step: int, num_examples: int) -> Ids:
+        """See `Input`."""
+        stretch = self._passes.stretch(self._index_of(epoch), self.batches_per_pass)
+        return self._inner.ids(stretch.number, stretch.offset + step, num_examples)
+
+    def ids_of_epoch(self, epoch: int) -> Iterable[int] | None:
+        """See `Input`."""
+        stretch = self._passes.stretch(self._index_of(epoch), self.batches_per_pass)
+        whole = not stretch.offset and stretch.steps == self.batches_per_pass
+        return self._inner.ids_of_epoch(stretch.number) if whole else None

@@ -14,6 +14,7 @@ from hvd_elastic_keras.data.partition import Partition
 from hvd_elastic_keras.data.reader import PREFETCH, drop_in_background
 from hvd_elastic_keras.data.structure import Layout, Structure, batched
 from hvd_elastic_keras.errors import DataError
+from hvd_elastic_keras.ledger import Ids
 
 DatasetFactory = Callable[[int], tf.data.Dataset]
 """Gives the dataset of an epoch: single examples, in the same order whoever asks."""
@@ -30,12 +31,16 @@ class Source(Protocol):
 
     def batches(
         self, epoch: int, partition: Partition, share: Share, first_step: int, every: int = 1
-    ) -> Iterator[Structure]:
+    ) -> Iterator[tuple[tf.Tensor, Structure]]:
         """This worker's part of the steps of an epoch: of `first_step` and each `every`-th after.
 
-        Yields structures of tensors of shape [examples of this worker, …]; which examples is
+        Yields the ids of examples (shape [examples of this worker], int64) and a structure of
+        tensors of shape [examples of this worker, …]; which examples is
         `partition.slice_of(step, share.first, share.last)`.
         """
+
+    def ids(self, epoch: int, positions: Ids) -> Ids:
+        """The examples at positions of an epoch, both of shape [n]."""
 
 
 def as_source(data: DataLike, *, seed: int, shuffle: bool, name: str) -> Source:
@@ -79,7 +84,7 @@ class ArraySource:
 
     def batches(
         self, epoch: int, partition: Partition, share: Share, first_step: int, every: int = 1
-    ) -> Iterator[Structure]:
+    ) -> Iterator[tuple[tf.Tensor, Structure]]:
         """See `Source.batches`."""
         global_size, micro_size = partition.global_batch_size, partition.micro_batch_size
 
@@ -94,7 +99,7 @@ class ArraySource:
                 tf.minimum(offset + share.last * micro_size, limit),
             )
             order = self._order(positions, epoch)
-            return tuple(tf.gather(a, order) for a in arrays)
+            return (order, *(tf.gather(a, order) for a in arrays))
 
         dataset = tf.data.Dataset.range(first_step, partition.steps_per_epoch, every)
         dataset = dataset.map(load, num_parallel_calls=1, deterministic=True).prefetch(PREFETCH)
@@ -102,7 +107,13 @@ class ArraySource:
         # Nothing is left to tune here, and an iterator waits for its tuning thread when it is
         # deleted: up to 2 s were measured, at the end of an epoch or of a round.
         options.autotune.enabled = False
-        return (layout.pack(list(tensors)) for tensors in dataset.with_options(options))
+        parts = iter(dataset.with_options(options))
+        return ((ids, layout.pack(tensors)) for ids, *tensors in parts)
+
+    def ids(self, epoch: int, positions: Ids) -> Ids:
+        """See `Source.ids`."""
+        found: Ids = self._order(tf.constant(positions), epoch).numpy()
+        return found
 
     def _order(self, positions: tf.Tensor, epoch: int) -> tf.Tensor:
         if not self._shuffle:
@@ -147,7 +158,7 @@ class DatasetSource:
 
     def batches(
         self, epoch: int, partition: Partition, share: Share, first_step: int, every: int = 1
-    ) -> Iterator[Structure]:
+    ) -> Iterator[tuple[tf.Tensor, Structure]]:
         """See `Source.batches`."""
         size = partition.global_batch_size
         reader = self._reader
@@ -160,7 +171,12 @@ class DatasetSource:
             part = partition.slice_of(step, share.first, share.last)
             start = step * size
             low, high = part.start - start, part.stop - start
-            yield tf.nest.map_structure(lambda t, a=low, b=high: t[a:b], reader.batch(step))
+            data = tf.nest.map_structure(lambda t, a=low, b=high: t[a:b], reader.batch(step))
+            yield tf.range(part.start, part.stop, dtype=tf.int64), data
+
+    def ids(self, epoch: int, positions: Ids) -> Ids:
+        """See `Source.ids`: examples are called by their places in the pass."""
+        return positions
 
 
 class _Reader:

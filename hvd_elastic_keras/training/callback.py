@@ -71,6 +71,9 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
       balance: "even" shares of each batch, or shares that follow the workers' "speed": who is
         persistently slower computes fewer micro-batches of the same batch, and the result stays
         the same. `run --balance=speed script.py` turns it on, too.
+      audit: whether each epoch leaves a ledger in the job directory that says which examples were
+        used in which step, by whom, and whether each was used exactly once. `run --audit script.py`
+        turns it on, too.
       batch: "global", or "per_worker": the batch that `fit` is given is what one worker takes per
         step, so that the batch of a step grows with the workers; of a dataset, each takes a whole
         batch. The learning rate belongs to the batch of one worker. Epochs take fewer steps the
@@ -102,6 +105,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         checkpoint_every_n_epochs: int = 1,
         deterministic: bool = False,
         balance: str = EVEN,
+        audit: bool = False,
         batch: str = GLOBAL,
         lr_scaling: str = LINEAR,
         lr_warm_up_steps: int = DEFAULT_LR_WARM_UP_STEPS,
@@ -112,6 +116,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         self._seed = seed
         self._checkpoint_every_n_epochs = checkpoint_every_n_epochs
         self._deterministic = deterministic or env.deterministic()
+        self._audited = audit or env.audit()
         check_balance(balance)
         self._follows_speed = SPEED in (balance, env.balance())
         check_growth(batch, lr_scaling, lr_warm_up_steps)
@@ -188,6 +193,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             job_dir=None if environment is None else environment.job_path,
             deterministic=self._deterministic,
             follows_speed=self._follows_speed,
+            audited=self._audited,
             growth=self._growth(source.global_batch_size) if self._batch_grows else None,
             # Alone, Keras's own progress bar is among the callbacks.
             verbose=0 if alone else call.verbose,

@@ -11,7 +11,7 @@ import keras
 from hvd_elastic_keras.data import structure
 from hvd_elastic_keras.data.pipeline import Input
 from hvd_elastic_keras.training.deterministic_step import DeterministicStep
-from hvd_elastic_keras.training.step import AtomicStep
+from hvd_elastic_keras.training.step import PLAIN, AtomicStep, StepOptions
 from hvd_elastic_keras.training.trial import try_halves
 from hvd_elastic_keras.training.variables import ModelVariables
 from hvd_elastic_keras.training.world import World
@@ -27,8 +27,7 @@ def compiled_step(
     train: bool,
     unshared: Sequence[keras.Metric],
     deterministic: bool = False,
-    measured_workers: int = 0,
-    scales_rate: bool = False,
+    options: StepOptions = PLAIN,
 ) -> AtomicStep:
     """The step of a model for an input: that of an earlier call if nothing has changed since.
 
@@ -37,8 +36,7 @@ def compiled_step(
     key = (
         train,
         deterministic,
-        measured_workers,
-        scales_rate,
+        options,
         repr(source.batch_spec),
         tuple(id(v) for v in variables.all),
         tuple(id(m) for m in unshared),
@@ -53,8 +51,7 @@ def compiled_step(
             world_of_process(),
             train=train,
             unshared=unshared,
-            measured_workers=measured_workers,
-            scales_rate=scales_rate,
+            options=options,
         )
         # Two examples at least, also where micro-batches have one: halves are compared.
         examples = structure.cut(source.first_batch(), 0, max(2, source.micro_batch_size))

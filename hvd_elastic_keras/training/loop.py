@@ -15,13 +15,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from hvd_elastic_keras.batch_plan import Share, describe_shares
-from hvd_elastic_keras.data.pipeline import Input, LocalBatch
+from hvd_elastic_keras.batch_plan import describe_shares
+from hvd_elastic_keras.data.pipeline import LocalBatch
 from hvd_elastic_keras.errors import (
     CheckpointMissingError,
     CollectiveFailedError,
@@ -29,62 +29,24 @@ from hvd_elastic_keras.errors import (
     WorkerLeavingError,
 )
 from hvd_elastic_keras.protocol import Assignment
+from hvd_elastic_keras.training.audit import Auditor, FinishedEpoch, finished_step
 from hvd_elastic_keras.training.balance import Balance
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
-from hvd_elastic_keras.training.cursor import Cursor, Phase
+from hvd_elastic_keras.training.cursor import Phase
+from hvd_elastic_keras.training.durable import Durable
 from hvd_elastic_keras.training.failures import UnexplainedFailures
 from hvd_elastic_keras.training.growing_batch import GrowingBatch
 from hvd_elastic_keras.training.learning_rate_scale import Ramp
+from hvd_elastic_keras.training.phases import PhaseRunner
 from hvd_elastic_keras.training.progress import ProgressDisplay
 from hvd_elastic_keras.training.run_state import RunState
 from hvd_elastic_keras.training.schedule import Schedule
-from hvd_elastic_keras.training.step import AtomicStep, StepResult, python_logs
+from hvd_elastic_keras.training.step import StepResult, python_logs
 from hvd_elastic_keras.training.world import World
 from hvd_elastic_keras.worker.communicator import Communicator
 from hvd_elastic_keras.worker.session import EntryReport, Session
 
 log = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class PhaseRunner:
-    """What a phase computes: its input and its compiled step.
-
-    `shared` is false if every worker has to compute all micro-batches: some metric does not add
-    up.
-    """
-
-    input: Input
-    step: AtomicStep
-    shared: bool = True
-
-    def batches(self, cursor: Cursor, rank: int, balance: Balance) -> Iterator[LocalBatch]:
-        """A worker's part of the batches that are left of an epoch."""
-        count = self.input.num_micro_batches
-        share = balance.share(rank, count) if self.shared else Share(0, count)
-        return self.input.batches(cursor.epoch, share, cursor.step)
-
-    def steps(self, cursor: Cursor, workers: int) -> int | None:
-        """Steps of the epoch at `cursor`; None if only reading to the end tells."""
-        return self.input.steps(cursor.epoch)
-
-
-@dataclasses.dataclass(frozen=True)
-class Durable:
-    """What rank 0 keeps on disk; the functions do nothing without a job directory.
-
-    Attributes:
-      save_checkpoint, save_results: write the present state.
-      load_results: takes over what another worker has saved at the end.
-      go_on_from_newest: takes over the newest checkpoint of an interrupted training.
-      exists: whether there is a checkpoint.
-    """
-
-    save_checkpoint: Callable[[], None]
-    save_results: Callable[[], None]
-    load_results: Callable[[], Any]
-    go_on_from_newest: Callable[[], None]
-    exists: Callable[[], bool]
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -104,6 +66,8 @@ class TrainingLoop:
     durable: Durable
     on_round: Callable[[int], None]
     """Called with the world size in every round, before newcomers get the state."""
+    auditor: Auditor | None = None
+    """Set where the examples of each step go into a ledger."""
     growing: GrowingBatch | None = None
     """Set where the batch grows with the workers."""
     notices: list[str] = dataclasses.field(default_factory=list)
@@ -153,6 +117,8 @@ class TrainingLoop:
                     whose="the model's own step",
                 )
             finally:
+                if self.auditor is not None:
+                    self.auditor.flush()
                 ended = time.monotonic()
                 self.communicator.shut_down()
                 log.info("round %d left in %.3f s", place.round, time.monotonic() - ended)
@@ -185,6 +151,9 @@ class TrainingLoop:
             self._reopen_if_longer()
         self._enter_callbacks(place, resumes)
         self.on_round(place.size)
+        if self.auditor is not None:
+            cursor = self.state.cursor
+            self.auditor.enter_round(place.rank, cursor.global_step, cursor.epoch, takes_up=loads)
         self.state.synchronise(self.communicator, place)
         self._ramp = self.state.ramp
         if self.growing is not None:
@@ -261,33 +230,41 @@ class TrainingLoop:
             batch = next(batches, None)
             if batch is None:
                 break
-            cursor = self.state.cursor
-            self.session.at("training", cursor.global_step, cursor.progress)
-            wants_to_stop = self._wants_to_stop()
-            if not wants_to_stop:
-                self._begin_batch("on_train_batch_begin")
-            if self.growing is not None:
-                self.growing.before_step(self._ramp, cursor.global_step)
-            with self.communicator.collective(), self.state.user.atomic():
-                result = self.train.step(batch, cursor.global_step, wants_to_stop)
+            result = self._train_step(batch, place)
             if result.stopped:
                 marks.stop_agreed = self.model.stop_training = True
                 break
-            self.state.cursor = cursor.after_step(batch.portions)
-            self.state.ramp = self._ramp
-            self.session.at("training", cursor.global_step + 1, cursor.progress + 1)
-            self.state.epoch_logs = logs = result.logs
-            self._end_batch("on_train_batch_end", cursor.step, self._epoch_steps(), logs)
-            if place.rank == 0:
-                examples = batch.part.num_examples_of_step
-                left = self._steps_left()
-                self.display.step(cursor.step + 1, logs, examples, place.size, left)
             if result.change_pending:
                 return True
             if self._follow_speed(result, batch, place):
                 batches = self.train.batches(self.state.cursor, place.rank, self._balance)
         self._end_of_training_phase()
         return False
+
+    def _train_step(self, batch: LocalBatch, place: Assignment) -> StepResult:
+        cursor = self.state.cursor
+        self.session.at("training", cursor.global_step, cursor.progress)
+        wants_to_stop = self._wants_to_stop()
+        if not wants_to_stop:
+            self._begin_batch("on_train_batch_begin")
+        if self.growing is not None:
+            self.growing.before_step(self._ramp, cursor.global_step)
+        with self.communicator.collective(), self.state.user.atomic():
+            result = self.train.step(batch, cursor.global_step, wants_to_stop)
+        if result.stopped:
+            return result
+        self.state.cursor = cursor.after_step(len(batch.portions))
+        self.state.ramp = self._ramp
+        if self.auditor is not None:
+            shares = self._balance.shares
+            self.auditor.note(finished_step(cursor, batch, place, shares, result.digest))
+        self.session.at("training", cursor.global_step + 1, cursor.progress + 1)
+        self.state.epoch_logs = logs = result.logs
+        self._end_batch("on_train_batch_end", cursor.step, self._epoch_steps(), logs)
+        if place.rank == 0:
+            examples = batch.part.num_examples_of_step
+            self.display.step(cursor.step + 1, logs, examples, place.size, self._steps_left())
+        return result
 
     def _evaluate_epoch(self, place: Assignment) -> bool:
         runner = self.evaluate
@@ -363,15 +340,15 @@ class TrainingLoop:
         return results if results.keys() == logs.keys() else logs
 
     def _train_phase_over(self) -> bool:
-        cursor, limit = self.state.cursor, self.schedule.steps
-        steps = self.train.steps(cursor, self.world.size)
-        return (
-            (steps is not None and cursor.step >= steps)
-            or (limit is not None and cursor.global_step >= limit)
-            or self.state.marks.stop_agreed
-        )
+        steps = self._epoch_steps()
+        over = steps is not None and self.state.cursor.step >= steps
+        return over or self.state.marks.stop_agreed
 
     def _end_of_training_phase(self) -> None:
+        if self.auditor is not None:
+            cursor = self.state.cursor
+            whole = cursor.step == self._data_steps()
+            self.auditor.note(FinishedEpoch(cursor.epoch, whole=whole))
         self.state.epoch_logs = self._metrics_or(self.state.epoch_logs)
         self.model.reset_metrics()
         cursor = self.state.cursor.start_of(Phase.EVALUATE, self.state.cursor.epoch)
@@ -415,12 +392,8 @@ class TrainingLoop:
                 self.durable.save_checkpoint()
 
     def _training_over(self, epochs_done: int) -> bool:
-        schedule = self.schedule
-        return (
-            self.state.marks.stop_agreed
-            or (schedule.epochs is not None and epochs_done >= schedule.epochs)
-            or (schedule.steps is not None and self.state.cursor.global_step >= schedule.steps)
-        )
+        steps_done = self.state.cursor.global_step
+        return self.state.marks.stop_agreed or self.schedule.is_over(epochs_done, steps_done)
 
     def _finish(self, place: Assignment) -> None:
         """Saves the results; done when everybody knows that they are saved."""
@@ -441,25 +414,16 @@ class TrainingLoop:
         self.callbacks.end(dict(self.state.epoch_logs), again=again)
 
     def _epoch_steps(self) -> int | None:
-        cursor = self.state.cursor
-        steps = self.train.steps(cursor, self.world.size)
-        if self.schedule.steps is None:
-            return steps
-        limit = cursor.step + self.schedule.steps - cursor.global_step
-        return limit if steps is None else min(steps, limit)
+        return self.schedule.steps_of_epoch(self.state.cursor, self._data_steps())
 
     def _steps_left(self) -> int | None:
-        """Steps until the end; None if nobody knows how long an epoch is."""
-        cursor = self.state.cursor
-        bounds = []
-        in_this = self.train.steps(cursor, self.world.size)
-        in_next = self.train.steps(cursor.start_of(Phase.TRAIN, cursor.epoch + 1), self.world.size)
-        if self.schedule.epochs is not None and in_this is not None and in_next is not None:
-            epochs_left = self.schedule.epochs - cursor.epoch - 1
-            bounds.append(in_this - cursor.step + epochs_left * in_next)
-        if self.schedule.steps is not None:
-            bounds.append(self.schedule.steps - cursor.global_step)
-        return max(0, min(bounds)) if bounds else None
+        following = self.state.cursor.start_of(Phase.TRAIN, self.state.cursor.epoch + 1)
+        in_next = self.train.steps(following, self.world.size)
+        return self.schedule.steps_left(self.state.cursor, self._data_steps(), in_next)
+
+    def _data_steps(self) -> int | None:
+        """Steps of the present epoch as far as the data go; None if only their end tells."""
+        return self.train.steps(self.state.cursor, self.world.size)
 
 
 def _plain(logs: dict[str, Any]) -> dict[str, Any]:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 from hvd_elastic_keras.data.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.pipeline import LocalBatch
+from hvd_elastic_keras.ledger import Ids
+from hvd_elastic_keras.training.audit import FinishedStep
 from hvd_elastic_keras.training.balance import Balance
 from hvd_elastic_keras.training.cursor import Cursor
-from hvd_elastic_keras.training.loop import PhaseRunner
+from hvd_elastic_keras.training.phases import PhaseRunner
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +23,9 @@ class PerWorkerRunner(PhaseRunner):
     def batches(self, cursor: Cursor, rank: int, balance: Balance) -> Iterator[LocalBatch]:
         """See `PhaseRunner`."""
         return self.input.of_worker(cursor.epoch, cursor.portions, rank, len(balance.shares))
+
+    def _planned(self, step: FinishedStep) -> list[Ids]:
+        return self.input.ids_of_portions(step.epoch, step.first_portion, step.portions)
 
     def steps(self, cursor: Cursor, workers: int) -> int | None:
         """See `PhaseRunner`: those done, and those left with the present workers."""

@@ -7,26 +7,30 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import keras
 
-from hvd_elastic_keras import files, protocol
-from hvd_elastic_keras.checkpoint.manager import CheckpointManager, Origin
+from hvd_elastic_keras import files
+from hvd_elastic_keras.checkpoint.manager import Origin
 from hvd_elastic_keras.data.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.pipeline import Input
 from hvd_elastic_keras.errors import WorkerLeavingError
+from hvd_elastic_keras.ledger import Account
 from hvd_elastic_keras.training.additivity import metrics_that_do_not_add_up
+from hvd_elastic_keras.training.audit import Auditor, Ledgers
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
 from hvd_elastic_keras.training.compiled_steps import compiled_step, world_of_process
 from hvd_elastic_keras.training.cursor import Cursor
+from hvd_elastic_keras.training.durable import durable
 from hvd_elastic_keras.training.growing_batch import GrowingBatch
 from hvd_elastic_keras.training.learning_rate_scale import Growth
-from hvd_elastic_keras.training.loop import Durable, PhaseRunner, TrainingLoop
+from hvd_elastic_keras.training.loop import TrainingLoop
 from hvd_elastic_keras.training.per_worker import PerWorkerRunner
+from hvd_elastic_keras.training.phases import PhaseRunner
 from hvd_elastic_keras.training.progress import ProgressDisplay
 from hvd_elastic_keras.training.run_state import RunState
 from hvd_elastic_keras.training.schedule import Schedule
+from hvd_elastic_keras.training.step import PLAIN, StepOptions
 from hvd_elastic_keras.training.user_state import UserState
 from hvd_elastic_keras.training.variables import ModelVariables, variables_of
 from hvd_elastic_keras.training.warm_up import warm_up
@@ -47,6 +51,7 @@ class Training:
       job_dir: where checkpoints and results go; None keeps nothing.
       deterministic: whether bits must not depend on who computes what.
       follows_speed: whether slower workers get fewer micro-batches.
+      audited: whether the examples of each step go into a ledger in `job_dir`.
       growth: how the learning rate follows the number of workers, if the batch does; `train` is a
         `PerWorkerInput` then.
       on_membership_change: called with the old and the new world size.
@@ -61,6 +66,7 @@ class Training:
     job_dir: Path | None = None
     deterministic: bool = False
     follows_speed: bool = False
+    audited: bool = False
     growth: Growth | None = None
     verbose: int = 1
     user: UserState = dataclasses.field(default_factory=UserState)
@@ -125,6 +131,7 @@ def _train(training: Training, membership: Membership) -> None:
         display=display,
         durable=durable(training, state, variables, session),
         on_round=_Rounds(training),
+        auditor=_auditor(training, runners[0], session, display),
         growing=GrowingBatch(training.growth, world, session, display) if training.growth else None,
         notices=notices,
     )
@@ -161,6 +168,8 @@ def _runners(training: Training, variables: ModelVariables) -> tuple[list[PhaseR
             f"{', '.join(m.name for m in unshared)}. They are left out of the training logs, and "
             "each evaluation is computed whole on every worker."
         )
+    if training.audited and training.job_dir is None:
+        notices.append("there is no job directory, so that no ledger of used examples is written")
     return [_runner(training, variables, source, unshared) for source in inputs], notices
 
 
@@ -168,7 +177,6 @@ def _runner(
     training: Training, variables: ModelVariables, source: Input, unshared: list[keras.Metric]
 ) -> PhaseRunner:
     trains = source is training.train
-    measured = source.num_micro_batches if trains and training.follows_speed else 0
     step = compiled_step(
         training.model,
         variables,
@@ -176,61 +184,32 @@ def _runner(
         train=trains,
         unshared=unshared,
         deterministic=training.deterministic,
-        measured_workers=measured,
-        scales_rate=trains and training.growth is not None,
+        options=_options(training) if trains else PLAIN,
     )
     if isinstance(source, PerWorkerInput):
         return PerWorkerRunner(source, step)
     return PhaseRunner(source, step, shared=trains or not unshared)
 
 
-def durable(
-    training: Training, state: RunState, variables: ModelVariables, session: Session
-) -> Durable:
-    """Checkpoints and results of a training in its directory."""
-    if training.job_dir is None:
-        return Durable(_nothing, _nothing, _nothing, _nothing, exists=lambda: False)
-    directory = files.training_dir(training.job_dir, session.training)
-    directory.mkdir(parents=True, exist_ok=True)
-    manager = CheckpointManager(directory, training.origin)
-    values = list(variables.all)
-
-    def save_checkpoint() -> None:
-        step = state.cursor.global_step
-        path = manager.save(step, values, state.to_json())
-        session.record("checkpoint_saved", step=step, path=str(path))
-
-    def save_results() -> None:
-        # Also for a worker that starts when the script has gone on to its next training.
-        manager.save(state.cursor.global_step, values, state.to_json())
-        history = training.callbacks.history
-        files.write_atomically(directory / files.MODEL, training.model.save)
-        files.write_json(
-            directory / files.HISTORY, {"epoch": history.epoch, "history": history.history}
-        )
-
-    def load_newest() -> Path | None:
-        found = manager.load_newest(values)
-        if found is None:
-            return None
-        path, run = found
-        state.from_json(run)
-        log.info("loaded the checkpoint of step %d: %s", state.cursor.global_step, path)
-        return path
-
-    def go_on_from_newest() -> None:
-        path = load_newest()
-        step = state.cursor.global_step
-        session.record(protocol.CHECKPOINT_LOADED, step=step, path=str(path))
-
-    return Durable(
-        save_checkpoint=save_checkpoint,
-        save_results=save_results,
-        load_results=load_newest,
-        go_on_from_newest=go_on_from_newest,
-        exists=lambda: manager.check_newest() is not None,
+def _options(training: Training) -> StepOptions:
+    return StepOptions(
+        audited=training.audited,
+        measured_workers=training.train.num_micro_batches if training.follows_speed else 0,
+        scales_rate=training.growth is not None,
     )
 
 
-def _nothing(*_: Any) -> None:
-    return None
+def _auditor(
+    training: Training, runner: PhaseRunner, session: Session, display: ProgressDisplay
+) -> Auditor | None:
+    if training.job_dir is None or not training.audited:
+        return None
+
+    def tell(epoch: int, account: Account) -> None:
+        session.record(
+            "epoch_audited", epoch=epoch, exact=account.is_exact, verdict=account.verdict
+        )
+        display.note(f"audit of epoch {epoch + 1}: {account.summary}")
+
+    directory = files.training_dir(training.job_dir, session.training) / files.LEDGER
+    return Auditor(Ledgers(directory, runner, tell))

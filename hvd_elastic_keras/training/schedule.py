@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
+from hvd_elastic_keras.training.cursor import Cursor
+
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
@@ -55,3 +57,36 @@ class Schedule:
         """
         first = step - step % self.steps_per_execution
         return first + self.steps_per_execution - 1 if self.ends_with_last else first
+
+    def is_over(self, epochs_done: int, steps_done: int) -> bool:
+        """Whether training ends here, if nobody ends it before."""
+        return (self.epochs is not None and epochs_done >= self.epochs) or (
+            self.steps is not None and steps_done >= self.steps
+        )
+
+    def steps_of_epoch(self, cursor: Cursor, in_data: int | None) -> int | None:
+        """Steps of the epoch at `cursor`, of which the data give `in_data`; None: nobody knows.
+
+        >>> Schedule(epochs=None, steps=25).steps_of_epoch(Cursor(step=3, global_step=23), 10)
+        5
+        """
+        if self.steps is None:
+            return in_data
+        limit = cursor.step + self.steps - cursor.global_step
+        return limit if in_data is None else min(in_data, limit)
+
+    def steps_left(self, cursor: Cursor, in_this: int | None, in_next: int | None) -> int | None:
+        """Steps until the end; None if nobody knows how long an epoch is.
+
+        Args:
+          in_this, in_next: steps that the data give in the epoch at `cursor` and in later ones.
+
+        >>> Schedule(epochs=3).steps_left(Cursor(epoch=1, step=4), 10, 10)
+        16
+        """
+        bounds = []
+        if self.epochs is not None and in_this is not None and in_next is not None:
+            bounds.append(in_this - cursor.step + (self.epochs - cursor.epoch - 1) * in_next)
+        if self.steps is not None:
+            bounds.append(self.steps - cursor.global_step)
+        return max(0, min(bounds)) if bounds else None

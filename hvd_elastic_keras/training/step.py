@@ -31,8 +31,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from hvd_elastic_keras import ledger
 from hvd_elastic_keras.data.pipeline import LocalBatch
 from hvd_elastic_keras.data.structure import Layout, Structure
+from hvd_elastic_keras.ledger import PIECES
 from hvd_elastic_keras.training.micro_batch import Accumulated, MicroBatch, Tensors
 from hvd_elastic_keras.training.scaled_rate import scaled
 from hvd_elastic_keras.training.variables import ModelVariables, optimizers_of, unwrapped
@@ -42,7 +44,7 @@ MAX_MICRO_BATCHES = 2**20
 """Of one step; keeps the numbers of micro-batches of different steps apart."""
 COUNT_AND_FLAGS = 3
 """Entries at the end of the reduced vector: examples, "membership change pending", "stop wanted";
-after them the workers' speeds."""
+after them the digest of the examples' ids and the workers' speeds, where they are wanted."""
 STOP_MESSAGE = "elastic: a callback wants to stop, so nobody takes this step"
 
 Logs = dict[str, Any]
@@ -58,12 +60,32 @@ class StepResult:
       change_pending: whether any worker knows of a membership change.
       stopped: whether some worker's callbacks want to end the training; nothing has changed then.
       seconds: by rank, seconds per example of its micro-batches, if the step measures them.
+      digest: of the ids of all examples that the workers have used, if the step is audited.
     """
 
     logs: Logs
     change_pending: bool = False
     stopped: bool = False
     seconds: Sequence[float] = ()
+    digest: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class StepOptions:
+    """What a step does beyond its work.
+
+    Attributes:
+      audited: whether the workers agree on which examples they have used.
+      measured_workers: so many workers, at most, tell each other their speed; 0 turns it off.
+      scales_rate: whether the learning rate is multiplied by that of `World`.
+    """
+
+    audited: bool = False
+    measured_workers: int = 0
+    scales_rate: bool = False
+
+
+PLAIN = StepOptions()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,12 +98,14 @@ class Part:
       first_index: number of its first micro-batch, different for all steps.
       num_examples: of the whole step, float32.
       began: when the first micro-batch began, in seconds, float64; only where speeds are measured.
+      digest: shape [0], or [PIECES] where steps are audited.
     """
 
     data: Tensors
     offsets: tf.Tensor
     first_index: tf.Tensor
     num_examples: tf.Tensor
+    digest: tf.Tensor
     began: tf.Tensor | None = None
 
     @property
@@ -101,8 +125,7 @@ class AtomicStep:
       train: whether to compute gradients and apply the optimizer.
       unshared: metrics that do not add up. In training they do not occur in the logs; in
         evaluation every worker must be given all micro-batches.
-      measured_workers: so many workers, at most, tell each other their speed; 0 turns it off.
-      scales_rate: whether the learning rate is multiplied by that of `world`.
+      options: what it does beyond that.
     """
 
     def __init__(
@@ -114,12 +137,11 @@ class AtomicStep:
         *,
         train: bool,
         unshared: Sequence[keras.Metric] = (),
-        measured_workers: int = 0,
-        scales_rate: bool = False,
+        options: StepOptions = PLAIN,
     ) -> None:
         self.model = model
-        self._measured_workers = measured_workers
-        self._scales_rate = scales_rate
+        self._options = options
+        self._pieces = PIECES if options.audited else 0
         self._counts_once = train or not unshared
         self._world = world
         self._name = "elastic_train_step" if train else "elastic_evaluation_step"
@@ -152,25 +174,32 @@ class AtomicStep:
         part = batch.part
         first = step * MAX_MICRO_BATCHES + part.first_micro_batch
         # One array: each argument of a graph costs tens of microseconds.
-        numbers = np.array([first, part.num_examples_of_step, stop, *part.offsets], np.int64)
+        digest = ledger.pieces(ledger.digest(np.asarray(batch.ids))) if self._pieces else ()
+        head = (first, part.num_examples_of_step, stop, *digest)
+        numbers = np.array([*head, *part.offsets], np.int64)
         try:
-            logs, change_pending, seconds = self._function(
-                self._layout.flatten(batch.data), numbers
-            )
+            logs, change_pending, more = self._function(self._layout.flatten(batch.data), numbers)
         except tf.errors.InvalidArgumentError as error:
             if STOP_MESSAGE in str(error):
                 return StepResult({}, stopped=True)
             raise
+        further = more.numpy().tolist()
         return StepResult(
-            python_logs(logs), bool(change_pending.numpy() > 0), seconds=seconds.numpy().tolist()
+            python_logs(logs),
+            bool(change_pending.numpy() > 0),
+            digest=ledger.digest_of_sums(further[: self._pieces]),
+            seconds=further[self._pieces :],
         )
 
     def _step(
         self, data: Tensors, numbers: tf.Tensor
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
-        first_index, offsets = numbers[0], tf.cast(numbers[3:], tf.int32)
+        first_index, offsets = numbers[0], tf.cast(numbers[3 + self._pieces :], tf.int32)
         num_examples, stop = (tf.cast(numbers[i], tf.float32) for i in (1, 2))
-        part = self._start_clock(Part(data, offsets, first_index, num_examples))
+        digest = tf.ensure_shape(numbers[3 : 3 + self._pieces], [self._pieces])
+        part = self._start_clock(
+            Part(data, offsets, first_index, num_examples, tf.cast(digest, tf.float32))
+        )
         total, tail = self._sum_of_all(part, stop)
         count, change_pending, stop = tf.unstack(tail[:COUNT_AND_FLAGS])
         checks = [
@@ -188,12 +217,12 @@ class AtomicStep:
         return self.micro_batch.logs(averages), change_pending, tail[COUNT_AND_FLAGS:]
 
     def _scaled_rate(self) -> contextlib.AbstractContextManager[None]:
-        if not self._scales_rate:
+        if not self._options.scales_rate:
             return contextlib.nullcontext()
         return scaled(optimizers_of(self.model), self._world.learning_rate_scale)
 
     def _start_clock(self, part: Part) -> Part:
-        if not self._measured_workers:
+        if not self._options.measured_workers:
             return part
         with tf.control_dependencies(part.data):
             began = _now()
@@ -208,26 +237,26 @@ class AtomicStep:
         *gradients, staged = self._sum_over_workers(
             [*mine.gradients, tf.concat([mine.staged, tail], 0)]
         )
-        length = COUNT_AND_FLAGS + self._measured_workers
+        length = COUNT_AND_FLAGS + self._pieces + self._options.measured_workers
         tail = tf.cast(staged[-length:], tf.float32)
         # Where every worker has computed everything, its own sum is the whole one.
         sums = staged[:-length] if self._counts_once else mine.staged
         return Accumulated(gradients, sums, mine.whole), tail
 
     def _tail(self, computed: Tensors, part: Part, stop: tf.Tensor) -> tf.Tensor:
-        """The count of examples, the flags and, in its place, the speed of this worker.
+        """The count of examples, the flags, the digest and, in its place, this worker's speed.
 
-        Shape [COUNT_AND_FLAGS + measured workers].
+        Shape [COUNT_AND_FLAGS + digest + measured workers].
         """
         with tf.control_dependencies(computed):  # as late as possible
             change_pending = self._world.change_pending.read_value()
         count = tf.cast(part.offsets[-1], tf.float32)
-        tail = tf.stack([count, change_pending, stop])
+        tail = tf.concat([[count, change_pending, stop], part.digest], 0)
         if part.began is None:
             return tail
         with tf.control_dependencies(computed):
             seconds = tf.cast(_now() - part.began, tf.float32)
-        place = tf.one_hot(self._world.rank.read_value(), self._measured_workers)
+        place = tf.one_hot(self._world.rank.read_value(), self._options.measured_workers)
         return tf.concat([tail, place * tf.math.divide_no_nan(seconds, count)], 0)
 
     def _sum_over_workers(self, tensors: Tensors) -> Tensors:

@@ -140,6 +140,7 @@ class Trainer:
             job_dir=self._job_dir,
             deterministic=self._deterministic,
             follows_speed=SPEED in (config.balance, env.balance()),
+            audited=config.audit or env.audit(),
             growth=_growth(config),
         )
         train(training, self._membership)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from hvd_elastic_keras.batch_plan import Share
 from hvd_elastic_keras.data import structure
 from hvd_elastic_keras.data.partition import slice_of_batch
 from hvd_elastic_keras.data.pipeline import LocalBatch
+from hvd_elastic_keras.training.phases import PhaseRunner
 from hvd_elastic_keras.training.variables import ModelVariables
 from hvd_elastic_keras.worker.communicator import Communicator
-
-if TYPE_CHECKING:
-    from hvd_elastic_keras.training.loop import PhaseRunner
 
 
 def warm_up(
@@ -42,4 +41,5 @@ def _first_batch(phase: PhaseRunner) -> LocalBatch:
     count = phase.input.num_micro_batches
     size = structure.num_examples(whole)
     part = slice_of_batch(size, -(-size // count), Share(0, 1 if phase.shared else count), count)
-    return LocalBatch(structure.cut(whole, part.start, part.stop), part)
+    ids = np.arange(part.stop - part.start)
+    return LocalBatch(structure.cut(whole, part.start, part.stop), part, ids)

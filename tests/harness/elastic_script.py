@@ -1,6 +1,6 @@
 """A script with a training loop of its own, for tests.
 
-    elastic_script.py OUTPUT COMMIT_EVERY [eager]
+    elastic_script.py OUTPUT COMMIT_EVERY [eager|accumulate]
 
 Every step has a global batch that follows from its number alone, of which each worker takes a
 share: the weights do not depend on the workers. In OUTPUT, rank 0 leaves `weights.npz`, and each
@@ -51,7 +51,8 @@ model = keras.Sequential(
         keras.layers.Dense(2),
     ]
 )
-optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+accumulation = 4 if "accumulate" in sys.argv else None
+optimizer = keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=accumulation)
 loss_of = keras.losses.MeanSquaredError(reduction="sum")
 counter = tf.Variable(0, dtype=tf.int64)
 

@@ -323,6 +323,10 @@ def _fit_with_validation(_: Path) -> Arguments:
     return arrays(epochs=3, validation_data=(X[:40], LABELS[:40]))
 
 
+def _fit_accumulating(_: Path) -> Arguments:
+    return arrays(epochs=3)  # 18 steps: the last ones are accumulated, but not applied
+
+
 def _fit_until_stopped(_: Path) -> Arguments:
     return arrays(epochs=50, validation_data=(X[:40], LABELS[:40]), callbacks=[StopsAt()])
 
@@ -369,6 +373,9 @@ CASES = {
     "stops": Case(_with_fault_point(), (_fit_until_stopped,)),
     "largest": Case(
         lambda: classifier(FaultPoint(), metrics=[Largest(), "accuracy"]), (_fit_with_validation,)
+    ),
+    "accumulation": Case(
+        _with_fault_point(optimizer=sgd(gradient_accumulation_steps=4)), (_fit_accumulating,)
     ),
     "writers": Case(_with_fault_point(), (_fit_with_writers,)),
     "backup": Case(_with_fault_point(), (_fit_with_backup,), plain=False),

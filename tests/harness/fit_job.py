@@ -15,7 +15,8 @@ from tests.harness.job import REPOSITORY, Job
 FIT_SCRIPT = REPOSITORY / "tests" / "harness" / "fit_script.py"
 FIT_CASES = (
     *("weighted arrays", "unknown length", "PyDataset", "infinite dataset", "eager"),
-    *("mixed_float16", "two fits", "stops", "largest", "writers", "backup"),
+    *("mixed_float16", "two fits", "stops", "largest", "accumulation"),
+    *("writers", "backup"),
 )
 """As in `fit_cases.py`, which only scripts import: it needs TensorFlow."""
 

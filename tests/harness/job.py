@@ -204,6 +204,14 @@ class Job:
         assert result.returncode == exit_code, result.stdout + result.stderr
         return result.stderr if exit_code else result.stdout
 
+    def assert_audited(self, epochs: int) -> None:
+        """The ledgers, judged anew, show each example exactly once in so many epochs."""
+        lines = self.ctl("audit").splitlines()
+        assert len(lines) == epochs, lines
+        assert all(line.endswith("every example exactly once") for line in lines), lines
+        shown = [e["epoch"] for e in self.events("epoch_audited")]
+        assert sorted(set(shown)) == list(range(epochs)) or epochs == 0
+
     def pid_of(self, worker_id: str) -> int:
         """Process id of a worker."""
         started = self.wait_for("worker_started", lambda e: e["worker_id"] == worker_id)

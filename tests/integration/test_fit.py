@@ -41,9 +41,10 @@ PLANS = {
 def test_a_late_joiner_and_a_kill_of_rank_0_change_nothing(
     case: str, tmp_path: Path, fit_alone: Alone
 ) -> None:
-    with FitJob(tmp_path, case, "--num_workers=2", plan=PLANS[case]) as job:
+    with FitJob(tmp_path, case, "--num_workers=2", "--audit", plan=PLANS[case]) as job:
         job.let_join("gate")
         job.finish_with(["w1", "w2"], fit_alone(case))
+        job.assert_audited(len(job.events("epoch_end")))
         rounds = [e["members"] for e in job.events("round_running")]
         assert rounds == [["w0", "w1"], ["w0", "w1", "w2"], ["w1", "w2"]]
         assert "[w1] world sizes [(2, 3), (3, 2)]" in job.output

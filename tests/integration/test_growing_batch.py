@@ -40,7 +40,7 @@ def gate(name: str, step: int) -> Fault:
 
 def test_a_revocation_a_kill_and_joins_in_the_middle_of_epochs(tmp_path: Path) -> None:
     plan = [gate("first", 4), Fault("kill", "train", 1, step=9, size=2), gate("second", 14)]
-    with Job(tmp_path, "--num_workers=3", plan=plan, command=GROWING) as job:
+    with Job(tmp_path, "--num_workers=3", "--audit", plan=plan, command=GROWING) as job:
         job.wait_for_fault("first")
         job.ctl("revoke", "--slots=1")
         job.plan.open_gate("first")
@@ -57,6 +57,7 @@ def test_a_revocation_a_kill_and_joins_in_the_middle_of_epochs(tmp_path: Path) -
         rounds = job.events("round_running")
         assert [e["micro_batches"] for e in rounds] == [[2, 2, 2], [2, 2], [2], [2, 2, 2]]
         assert all(e["steps_lost"] == 0 for e in rounds)
+        job.assert_audited(epochs=len(job.events("epoch_end")))
         told = [line for line in job.output.splitlines() if line.startswith("batch ")]
         assert told == [
             "batch 24 = 3 workers x 8; learning rate x 1",
@@ -138,13 +139,14 @@ def test_with_the_workers_it_starts_with_a_job_trains_as_without_the_flag(
 def test_fit_with_a_join_and_a_kill_of_rank_0(kind: str, tmp_path: Path) -> None:
     plan = [gate("gate", 4), Fault("kill", "train", 0, step=8, size=3)]
     command = (SCRIPT, str(tmp_path), kind)
-    flags = ("--num_workers=2", "--max_restarts=0")
+    flags = ("--num_workers=2", "--max_restarts=0", "--audit")
     with Job(tmp_path, *flags, plan=plan, command=command) as job:
         job.wait_for_fault("gate")
         job.ctl("add", "1")
         job.wait_for("round_opened", lambda e: e["reason"] == "w2 joins")
         job.plan.open_gate("gate")
         job.finish()
+        job.assert_audited(epochs=len(job.events("epoch_end")))
         assert job.plan.happened("kill")
         results = [np.load(path) for path in sorted(tmp_path.glob("w*.npz"))]
         assert len(results) == 2

@@ -19,12 +19,13 @@ def test_when_all_workers_are_killed_the_job_goes_on_from_the_newest_checkpoint(
     tmp_path: Path, expected_weights: Weights
 ) -> None:
     plan = [Fault(f"kill{rank}", "train", rank, step=12) for rank in (0, 1)]
-    with Job(tmp_path, "--num_workers=2", plan=plan) as job:
+    with Job(tmp_path, "--num_workers=2", "--audit", plan=plan) as job:
         loaded = job.wait_for("checkpoint_loaded")
         assert loaded["step"] == 8  # the end of the first epoch
         job.finish()
         assert all(job.plan.happened(f.name) for f in plan)
         assert_same_weights(job.weights(), expected_weights)
+        job.assert_audited(epochs=3)
 
 
 def test_when_all_workers_are_killed_too_often_the_job_fails_and_says_why(tmp_path: Path) -> None:
@@ -42,7 +43,7 @@ def test_when_all_workers_are_killed_too_often_the_job_fails_and_says_why(tmp_pa
 def test_ctrl_c_stops_the_job_with_a_checkpoint_from_which_it_goes_on(
     tmp_path: Path, expected_weights: Weights
 ) -> None:
-    with Job(tmp_path, "--num_workers=2", plan=[GATE]) as job:
+    with Job(tmp_path, "--num_workers=2", "--audit", plan=[GATE]) as job:
         job.wait_for_fault("gate")
         job.process.send_signal(signal.SIGINT)
         job.wait_for("job_stopping")
@@ -52,10 +53,11 @@ def test_ctrl_c_stops_the_job_with_a_checkpoint_from_which_it_goes_on(
         assert "to go on, start it again with --job_dir=" in job.output
         assert job.events("checkpoint_saved")[-1]["step"] == 11
         assert [e for e in job.events("worker_exited") if e["failed"]] == []
-    with Job(tmp_path, "--num_workers=3") as again:
+    with Job(tmp_path, "--num_workers=3", "--audit") as again:
         again.finish()
         assert again.events("checkpoint_loaded")[-1]["step"] == 11
         assert_same_weights(again.weights(), expected_weights)
+        again.assert_audited(epochs=3)
 
 
 def test_no_worker_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:

@@ -49,6 +49,10 @@ def test_a_step_in_which_the_workers_read_other_examples_is_named() -> None:
     assert account.verdict == "other examples were read than planned in step 1"
 
 
+def test_a_step_without_a_line_is_named() -> None:
+    assert judged(step(0, [0, 1, 2]), step(2, [3, 4, 5])).verdict == "no record of step 1"
+
+
 def test_a_step_that_two_successive_ranks_0_have_written_counts_once() -> None:
     assert judged(step(0, [0, 1, 2]), step(0, [0, 1, 2]), step(1, [3, 4, 5])).is_exact
 

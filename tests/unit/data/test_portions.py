@@ -51,9 +51,9 @@ INPUTS = {
 }
 
 
-def epoch_of(kind: str, steps: Steps) -> list[list[int]]:
+def epoch_of(make: Any, steps: Steps) -> list[list[int]]:
     """The examples of each step, by workers that come and go as `steps` says, then by one."""
-    workers = [INPUTS[kind]() for _ in range(max(size for size, _ in steps))]
+    workers = [make() for _ in range(max(size for size, _ in steps))]
     taken: list[list[int]] = []
     first, remaining = 0, list(steps)
     while True:
@@ -67,19 +67,17 @@ def epoch_of(kind: str, steps: Steps) -> list[list[int]]:
             return taken
         if fails:
             continue
-        taken.append(check_step(kind, parts))
+        taken.append(check_step(parts))
         first += parts[0].portions
 
 
-def check_step(kind: str, parts: list[Any]) -> list[int]:
+def check_step(parts: list[Any]) -> list[int]:
     """The examples of a step in the order of ranks; the parts fit together."""
     found: list[int] = []
     micro_batches = 0
     for part in parts:
         data = np.asarray(part.data[0] if isinstance(part.data, tuple) else part.data)
         assert len(data) == part.part.offsets[-1]
-        if kind in ("arrays", "examples"):
-            assert data.tolist() == list(range(part.part.start, part.part.stop))
         assert part.part.num_examples_of_step == sum(len_of(p) for p in parts)
         if len(data):
             assert part.part.first_micro_batch == micro_batches
@@ -97,12 +95,12 @@ def len_of(part: Any) -> int:
 @settings(max_examples=10)
 @given(steps=st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=8))
 def test_every_example_occurs_once_however_the_workers_change(kind: str, steps: Steps) -> None:
-    taken = epoch_of(kind, steps)
+    taken = epoch_of(INPUTS[kind], steps)
     flat = [example for step in taken for example in step]
     assert sorted(flat) == list(range(SIZE))
     if kind == "shuffled arrays":
         # The order is that of the epoch; how many take part decides only how it is cut.
-        alone = epoch_of(kind, [(1, False)])
+        alone = epoch_of(INPUTS[kind], [(1, False)])
         assert flat == [example for step in alone for example in step] != list(range(SIZE))
     else:
         assert flat == list(range(SIZE))

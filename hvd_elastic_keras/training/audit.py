@@ -1,0 +1,275 @@
+"""Writes ledgers of used examples while training goes on (`--audit`); see `ledger.py`.
+
+All workers note every finished step; rank 0 writes it down. Should it die, the next rank 0 writes
+what is missing from its own notes. Before newcomers get the state, everything up to it is on file,
+so that they need no older notes.
+
+Rank 0 can say which examples each worker had to use, because that follows from the position in the
+training. That they have really read these, and no others, is what the digests of the ids show that
+travel with the allreduce of the step.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import itertools
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import numpy as np
+from pyroaring import BitMap64
+
+from hvd_elastic_keras import ledger
+from hvd_elastic_keras.data.pipeline import LocalBatch
+from hvd_elastic_keras.ledger import Ids
+from hvd_elastic_keras.protocol import Assignment
+from hvd_elastic_keras.training.cursor import Cursor
+
+log = logging.getLogger(__name__)
+KEPT = 2000
+"""Notes that a worker keeps; rank 0 lets half as many wait to be written."""
+AT_ONCE = 100
+"""Steps that are written together."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FinishedStep:
+    """What all workers know of a step.
+
+    Attributes:
+      step: number of the optimizer step, from 0.
+      epoch, epoch_step: its place in the data.
+      portions: sizes of the portions that it has taken, where the batch grows with the workers.
+      first_portion: number of the first one.
+      round, members: who has taken it, by rank.
+      shares: micro-batches of a full global batch, by rank.
+      num_examples: of the global batch.
+      digest: of the examples that the workers have read.
+    """
+
+    step: int
+    epoch: int
+    epoch_step: int
+    first_portion: int
+    portions: Sequence[int]
+    round: int
+    members: Sequence[str]
+    shares: Sequence[int]
+    num_examples: int
+    digest: int
+
+
+def finished_step(
+    cursor: Cursor, batch: LocalBatch, place: Assignment, shares: Sequence[int], digest: int
+) -> FinishedStep:
+    """The note of the step that was taken at `cursor`."""
+    return FinishedStep(
+        step=cursor.global_step,
+        epoch=cursor.epoch,
+        epoch_step=cursor.step,
+        first_portion=cursor.portions,
+        portions=batch.portions,
+        round=place.round,
+        members=place.members,
+        shares=shares,
+        num_examples=batch.part.num_examples_of_step,
+        digest=digest,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class FinishedEpoch:
+    """The end of an epoch of so many steps; `whole` if the data ended, not the training."""
+
+    epoch: int
+    whole: bool
+
+
+Note = FinishedStep | FinishedEpoch
+
+
+class Plan(Protocol):
+    """Which examples had to be used; `PhaseRunner` knows it."""
+
+    def planned_ids(self, steps: Sequence[FinishedStep]) -> list[list[Ids]]:
+        """For each step, all of one epoch, the ids that each rank had to use."""
+
+    def ids_of_epoch(self, epoch: int) -> Iterable[int] | None:
+        """All ids of an epoch; None if they are those of its steps."""
+
+
+class Auditor:
+    """Notes the steps of one training on every worker, and writes them on rank 0.
+
+    Args:
+      ledgers: the files.
+    """
+
+    def __init__(self, ledgers: Ledgers) -> None:
+        self._ledgers = ledgers
+        self._notes: collections.deque[Note] = collections.deque(maxlen=KEPT)
+        self._queue: queue.Queue[Note] = queue.Queue(KEPT // 2)
+        self._thread: threading.Thread | None = None
+        self._writes = False
+
+    def enter_round(self, rank: int, step: int, epoch: int, *, takes_up: bool) -> None:
+        """Gets the files ready before newcomers get the state: on return all steps are on file.
+
+        Args:
+          rank: of this worker in the round.
+          step, epoch: of the next optimizer step.
+          takes_up: whether the state is new or from a checkpoint: what was written for later steps
+            is void then.
+        """
+        self._writes = rank == 0
+        if not self._writes:
+            return
+        if takes_up:
+            self._notes.clear()
+            self._ledgers.resume(step, epoch)
+        else:
+            self._ledgers.write(self._ledgers.not_written(self._notes))
+
+    def note(self, note: Note) -> None:
+        """Takes a finished step or epoch; on rank 0 a thread writes it."""
+        self._notes.append(note)
+        if self._writes:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="elastic-audit", daemon=True)
+                self._thread.start()
+            self._queue.put(note)
+
+    def flush(self) -> None:
+        """Waits until everything noted is on file."""
+        self._queue.join()
+
+    def _run(self) -> None:
+        while True:
+            notes = [self._queue.get()]
+            with contextlib.suppress(queue.Empty):
+                while len(notes) < AT_ONCE:
+                    notes.append(self._queue.get_nowait())
+            try:
+                self._ledgers.write(notes)
+            except OSError:
+                # Training is worth more than its ledger, which now lacks something and says so.
+                log.exception("the ledger cannot be written")
+            finally:
+                for _ in notes:
+                    self._queue.task_done()
+
+
+class Ledgers:
+    """The ledgers of one training on disk.
+
+    Args:
+      directory: where they go; it need not exist.
+      plan: says which examples had to be used.
+      tell: called with each ended epoch (from 0) and what its ledger says.
+    """
+
+    def __init__(
+        self, directory: Path, plan: Plan, tell: Callable[[int, ledger.Account], None]
+    ) -> None:
+        self._directory = directory
+        self._plan = plan
+        self._tell = tell
+
+    def not_written(self, notes: Iterable[Note]) -> list[Note]:
+        """Those that are not on file."""
+        result = []
+        for epoch, group in itertools.groupby(notes, lambda note: note.epoch):
+            steps, closed = _content(ledger.file_of(self._directory, epoch))
+            for note in group:
+                written = closed if isinstance(note, FinishedEpoch) else note.step in steps
+                if not written:
+                    result.append(note)
+        return result
+
+    def resume(self, step: int, epoch: int) -> None:
+        """Makes void what was written for `step` and later, in `epoch` and later."""
+        for path in ledger.epochs_in(self._directory):
+            if path.name > ledger.file_of(self._directory, epoch).name:
+                path.unlink()
+        path = ledger.file_of(self._directory, epoch)
+        if path.exists():
+            self._append(path, [ledger.Resumed(step)])
+
+    def write(self, notes: Iterable[Note]) -> None:
+        """Appends steps; an epoch that has ended is judged."""
+        for (epoch, ended), group in itertools.groupby(
+            notes, lambda note: (note.epoch, isinstance(note, FinishedEpoch))
+        ):
+            path = ledger.file_of(self._directory, epoch)
+            if ended:
+                self._close(path, epoch, *(n for n in group if isinstance(n, FinishedEpoch)))
+            else:
+                self._append(path, self._lines([n for n in group if isinstance(n, FinishedStep)]))
+
+    def _lines(self, steps: Sequence[FinishedStep]) -> list[ledger.Line]:
+        return [
+            ledger.Step(
+                step=step.step,
+                round=step.round,
+                examples=step.num_examples,
+                ids={
+                    member: ledger.packed(own)
+                    # In the last step of an epoch there may be fewer portions than workers.
+                    for member, own in zip(step.members, ids, strict=False)
+                    if own.size
+                },
+                agreed=ledger.digest(np.concatenate(ids)) == step.digest,
+            )
+            for step, ids in zip(steps, self._plan.planned_ids(steps), strict=True)
+        ]
+
+    def _close(self, path: Path, epoch: int, end: FinishedEpoch) -> None:
+        """Judges what is on file, and nothing else."""
+        lines = ledger.read(path) if path.exists() else []
+        used = ledger.used(lines)
+        whole = self._plan.ids_of_epoch(epoch) if end.whole else None
+        expected = used if whole is None else BitMap64(whole)
+        account = ledger.judge(lines, expected)
+        self._append(path, [ledger.Closed(ledger.packed(expected), account.verdict)])
+        self._tell(epoch, account)
+
+    def _append(self, path: Path, lines: Sequence[ledger.Line]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b") as file:
+            _drop_unfinished_line(file)
+            file.write(b"".join(map(ledger.encode, lines)))
+
+
+def _content(path: Path) -> tuple[set[int], bool]:
+    """The steps that count, and whether the epoch is closed after all of them."""
+    steps: set[int] = set()
+    closed = False
+    for line in ledger.read(path) if path.exists() else []:
+        closed = isinstance(line, ledger.Closed)
+        if isinstance(line, ledger.Step):
+            steps.add(line.step)
+        elif isinstance(line, ledger.Resumed):
+            steps = {step for step in steps if step < line.step}
+    return steps, closed
+
+
+def _drop_unfinished_line(file: BinaryIO) -> None:
+    """Cuts off what a killed writer has left after the last whole line."""
+    end = file.seek(0, 2)
+    start = end
+    while start:
+        size = min(start, 1 << 12)
+        start -= size
+        file.seek(start)
+        found = file.read(size).rfind(b"\n")
+        if found >= 0:
+            start += found + 1
+            break
+    if start < end:
+        file.truncate(start)

@@ -1,0 +1,55 @@
+"""What a phase of the training computes: its input and its compiled step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from hvd_elastic_keras.batch_plan import Share, successive
+from hvd_elastic_keras.data.pipeline import Input, LocalBatch
+from hvd_elastic_keras.ledger import Ids
+from hvd_elastic_keras.training.audit import FinishedStep
+from hvd_elastic_keras.training.balance import Balance
+from hvd_elastic_keras.training.cursor import Cursor
+from hvd_elastic_keras.training.step import AtomicStep
+
+
+@dataclasses.dataclass(frozen=True)
+class PhaseRunner:
+    """What a phase computes: its input and its compiled step.
+
+    `shared` is false if every worker has to compute all micro-batches: some metric does not add
+    up.
+    """
+
+    input: Input
+    step: AtomicStep
+    shared: bool = True
+
+    def batches(self, cursor: Cursor, rank: int, balance: Balance) -> Iterator[LocalBatch]:
+        """A worker's part of the batches that are left of an epoch."""
+        count = self.input.num_micro_batches
+        share = balance.share(rank, count) if self.shared else Share(0, count)
+        return self.input.batches(cursor.epoch, share, cursor.step)
+
+    def planned_ids(self, steps: Sequence[FinishedStep]) -> list[list[Ids]]:
+        """See `audit.Plan`."""
+        return [self._planned(step) for step in steps]
+
+    def ids_of_epoch(self, epoch: int) -> Iterable[int] | None:
+        """See `audit.Plan`."""
+        return self.input.ids_of_epoch(epoch)
+
+    def _planned(self, step: FinishedStep) -> list[Ids]:
+        ids = self.input.ids(step.epoch, step.epoch_step, step.num_examples)
+        parts = [
+            self.input.part(step.epoch_step, share, step.num_examples)
+            for share in successive(step.shares)
+        ]
+        return np.split(ids, np.cumsum([part.stop - part.start for part in parts])[:-1])
+
+    def steps(self, cursor: Cursor, workers: int) -> int | None:
+        """Steps of the epoch at `cursor`; None if only reading to the end tells."""
+        return self.input.steps(cursor.epoch)

@@ -1,0 +1,51 @@
+"""`scripts/bench_convergence --quick`: trains, compares, writes data and pictures."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness.job import REPOSITORY
+
+BENCH = REPOSITORY / "scripts" / "bench" / "convergence.py"
+PNG = b"\x89PNG\r\n\x1a\n"
+JOBS = [("1", "1"), ("3", "2"), ("3", "1")]
+MODES = ("usual", "deterministic")
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.timeout(300)  # 6 jobs
+def test_the_curves_after_a_revocation_are_those_of_one_worker(tmp_path: Path) -> None:
+    output = tmp_path / "results"
+    result = subprocess.run(
+        [sys.executable, str(BENCH), "--quick", "--deterministic", f"--output={output}"],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.splitlines()[-1] == "all curves coincide"
+    summary = rows(output / "summary.csv")
+    assert [row["mode"] for row in summary] == [mode for mode in MODES for _ in JOBS]
+    limits = {"usual": 1e-5, "deterministic": 0.0}
+    assert all(float(row["loss diff"]) <= limits[row["mode"]] for row in summary)
+    steps = rows(output / "steps.csv")
+    for mode in MODES:
+        for job in JOBS:
+            found = [s for s in steps if (s["mode"], s["started_with"], s["left"]) == (mode, *job)]
+            assert [int(s["step"]) for s in found] == list(range(30))
+            assert (found[0]["workers"], found[-1]["workers"]) == job
+        for name in ("curves", "wall_time"):
+            assert (output / f"{name}-{mode}.png").read_bytes().startswith(PNG)
+    assert len(rows(output / "epochs.csv")) == len(MODES) * len(JOBS) * 2

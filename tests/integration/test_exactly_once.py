@@ -1,0 +1,96 @@
+"""`--audit` under chaos: whatever happens to the workers, every example is used exactly once."""
+
+from __future__ import annotations
+
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.harness.faults import Fault
+from tests.harness.job import FAULT_MODEL, Job, assert_same_weights
+
+EPOCHS, STEPS = 3, 30
+COMMAND = (
+    f"--model={FAULT_MODEL}",
+    *("--global_batch_size=16", "--micro_batch_size=2", f"--epochs={EPOCHS}"),
+)
+"""Real digits: 30 steps per epoch, 8 micro-batches each."""
+FIRST_WORKERS = 4
+KILLS, LEAVERS, JOINS = 9, 7, 7
+JOINERS = 2
+"""At each join, so that 14 workers join and 16 go: 30 changes, and 2 workers are left."""
+
+
+class Chaos:
+    """Lets changes happen to a job at steps at which a gate holds rank 0."""
+
+    def __init__(self, job: Job, chance: random.Random) -> None:
+        self.job = job
+        self.chance = chance
+        self.there = [f"w{i}" for i in range(FIRST_WORKERS)]
+        self.next_worker = FIRST_WORKERS
+        self.round = 0
+
+    def happen(self, kind: str, gate: str) -> None:
+        """Waits for a gate, lets something happen and opens the gate."""
+        self.job.wait_for_fault(gate)
+        size = len(self.there)
+        if kind == "join":
+            self.job.ctl("add", str(JOINERS))
+            new = [f"w{self.next_worker + i}" for i in range(JOINERS)]
+            self.next_worker += JOINERS
+            for worker in new:
+                self.job.wait_for("worker_ready", lambda e, w=worker: e["worker_id"] == w)
+            self.there += new
+        else:
+            victim = self.there.pop(self.chance.randrange(size))
+            if kind == "kill":
+                self.job.signal(victim, signal.SIGKILL)
+            else:
+                self.job.ctl("remove", victim)
+        self.job.plan.open_gate(gate)
+        running = self.job.wait(self._round_with_all, f"round with {self.there}")
+        self.round = running["round"]
+
+    def _round_with_all(self) -> dict[str, object] | None:
+        rounds = self.job.events("round_running")
+        fitting = (e for e in rounds if sorted(e["members"]) == sorted(self.there))
+        return next((e for e in fitting if e["round"] > self.round), None)
+
+
+def plan_of_changes(chance: random.Random) -> list[str]:
+    """An order in which there are always two workers at least, and eight at most."""
+    while True:
+        kinds = ["kill"] * KILLS + ["leave"] * LEAVERS + ["join"] * JOINS
+        chance.shuffle(kinds)
+        sizes = [FIRST_WORKERS]
+        for kind in kinds:
+            sizes.append(sizes[-1] + (JOINERS if kind == "join" else -1))
+        if min(sizes) >= 2 and max(sizes) <= 8:
+            return kinds
+
+
+@pytest.mark.timeout(600)
+def test_thirty_kills_leaves_and_joins_at_random_steps(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    with Job(tmp_path / "one", "--num_workers=1", command=COMMAND) as job:
+        job.finish()
+        expected = job.weights()
+    chance = random.Random(5)
+    kinds = plan_of_changes(chance)
+    steps = sorted(chance.sample(range(1, EPOCHS * STEPS - 1), len(kinds)))
+    gates = [Fault(f"gate{i}", "train", 0, step=s, action="wait") for i, s in enumerate(steps)]
+    flags = (f"--num_workers={FIRST_WORKERS}", "--max_restarts=0", "--audit")
+    with Job(tmp_path, *flags, plan=gates, command=COMMAND) as job:
+        job.wait_for_round(FIRST_WORKERS)
+        chaos = Chaos(job, chance)
+        for kind, gate in zip(kinds, gates, strict=True):
+            chaos.happen(kind, gate.name)
+        job.finish()
+        exits = [e["cause"] for e in job.events("worker_exited")]
+        assert exits.count("was killed by SIGKILL") == KILLS
+        assert all(e["steps_lost"] == 0 for e in job.events("round_running"))
+        job.assert_audited(EPOCHS)
+        assert_same_weights(job.weights(), expected)

@@ -1,0 +1,111 @@
+"""`gradient_accumulation_steps` of the user's optimizer keeps its meaning when slots change.
+
+It counts optimizer steps, which is something else than the micro-batches of a step: what a few
+steps have accumulated must survive that workers leave and join before it is applied.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hvd_elastic_keras import env
+from tests.harness.faults import Fault
+from tests.harness.fit_job import FitJob, FitResult
+from tests.harness.job import REPOSITORY, SMALL, Job, assert_same_weights, read_weights
+from tests.integration.test_elastic_loop import SCRIPT, LoopJob
+
+MODEL = REPOSITORY / "tests" / "harness" / "accumulation_model.py"
+ALONE = f"""
+from hvd_elastic_keras import Trainer, TrainingConfig
+from hvd_elastic_keras.training.model_module import ModelModule
+
+module = ModelModule({str(MODEL)!r}, config=None, seed=0, data_dir="")
+Trainer(
+    module.model(),
+    module.dataset("train"),
+    validation=module.dataset("validation"),
+    config=TrainingConfig(global_batch_size=64, micro_batch_size=8, epochs=3),
+    job_dir={{job_dir!r}},
+).fit()
+"""
+Weights = dict[str, np.ndarray]
+
+
+def gates(point: str, *steps: int) -> list[Fault]:
+    """Hold rank 0 in the steps in which slots are to be revoked and granted."""
+    names = ("revoke", "grant")
+    return [
+        Fault(name, point, 0, step=step, action="wait")
+        for name, step in zip(names, steps, strict=True)
+    ]
+
+
+def run_alone(*command: str) -> None:
+    subprocess.run(
+        [sys.executable, *command],
+        cwd=REPOSITORY,
+        env=env.child_environment({"PYTHONPATH": str(REPOSITORY)}, {}),
+        check=True,
+        timeout=100,
+    )
+
+
+def revoke_and_grant(job: Job) -> list[dict[str, Any]]:
+    """From 3 workers to 2, and to 3 again; the rounds."""
+    job.wait_for_fault("revoke")
+    job.ctl("revoke", "--slots=1")
+    job.wait_for("round_opened", lambda e: e["round"] == 2)
+    job.plan.open_gate("revoke")
+    job.wait_for_fault("grant")
+    job.ctl("grant", "--slots=1")
+    job.wait_for("round_opened", lambda e: e["reason"] == "w3 joins")
+    job.plan.open_gate("grant")
+    job.finish()
+    rounds = job.events("round_running")
+    assert [e["world_size"] for e in rounds] == [3, 2, 3]
+    assert [e["steps_lost"] for e in rounds] == [0, 0, 0]
+    assert [e for e in job.events("worker_exited") if e["failed"]] == []
+    return rounds
+
+
+def test_a_model_module_that_accumulates_5_steps_ends_with_the_weights_of_one_process(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    run_alone("-c", ALONE.format(job_dir=str(tmp_path / "alone")))
+    expected = read_weights(tmp_path / "alone" / "model.keras", tmp_path)
+    plan = gates("train", 1, 2)  # when 5 and 10 steps have been applied
+    command = (f"--model={MODEL}", *SMALL)
+    with Job(tmp_path, "--num_workers=3", plan=plan, command=command) as job:
+        rounds = revoke_and_grant(job)
+        assert [e["step"] for e in rounds] == [0, 6, 11]  # with 1 step that is not applied
+        assert_same_weights(job.weights(), expected)
+    # That is not what a training without accumulation ends with.
+    assert any(np.abs(v - expected[n]).max() > 1e-2 for n, v in expected_weights.items())
+
+
+def test_a_fit_that_accumulates_4_steps_ends_like_plain_fit(
+    tmp_path: Path, fit_alone: Callable[[str], FitResult]
+) -> None:
+    plan = gates("train", 1, 2)  # when 4 and 8 steps have been applied
+    with FitJob(tmp_path, "accumulation", "--num_workers=3", plan=plan) as job:
+        rounds = revoke_and_grant(job)
+        assert [e["step"] for e in rounds] == [0, 5, 9]  # with 1 step that is not applied
+        job.finish_with(rounds[-1]["members"], fit_alone("accumulation"))
+
+
+def test_a_loop_that_accumulates_4_steps_ends_with_the_weights_of_one_process(
+    tmp_path: Path,
+) -> None:
+    run_alone(str(SCRIPT), str(tmp_path / "alone"), "1", "accumulate")
+    expected = dict(np.load(tmp_path / "alone" / "weights.npz"))
+    plan = gates("loop", 9, 17)
+    with LoopJob(tmp_path, "--num_workers=3", mode="accumulate", plan=plan) as job:
+        rounds = revoke_and_grant(job)
+        assert [e["step"] for e in rounds] == [0, 10, 18]  # with 2 steps not applied
+        assert_same_weights(job.final(), expected)
