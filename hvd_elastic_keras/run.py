@@ -196,7 +196,8 @@ def training_config(config: dict[str, Any]) -> TrainingConfig:
     if _STEPS.value is not None and _EPOCHS.value is None:
         values["epochs"] = None
     if values.get("batch") == PER_WORKER:
-        values.setdefault("batch_size_per_worker", _even_batch_size(values))
+        if "batch_size_per_worker" not in values:
+            values["batch_size_per_worker"] = _even_batch_size(values)
     else:
         _refuse_growth_flags()
     return TrainingConfig(**values)

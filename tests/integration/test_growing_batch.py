@@ -108,6 +108,23 @@ def refusal(*flags: str) -> str:
     return result.stderr
 
 
+def test_workers_without_a_part_in_validation_or_in_the_last_step_take_part(tmp_path: Path) -> None:
+    """25 portions, and validation in batches of one micro-batch, for three workers."""
+    sizes_of_batches = ("--global_batch_size=8", "--micro_batch_size=8")
+    flags = ("--num_workers=3", *sizes_of_batches, "--lr_scaling=sqrt")
+    kill = Fault("kill", "evaluate", 0, step=9)
+    with Job(tmp_path, *flags, plan=[kill], command=GROWING) as job:
+        job.finish()
+        assert job.plan.happened("kill")
+        sizes = growing.sizes_by_step(job)
+        assert sizes == [3] * 9 + [2] * 39
+        batches = growing.batches_by_step(job, sizes)
+        assert growing.assert_every_example_once_per_epoch(sizes, batches, per_worker=8) == 4
+        assert len(batches[8]) == 8
+        assert "learning rate x 1.732 after 5 steps of warm-up" in job.output
+        assert "learning rate x 1.414" in job.output
+
+
 def test_with_the_workers_it_starts_with_a_job_trains_as_without_the_flag(
     tmp_path: Path, expected_weights: dict[str, np.ndarray]
 ) -> None:
