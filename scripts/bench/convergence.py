@@ -166,6 +166,7 @@ def summary(run: Run, found: Difference) -> dict[str, Any]:
         **{f"{name} diff": value for name, value in dataclasses.asdict(found).items()},
         "examples/s before": GLOBAL_BATCH_SIZE / before if before else None,
         "examples/s after": GLOBAL_BATCH_SIZE / after if after and change else None,
+        "revoked at s": change.time_s if change else None,
         "change s": change.took_s if change else None,
         "pause s": change.pause_s if change else None,
         "steps lost": change.steps_lost if change else None,
