@@ -22,6 +22,40 @@ BALANCES = (EVEN, SPEED)
 """How micro-batches are divided among the workers."""
 
 
+GLOBAL = "global"
+PER_WORKER = "per_worker"
+BATCHES = (GLOBAL, PER_WORKER)
+"""Whether a step has the same batch whatever the number of workers, or each takes its own."""
+LINEAR, SQRT, NO_SCALING = "linear", "sqrt", "none"
+LR_SCALINGS = (LINEAR, SQRT, NO_SCALING)
+"""How the learning rate follows a batch that grows with the workers."""
+DEFAULT_LR_WARM_UP_STEPS = 100
+
+
+def check_growth(batch: object, lr_scaling: object, lr_warm_up_steps: Any) -> None:
+    """Raises `ConfigurationError` if one of these has a value that makes no sense."""
+    _require(batch in BATCHES, "batch", repr(batch), "that is 'global' or 'per_worker'")
+    expected = "that is 'linear', 'sqrt' or 'none'"
+    _require(lr_scaling in LR_SCALINGS, "lr_scaling", repr(lr_scaling), expected)
+    _require_whole_number("lr_warm_up_steps", lr_warm_up_steps, may_be_none=False)
+    _require(lr_warm_up_steps >= 0, "lr_warm_up_steps", lr_warm_up_steps, ">= 0")
+
+
+def check_batch_may_grow(deterministic: bool, balance: str) -> None:
+    """Raises `ConfigurationError` if these cannot go with `batch="per_worker"`."""
+    if deterministic:
+        raise ConfigurationError(
+            "deterministic=True was given with batch='per_worker', expected batch='global': the "
+            "batch itself depends on the number of workers otherwise, and so do the weights. Leave "
+            "one of the two out."
+        )
+    if balance == SPEED:
+        raise ConfigurationError(
+            "balance='speed' was given with batch='per_worker', expected balance='even': each "
+            "worker takes as many examples as every other. Leave one of the two out."
+        )
+
+
 def check_balance(value: object) -> None:
     """Raises `ConfigurationError` if a value of `balance` is none of `BALANCES`."""
     _require(value in BALANCES, "balance", repr(value), "that is 'even' or 'speed'")
@@ -90,6 +124,16 @@ class TrainingConfig:
         workers, kills and joins. Slower: each operation has one thread. Alone, call
         `tf.config.threading.set_intra_op_parallelism_threads(1)` before making the model.
       balance: "even" shares of each batch, or shares that follow the workers' "speed".
+      batch: "global", or "per_worker": every worker takes `batch_size_per_worker` examples per
+        step, so that the batch grows with the workers, and the loss curve depends on them.
+      batch_size_per_worker: only with "per_worker", where `micro_batch_size` divides it in place of
+        `global_batch_size`. 0 means `global_batch_size`.
+      lr_scaling: only with "per_worker": the learning rate of the model belongs to a batch of
+        `global_batch_size`; it is multiplied by the ratio of the batch to that ("linear"), by the
+        square root of the ratio ("sqrt"), or stays ("none"). Weight decay that Keras multiplies by
+        the learning rate follows it.
+      lr_warm_up_steps: steps over which the learning rate gets to a larger value when the batch has
+        grown. A smaller value is taken at once.
 
     Raises:
       ConfigurationError: a value is out of range, with the nearest values that are not.
@@ -104,14 +148,22 @@ class TrainingConfig:
     checkpoint_every_n_epochs: int = 1
     deterministic: bool = False
     balance: str = EVEN
+    batch: str = GLOBAL
+    batch_size_per_worker: int = 0
+    lr_scaling: str = LINEAR
+    lr_warm_up_steps: int = DEFAULT_LR_WARM_UP_STEPS
 
     def __post_init__(self) -> None:
         for name in ("global_batch_size", "micro_batch_size", "epochs", "steps", "seed"):
             _require_whole_number(name, getattr(self, name), name in ("epochs", "steps"))
         _require(self.global_batch_size >= 1, "global_batch_size", self.global_batch_size, ">= 1")
         _require(self.micro_batch_size >= 0, "micro_batch_size", self.micro_batch_size, ">= 1")
+        self._check_batch()
         if self.micro_batch_size == 0:
-            size = default_micro_batch_size(self.global_batch_size)
+            # The same where it fits, so that the number of workers a job starts with makes no
+            # difference to a job without "per_worker".
+            size, own = default_micro_batch_size(self.global_batch_size), self._cut_batch[1]
+            size = size if own % size == 0 else default_micro_batch_size(own)
             object.__setattr__(self, "micro_batch_size", size)
         self._check_cut()
         _require(self.epochs is None or self.epochs >= 1, "epochs", self.epochs, ">= 1")
@@ -119,26 +171,56 @@ class TrainingConfig:
         is_bool = isinstance(self.deterministic, bool)
         _require(is_bool, "deterministic", repr(self.deterministic), "that is True or False")
         check_balance(self.balance)
+        if self.batch_grows:
+            check_batch_may_grow(self.deterministic, self.balance)
         _require(0 <= self.seed < 2**31, "seed", self.seed, "between 0 and 2147483647")
         if self.epochs is None and self.steps is None:
             raise ConfigurationError(
                 "Neither epochs nor steps is set, so training would never end. Set one of them."
             )
 
+    def _check_batch(self) -> None:
+        check_growth(self.batch, self.lr_scaling, self.lr_warm_up_steps)
+        size = self.batch_size_per_worker
+        _require_whole_number("batch_size_per_worker", size, may_be_none=False)
+        _require(size >= 0, "batch_size_per_worker", size, ">= 1")
+        if size and not self.batch_grows:
+            raise ConfigurationError(
+                f"batch_size_per_worker={size} was given with batch='global', which workers share "
+                "whatever their number. Use batch='per_worker', or leave it out."
+            )
+        if self.batch_grows and not size:
+            object.__setattr__(self, "batch_size_per_worker", self.global_batch_size)
+
+    @property
+    def _cut_batch(self) -> tuple[str, int]:
+        """Name and size of what is cut into micro-batches."""
+        name = "batch_size_per_worker" if self.batch_grows else "global_batch_size"
+        return name, getattr(self, name)
+
     def _check_cut(self) -> None:
-        size, micro = self.global_batch_size, self.micro_batch_size
+        name, size = self._cut_batch
+        micro = self.micro_batch_size
         if size % micro:
             below = size // micro * micro
             choices = f"{below} or {below + micro}" if below else f"{micro}"
             raise ConfigurationError(
-                f"global_batch_size={size} is not a multiple of micro_batch_size={micro}. "
-                f"Use a global_batch_size of {choices}, or a micro_batch_size that divides {size}."
+                f"{name}={size} is not a multiple of micro_batch_size={micro}. "
+                f"Use a {name} of {choices}, or a micro_batch_size that divides {size}."
             )
 
     @property
+    def batch_grows(self) -> bool:
+        """Whether the batch grows with the workers."""
+        return self.batch == PER_WORKER
+
+    @property
     def num_micro_batches(self) -> int:
-        """Micro-batches per global batch, and so the largest useful number of workers."""
-        return self.global_batch_size // self.micro_batch_size
+        """Micro-batches per global batch, and so the largest useful number of workers.
+
+        Where the batch grows with them, the micro-batches of each worker.
+        """
+        return self._cut_batch[1] // self.micro_batch_size
 
 
 @dataclasses.dataclass(frozen=True)

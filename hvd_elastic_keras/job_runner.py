@@ -177,20 +177,24 @@ def _describe(console: Console, request: JobRequest, found: dict[str, Any]) -> N
     if spec is None:
         return
     training = spec.training
+    workers = request.job.num_workers
+    steps_per_epoch = found["steps_per_epoch"]
+    if training.batch_grows:
+        steps_per_epoch = -(-steps_per_epoch // workers)
     length = (
         counted(training.steps, "step")
         if training.steps is not None
-        else f"{counted(training.epochs or 0, 'epoch')} of "
-        f"{counted(found['steps_per_epoch'], 'step')}"
+        else f"{counted(training.epochs or 0, 'epoch')} of {counted(steps_per_epoch, 'step')}"
     )
     console.line(
         f"{request.name}: {found['parameters']:,} parameters, {found['num_examples']:,} examples "
         f"(+{found['num_validation_examples']:,} for validation), {length}"
     )
-    console.line(
-        f"global batch {training.global_batch_size} = {training.num_micro_batches} micro-batches "
-        f"of {training.micro_batch_size}; starting {counted(request.job.num_workers, 'worker')}"
-    )
+    cut = f"{training.num_micro_batches} micro-batches of {training.micro_batch_size}"
+    batch = f"global batch {training.global_batch_size} = {cut}"
+    if training.batch_grows:
+        batch = f"batch {training.batch_size_per_worker} per worker = {cut}"
+    console.line(f"{batch}; starting {counted(workers, 'worker')}")
 
 
 def _threads(request: JobRequest) -> int:

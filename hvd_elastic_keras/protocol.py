@@ -39,6 +39,8 @@ class Joined(Message, frozen=True, kw_only=True, tag="joined"):
     pid: int
     num_micro_batches: int
     """Micro-batches in a global batch: no more workers than this can be of use. 0 is no limit."""
+    each: bool = False
+    """Whether every worker computes so many, however many there are: the batch grows with them."""
     warm_up_s: float
 
 

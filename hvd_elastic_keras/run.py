@@ -23,7 +23,11 @@ from ml_collections import config_flags
 from hvd_elastic_keras import command_line, env, job_runner, model_location
 from hvd_elastic_keras.config import (
     BALANCES,
+    BATCHES,
     DEFAULT_GLOBAL_BATCH_SIZE,
+    DEFAULT_LR_WARM_UP_STEPS,
+    LR_SCALINGS,
+    PER_WORKER,
     JobConfig,
     JobSpec,
     TrainingConfig,
@@ -95,6 +99,36 @@ _BALANCE = flags.DEFINE_enum(
     "How the micro-batches of a global batch are divided: evenly, or so that persistently slower "
     "workers get fewer; also for scripts. Default: the configuration's, else even.",
 )
+_BATCH = flags.DEFINE_enum(
+    "batch",
+    None,
+    BATCHES,
+    "global: a step has --global_batch_size examples, which the workers share. per_worker: each "
+    "worker takes --batch_size_per_worker, so that the batch grows with the workers and the "
+    "result depends on their number. Default: the configuration's, else global.",
+)
+_BATCH_SIZE_PER_WORKER = flags.DEFINE_integer(
+    "batch_size_per_worker",
+    None,
+    "With --batch=per_worker: examples that each worker takes per step; a multiple of "
+    "--micro_batch_size. Default: the configuration's, else the global batch divided by "
+    "--num_workers.",
+)
+_LR_SCALING = flags.DEFINE_enum(
+    "lr_scaling",
+    None,
+    LR_SCALINGS,
+    "With --batch=per_worker: the model's learning rate belongs to a batch of --global_batch_size; "
+    "for k times that batch it is multiplied by k (linear), by the square root of k (sqrt), or not "
+    "(none). Default: the configuration's, else linear.",
+)
+_LR_WARM_UP_STEPS = flags.DEFINE_integer(
+    "lr_warm_up_steps",
+    None,
+    "With --batch=per_worker: steps over which the learning rate gets to a larger value when the "
+    "batch has grown; a smaller one is taken at once. Default: the configuration's, else "
+    f"{DEFAULT_LR_WARM_UP_STEPS}.",
+)
 _DATA_DIR = flags.DEFINE_string(
     "data_dir", "", "Directory of the data, for models that read any (tensorflow-datasets)."
 )
@@ -131,12 +165,15 @@ _TIMELINE = flags.DEFINE_string(
     "Horovod's timelines of all rounds, and every change of membership.",
 )
 
+GROWTH_FLAGS = (_BATCH_SIZE_PER_WORKER, _LR_SCALING, _LR_WARM_UP_STEPS)
 TRAINING_FLAGS = (
     _GLOBAL_BATCH_SIZE,
     _MICRO_BATCH_SIZE,
     _EPOCHS,
     _STEPS,
     _SEED,
+    _BATCH,
+    *GROWTH_FLAGS,
 )
 
 
@@ -148,7 +185,37 @@ def training_config(config: dict[str, Any]) -> TrainingConfig:
     values["balance"] = _balance(config)
     if _STEPS.value is not None and _EPOCHS.value is None:
         values["epochs"] = None
+    if values.get("batch") == PER_WORKER:
+        values.setdefault("batch_size_per_worker", _even_batch_size(values))
+    else:
+        _refuse_growth_flags()
     return TrainingConfig(**values)
+
+
+def _even_batch_size(values: dict[str, Any]) -> int:
+    """What each worker takes if those that the job starts with share the global batch."""
+    workers: int = _NUM_WORKERS.value
+    size = values.get("global_batch_size", DEFAULT_GLOBAL_BATCH_SIZE)
+    if not isinstance(size, int) or size < 1:
+        return 0  # `TrainingConfig` refuses it
+    if size % workers == 0:
+        return size // workers
+    choices = [s for s in (size // workers * workers, -(-size // workers) * workers) if s]
+    raise ConfigurationError(
+        f"--batch=per_worker was given, but global_batch_size={size} is not a multiple of "
+        f"num_workers={workers}, so that it does not say what each worker takes. Use "
+        f"--global_batch_size={' or '.join(map(str, choices))}, or say it with "
+        "--batch_size_per_worker."
+    )
+
+
+def _refuse_growth_flags() -> None:
+    given = [f"--{f.name}" for f in GROWTH_FLAGS if f.value is not None]
+    if given:
+        raise ConfigurationError(
+            f"{', '.join(given)} was given without --batch=per_worker, which alone has use for it. "
+            "Add that, or leave it out."
+        )
 
 
 def _is_deterministic(config: dict[str, Any]) -> Any:
@@ -176,6 +243,8 @@ def job_config() -> JobConfig:
 
 
 def _check_workers_fit(job: JobConfig, training: TrainingConfig) -> None:
+    if training.batch_grows:
+        return
     useful = training.num_micro_batches
     if job.num_workers > useful:
         raise ConfigurationError(

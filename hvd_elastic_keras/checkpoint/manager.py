@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from hvd_elastic_keras import files
 from hvd_elastic_keras.checkpoint.store import CheckpointStore
-from hvd_elastic_keras.config import TrainingConfig
+from hvd_elastic_keras.config import GLOBAL, TrainingConfig
 from hvd_elastic_keras.errors import ConfigurationError
 
 
@@ -26,11 +26,20 @@ class Origin:
     micro_batch_size: int
     seed: int
     num_examples: int | None
+    batch: str = GLOBAL
+    batch_size_per_worker: int = 0
 
     @classmethod
     def of(cls, config: TrainingConfig, num_examples: int) -> Origin:
         """The origin of a training."""
-        return cls(config.global_batch_size, config.micro_batch_size, config.seed, num_examples)
+        return cls(
+            config.global_batch_size,
+            config.micro_batch_size,
+            config.seed,
+            num_examples,
+            config.batch,
+            config.batch_size_per_worker,
+        )
 
 
 class CheckpointManager:
@@ -75,6 +84,8 @@ class CheckpointManager:
         return path, state
 
     def _check_origin(self, path: Path, found: dict[str, Any]) -> None:
+        # Older releases had global batches only.
+        found = {"batch": GLOBAL, "batch_size_per_worker": 0, **found}
         for name, value in self._origin.items():
             if found.get(name) != value:
                 raise ConfigurationError(

@@ -14,10 +14,11 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from hvd_elastic_keras.data import structure
 from hvd_elastic_keras.data.passes import Passes
-from hvd_elastic_keras.data.pipeline import BatchPipeline, FitInput, Input, Pipeline
+from hvd_elastic_keras.data.per_worker import PerWorkerInput
+from hvd_elastic_keras.data.pipeline import BatchPipeline, FitInput, Pipeline
 from hvd_elastic_keras.data.reader import DatasetBatches, PyDatasetBatches
 from hvd_elastic_keras.data.source import ArraySource
-from hvd_elastic_keras.errors import DataError
+from hvd_elastic_keras.errors import ConfigurationError, DataError
 
 
 def input_of(
@@ -45,9 +46,34 @@ def input_of(
     return FitInput(_inner(adapter, passes, micro_batch_size, seed, name), passes, index_of)
 
 
+def per_worker_input_of(
+    adapter: Any,
+    *,
+    passes: Passes,
+    index_of: Callable[[int], int],
+    micro_batch_size: Callable[[int], int],
+    seed: int,
+    name: str,
+) -> PerWorkerInput:
+    """As `input_of`, for training data of which every worker takes whole batches.
+
+    Raises:
+      ConfigurationError: `steps_per_epoch` was given.
+      DataError: as `input_of`.
+    """
+    if passes.steps_per_epoch is not None:
+        raise ConfigurationError(
+            f"steps_per_epoch={passes.steps_per_epoch} was given to fit together with "
+            "batch='per_worker', where an epoch takes fewer steps the more workers there are. "
+            "Leave it out, so that an epoch is a pass over the data (use take(n) for an endless "
+            "dataset), or use batch='global'."
+        )
+    return PerWorkerInput(_inner(adapter, passes, micro_batch_size, seed, name), index_of)
+
+
 def _inner(
     adapter: Any, passes: Passes, micro_batch_size: Callable[[int], int], seed: int, name: str
-) -> Input:
+) -> Pipeline | BatchPipeline:
     if isinstance(adapter, ArrayDataAdapter):
         return _of_arrays(adapter, micro_batch_size, seed, name)
     if isinstance(adapter, PyDatasetAdapter):

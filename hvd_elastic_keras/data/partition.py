@@ -9,6 +9,7 @@ micro-batch (`batch_plan.py`).
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -91,6 +92,21 @@ def slice_of_batch(
     first = share.first * count // num_micro_batches
     last = share.last * count // num_micro_batches
     return _slice(0, num_examples, micro_batch_size, first, last)
+
+
+def slice_of_portion(sizes: Sequence[int], rank: int, micro_batch_size: int) -> Slice:
+    """One worker's part of a step in which each takes a portion, positions counted from its front.
+
+    The micro-batches of a step are numbered in the order of ranks. Who has no portion has none.
+
+    Args:
+      sizes: examples of the portions of this step, by rank; those of the last ranks may be missing.
+      rank: of this worker.
+    """
+    own = sizes[rank] if rank < len(sizes) else 0
+    before = sum(-(-size // micro_batch_size) for size in sizes[:rank])
+    part = _slice(0, own, micro_batch_size, 0, -(-own // micro_batch_size))
+    return dataclasses.replace(part, first_micro_batch=before, num_examples_of_step=sum(sizes))
 
 
 def _slice(offset: int, num_examples: int, micro_batch_size: int, first: int, last: int) -> Slice:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -17,10 +18,14 @@ from hvd_elastic_keras.data.structure import Structure
 
 @dataclasses.dataclass(frozen=True)
 class LocalBatch:
-    """One worker's part of one step: tensors of shape [stop - start, …] and their cut."""
+    """One worker's part of one step: tensors of shape [stop - start, …] and their cut.
+
+    `portions` is how many portions all workers take together, where the batch grows with them.
+    """
 
     data: Structure
     part: Slice
+    portions: int = 0
 
 
 class Input(Protocol):
@@ -189,6 +194,21 @@ class BatchPipeline:
             yield LocalBatch(structure.cut(batch, part.start, part.stop), part)
             step += 1
         self._counted = step
+
+    def groups(self, number: int, first: int, size: int) -> Iterator[list[Structure]]:
+        """So many successive batches of a pass at a time, whole; at its end there may be fewer."""
+        self._reader.seek(number, first)
+        self._reader.keep = size
+        while True:
+            end = min(first + size, self.batches_per_pass or first + size)
+            read = (self._reader.batch(position) for position in range(first, end))
+            batches = list(itertools.takewhile(lambda batch: batch is not None, read))
+            first += len(batches)
+            if len(batches) < size:
+                self._counted = first
+            if not batches:
+                return
+            yield batches
 
     def first_batch(self) -> Structure:
         """See `Input`."""

@@ -35,9 +35,10 @@ class BatchSource(Protocol):
 
 
 class BatchReader:
-    """Reads batches one after the other and remembers the last one.
+    """Reads batches one after the other and remembers the last `keep` of them.
 
-    After a change of membership the same batch is asked for again; nothing is read twice then.
+    After a change of membership those of the same step are asked for again; nothing is read twice
+    then.
     """
 
     def __init__(self, source: BatchSource) -> None:
@@ -45,15 +46,16 @@ class BatchReader:
         self._iterator: list[Iterator[Structure]] = []
         self._pass = -1
         self._next = 0
-        self._last: Structure = None
+        self._last: collections.deque[Structure] = collections.deque()
+        self.keep = 1
 
     def seek(self, number: int, position: int) -> None:
         """Makes sure that `batch(position)` of pass `number` can be read."""
-        oldest = self._next - (self._last is not None)
+        oldest = self._next - len(self._last)
         if number == self._pass and position >= oldest:
             return
         drop_in_background(self._iterator)
-        self._pass, self._next, self._last = number, position, None
+        self._pass, self._next, self._last = number, position, collections.deque()
         self._iterator = [self._source.open(number, position)]
 
     def batch(self, position: int) -> Structure:
@@ -62,9 +64,11 @@ class BatchReader:
             batch = next(self._iterator[0], None)
             if batch is None:
                 return None
-            self._last = batch
+            self._last.append(batch)
             self._next += 1
-        return self._last
+            while len(self._last) > self.keep:
+                self._last.popleft()
+        return self._last[position - self._next]
 
 
 class DatasetBatches:

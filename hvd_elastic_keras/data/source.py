@@ -29,9 +29,9 @@ class Source(Protocol):
     num_examples: int
 
     def batches(
-        self, epoch: int, partition: Partition, share: Share, first_step: int
+        self, epoch: int, partition: Partition, share: Share, first_step: int, every: int = 1
     ) -> Iterator[Structure]:
-        """This worker's part of every step of an epoch, from `first_step` on.
+        """This worker's part of the steps of an epoch: of `first_step` and each `every`-th after.
 
         Yields structures of tensors of shape [examples of this worker, …]; which examples is
         `partition.slice_of(step, share.first, share.last)`.
@@ -78,7 +78,7 @@ class ArraySource:
         self._shuffle = shuffle
 
     def batches(
-        self, epoch: int, partition: Partition, share: Share, first_step: int
+        self, epoch: int, partition: Partition, share: Share, first_step: int, every: int = 1
     ) -> Iterator[Structure]:
         """See `Source.batches`."""
         global_size, micro_size = partition.global_batch_size, partition.micro_batch_size
@@ -96,7 +96,7 @@ class ArraySource:
             order = self._order(positions, epoch)
             return tuple(tf.gather(a, order) for a in arrays)
 
-        dataset = tf.data.Dataset.range(first_step, partition.steps_per_epoch)
+        dataset = tf.data.Dataset.range(first_step, partition.steps_per_epoch, every)
         dataset = dataset.map(load, num_parallel_calls=1, deterministic=True).prefetch(PREFETCH)
         options = tf.data.Options()
         # Nothing is left to tune here, and an iterator waits for its tuning thread when it is
@@ -146,7 +146,7 @@ class DatasetSource:
         self._reader: _Reader | None = None
 
     def batches(
-        self, epoch: int, partition: Partition, share: Share, first_step: int
+        self, epoch: int, partition: Partition, share: Share, first_step: int, every: int = 1
     ) -> Iterator[Structure]:
         """See `Source.batches`."""
         size = partition.global_batch_size
@@ -155,7 +155,8 @@ class DatasetSource:
             if reader is not None:
                 drop_in_background(reader.iterator)
             reader = self._reader = _Reader(self._factory(epoch), epoch, size, first_step)
-        for step in range(first_step, partition.steps_per_epoch):
+        reader.keep = every
+        for step in range(first_step, partition.steps_per_epoch, every):
             part = partition.slice_of(step, share.first, share.last)
             start = step * size
             low, high = part.start - start, part.stop - start
@@ -163,32 +164,34 @@ class DatasetSource:
 
 
 class _Reader:
-    """Reads the global batches of an epoch in order and remembers the last one."""
+    """Reads the global batches of an epoch in order and remembers the last `keep` of them."""
 
     def __init__(self, dataset: tf.data.Dataset, epoch: int, size: int, first_step: int) -> None:
         self._key = (epoch, size)
         skipped = dataset.skip(first_step * size) if first_step else dataset
         self.iterator = [iter(skipped.batch(size).prefetch(PREFETCH))]
-        self._step = first_step - 1
-        self._last: Structure = None
+        self._next = first_step
+        self._last: collections.deque[Structure] = collections.deque()
+        self.keep = 1
 
     def can_serve(self, epoch: int, size: int, step: int) -> bool:
-        position = self._step if self._last is not None else self._step + 1
-        return self._key == (epoch, size) and step >= position
+        return self._key == (epoch, size) and step >= self._next - len(self._last)
 
     def batch(self, step: int) -> Structure:
-        while self._step < step or self._last is None:
+        while self._next <= step:
             batch = next(self.iterator[0], None)
             if batch is None:
                 epoch, size = self._key
                 raise DataError(
-                    f"The dataset of epoch {epoch} ended after {(self._step + 1) * size} examples "
+                    f"The dataset of epoch {epoch} ended after {self._next * size} examples "
                     "or less, but that of epoch 0 has more. Give every epoch the same length, for "
                     "example with repeat().take(n)."
                 )
-            self._last = batch
-            self._step += 1
-        return self._last
+            self._last.append(batch)
+            self._next += 1
+            while len(self._last) > self.keep:
+                self._last.popleft()
+        return self._last[step - self._next]
 
 
 def _to_tensor(array: Any) -> tf.Tensor | None:

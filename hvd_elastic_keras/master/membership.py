@@ -71,7 +71,7 @@ class _Machine(SlotTransition):
         self._emit_ready(worker, event)
         if event.training < self.state.training:
             return
-        self.set(num_micro_batches=event.num_micro_batches)
+        self.set(num_micro_batches=event.num_micro_batches, batch_grows=event.each)
         if self.capacity < self.config.min_workers:
             self.end(
                 False,

@@ -154,9 +154,7 @@ class RoundTransition(Transition):
                 self.set_worker(member, seniority=seniority)
                 seniority += 1
         lost = max(0, self.state.newest_step - forming.root_step)
-        # A training loop of one's own has no micro-batches.
-        total = self.state.num_micro_batches
-        shares = shares_of(len(forming.members), total) if total else []
+        shares = self._micro_batches(len(forming.members))
         stall_s = round(self.now - (forming.stalled_since or forming.opened_at), 3)
         self.set(
             running=Round(forming.number, forming.members),
@@ -178,6 +176,13 @@ class RoundTransition(Transition):
             steps_lost=lost,
         )
         self.say(_round_line(forming, shares, self.state.training, lost, stall_s))
+
+    def _micro_batches(self, size: int) -> list[int]:
+        """How many each of so many workers computes; a training loop of one's own has none."""
+        number = self.state.num_micro_batches
+        if not number:
+            return []
+        return [number] * size if self.state.batch_grows else shares_of(size, number)
 
     def _open_for_leavers(self) -> None:
         running = self.state.running
@@ -221,7 +226,7 @@ class RoundTransition(Transition):
             self.say(f"{', '.join(new)} {verb}: {self._why_full()}")
 
     def _why_full(self) -> str:
-        useful = self.state.num_micro_batches
+        useful = 0 if self.state.batch_grows else self.state.num_micro_batches
         if useful and useful < self.config.max_workers:
             return (
                 f"a batch is cut into {useful} micro-batch{'' if useful == 1 else 'es'}; a smaller "

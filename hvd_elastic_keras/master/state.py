@@ -103,6 +103,9 @@ class State:
     next_worker_number: int = 0
     next_seniority: int = 0
     num_micro_batches: int | None = None
+    """Of a global batch, or of each worker; 0 if the training has none."""
+    batch_grows: bool = False
+    """Whether each worker computes so many, however many there are."""
     running: Round | None = None
     forming: Forming | None = None
     last_round: int = 0

@@ -77,8 +77,8 @@ class Transition:
 
     @property
     def capacity(self) -> int:
-        useful = self.state.num_micro_batches or self.config.max_workers
-        return min(self.config.max_workers, useful)
+        useful = 0 if self.state.batch_grows else self.state.num_micro_batches
+        return min(self.config.max_workers, useful or self.config.max_workers)
 
     @property
     def min_workers(self) -> int:

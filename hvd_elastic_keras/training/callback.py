@@ -11,8 +11,19 @@ import keras
 
 from hvd_elastic_keras import env
 from hvd_elastic_keras.checkpoint.manager import Origin
-from hvd_elastic_keras.config import EVEN, SPEED, BatchCut, check_balance
-from hvd_elastic_keras.data.fit_input import check_order, input_of
+from hvd_elastic_keras.config import (
+    DEFAULT_LR_WARM_UP_STEPS,
+    EVEN,
+    GLOBAL,
+    LINEAR,
+    PER_WORKER,
+    SPEED,
+    BatchCut,
+    check_balance,
+    check_batch_may_grow,
+    check_growth,
+)
+from hvd_elastic_keras.data.fit_input import check_order, input_of, per_worker_input_of
 from hvd_elastic_keras.data.passes import Passes
 from hvd_elastic_keras.data.pipeline import FitInput
 from hvd_elastic_keras.training import determinism, keras_release, keras_support
@@ -22,6 +33,7 @@ from hvd_elastic_keras.training.fit_call import (
     FitCall,
     running_fit,
 )
+from hvd_elastic_keras.training.learning_rate_scale import Growth
 from hvd_elastic_keras.training.runtime import Training, train
 from hvd_elastic_keras.training.schedule import Schedule
 from hvd_elastic_keras.training.user_state import UserState
@@ -46,7 +58,8 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
     Args:
       micro_batch_size: examples per forward and backward pass. A batch is cut into micro-batches,
         and workers compute whole ones. None: an eighth of the batch, but at least 16 examples if
-        the model has batch normalisation, which sees one micro-batch at a time.
+        the model has batch normalisation, which sees one micro-batch at a time. With
+        `batch="per_worker"`, where no batch is shared: the whole batch of a worker.
       seed: the order of shuffled arrays follows from it. None: that of
         `keras.utils.set_random_seed`, else 0.
       checkpoint_every_n_epochs: how often rank 0 writes a checkpoint to the job directory, from
@@ -58,6 +71,16 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
       balance: "even" shares of each batch, or shares that follow the workers' "speed": who is
         persistently slower computes fewer micro-batches of the same batch, and the result stays
         the same. `run --balance=speed script.py` turns it on, too.
+      batch: "global", or "per_worker": the batch that `fit` is given is what one worker takes per
+        step, so that the batch of a step grows with the workers; of a dataset, each takes a whole
+        batch. The learning rate belongs to the batch of one worker. Epochs take fewer steps the
+        more workers there are, and the result depends on their number.
+      lr_scaling: only with "per_worker": the learning rate is multiplied by the number of workers
+        ("linear", as is usual with Horovod), by its square root ("sqrt"), or stays ("none"). The
+        optimizer's `learning_rate`, which callbacks see and set, is the one before that. Weight
+        decay that Keras multiplies by the learning rate follows it.
+      lr_warm_up_steps: steps over which the learning rate gets to a larger value when workers have
+        come. A smaller value is taken at once.
       on_membership_change: called on every worker that was there before, with the old and the new
         number of workers, before newcomers get the state.
 
@@ -79,6 +102,9 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         checkpoint_every_n_epochs: int = 1,
         deterministic: bool = False,
         balance: str = EVEN,
+        batch: str = GLOBAL,
+        lr_scaling: str = LINEAR,
+        lr_warm_up_steps: int = DEFAULT_LR_WARM_UP_STEPS,
         on_membership_change: Callable[[int, int], None] | None = None,
     ) -> None:
         super().__init__()
@@ -88,6 +114,11 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         self._deterministic = deterministic or env.deterministic()
         check_balance(balance)
         self._follows_speed = SPEED in (balance, env.balance())
+        check_growth(batch, lr_scaling, lr_warm_up_steps)
+        self._batch_grows = batch == PER_WORKER
+        self._lr_scaling, self._lr_warm_up_steps = lr_scaling, lr_warm_up_steps
+        if self._batch_grows:
+            check_batch_may_grow(self._deterministic, SPEED if self._follows_speed else EVEN)
         self._on_membership_change = on_membership_change
         self.state = UserState()
         if self._deterministic:
@@ -151,10 +182,13 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
                 micro_batch_size=source.micro_batch_size,
                 seed=seed,
                 num_examples=source.num_examples,
+                batch=PER_WORKER if self._batch_grows else GLOBAL,
+                batch_size_per_worker=source.global_batch_size if self._batch_grows else 0,
             ),
             job_dir=None if environment is None else environment.job_path,
             deterministic=self._deterministic,
             follows_speed=self._follows_speed,
+            growth=self._growth(source.global_batch_size) if self._batch_grows else None,
             # Alone, Keras's own progress bar is among the callbacks.
             verbose=0 if alone else call.verbose,
             user=self.state,
@@ -162,18 +196,24 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         )
 
     def _input(self, call: FitCall, schedule: Schedule, seed: int) -> FitInput:
-        source = input_of(
+        source = (per_worker_input_of if self._batch_grows else input_of)(
             call.adapter,
             passes=Passes(call.steps_per_epoch),
             index_of=lambda epoch: epoch - schedule.initial_epoch,
-            micro_batch_size=lambda size: self._cut.of(
-                size, keras_support.has_batch_norm(call.model)
-            ),
+            micro_batch_size=lambda size: self._micro_batch_size(size, call.model),
             seed=seed,
             name="x",
         )
         keras_support.build(call.model, source.batch_spec, source.first_batch())
         return source
+
+    def _micro_batch_size(self, size: int, model: keras.Model) -> int:
+        if self._batch_grows and self._cut.micro_batch_size is None:
+            return size  # nobody shares it
+        return self._cut.of(size, keras_support.has_batch_norm(model))
+
+    def _growth(self, batch_size: int) -> Growth:
+        return Growth(batch_size, batch_size, self._lr_scaling, self._lr_warm_up_steps)
 
     def _validation_input(self, call: FitCall, schedule: Schedule, seed: int) -> FitInput | None:
         if call.validation is None:

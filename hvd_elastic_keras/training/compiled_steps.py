@@ -28,6 +28,7 @@ def compiled_step(
     unshared: Sequence[keras.Metric],
     deterministic: bool = False,
     measured_workers: int = 0,
+    scales_rate: bool = False,
 ) -> AtomicStep:
     """The step of a model for an input: that of an earlier call if nothing has changed since.
 
@@ -37,6 +38,7 @@ def compiled_step(
         train,
         deterministic,
         measured_workers,
+        scales_rate,
         repr(source.batch_spec),
         tuple(id(v) for v in variables.all),
         tuple(id(m) for m in unshared),
@@ -52,6 +54,7 @@ def compiled_step(
             train=train,
             unshared=unshared,
             measured_workers=measured_workers,
+            scales_rate=scales_rate,
         )
         # Two examples at least, also where micro-batches have one: halves are compared.
         examples = structure.cut(source.first_batch(), 0, max(2, source.micro_batch_size))

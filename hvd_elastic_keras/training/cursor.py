@@ -24,6 +24,8 @@ class Cursor:
       step: index of the next step within the phase of this epoch.
       global_step: optimizer steps finished since the beginning.
       progress: atomic steps of any phase finished since the beginning; orders states by age.
+      portions: portions of the training data that the steps of this epoch have taken; only where
+        the batch grows with the workers (`data/per_worker.py`), else 0.
     """
 
     epoch: int = 0
@@ -31,17 +33,19 @@ class Cursor:
     step: int = 0
     global_step: int = 0
     progress: int = 0
+    portions: int = 0
 
-    def after_step(self) -> Cursor:
-        """The position after the step this cursor points at."""
+    def after_step(self, portions: int = 0) -> Cursor:
+        """The position after the step this cursor points at, which took so many portions."""
         trained = self.phase is Phase.TRAIN
         return dataclasses.replace(
             self,
             step=self.step + 1,
+            portions=self.portions + portions,
             global_step=self.global_step + trained,
             progress=self.progress + 1,
         )
 
     def start_of(self, phase: Phase, epoch: int) -> Cursor:
         """The beginning of a phase."""
-        return dataclasses.replace(self, phase=phase, epoch=epoch, step=0)
+        return dataclasses.replace(self, phase=phase, epoch=epoch, step=0, portions=0)

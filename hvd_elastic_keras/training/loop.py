@@ -16,7 +16,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 
@@ -33,6 +33,7 @@ from hvd_elastic_keras.training.balance import Balance
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
 from hvd_elastic_keras.training.cursor import Cursor, Phase
 from hvd_elastic_keras.training.failures import UnexplainedFailures
+from hvd_elastic_keras.training.learning_rate_scale import Ramp
 from hvd_elastic_keras.training.progress import ProgressDisplay
 from hvd_elastic_keras.training.run_state import RunState
 from hvd_elastic_keras.training.schedule import Schedule
@@ -61,6 +62,20 @@ class PhaseRunner:
         count = self.input.num_micro_batches
         share = balance.share(rank, count) if self.shared else Share(0, count)
         return self.input.batches(cursor.epoch, share, cursor.step)
+
+    def steps(self, cursor: Cursor, workers: int) -> int | None:
+        """Steps of the epoch at `cursor`; None if only reading to the end tells."""
+        return self.input.steps(cursor.epoch)
+
+
+class BatchSize(Protocol):
+    """What has to happen where the batch grows with the workers; see `per_worker.py`."""
+
+    def enter_round(self, committed: Ramp, place: Assignment, step: int) -> Ramp:
+        """The ramp of the learning rate in a round that begins at optimizer step `step`."""
+
+    def before_step(self, ramp: Ramp, step: int) -> None:
+        """Gets the optimizer step ready."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +113,8 @@ class TrainingLoop:
     durable: Durable
     on_round: Callable[[int], None]
     """Called with the world size in every round, before newcomers get the state."""
+    growing: BatchSize | None = None
+    """Set where the batch grows with the workers."""
     notices: list[str] = dataclasses.field(default_factory=list)
     """What rank 0 tells people when it begins."""
     _balance: Balance = dataclasses.field(init=False)
@@ -177,6 +194,10 @@ class TrainingLoop:
         self._enter_callbacks(place, resumes)
         self.on_round(place.size)
         self.state.synchronise(self.communicator, place)
+        self._ramp = self.state.ramp
+        if self.growing is not None:
+            step = self.state.cursor.global_step
+            self._ramp = self.growing.enter_round(self._ramp, place, step)
         self.session.running(self.state.cursor.global_step)
         while place.rank == 0 and self.notices:
             self.session.show(f"warning: {self.notices.pop(0)}\n")
@@ -253,12 +274,15 @@ class TrainingLoop:
             wants_to_stop = self._wants_to_stop()
             if not wants_to_stop:
                 self._begin_batch("on_train_batch_begin")
+            if self.growing is not None:
+                self.growing.before_step(self._ramp, cursor.global_step)
             with self.communicator.collective(), self.state.user.atomic():
                 result = self.train.step(batch, cursor.global_step, wants_to_stop)
             if result.stopped:
                 marks.stop_agreed = self.model.stop_training = True
                 break
-            self.state.cursor = cursor.after_step()
+            self.state.cursor = cursor.after_step(batch.portions)
+            self.state.ramp = self._ramp
             self.session.at("training", cursor.global_step + 1, cursor.progress + 1)
             self.state.epoch_logs = logs = result.logs
             self._end_batch("on_train_batch_end", cursor.step, self._epoch_steps(), logs)
@@ -348,7 +372,7 @@ class TrainingLoop:
 
     def _train_phase_over(self) -> bool:
         cursor, limit = self.state.cursor, self.schedule.steps
-        steps = self.train.input.steps(cursor.epoch)
+        steps = self.train.steps(cursor, self.world.size)
         return (
             (steps is not None and cursor.step >= steps)
             or (limit is not None and cursor.global_step >= limit)
@@ -426,7 +450,7 @@ class TrainingLoop:
 
     def _epoch_steps(self) -> int | None:
         cursor = self.state.cursor
-        steps = self.train.input.steps(cursor.epoch)
+        steps = self.train.steps(cursor, self.world.size)
         if self.schedule.steps is None:
             return steps
         limit = cursor.step + self.schedule.steps - cursor.global_step
@@ -436,10 +460,11 @@ class TrainingLoop:
         """Steps until the end; None if nobody knows how long an epoch is."""
         cursor = self.state.cursor
         bounds = []
-        per_epoch = self.train.input.steps(cursor.epoch)
-        if self.schedule.epochs is not None and per_epoch is not None:
-            epochs_left = self.schedule.epochs - cursor.epoch
-            bounds.append(epochs_left * per_epoch - cursor.step)
+        in_this = self.train.steps(cursor, self.world.size)
+        in_next = self.train.steps(cursor.start_of(Phase.TRAIN, cursor.epoch + 1), self.world.size)
+        if self.schedule.epochs is not None and in_this is not None and in_next is not None:
+            epochs_left = self.schedule.epochs - cursor.epoch - 1
+            bounds.append(in_this - cursor.step + epochs_left * in_next)
         if self.schedule.steps is not None:
             bounds.append(self.schedule.steps - cursor.global_step)
         return max(0, min(bounds)) if bounds else None

@@ -17,11 +17,12 @@ from hvd_elastic_keras.protocol import Assignment
 from hvd_elastic_keras.training import codec
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
 from hvd_elastic_keras.training.cursor import Cursor, Phase
+from hvd_elastic_keras.training.learning_rate_scale import Ramp
 from hvd_elastic_keras.training.user_state import UserState
 from hvd_elastic_keras.training.variables import ModelVariables
 from hvd_elastic_keras.worker.communicator import Communicator
 
-PAYLOAD_VERSION = 2
+PAYLOAD_VERSION = 3
 
 
 @dataclasses.dataclass
@@ -63,6 +64,8 @@ class RunState:
     ) -> None:
         self.cursor = cursor
         self.marks = Marks()
+        self.ramp = Ramp()
+        """The scale of the learning rate, as of the last finished step."""
         self.epoch_logs: dict[str, Any] = {}
         self.evaluation_logs: dict[str, Any] = {}
         self.exists = False
@@ -80,6 +83,7 @@ class RunState:
             "version": PAYLOAD_VERSION,
             "cursor": {**dataclasses.asdict(self.cursor), "phase": self.cursor.phase.value},
             "marks": dataclasses.asdict(self.marks),
+            "ramp": dataclasses.asdict(self.ramp),
             "epoch_logs": codec.to_json(self.epoch_logs),
             "evaluation_logs": codec.to_json(self.evaluation_logs),
             "stop_training": bool(self._model.stop_training),
@@ -99,6 +103,7 @@ class RunState:
         cursor = content["cursor"]
         self.cursor = Cursor(**{**cursor, "phase": Phase(cursor["phase"])})
         self.marks = Marks(**content["marks"])
+        self.ramp = Ramp(**content.get("ramp", {}))  # older checkpoints have none
         self.epoch_logs = codec.from_json(content["epoch_logs"])
         self.evaluation_logs = codec.from_json(content["evaluation_logs"])
         self._model.stop_training = content["stop_training"]

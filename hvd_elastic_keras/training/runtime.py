@@ -13,13 +13,16 @@ import keras
 
 from hvd_elastic_keras import files, protocol
 from hvd_elastic_keras.checkpoint.manager import CheckpointManager, Origin
+from hvd_elastic_keras.data.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.pipeline import Input
 from hvd_elastic_keras.errors import WorkerLeavingError
 from hvd_elastic_keras.training.additivity import metrics_that_do_not_add_up
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
 from hvd_elastic_keras.training.compiled_steps import compiled_step, world_of_process
 from hvd_elastic_keras.training.cursor import Cursor
+from hvd_elastic_keras.training.learning_rate_scale import Growth
 from hvd_elastic_keras.training.loop import Durable, PhaseRunner, TrainingLoop
+from hvd_elastic_keras.training.per_worker import GrowingBatch, PerWorkerRunner
 from hvd_elastic_keras.training.progress import ProgressDisplay
 from hvd_elastic_keras.training.run_state import RunState
 from hvd_elastic_keras.training.schedule import Schedule
@@ -43,6 +46,8 @@ class Training:
       job_dir: where checkpoints and results go; None keeps nothing.
       deterministic: whether bits must not depend on who computes what.
       follows_speed: whether slower workers get fewer micro-batches.
+      growth: how the learning rate follows the number of workers, if the batch does; `train` is a
+        `PerWorkerInput` then.
       on_membership_change: called with the old and the new world size.
     """
 
@@ -55,6 +60,7 @@ class Training:
     job_dir: Path | None = None
     deterministic: bool = False
     follows_speed: bool = False
+    growth: Growth | None = None
     verbose: int = 1
     user: UserState = dataclasses.field(default_factory=UserState)
     on_membership_change: Callable[[int, int], None] | None = None
@@ -98,7 +104,13 @@ def _train(training: Training, membership: Membership) -> None:
         user=training.user,
     )
     world.follow(session)
-    session.join(communicator, training.train.num_micro_batches, warm_up_s=time.monotonic() - began)
+    display = ProgressDisplay(session.show, membership.interactive, training.verbose)
+    session.join(
+        communicator,
+        training.train.num_micro_batches,
+        warm_up_s=time.monotonic() - began,
+        each=training.growth is not None,
+    )
     loop = TrainingLoop(
         model=model,
         schedule=training.schedule,
@@ -109,9 +121,10 @@ def _train(training: Training, membership: Membership) -> None:
         evaluate=runners[1] if len(runners) > 1 else None,
         callbacks=training.callbacks,
         world=world,
-        display=ProgressDisplay(session.show, membership.interactive, training.verbose),
+        display=display,
         durable=durable(training, state, variables, session),
         on_round=_Rounds(training),
+        growing=GrowingBatch(training.growth, world, session, display) if training.growth else None,
         notices=notices,
     )
     loop.run()
@@ -163,7 +176,10 @@ def _runner(
         unshared=unshared,
         deterministic=training.deterministic,
         measured_workers=measured,
+        scales_rate=trains and training.growth is not None,
     )
+    if isinstance(source, PerWorkerInput):
+        return PerWorkerRunner(source, step)
     return PhaseRunner(source, step, shared=trains or not unshared)
 
 

@@ -20,6 +20,7 @@ it; the states themselves never change.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Sequence
@@ -33,7 +34,8 @@ import tensorflow as tf
 from hvd_elastic_keras.data.pipeline import LocalBatch
 from hvd_elastic_keras.data.structure import Layout, Structure
 from hvd_elastic_keras.training.micro_batch import Accumulated, MicroBatch, Tensors
-from hvd_elastic_keras.training.variables import ModelVariables, unwrapped
+from hvd_elastic_keras.training.scaled_rate import scaled
+from hvd_elastic_keras.training.variables import ModelVariables, optimizers_of, unwrapped
 from hvd_elastic_keras.training.world import World
 
 MAX_MICRO_BATCHES = 2**20
@@ -100,6 +102,7 @@ class AtomicStep:
       unshared: metrics that do not add up. In training they do not occur in the logs; in
         evaluation every worker must be given all micro-batches.
       measured_workers: so many workers, at most, tell each other their speed; 0 turns it off.
+      scales_rate: whether the learning rate is multiplied by that of `world`.
     """
 
     def __init__(
@@ -112,9 +115,11 @@ class AtomicStep:
         train: bool,
         unshared: Sequence[keras.Metric] = (),
         measured_workers: int = 0,
+        scales_rate: bool = False,
     ) -> None:
         self.model = model
         self._measured_workers = measured_workers
+        self._scales_rate = scales_rate
         self._counts_once = train or not unshared
         self._world = world
         self._name = "elastic_train_step" if train else "elastic_evaluation_step"
@@ -178,9 +183,14 @@ class AtomicStep:
         checks = [check for check in checks if check is not None]  # None when run eagerly
         # Everything that assigns is inside: the optimizer also changes variables that do not
         # depend on gradients (its iterations, weight decay).
-        with tf.control_dependencies([*total.tensors, tail, *checks]):
+        with tf.control_dependencies([*total.tensors, tail, *checks]), self._scaled_rate():
             averages = self.micro_batch.assign(total.copy())
         return self.micro_batch.logs(averages), change_pending, tail[COUNT_AND_FLAGS:]
+
+    def _scaled_rate(self) -> contextlib.AbstractContextManager[None]:
+        if not self._scales_rate:
+            return contextlib.nullcontext()
+        return scaled(optimizers_of(self.model), self._world.learning_rate_scale)
 
     def _start_clock(self, part: Part) -> Part:
         if not self._measured_workers:

@@ -9,11 +9,13 @@ import keras
 
 from hvd_elastic_keras import env
 from hvd_elastic_keras.checkpoint.manager import CheckpointManager, Origin
-from hvd_elastic_keras.config import SPEED, TrainingConfig
+from hvd_elastic_keras.config import SPEED, TrainingConfig, check_batch_may_grow
+from hvd_elastic_keras.data.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.pipeline import Pipeline
 from hvd_elastic_keras.data.source import DataLike, as_source
 from hvd_elastic_keras.training import determinism, keras_release, keras_support
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
+from hvd_elastic_keras.training.learning_rate_scale import Growth
 from hvd_elastic_keras.training.runtime import Training, train
 from hvd_elastic_keras.training.schedule import Schedule
 from hvd_elastic_keras.worker.membership import Membership
@@ -67,23 +69,31 @@ class Trainer:
         self.model = model
         self.config = config or TrainingConfig()
         self._deterministic = self.config.deterministic or env.deterministic()
+        if self.config.batch_grows:
+            check_batch_may_grow(self._deterministic, env.balance())
         if self._deterministic:
             determinism.enable()
         environment = self._membership.environment
         directory = environment.job_dir if environment else job_dir
         self._job_dir = Path(directory) if directory else None
-        self._train = self._pipeline(dataset, "the training data", self.config.shuffle)
+        size = self.config.batch_size_per_worker or self.config.global_batch_size
+        self._train = self._pipeline(dataset, "the training data", self.config.shuffle, size)
         self._evaluate = (
             None
             if validation is None
-            else self._pipeline(validation, "the validation data", shuffle=False)
+            else self._pipeline(
+                validation, "the validation data", False, self.config.global_batch_size
+            )
         )
         keras_support.build(model, self._train.batch_spec)
         self._user_callbacks = list(callbacks)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps of an epoch, whatever the number of workers."""
+        """Optimizer steps of an epoch, whatever the number of workers.
+
+        Where the batch grows with them, the steps that one worker alone would need.
+        """
         return self._train.steps_per_epoch
 
     @property
@@ -111,7 +121,10 @@ class Trainer:
         callbacks = CallbackRunner(
             self._user_callbacks,
             self.model,
-            {"epochs": config.epochs, "steps": self._train.steps_per_epoch},
+            {
+                "epochs": config.epochs,
+                "steps": None if config.batch_grows else self._train.steps_per_epoch,
+            },
         )
         training = Training(
             model=self.model,
@@ -120,20 +133,21 @@ class Trainer:
                 steps=config.steps,
                 checkpoint_every_n_epochs=config.checkpoint_every_n_epochs,
             ),
-            train=self._train,
+            train=PerWorkerInput(self._train) if config.batch_grows else self._train,
             evaluate=self._evaluate,
             callbacks=callbacks,
             origin=self._origin,
             job_dir=self._job_dir,
             deterministic=self._deterministic,
             follows_speed=SPEED in (config.balance, env.balance()),
+            growth=_growth(config),
         )
         train(training, self._membership)
         return callbacks.history
 
-    def _pipeline(self, data: DataLike, name: str, shuffle: bool) -> Pipeline:
+    def _pipeline(self, data: DataLike, name: str, shuffle: bool, batch_size: int) -> Pipeline:
         source = as_source(data, seed=self.config.seed, shuffle=shuffle, name=name)
-        return Pipeline(source, self.config.global_batch_size, self.config.micro_batch_size)
+        return Pipeline(source, batch_size, self.config.micro_batch_size)
 
     @property
     def _origin(self) -> Origin:
@@ -146,3 +160,14 @@ class Trainer:
           ConfigurationError: it was made with other data, batch sizes or seed.
         """
         return CheckpointManager(job_dir, self._origin).check_newest()
+
+
+def _growth(config: TrainingConfig) -> Growth | None:
+    if not config.batch_grows:
+        return None
+    return Growth(
+        reference_batch_size=config.global_batch_size,
+        batch_size_per_worker=config.batch_size_per_worker,
+        lr_scaling=config.lr_scaling,
+        lr_warm_up_steps=config.lr_warm_up_steps,
+    )

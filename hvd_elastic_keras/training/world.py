@@ -18,12 +18,17 @@ class World:
         change that comes while a long step computes is known after that step, not after the next.
       shared: whether there are other workers, so that sums go through a collective.
       rank: of this worker.
+      size: number of workers; for Python, no graph reads it.
+      learning_rate_scale: of the present step, where the batch grows with the workers.
     """
 
     def __init__(self) -> None:
         self.change_pending = tf.Variable(0.0, trainable=False, name="change_pending")
         self.shared = tf.Variable(True, trainable=False, name="shared")
         self.rank = tf.Variable(0, trainable=False, name="rank")
+        self.size = 1
+        self.learning_rate_scale = tf.Variable(1.0, trainable=False, name="learning_rate_scale")
+        self._scale = 1.0
         self._session: Session | None = None
         self._lock = threading.Lock()
 
@@ -42,4 +47,11 @@ class World:
         """Takes this worker's place in a round that begins."""
         self.shared.assign(size > 1)
         self.rank.assign(rank)
+        self.size = size
         self.refresh()
+
+    def scale_learning_rate(self, scale: float) -> None:
+        """Sets what the next step multiplies its learning rate by."""
+        if scale != self._scale:
+            self.learning_rate_scale.assign(scale)
+            self._scale = scale

@@ -61,10 +61,17 @@ class Session(Protocol):
     def finished(self) -> bool:
         """Whether this process has trained the training it has last begun to its end."""
 
-    def join(self, communicator: Abortable, num_micro_batches: int, warm_up_s: float) -> None:
+    def join(
+        self,
+        communicator: Abortable,
+        num_micro_batches: int,
+        warm_up_s: float,
+        each: bool = False,
+    ) -> None:
         """Begins the next training of this process and tells the master that it is warm.
 
-        `num_micro_batches` is the largest useful number of workers; 0 means any number.
+        `num_micro_batches` is the largest useful number of workers; 0 means any number. If `each`,
+        every worker computes so many, and any number is of use.
         """
 
     def enter(self, report: EntryReport) -> protocol.Assignment:
@@ -134,7 +141,13 @@ class SoloSession:
         """Whether the training that was last begun has been finished."""
         return self._finished
 
-    def join(self, communicator: Abortable, num_micro_batches: int, warm_up_s: float) -> None:
+    def join(
+        self,
+        communicator: Abortable,
+        num_micro_batches: int,
+        warm_up_s: float,
+        each: bool = False,
+    ) -> None:
         """Begins the next training. Nobody to tell."""
         self._training += 1
         self._finished = False
@@ -200,7 +213,13 @@ class ElasticSession:
         self._client.start()
         self._watch_sigterm()
 
-    def join(self, communicator: Abortable, num_micro_batches: int, warm_up_s: float) -> None:
+    def join(
+        self,
+        communicator: Abortable,
+        num_micro_batches: int,
+        warm_up_s: float,
+        each: bool = False,
+    ) -> None:
         """Begins the next training and tells the master that this worker is warm."""
         self._communicator = communicator
         self._finished = False
@@ -215,6 +234,7 @@ class ElasticSession:
                 training=activity.training,
                 pid=os.getpid(),
                 num_micro_batches=num_micro_batches,
+                each=each,
                 warm_up_s=warm_up_s,
             )
         )
