@@ -55,6 +55,10 @@ setup(
         "msgspec",
         # Reference configurations whose single values can be set on the command line.
         "ml_collections",
+        # Checksums of TFRecord files.
+        "google-crc32c",
+        # Progress of long reads.
+        "tqdm",
         # The bundled handwritten digits.
         "scikit-learn",
     ],

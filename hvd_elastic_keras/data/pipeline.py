@@ -12,8 +12,9 @@ from hvd_elastic_keras.data import structure
 from hvd_elastic_keras.data.partition import Partition, Slice, slice_of_batch
 from hvd_elastic_keras.data.passes import Passes
 from hvd_elastic_keras.data.reader import BatchReader, BatchSource
-from hvd_elastic_keras.data.source import Source
+from hvd_elastic_keras.data.source import ExampleSource
 from hvd_elastic_keras.data.structure import Structure
+from hvd_elastic_keras.errors import DataError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,11 +70,32 @@ class Input(Protocol):
 
 
 class Pipeline:
-    """Cuts a source of single examples into the steps of an epoch; the same for every worker."""
+    """Cuts a source of single examples into the steps of an epoch; the same for every worker.
 
-    def __init__(self, source: Source, global_batch_size: int, micro_batch_size: int) -> None:
+    Args:
+      drop_remainder: whether to leave out the last step of an epoch if it would be smaller.
+
+    Raises:
+      DataError: nothing would be left.
+    """
+
+    def __init__(
+        self,
+        source: ExampleSource,
+        global_batch_size: int,
+        micro_batch_size: int,
+        drop_remainder: bool = False,
+    ) -> None:
         self.source = source
-        self.partition = Partition(source.num_examples, global_batch_size, micro_batch_size)
+        count = source.num_examples
+        used = count - count % global_batch_size if drop_remainder else count
+        if not used:
+            raise DataError(
+                f"drop_remainder leaves no step of an epoch of {count} examples with batches of "
+                f"{global_batch_size}. Use batches of at most {count}, or leave drop_remainder out."
+            )
+        self.partition = Partition(used, global_batch_size, micro_batch_size)
+        self._first: Structure = None
 
     @property
     def batch_spec(self) -> Structure:
@@ -119,6 +141,7 @@ class Pipeline:
 
     def batches(self, epoch: int, share: Share, first_step: int) -> Iterator[LocalBatch]:
         """See `Input`."""
+        self._first = None  # asked for before the training only
         batches = self.source.batches(epoch, self.partition, share, first_step)
         for step in range(first_step, self.steps_per_epoch):
             part = self.partition.slice_of(step, share.first, share.last)
@@ -126,7 +149,13 @@ class Pipeline:
 
     def first_batch(self) -> Structure:
         """See `Input`."""
-        return next(self.batches(0, Share(0, self.num_micro_batches), 0)).data
+        if self._first is None:
+            # Of an epoch without further steps: nothing is read ahead.
+            size = self.partition.examples_of_step(0)
+            alone = dataclasses.replace(self.partition, num_examples=size)
+            whole = Share(0, self.num_micro_batches)
+            self._first = next(self.source.batches(0, alone, whole, 0))
+        return self._first
 
 
 class BatchPipeline:
