@@ -14,6 +14,8 @@
 | HVD_ELASTIC_TIMELINE      | unset     | directory for Horovod's timelines, one per round      |
 | HVD_ELASTIC_DETERMINISTIC | 0         | 1: `TrainingConfig.deterministic`, also for scripts   |
 | HVD_ELASTIC_BALANCE       | even      | speed: `TrainingConfig.balance`, also for scripts     |
+| HVD_ELASTIC_SKIP_CORRUPT  | 0         | 1: TFRecord sources leave out corrupt records         |
+| XDG_CACHE_HOME            | ~/.cache  | where indexes go whose data cannot be written beside  |
 | TF_NUM_INTRAOP_THREADS    | unset     | TensorFlow's: threads that share an operation         |
 """
 
@@ -38,6 +40,8 @@ GLOO_TIMEOUT = "HVD_ELASTIC_GLOO_TIMEOUT"
 TIMELINE = "HVD_ELASTIC_TIMELINE"
 DETERMINISTIC = "HVD_ELASTIC_DETERMINISTIC"
 BALANCE = "HVD_ELASTIC_BALANCE"
+SKIP_CORRUPT = "HVD_ELASTIC_SKIP_CORRUPT"
+CACHE_HOME = "XDG_CACHE_HOME"
 INTRA_OP_THREADS = "TF_NUM_INTRAOP_THREADS"
 
 DETERMINISTIC_THREADS = 1
@@ -60,6 +64,7 @@ class WorkerEnvironment:
     timeline_dir: str = ""
     deterministic: bool = False
     balance: str = EVEN
+    skip_corrupt: bool = False
 
     @property
     def job_path(self) -> Path:
@@ -80,6 +85,7 @@ class WorkerEnvironment:
             TIMELINE: self.timeline_dir,
             DETERMINISTIC: str(int(self.deterministic)),
             BALANCE: self.balance,
+            SKIP_CORRUPT: str(int(self.skip_corrupt)),
         }
         if self.launcher_pid is not None:
             variables[LAUNCHER_PID] = str(self.launcher_pid)
@@ -104,6 +110,7 @@ def worker_environment() -> WorkerEnvironment | None:
         timeline_dir=os.environ.get(TIMELINE, ""),
         deterministic=deterministic(),
         balance=balance(),
+        skip_corrupt=skip_corrupt(),
     )
 
 
@@ -115,6 +122,17 @@ def deterministic() -> bool:
 def balance() -> str:
     """How micro-batches are divided among the workers, unless trainings say more themselves."""
     return os.environ.get(BALANCE, EVEN)
+
+
+def skip_corrupt() -> bool:
+    """Whether corrupt records are left out, unless a source says more itself."""
+    return os.environ.get(SKIP_CORRUPT) == "1"
+
+
+def cache_dir() -> Path:
+    """Where this package keeps what it can make again."""
+    home = os.environ.get(CACHE_HOME)
+    return (Path(home) if home else Path.home() / ".cache") / "hvd_elastic_keras"
 
 
 def intra_op_threads() -> int | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -180,10 +181,10 @@ class RandomAccessExamples:
                 preprocess(*_arguments(self._reader.example(int(index))))
             except tf.errors.OpError as found:
                 return DataError(
-                    f"preprocess fails on example {index} of {self._name}: {_first_line(found)}"
+                    f"preprocess fails on example {index} of {self._name}: {_reason(found)}"
                 )
         return DataError(
-            f"The examples of {self._name} do not form a batch: {_first_line(error)}. Give all "
+            f"The examples of {self._name} do not form a batch: {_reason(error)}. Give all "
             "examples the same shape, in preprocess or before."
         )
 
@@ -280,5 +281,7 @@ def _options() -> tf.data.Options:
     return options
 
 
-def _first_line(error: tf.errors.OpError) -> str:
-    return str(error.message).strip().splitlines()[0]
+def _reason(error: tf.errors.OpError) -> str:
+    """What TensorFlow says without the names of its nodes."""
+    text = re.sub(r"\{\{.*?\}\}", "", str(error.message).split("\n\t [[", maxsplit=1)[0])
+    return text.strip().splitlines()[-1]
