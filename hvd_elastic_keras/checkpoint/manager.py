@@ -28,6 +28,7 @@ class Origin:
     num_examples: int | None
     batch: str = GLOBAL
     batch_size_per_worker: int = 0
+    drop_remainder: bool = False
 
     @classmethod
     def of(cls, config: TrainingConfig, num_examples: int) -> Origin:
@@ -39,6 +40,7 @@ class Origin:
             num_examples,
             config.batch,
             config.batch_size_per_worker,
+            config.drop_remainder,
         )
 
 
@@ -84,8 +86,9 @@ class CheckpointManager:
         return path, state
 
     def _check_origin(self, path: Path, found: dict[str, Any]) -> None:
-        # Older releases had global batches only.
-        found = {"batch": GLOBAL, "batch_size_per_worker": 0, **found}
+        # Older releases had global batches only, and left nothing out.
+        old = {"batch": GLOBAL, "batch_size_per_worker": 0, "drop_remainder": False}
+        found = {**old, **found}
         for name, value in self._origin.items():
             if found.get(name) != value:
                 raise ConfigurationError(

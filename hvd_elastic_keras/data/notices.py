@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from tqdm.std import tqdm
 
@@ -13,35 +14,36 @@ LINE_INTERVAL_S = 2.0
 """Progress that takes longer is shown, a line at a time."""
 
 
-class Reporter(Protocol):
-    """Shows a notice to the user and keeps it with the job's events."""
+@dataclasses.dataclass(frozen=True)
+class Notice:
+    """A line for people, and what the job's event log keeps of it (nothing if `event` is empty)."""
 
-    def __call__(self, text: str, event: str, fields: dict[str, Any]) -> None:
-        """`event` is empty for what need not be kept."""
+    text: str
+    event: str = ""
+    fields: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class _Notices:
     """The notices of this process: shown by whoever can, kept until then."""
 
     def __init__(self) -> None:
-        self._reporter: Reporter | None = None
-        self._waiting: list[tuple[str, str, dict[str, Any]]] = []
+        self._reporter: Callable[[Notice], None] | None = None
+        self._waiting: list[Notice] = []
 
     def tell(self, text: str, event: str = "", **fields: Any) -> None:
         """Shows a notice; also in the log."""
+        notice = Notice(text, event, fields)
         log.info("%s", text)
         if self._reporter is None:
-            self._waiting.append((text, event, fields))
+            self._waiting.append(notice)
         else:
-            self._reporter(text, event, fields)
+            self._reporter(notice)
 
-    def report_to(self, reporter: Reporter | None, earlier: bool = True) -> None:
-        """Whom to tell from now on, and whether of what has been told before, too."""
+    def report_to(self, reporter: Callable[[Notice], None] | None) -> list[Notice]:
+        """Says who shows notices from now on; returns those that nobody has shown."""
         self._reporter = reporter
         waiting, self._waiting = self._waiting, []
-        if reporter is not None and earlier:
-            for text, event, fields in waiting:
-                reporter(text, event, fields)
+        return waiting
 
 
 notices = _Notices()

@@ -63,7 +63,7 @@ def file(tmp_path: Path) -> Path:
 def told() -> Iterator[list[tuple[str, str, dict[str, Any]]]]:
     """The notices of a test."""
     found: list[tuple[str, str, dict[str, Any]]] = []
-    notices.report_to(lambda text, event, fields: found.append((text, event, fields)))
+    notices.report_to(lambda n: found.append((n.text, n.event, n.fields)))
     yield found
     notices.report_to(None)
 
