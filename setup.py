@@ -45,6 +45,8 @@ setup(
         "keras>=3.8,<3.16",
         "horovod==0.28.1",
         "tensorflow-datasets",
+        # tensorflow-datasets 4.9.10 needs it to prepare data, but does not say so.
+        "importlib_resources",
         "absl-py",
         "numpy",
         # The master's HTTP endpoint: long polls for many workers on one asynchronous loop.
@@ -57,6 +59,10 @@ setup(
         "ml_collections",
         # Sets of example ids in the ledgers of --audit, a few bytes per example.
         "pyroaring",
+        # Checksums of TFRecord files.
+        "google-crc32c",
+        # Progress of long reads.
+        "tqdm",
         # The bundled handwritten digits.
         "scikit-learn",
     ],

@@ -13,15 +13,30 @@ from hvd_elastic_keras._version import __version__
 
 if TYPE_CHECKING:
     from hvd_elastic_keras.config import TrainingConfig
+    from hvd_elastic_keras.data.random_access import Source
+    from hvd_elastic_keras.data.tfds import TfdsSource
+    from hvd_elastic_keras.data.tfrecord import TFRecordSource
     from hvd_elastic_keras.errors import ElasticError
     from hvd_elastic_keras.training.callback import ElasticCallback
     from hvd_elastic_keras.training.trainer import Trainer
 
-__all__ = ["ElasticCallback", "ElasticError", "Trainer", "TrainingConfig", "__version__"]
+__all__ = [
+    "ElasticCallback",
+    "ElasticError",
+    "Source",
+    "TFRecordSource",
+    "TfdsSource",
+    "Trainer",
+    "TrainingConfig",
+    "__version__",
+]
 
 _LAZY = {
     "ElasticCallback": "hvd_elastic_keras.training.callback",
     "ElasticError": "hvd_elastic_keras.errors",
+    "Source": "hvd_elastic_keras.data.random_access",
+    "TFRecordSource": "hvd_elastic_keras.data.tfrecord",
+    "TfdsSource": "hvd_elastic_keras.data.tfds",
     "Trainer": "hvd_elastic_keras.training.trainer",
     "TrainingConfig": "hvd_elastic_keras.config",
 }

@@ -119,7 +119,10 @@ class TrainingConfig:
       steps: optimizer steps in all; None if only `epochs` bounds the training. With both,
         training ends at whichever comes first.
       seed: initial weights, order of the examples and dropout follow from it.
-      shuffle: whether examples of array sources are reordered in every epoch.
+      shuffle: whether the examples of arrays and of sources with random access are reordered in
+        every epoch.
+      drop_remainder: whether the last step of an epoch is left out if its batch would be smaller.
+        The examples that are left out are others in every epoch.
       checkpoint_every_n_epochs: 0 turns periodic checkpoints off.
       deterministic: whether the weights after every step are bit-identical whatever the number of
         workers, kills and joins. Slower: each operation has one thread. Alone, call
@@ -148,6 +151,7 @@ class TrainingConfig:
     steps: int | None = None
     seed: int = 0
     shuffle: bool = True
+    drop_remainder: bool = False
     checkpoint_every_n_epochs: int = 1
     deterministic: bool = False
     balance: str = EVEN
@@ -172,7 +176,7 @@ class TrainingConfig:
         self._check_cut()
         _require(self.epochs is None or self.epochs >= 1, "epochs", self.epochs, ">= 1")
         _require(self.steps is None or self.steps >= 1, "steps", self.steps, ">= 1")
-        for name in ("deterministic", "audit"):
+        for name in ("deterministic", "audit", "drop_remainder"):
             value = getattr(self, name)
             _require(isinstance(value, bool), name, repr(value), "that is True or False")
         check_balance(self.balance)

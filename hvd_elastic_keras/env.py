@@ -15,6 +15,8 @@
 | HVD_ELASTIC_DETERMINISTIC | 0         | 1: `TrainingConfig.deterministic`, also for scripts   |
 | HVD_ELASTIC_BALANCE       | even      | speed: `TrainingConfig.balance`, also for scripts     |
 | HVD_ELASTIC_AUDIT         | 0         | 1: `TrainingConfig.audit`, also for scripts           |
+| HVD_ELASTIC_SKIP_CORRUPT  | 0         | 1: TFRecord sources leave out corrupt records         |
+| XDG_CACHE_HOME            | ~/.cache  | where indexes go whose data cannot be written beside  |
 | TF_NUM_INTRAOP_THREADS    | unset     | TensorFlow's: threads that share an operation         |
 """
 
@@ -40,6 +42,8 @@ TIMELINE = "HVD_ELASTIC_TIMELINE"
 DETERMINISTIC = "HVD_ELASTIC_DETERMINISTIC"
 BALANCE = "HVD_ELASTIC_BALANCE"
 AUDIT = "HVD_ELASTIC_AUDIT"
+SKIP_CORRUPT = "HVD_ELASTIC_SKIP_CORRUPT"
+CACHE_HOME = "XDG_CACHE_HOME"
 INTRA_OP_THREADS = "TF_NUM_INTRAOP_THREADS"
 
 DETERMINISTIC_THREADS = 1
@@ -63,6 +67,7 @@ class WorkerEnvironment:
     deterministic: bool = False
     balance: str = EVEN
     audit: bool = False
+    skip_corrupt: bool = False
 
     @property
     def job_path(self) -> Path:
@@ -84,6 +89,7 @@ class WorkerEnvironment:
             DETERMINISTIC: str(int(self.deterministic)),
             BALANCE: self.balance,
             AUDIT: str(int(self.audit)),
+            SKIP_CORRUPT: str(int(self.skip_corrupt)),
         }
         if self.launcher_pid is not None:
             variables[LAUNCHER_PID] = str(self.launcher_pid)
@@ -109,6 +115,7 @@ def worker_environment() -> WorkerEnvironment | None:
         deterministic=deterministic(),
         balance=balance(),
         audit=audit(),
+        skip_corrupt=skip_corrupt(),
     )
 
 
@@ -125,6 +132,17 @@ def balance() -> str:
 def audit() -> bool:
     """Whether trainings of this process write ledgers, whatever they say themselves."""
     return os.environ.get(AUDIT) == "1"
+
+
+def skip_corrupt() -> bool:
+    """Whether corrupt records are left out, unless a source says more itself."""
+    return os.environ.get(SKIP_CORRUPT) == "1"
+
+
+def cache_dir() -> Path:
+    """Where this package keeps what it can make again."""
+    home = os.environ.get(CACHE_HOME)
+    return (Path(home) if home else Path.home() / ".cache") / "hvd_elastic_keras"
 
 
 def intra_op_threads() -> int | None:

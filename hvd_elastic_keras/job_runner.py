@@ -14,12 +14,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hvd_elastic_keras import env, files, timeline
+from hvd_elastic_keras import env, files, protocol, timeline
 from hvd_elastic_keras.config import EVEN, JobConfig, JobSpec
 from hvd_elastic_keras.console import Console, counted
 from hvd_elastic_keras.errors import ConfigurationError, ModelModuleError
 from hvd_elastic_keras.launchers.local import LocalLauncher
 from hvd_elastic_keras.master.controller import Controller, JobResult
+from hvd_elastic_keras.master.event_log import EventLog
 from hvd_elastic_keras.master.state import LOCALHOST
 
 LOOPBACK = "127.0.0.1"
@@ -27,6 +28,8 @@ EXIT_FAILED = 1
 EXIT_CONFIGURATION = 2
 EXIT_SIGNAL_BASE = 128
 SHOWN_LOG_LINES = 20
+LONGEST_LINE = 2**24
+"""Bytes of a line that the check may print."""
 CONNECT_TIMEOUT_S = 2.0
 
 
@@ -44,6 +47,7 @@ class JobRequest:
     deterministic: bool = False
     balance: str = EVEN
     audit: bool = False
+    skip_corrupt: bool = False
 
 
 async def run_job(request: JobRequest) -> int:
@@ -61,7 +65,7 @@ async def run_job(request: JobRequest) -> int:
     if request.spec:
         request.spec.save(job_dir / files.JOB)
         try:
-            _describe(console, request, await _check(job_dir / files.JOB))
+            _describe(console, request, await _check(request, console))
         except BaseException:
             if is_new:
                 shutil.rmtree(job_dir, ignore_errors=True)
@@ -84,6 +88,7 @@ async def run_job(request: JobRequest) -> int:
             deterministic=request.deterministic,
             balance=request.balance,
             audit=request.audit,
+            skip_corrupt=request.skip_corrupt,
         ),
         console.worker_line,
         threads=_threads(request),
@@ -139,25 +144,34 @@ def _answers(address: str) -> bool:
         return False
 
 
-async def _check(spec_path: Path) -> dict[str, Any]:
-    """Loads the model in a process of its own, as a worker would, and describes it."""
+async def _check(request: JobRequest, console: Console) -> dict[str, Any]:
+    """Loads the model in a process of its own, as a worker would, and describes it.
+
+    Meanwhile it shows what the process wants people to know.
+    """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "hvd_elastic_keras.training.job",
-        str(spec_path),
+        str(request.job_dir / files.JOB),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        env=env.child_environment({env.SKIP_CORRUPT: str(int(request.skip_corrupt))}, {}),
+        limit=LONGEST_LINE,
     )
+    if process.stdout is None or process.stderr is None:
+        raise RuntimeError("the check has no pipes")
     try:
-        output, errors = await process.communicate()
+        last, errors = await asyncio.gather(
+            _last_line(process.stdout, request.job_dir, console), process.stderr.read()
+        )
+        await process.wait()
     except asyncio.CancelledError:
         process.kill()
         raise
-    lines = output.decode().strip().splitlines()
     try:
-        answer = json.loads(lines[-1])
-    except (IndexError, ValueError):
+        answer = json.loads(last)
+    except ValueError:
         tail = "\n".join(errors.decode(errors="replace").strip().splitlines()[-SHOWN_LOG_LINES:])
         raise ModelModuleError(
             f"The model module failed while it was checked; no worker has been started:\n{tail}"
@@ -166,6 +180,23 @@ async def _check(spec_path: Path) -> dict[str, Any]:
         raise ModelModuleError(answer["error"])
     description: dict[str, Any] = answer["description"]
     return description
+
+
+async def _last_line(output: asyncio.StreamReader, job_dir: Path, console: Console) -> str:
+    """Shows and records the notices in what the check prints; returns its last other line."""
+    last = ""
+    async for line in output:
+        text = line.decode(errors="replace").strip()
+        if not text.startswith(protocol.NOTICE):
+            last = text or last
+            continue
+        notice = json.loads(text.removeprefix(protocol.NOTICE))
+        console.line(notice["text"])
+        if notice["event"]:
+            log = EventLog(job_dir / files.EVENTS)
+            log.write(notice["event"], notice["fields"])
+            log.close()
+    return last
 
 
 def _first_worker_number(job_dir: Path) -> int:

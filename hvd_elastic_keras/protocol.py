@@ -19,6 +19,8 @@ from hvd_elastic_keras.errors import ElasticError
 PROTOCOL_VERSION = 1
 CONFLICT = 409
 """HTTP status of a `SlotsReply` that says no: well-formed, but this job cannot do it now."""
+NOTICE = "elastic-notice "
+"""Begins a line of the check before a job that the launcher is to show; JSON follows."""
 LONG_POLL_S = 20.0
 """How long the master holds an unanswered request before it says "ask again"."""
 

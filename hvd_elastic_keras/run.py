@@ -94,6 +94,18 @@ _DETERMINISTIC = flags.DEFINE_boolean(
     "Weights that are bit-identical whatever the number of workers, kills and joins; also for "
     "scripts. Each operation has one thread then. Default: the configuration's, else off.",
 )
+_DROP_REMAINDER = flags.DEFINE_boolean(
+    "drop_remainder",
+    None,
+    "Leave out the last step of an epoch if its batch would be smaller. "
+    "Default: the configuration's, else off.",
+)
+_SKIP_CORRUPT = flags.DEFINE_boolean(
+    "skip_corrupt",
+    None,
+    "Leave out corrupt records of TFRecord files, with a warning, in place of an error; also for "
+    "scripts. Default: the configuration's, else off.",
+)
 _BALANCE = flags.DEFINE_enum(
     "balance",
     None,
@@ -181,6 +193,7 @@ TRAINING_FLAGS = (
     _EPOCHS,
     _STEPS,
     _SEED,
+    _DROP_REMAINDER,
     _BATCH,
     *GROWTH_FLAGS,
 )
@@ -242,6 +255,11 @@ def _balance(config: dict[str, Any]) -> Any:
 
 def _is_audited(config: dict[str, Any]) -> Any:
     return _AUDIT.value if _AUDIT.value is not None else config.get(_AUDIT.name, env.audit())
+
+
+def _skips_corrupt(config: dict[str, Any]) -> bool:
+    value = config.get(_SKIP_CORRUPT.name, env.skip_corrupt())
+    return bool(value if _SKIP_CORRUPT.value is None else _SKIP_CORRUPT.value)
 
 
 def job_config() -> JobConfig:
@@ -313,6 +331,7 @@ def _start(arguments: Sequence[str]) -> int:
         deterministic=spec.training.deterministic if spec else _is_deterministic({}),
         balance=spec.training.balance if spec else _balance({}),
         audit=spec.training.audit if spec else _is_audited({}),
+        skip_corrupt=_skips_corrupt(config),
         timeline=Path(_TIMELINE.value).resolve() if _TIMELINE.value else None,
     )
     return asyncio.run(job_runner.run_job(request))

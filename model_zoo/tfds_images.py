@@ -1,41 +1,36 @@
-"""Image classification data sets of tensorflow-datasets, as deterministic `tf.data` pipelines."""
+"""Image classification data sets of tensorflow-datasets."""
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
+
 import tensorflow as tf
 
-from hvd_elastic_keras.errors import DataError
+from hvd_elastic_keras import TfdsSource
+
+OURS = {"bundled_digits": "model_zoo.digits_tfds"}
+"""Data sets that are defined here, and where."""
+Preprocess = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
-def load(name: str, split: str, data_dir: str, image_size: int) -> tf.data.Dataset:
-    """Single examples: an image [image_size, image_size, channels] in [0, 1] and its label.
+def load(name: str, split: str, data_dir: str, image_size: int) -> tuple[TfdsSource, Preprocess]:
+    """The records of a data set, and what makes examples of them.
 
-    The order is that of the files on disk, the same for everybody.
+    An example is an image [image_size, image_size, channels] in [0, 1] and its label.
 
     Raises:
       DataError: the data set has not been prepared in `data_dir`, with the command that does it.
     """
-    import tensorflow_datasets as tfds
+    if name in OURS:
+        importlib.import_module(OURS[name])  # tensorflow-datasets knows it then
+    source = TfdsSource(name, split, data_dir)
 
-    builder = tfds.builder(name, data_dir=data_dir or None)
-    if not builder.is_prepared():
-        where = f" --data_dir={data_dir}" if data_dir else ""
-        raise DataError(
-            f"The data set {name} is not prepared in {builder.data_dir}. Prepare it once with\n"
-            f"    tfds build {name}{where}\n"
-            f"{'and give the same --data_dir here' if data_dir else 'and start again'}. That needs "
-            "a connection; some data sets (imagenet2012) also archives that you put into "
-            "downloads/manual."
-        )
-    read_config = tfds.ReadConfig(shuffle_seed=0, interleave_cycle_length=1)
-    dataset = builder.as_dataset(
-        split=split, as_supervised=True, shuffle_files=False, read_config=read_config
-    )
-
-    def prepare(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def prepare(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        image, label = source.decode_supervised(record)
         image = tf.image.convert_image_dtype(image, tf.float32)
         if image.shape[:2] != (image_size, image_size):
             image = tf.image.resize(image, (image_size, image_size), antialias=True)
         return image, label
 
-    return dataset.map(prepare, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return source, prepare

@@ -28,6 +28,7 @@ class Origin:
     micro_batch_size: int
     seed: int
     num_examples: int | None
+    drop_remainder: bool = False
 
     @classmethod
     def of(cls, config: TrainingConfig, num_examples: int) -> Origin:
@@ -39,6 +40,7 @@ class Origin:
             micro_batch_size=config.micro_batch_size,
             seed=config.seed,
             num_examples=num_examples,
+            drop_remainder=config.drop_remainder,
         )
 
 
@@ -84,8 +86,9 @@ class CheckpointManager:
         return path, state
 
     def _check_origin(self, path: Path, found: dict[str, Any]) -> None:
-        # Older releases had global batches only.
-        found = {"batch": GLOBAL, "batch_size_per_worker": 0, **found}
+        # Older releases had global batches only, and left nothing out.
+        old = {"batch": GLOBAL, "batch_size_per_worker": 0, "drop_remainder": False}
+        found = {**old, **found}
         for name, value in self._origin.items():
             if found.get(name) != value:
                 raise ConfigurationError(

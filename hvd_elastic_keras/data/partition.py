@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +54,40 @@ class Partition:
         last = max(first, min(last, -(-size // self.micro_batch_size)))
         offset = step * self.global_batch_size
         return _slice(offset, size, self.micro_batch_size, first, last)
+
+    def stream(self, share: Share, first_step: int, every: int = 1) -> Stream:
+        """What a worker reads of an epoch: its part of `first_step` and each `every`-th after."""
+        size, micro = self.global_batch_size, self.micro_batch_size
+        low, high = (min(bound * micro, size) for bound in (share.first, share.last))
+        steps = range(first_step, self.steps_per_epoch, every)
+        total = len(steps) * (high - low)
+        if steps and self.examples_of_step(steps[-1]) < size:
+            last = self.slice_of(steps[-1], share.first, share.last)
+            total += last.stop - last.start - (high - low)
+        return Stream(first_step, every, size, low, high - low, total)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """The examples of one worker in successive steps of an epoch, counted from 0.
+
+    Attributes:
+      low: position of the worker's part within each global batch.
+      per_step: examples of its part; the last step of an epoch may have fewer.
+      total: examples in all steps.
+    """
+
+    first_step: int
+    every: int
+    global_batch_size: int
+    low: int
+    per_step: int
+    total: int
+
+    def positions(self, numbers: Any) -> Any:
+        """Positions in the epoch's order of the examples with these numbers: tensors or arrays."""
+        step = self.first_step + numbers // self.per_step * self.every
+        return step * self.global_batch_size + self.low + numbers % self.per_step
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+import tensorflow as tf
 
 from hvd_elastic_keras.batch_plan import Share
 from hvd_elastic_keras.data import structure
 from hvd_elastic_keras.data.partition import Partition, Slice, slice_of_batch
 from hvd_elastic_keras.data.passes import Passes
 from hvd_elastic_keras.data.reader import BatchReader, BatchSource
-from hvd_elastic_keras.data.source import Source
+from hvd_elastic_keras.data.source import ExampleSource
 from hvd_elastic_keras.data.structure import Structure
+from hvd_elastic_keras.errors import DataError
 from hvd_elastic_keras.ledger import BATCH_STRIDE, Ids
 
 
@@ -85,11 +87,32 @@ class Input(Protocol):
 
 
 class Pipeline:
-    """Cuts a source of single examples into the steps of an epoch; the same for every worker."""
+    """Cuts a source of single examples into the steps of an epoch; the same for every worker.
 
-    def __init__(self, source: Source, global_batch_size: int, micro_batch_size: int) -> None:
+    Args:
+      drop_remainder: whether to leave out the last step of an epoch if it would be smaller.
+
+    Raises:
+      DataError: nothing would be left.
+    """
+
+    def __init__(
+        self,
+        source: ExampleSource,
+        global_batch_size: int,
+        micro_batch_size: int,
+        drop_remainder: bool = False,
+    ) -> None:
         self.source = source
-        self.partition = Partition(source.num_examples, global_batch_size, micro_batch_size)
+        count = source.num_examples
+        used = count - count % global_batch_size if drop_remainder else count
+        if not used:
+            raise DataError(
+                f"drop_remainder leaves no step of an epoch of {count} examples with batches of "
+                f"{global_batch_size}. Use batches of at most {count}, or leave drop_remainder out."
+            )
+        self.partition = Partition(used, global_batch_size, micro_batch_size)
+        self._first: Structure = None
 
     @property
     def batch_spec(self) -> Structure:
@@ -135,6 +158,7 @@ class Pipeline:
 
     def batches(self, epoch: int, share: Share, first_step: int) -> Iterator[LocalBatch]:
         """See `Input`."""
+        self._first = None  # asked for before the training only
         batches = self.source.batches(epoch, self.partition, share, first_step)
         for step in range(first_step, self.steps_per_epoch):
             ids, data = next(batches)
@@ -142,7 +166,13 @@ class Pipeline:
 
     def first_batch(self) -> Structure:
         """See `Input`."""
-        return next(self.batches(0, Share(0, self.num_micro_batches), 0)).data
+        if self._first is None:
+            # Of an epoch without further steps: nothing is read ahead.
+            size = self.partition.examples_of_step(0)
+            alone = dataclasses.replace(self.partition, num_examples=size)
+            whole = Share(0, self.num_micro_batches)
+            _, self._first = next(self.source.batches(0, alone, whole, 0))
+        return self._first
 
     def part(self, step: int, share: Share, num_examples: int) -> Slice:
         """See `Input`."""
@@ -150,11 +180,19 @@ class Pipeline:
 
     def ids(self, epoch: int, step: int, num_examples: int) -> Ids:
         """See `Input`."""
-        return self.source.ids(epoch, np.arange(num_examples) + step * self.global_batch_size)
+        first = step * self.global_batch_size
+        return self._ids(epoch, first, first + num_examples)
 
     def ids_of_epoch(self, epoch: int) -> Iterable[int]:
         """See `Input`."""
-        return range(self.partition.num_examples)
+        used = self.partition.num_examples
+        return range(used) if used == self.source.num_examples else self._ids(epoch, 0, used)
+
+    def _ids(self, epoch: int, first: int, last: int) -> Ids:
+        """Those at positions [first, last) of an epoch."""
+        positions = tf.range(first, last, dtype=tf.int64)
+        found: Ids = self.source.order(epoch).indices(positions).numpy()
+        return found
 
 
 class BatchPipeline:

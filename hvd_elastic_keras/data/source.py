@@ -1,33 +1,47 @@
-"""Where examples come from: arrays, or a deterministic `tf.data.Dataset`."""
+"""Where examples come from: arrays, a source with random access, or a `tf.data.Dataset`."""
 
 from __future__ import annotations
 
 import collections
+import logging
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from hvd_elastic_keras.batch_plan import Share
+from hvd_elastic_keras.data.notices import notices, progress
+from hvd_elastic_keras.data.order import Order
 from hvd_elastic_keras.data.partition import Partition
+from hvd_elastic_keras.data.random_access import Preprocess, RandomAccessExamples, Source
 from hvd_elastic_keras.data.reader import PREFETCH, drop_in_background
 from hvd_elastic_keras.data.structure import Layout, Structure, batched
 from hvd_elastic_keras.errors import DataError
-from hvd_elastic_keras.ledger import Ids
 
+log = logging.getLogger(__name__)
+LONG_REPLAY_S = 5.0
+"""After a longer replay people are told how to do without."""
+_hinted: set[str] = set()
+"""Data of which they have been told."""
 DatasetFactory = Callable[[int], tf.data.Dataset]
 """Gives the dataset of an epoch: single examples, in the same order whoever asks."""
 DataLike = Any
-"""Arrays (a `Structure`), a `tf.data.Dataset`, or a `DatasetFactory`."""
+"""Arrays (a `Structure`), a `tf.data.Dataset`, a `DatasetFactory`, a `Source`, or a `Source` and a
+`Preprocess`."""
 
 
-class Source(Protocol):
+class ExampleSource(Protocol):
     """Examples with a fixed order in each epoch."""
 
     batch_spec: Structure
     """Specs of a batch of any size; None where batches have nothing."""
     num_examples: int
+
+    def order(self, epoch: int) -> Order:
+        """Which example stands at which position of an epoch."""
 
     def batches(
         self, epoch: int, partition: Partition, share: Share, first_step: int, every: int = 1
@@ -39,29 +53,56 @@ class Source(Protocol):
         `partition.slice_of(step, share.first, share.last)`.
         """
 
-    def ids(self, epoch: int, positions: Ids) -> Ids:
-        """The examples at positions of an epoch, both of shape [n]."""
 
-
-def as_source(data: DataLike, *, seed: int, shuffle: bool, name: str) -> Source:
+def as_source(data: DataLike, *, seed: int, shuffle: bool, name: str) -> ExampleSource:
     """Wraps what the user gave.
 
     Raises:
-      DataError: it is neither arrays of equal length nor a dataset of single examples.
+      DataError: it is none of the kinds in `DataLike`, or cannot be read.
     """
     if isinstance(data, tf.data.Dataset):
         return DatasetSource(lambda epoch: data, name)
+    found = source_and_preprocess(data)
+    if found is not None:
+        source, preprocess = found
+        return RandomAccessExamples(source, preprocess, seed=seed, shuffle=shuffle, name=name)
     if callable(data):
         return DatasetSource(data, name)
     return ArraySource(data, seed=seed, shuffle=shuffle, name=name)
 
 
-class ArraySource:
-    """Arrays in memory. Epoch e reads them in the order of a permutation made from (seed, e).
+def source_and_preprocess(data: DataLike) -> tuple[Source, Preprocess | None] | None:
+    """What a `Source`, alone or with a function, consists of; None for all other data.
 
-    The permutation is `tf.random.experimental.index_shuffle`: it needs no memory and can be
-    evaluated anywhere, so that a restart at any step costs nothing.
+    Raises:
+      DataError: it gives batches.
     """
+    preprocess = None
+    if isinstance(data, tuple | list) and len(data) == 2 and _is_function(data[1]):
+        data, preprocess = data
+    elif isinstance(data, tuple | list | dict | str) or hasattr(data, "__array__"):
+        return None
+    if isinstance(data, keras.utils.PyDataset):
+        raise DataError(
+            f"{type(data).__name__} is a keras.utils.PyDataset, which gives batches; expected a "
+            "source of single examples. Give one, or use keras.Model.fit with ElasticCallback."
+        )
+    if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+        return data, preprocess
+    if preprocess is not None:
+        raise DataError(
+            f"({type(data).__name__}, function) was given, expected (source, preprocess) with a "
+            "source that has __len__ and __getitem__. For a tf.data.Dataset use its map()."
+        )
+    return None
+
+
+def _is_function(value: Any) -> bool:
+    return callable(value) and not hasattr(value, "__array__")
+
+
+class ArraySource:
+    """Arrays in memory. Epoch e reads them in the order of a permutation made from (seed, e)."""
 
     def __init__(self, arrays: Structure, *, seed: int, shuffle: bool, name: str) -> None:
         if isinstance(arrays, list):
@@ -82,14 +123,19 @@ class ArraySource:
         self._seed = seed
         self._shuffle = shuffle
 
+    def order(self, epoch: int) -> Order:
+        """See `ExampleSource`."""
+        return Order(self.num_examples, self._seed, epoch, shuffle=self._shuffle)
+
     def batches(
         self, epoch: int, partition: Partition, share: Share, first_step: int, every: int = 1
     ) -> Iterator[tuple[tf.Tensor, Structure]]:
-        """See `Source.batches`."""
+        """See `ExampleSource`."""
         global_size, micro_size = partition.global_batch_size, partition.micro_batch_size
 
         layout = Layout(self.batch_spec)
         arrays = layout.flatten(self._arrays)
+        order = self.order(epoch)
 
         def load(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
             offset = step * global_size
@@ -98,8 +144,8 @@ class ArraySource:
                 tf.minimum(offset + share.first * micro_size, limit),
                 tf.minimum(offset + share.last * micro_size, limit),
             )
-            order = self._order(positions, epoch)
-            return (order, *(tf.gather(a, order) for a in arrays))
+            indices = order.indices(positions)
+            return (indices, *(tf.gather(a, indices) for a in arrays))
 
         dataset = tf.data.Dataset.range(first_step, partition.steps_per_epoch, every)
         dataset = dataset.map(load, num_parallel_calls=1, deterministic=True).prefetch(PREFETCH)
@@ -109,21 +155,6 @@ class ArraySource:
         options.autotune.enabled = False
         parts = iter(dataset.with_options(options))
         return ((ids, layout.pack(tensors)) for ids, *tensors in parts)
-
-    def ids(self, epoch: int, positions: Ids) -> Ids:
-        """See `Source.ids`."""
-        found: Ids = self._order(tf.constant(positions), epoch).numpy()
-        return found
-
-    def _order(self, positions: tf.Tensor, epoch: int) -> tf.Tensor:
-        if not self._shuffle:
-            return positions
-        # One more, dropped again: the operation refuses an empty list, which is what a worker
-        # without a part in the last step of an epoch has.
-        shuffled = tf.random.experimental.index_shuffle(
-            tf.pad(positions, [[0, 1]]), seed=[self._seed, epoch], max_index=self.num_examples - 1
-        )
-        return shuffled[:-1]
 
 
 class DatasetSource:
@@ -138,8 +169,9 @@ class DatasetSource:
         dataset = factory(0)
         if not isinstance(dataset, tf.data.Dataset):
             raise DataError(
-                f"{name} gave {type(dataset).__name__}, expected arrays such as (x, y), "
-                "or a tf.data.Dataset of single examples."
+                f"{name} gave {type(dataset).__name__} for an epoch, expected a tf.data.Dataset of "
+                "single examples. Give arrays and sources as they are, without a function of the "
+                "epoch: they are read in another order in every epoch."
             )
         element_spec = dataset.element_spec
         self.batch_spec = tf.nest.map_structure(
@@ -155,17 +187,23 @@ class DatasetSource:
                 )
         self.num_examples = _count(dataset, name)
         self._reader: _Reader | None = None
+        self._name = name
+
+    def order(self, epoch: int) -> Order:
+        """See `ExampleSource`: the order of the dataset itself."""
+        return Order(self.num_examples, seed=0, epoch=epoch, shuffle=False)
 
     def batches(
         self, epoch: int, partition: Partition, share: Share, first_step: int, every: int = 1
     ) -> Iterator[tuple[tf.Tensor, Structure]]:
-        """See `Source.batches`."""
+        """See `ExampleSource`."""
         size = partition.global_batch_size
         reader = self._reader
         if reader is None or not reader.can_serve(epoch, size, first_step):
             if reader is not None:
                 drop_in_background(reader.iterator)
-            reader = self._reader = _Reader(self._factory(epoch), epoch, size, first_step)
+            reader = self._reader = _Reader(self._factory(epoch), epoch, size)
+        reader.replay(first_step, self._name)
         reader.keep = every
         for step in range(first_step, partition.steps_per_epoch, every):
             part = partition.slice_of(step, share.first, share.last)
@@ -174,24 +212,39 @@ class DatasetSource:
             data = tf.nest.map_structure(lambda t, a=low, b=high: t[a:b], reader.batch(step))
             yield tf.range(part.start, part.stop, dtype=tf.int64), data
 
-    def ids(self, epoch: int, positions: Ids) -> Ids:
-        """See `Source.ids`: examples are called by their places in the pass."""
-        return positions
-
 
 class _Reader:
     """Reads the global batches of an epoch in order and remembers the last `keep` of them."""
 
-    def __init__(self, dataset: tf.data.Dataset, epoch: int, size: int, first_step: int) -> None:
+    def __init__(self, dataset: tf.data.Dataset, epoch: int, size: int) -> None:
         self._key = (epoch, size)
-        skipped = dataset.skip(first_step * size) if first_step else dataset
-        self.iterator = [iter(skipped.batch(size).prefetch(PREFETCH))]
-        self._next = first_step
+        self.iterator = [iter(dataset.batch(size).prefetch(PREFETCH))]
+        self._next = 0
         self._last: collections.deque[Structure] = collections.deque()
         self.keep = 1
 
     def can_serve(self, epoch: int, size: int, step: int) -> bool:
         return self._key == (epoch, size) and step >= self._next - len(self._last)
+
+    def replay(self, step: int, name: str) -> None:
+        """Reads what lies before `step`; that is the only way to get there."""
+        if self._next >= step:
+            return
+        began, size = time.monotonic(), self._key[1]
+        what = f"reading {name} again up to the current step"
+        with progress(what, (step - self._next) * size, "examples") as bar:
+            while self._next < step:
+                self.batch(self._next)
+                bar.update(size)
+        seconds = time.monotonic() - began
+        log.info("read %s again up to step %d in %.1f s", name, step, seconds)
+        if seconds > LONG_REPLAY_S and name not in _hinted:
+            _hinted.add(name)
+            notices.tell(
+                f"reading {name} again up to the current step took {seconds:.0f} s. A source with "
+                "random access (hvd_elastic_keras.Source, TFRecordSource) starts anywhere at once; "
+                'see "Input" in the README.'
+            )
 
     def batch(self, step: int) -> Structure:
         while self._next <= step:

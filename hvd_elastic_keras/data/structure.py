@@ -99,6 +99,24 @@ def cut(batch: Structure, low: int, high: int) -> Structure:
     return tf.nest.map_structure(lambda t: None if t is None else t[low:high], batch)
 
 
+def empty(spec: Structure) -> Structure:
+    """A batch without examples; dimensions that may have any size have size 0."""
+    return tf.nest.map_structure(_empty, spec)
+
+
+def _empty(spec: Any) -> Any:
+    if spec is None:
+        return None
+    if isinstance(spec, tf.RaggedTensorSpec):
+        inner = [size or 0 for size in spec.shape[spec.ragged_rank + 1 :]]
+        values: Any = tf.zeros([0, *inner], spec.dtype)
+        for _ in range(spec.ragged_rank):
+            splits = tf.zeros([1], spec.row_splits_dtype)
+            values = tf.RaggedTensor.from_row_splits(values, splits)
+        return values
+    return tf.zeros([size or 0 for size in spec.shape], spec.dtype)
+
+
 def fingerprint(batch: Structure) -> list[list[Any]]:
     """A short description in terms of JSON that differs for other examples or another order."""
     leaves = tf.nest.flatten(batch, expand_composites=True)

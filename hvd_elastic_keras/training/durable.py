@@ -68,7 +68,7 @@ def durable(
         if found is None:
             return None
         path, run = found
-        state.from_json(run)
+        state.from_json(run, path)
         log.info("loaded the checkpoint of step %d: %s", state.cursor.global_step, path)
         return path
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import sys
@@ -12,9 +13,12 @@ import ml_collections
 import numpy as np
 import tensorflow as tf
 
-from hvd_elastic_keras import env
+from hvd_elastic_keras import env, protocol
+from hvd_elastic_keras.batch_plan import Share
 from hvd_elastic_keras.config import JobSpec
-from hvd_elastic_keras.data.source import DataLike
+from hvd_elastic_keras.data.notices import Notice, notices
+from hvd_elastic_keras.data.partition import Partition
+from hvd_elastic_keras.data.source import DataLike, as_source, source_and_preprocess
 from hvd_elastic_keras.errors import DataError, ElasticError
 from hvd_elastic_keras.training import determinism
 from hvd_elastic_keras.training.model_module import ModelModule
@@ -33,7 +37,9 @@ def make_trainer(spec: JobSpec, session: Session) -> Trainer:
     """
     _set_up(spec)
     module = _load_module(spec)
-    return _trainer_of(module, _load_data(module), spec, session)
+    trainer = _trainer_of(module, _load_data(module), spec, session)
+    notices.report_to(None)  # the check has shown the same
+    return trainer
 
 
 def check(spec: JobSpec, job_dir: Path) -> dict[str, Any]:
@@ -103,6 +109,12 @@ def _check_reproducible(first: DataLike, second: DataLike, split: str) -> None:
 
 
 def _front(data: DataLike) -> list[Any]:
+    if source_and_preprocess(data) is not None:
+        source = as_source(data, seed=0, shuffle=True, name="the data")
+        count = min(COMPARED_EXAMPLES, source.num_examples)
+        partition = Partition(count, count, count)
+        batch = next(source.batches(0, partition, Share(0, 1), 0))
+        return [np.asarray(leaf) for leaf in tf.nest.flatten(batch, expand_composites=True)]
     if callable(data) and not isinstance(data, tf.data.Dataset):
         data = data(0)
     if isinstance(data, tf.data.Dataset):
@@ -111,10 +123,15 @@ def _front(data: DataLike) -> list[Any]:
     return [np.asarray(leaf[:COMPARED_EXAMPLES]) for leaf in tf.nest.flatten(data)]
 
 
+def _print_notice(notice: Notice) -> None:
+    print(protocol.NOTICE + json.dumps(dataclasses.asdict(notice)), flush=True)
+
+
 def main() -> int:
     """`python -m hvd_elastic_keras.training.job JOB_JSON`: prints a description, or the error."""
     env.set_defaults({"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"})
     logging.getLogger("absl").setLevel(logging.ERROR)
+    notices.report_to(_print_notice)
     try:
         path = Path(sys.argv[1])
         description = check(JobSpec.load(path), path.parent)

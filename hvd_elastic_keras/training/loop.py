@@ -21,6 +21,7 @@ from typing import Any
 import keras
 
 from hvd_elastic_keras.batch_plan import describe_shares
+from hvd_elastic_keras.data.notices import Notice
 from hvd_elastic_keras.data.pipeline import LocalBatch
 from hvd_elastic_keras.errors import (
     CheckpointMissingError,
@@ -70,7 +71,7 @@ class TrainingLoop:
     """Set where the examples of each step go into a ledger."""
     growing: GrowingBatch | None = None
     """Set where the batch grows with the workers."""
-    notices: list[str] = dataclasses.field(default_factory=list)
+    notices: list[Notice] = dataclasses.field(default_factory=list)
     """What rank 0 tells people when it begins."""
     _balance: Balance = dataclasses.field(init=False)
     """The shares of the present round."""
@@ -161,7 +162,10 @@ class TrainingLoop:
             self._ramp = self.growing.enter_round(self._ramp, place, step)
         self.session.running(self.state.cursor.global_step)
         while place.rank == 0 and self.notices:
-            self.session.show(f"warning: {self.notices.pop(0)}\n")
+            notice = self.notices.pop(0)
+            self.session.show(f"{notice.text}\n")
+            if notice.event:
+                self.session.record(notice.event, **notice.fields)
         log.info(
             "round %d: rank %d of %d at step %d; initialised in %.3f s, synchronised in %.3f s",
             *(place.round, place.rank, place.size, self.state.cursor.global_step),

@@ -5,10 +5,11 @@
     def loss() / optimizer() / metrics()           # optional, if model() does not compile
     def callbacks() -> list                        # optional
 
-`dataset` returns arrays `(x, y)` or `(x, y, sample_weight)`, or a deterministic
-`tf.data.Dataset` of single examples; for "validation" it may return None. Every function may
-ask for any of these by name, as a parameter: `config` (the reference configuration, an
-`ml_collections.ConfigDict`), `seed`, `data_dir`; `dataset` also for `epoch`.
+`dataset` returns arrays `(x, y)` or `(x, y, sample_weight)`, a `Source` of such examples, alone
+or with a function as `(source, preprocess)`, or a deterministic `tf.data.Dataset` of single
+examples; for "validation" it may return None. Every function may ask for any of these by name, as a
+parameter: `config` (the reference configuration, an `ml_collections.ConfigDict`), `seed`,
+`data_dir`; `dataset` also for `epoch`.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class ModelModule:
         if split == "train":
             raise ModelModuleError(
                 f'dataset(split="train") of {self.name} returned None, expected arrays such as '
-                "(x, y), or a tf.data.Dataset."
+                "(x, y), a source, or a tf.data.Dataset."
             )
 
     def _has(self, name: str) -> bool:
@@ -116,7 +117,7 @@ class ModelModule:
         if not self._has(name):
             raise ModelModuleError(
                 f"{self.name} has no function {name}(). A model module defines "
-                "model() -> keras.Model and dataset(split) -> arrays or tf.data.Dataset."
+                "model() -> keras.Model and dataset(split) -> arrays, a source or tf.data.Dataset."
             )
 
     def _check_parameters(self, name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -93,13 +94,16 @@ class RunState:
             "user": self.user.to_json(),
         }
 
-    def from_json(self, content: dict[str, Any]) -> None:
+    def from_json(self, content: dict[str, Any], checkpoint: Path | None = None) -> None:
         """Takes over what `to_json` made.
+
+        Args:
+          checkpoint: where it was read from; None if another worker has sent it.
 
         Raises:
           DataError: it was made by a worker that reads other data.
         """
-        self._check_data(content["fingerprints"])
+        self._check_data(content["fingerprints"], checkpoint)
         cursor = content["cursor"]
         self.cursor = Cursor(**{**cursor, "phase": Phase(cursor["phase"])})
         self.marks = Marks(**content["marks"])
@@ -136,10 +140,17 @@ class RunState:
             self.from_json(content)
             self._variables.assign(tensors)
 
-    def _check_data(self, expected: list[list[list[Any]]]) -> None:
+    def _check_data(self, expected: list[list[list[Any]]], checkpoint: Path | None) -> None:
         names = ("training", "validation")
         for name, mine, other in zip(names, self._fingerprints, expected, strict=False):
-            if not structure.same_fingerprint(mine, other):
+            same = structure.same_fingerprint(mine, other)
+            if not same and checkpoint:
+                raise DataError(
+                    f"The first batch of the {name} data is not the one that {checkpoint} was made "
+                    "with: the examples are others, or in another order. Going on would repeat "
+                    "some and lose others. Use the same data again, or another job_dir."
+                )
+            if not same:
                 raise DataError(
                     f"The first batch of the {name} data is not the same in all workers, so that "
                     "some examples would be used twice and others never. Every worker runs the "

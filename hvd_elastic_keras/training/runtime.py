@@ -12,6 +12,7 @@ import keras
 
 from hvd_elastic_keras import files
 from hvd_elastic_keras.checkpoint.manager import Origin
+from hvd_elastic_keras.data.notices import Notice, notices
 from hvd_elastic_keras.data.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.pipeline import Input
 from hvd_elastic_keras.errors import WorkerLeavingError
@@ -98,7 +99,8 @@ def _train(training: Training, membership: Membership) -> None:
     variables = variables_of(model)
     world = world_of_process()
     world.follow(SoloSession())  # nothing is pending while it warms up
-    runners, notices = _runners(training, variables)
+    unshared = _unshared_metrics(training, variables)
+    runners = [_runner(training, variables, source, unshared) for source in _inputs(training)]
     model.reset_metrics()
     model.stop_training = False
     warm_up(communicator, variables, runners)
@@ -111,6 +113,7 @@ def _train(training: Training, membership: Membership) -> None:
         user=training.user,
     )
     world.follow(session)
+    told = notices.report_to(_reporter(session, membership))
     display = ProgressDisplay(session.show, membership.interactive, training.verbose)
     session.join(
         communicator,
@@ -133,7 +136,7 @@ def _train(training: Training, membership: Membership) -> None:
         on_round=_Rounds(training),
         auditor=_auditor(training, runners[0], session, display),
         growing=GrowingBatch(training.growth, world, session, display) if training.growth else None,
-        notices=notices,
+        notices=[*told, *_warnings(training, unshared)],
     )
     loop.run()
 
@@ -153,24 +156,49 @@ class _Rounds:
             self._training.on_membership_change(old, size)
 
 
-def _runners(training: Training, variables: ModelVariables) -> tuple[list[PhaseRunner], list[str]]:
-    """What the phases compute, and what people should be told about it."""
-    inputs = [i for i in (training.train, training.evaluate) if i is not None]
+def _inputs(training: Training) -> list[Input]:
+    return [i for i in (training.train, training.evaluate) if i is not None]
+
+
+def _unshared_metrics(training: Training, variables: ModelVariables) -> list[keras.Metric]:
     # Tried in the form of an evaluation: metrics know no difference.
-    trial = inputs[-1]
-    unshared = metrics_that_do_not_add_up(
+    trial = _inputs(training)[-1]
+    return metrics_that_do_not_add_up(
         training.model, variables, trial.batch_spec, trial.first_batch()
     )
-    notices = []
+
+
+def _warnings(training: Training, unshared: list[keras.Metric]) -> list[Notice]:
+    """What people should be told about the training before it begins."""
+    texts = []
     if unshared:
-        notices.append(
+        texts.append(
             f"the state of these metrics does not add up over parts of a batch: "
             f"{', '.join(m.name for m in unshared)}. They are left out of the training logs, and "
             "each evaluation is computed whole on every worker."
         )
     if training.audited and training.job_dir is None:
-        notices.append("there is no job directory, so that no ledger of used examples is written")
-    return [_runner(training, variables, source, unshared) for source in inputs], notices
+        texts.append("there is no job directory, so that no ledger of used examples is written")
+    count, size = training.train.num_examples, training.train.global_batch_size
+    if count is not None and count < size:
+        texts.append(
+            f"there are {count} training examples, fewer than the {size} of a global batch: every "
+            "step takes all of them."
+        )
+    return [Notice(f"warning: {text}") for text in texts]
+
+
+def _reporter(session: Session, membership: Membership) -> Callable[[Notice], None]:
+    """Shows what the input tells while it is read."""
+    environment = membership.environment
+    who = f"[{environment.worker_id}] " if environment else ""
+
+    def report(notice: Notice) -> None:
+        session.show(f"{who}{notice.text}\n")
+        if notice.event:
+            session.record(notice.event, **notice.fields)
+
+    return report
 
 
 def _runner(

@@ -31,8 +31,9 @@ class Trainer:
     Args:
       model: a compiled `keras.Model` on the TensorFlow backend.
       dataset: arrays `(x, y)` or `(x, y, sample_weight)` with the same first dimension; or a
-        deterministic `tf.data.Dataset` of single examples of that structure; or a function from
-        the epoch (from 0) to such a dataset, for another order in every epoch.
+        `Source` of such examples, or `(source, preprocess)` with a function that makes them from
+        those of the source; or a deterministic `tf.data.Dataset` of single examples; or a function
+        from the epoch (from 0) to such a dataset, for another order in every epoch.
       validation: like `dataset`; evaluated after every epoch if given.
       config: batch sizes, length and seed.
       callbacks: Keras callbacks. All workers run them on the same logs; those that write files
@@ -77,12 +78,14 @@ class Trainer:
         directory = environment.job_dir if environment else job_dir
         self._job_dir = Path(directory) if directory else None
         size = self.config.batch_size_per_worker or self.config.global_batch_size
-        self._train = self._pipeline(dataset, "the training data", self.config.shuffle, size)
+        self._train = self._pipeline(
+            dataset, "the training data", self.config.shuffle, size, self.config.drop_remainder
+        )
         self._evaluate = (
             None
             if validation is None
             else self._pipeline(
-                validation, "the validation data", False, self.config.global_batch_size
+                validation, "the validation data", False, self.config.global_batch_size, False
             )
         )
         keras_support.build(model, self._train.batch_spec)
@@ -146,9 +149,11 @@ class Trainer:
         train(training, self._membership)
         return callbacks.history
 
-    def _pipeline(self, data: DataLike, name: str, shuffle: bool, batch_size: int) -> Pipeline:
+    def _pipeline(
+        self, data: DataLike, name: str, shuffle: bool, batch_size: int, drop_remainder: bool
+    ) -> Pipeline:
         source = as_source(data, seed=self.config.seed, shuffle=shuffle, name=name)
-        return Pipeline(source, batch_size, self.config.micro_batch_size)
+        return Pipeline(source, batch_size, self.config.micro_batch_size, drop_remainder)
 
     @property
     def _origin(self) -> Origin:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tensorflow as tf
+from typing import Any
 
 from model_zoo import tfds_images
 
 
-def dataset(split: str, data_dir: str) -> tf.data.Dataset:
+def dataset(split: str, data_dir: str) -> Any:
     """60,000 training and 10,000 validation examples."""
     tfds_split = "test" if split == "validation" else "train"
     return tfds_images.load("mnist", tfds_split, data_dir, image_size=28)

@@ -1,66 +1,106 @@
-"""The real tensorflow-datasets path of the model zoo, on a small data set made here."""
+"""The real tensorflow-datasets path, offline: the bundled digits as a prepared data set."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from hvd_elastic_keras import TfdsSource
+from hvd_elastic_keras.batch_plan import Share
+from hvd_elastic_keras.data.partition import Partition
+from hvd_elastic_keras.data.source import as_source
 from hvd_elastic_keras.errors import DataError
 from model_zoo import digits, tfds_images
+from tests.harness.faults import Fault
+from tests.harness.job import FAULT_MODEL, REPOSITORY, SMALL, Job, assert_same_weights
 
-COUNT = 20
-
-
-@pytest.fixture
-def prepared(tmp_path: Path) -> Path:
-    """A data directory with the data set `tiny_digits`: pictures of 8x8 pixels."""
-    import tensorflow_datasets as tfds
-
-    class TinyDigits(tfds.core.GeneratorBasedBuilder):
-        """Some digits."""
-
-        VERSION = tfds.core.Version("1.0.0")
-
-        def _info(self) -> tfds.core.DatasetInfo:
-            features = {
-                "image": tfds.features.Image(shape=(8, 8, 1)),
-                "label": tfds.features.ClassLabel(num_classes=10),
-            }
-            return tfds.core.DatasetInfo(
-                builder=self,
-                features=tfds.features.FeaturesDict(features),
-                supervised_keys=("image", "label"),
-            )
-
-        def _split_generators(self, dl_manager: object) -> dict[str, Any]:
-            return {"train": self._generate_examples()}
-
-        def _generate_examples(self) -> Iterator[tuple[int, dict[str, Any]]]:
-            images, labels = digits.load("train")
-            for index in range(COUNT):
-                image = (images[index] * 255).astype(np.uint8)
-                yield index, {"image": image, "label": int(labels[index])}
-
-    TinyDigits(data_dir=tmp_path).download_and_prepare()
-    return tmp_path
+NAME = "bundled_digits"
+FORMATS = ("tfrecord", "array_record")
+TFDS_MODEL = FAULT_MODEL.with_name("tfds_model.py")
+PREPARE = """
+import sys
+import model_zoo.digits_tfds, tensorflow_datasets as tfds
+for file_format in sys.argv[2:]:
+    directory = f"{sys.argv[1]}/{file_format}"
+    builder = tfds.builder("bundled_digits", data_dir=directory, file_format=file_format)
+    builder.download_and_prepare()
+"""
 
 
-def test_a_prepared_data_set_is_read_in_the_same_order_every_time(prepared: Path) -> None:
-    dataset = tfds_images.load("tiny_digits", "train", str(prepared), image_size=16)
-    first, second = (list(dataset.as_numpy_iterator()) for _ in range(2))
-    assert len(first) == COUNT
-    assert first[0][0].shape == (16, 16, 1)
-    assert max(image.max() for image, _ in first) <= 1.0
-    for (image, label), (same_image, same_label) in zip(first, second, strict=True):
-        np.testing.assert_array_equal(image, same_image)
-        assert label == same_label
-    assert sorted(label for _, label in first) == sorted(digits.load("train")[1][:COUNT])
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a data directory for each file format."""
+    directory = tmp_path_factory.mktemp("tfds")
+    command = [sys.executable, "-c", PREPARE, str(directory), *FORMATS]
+    subprocess.run(command, cwd=REPOSITORY, check=True, timeout=100)
+    return directory
+
+
+def read(data: Any) -> tuple[np.ndarray, np.ndarray]:
+    """All examples, in the order of the files."""
+    source = as_source(data, seed=0, shuffle=False, name="the data")
+    count = source.num_examples
+    images, labels = next(source.batches(0, Partition(count, count, count), Share(0, 1), 0))
+    return images.numpy(), labels.numpy()
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_the_examples_are_those_that_were_prepared(file_format: str, prepared: Path) -> None:
+    data = tfds_images.load(NAME, "train", str(prepared / file_format), image_size=8)
+    images, labels = read(data)
+    expected_images, expected_labels = digits.load("train")
+    found = sorted((int(y), x.round(2).tobytes()) for x, y in zip(images, labels, strict=True))
+    pixels = np.float32(np.round(expected_images * 255)) / np.float32(255)
+    expected = zip(pixels, expected_labels, strict=True)
+    assert found == sorted((int(y), x.round(2).tobytes()) for x, y in expected)
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_parts_of_a_split_make_up_the_whole(file_format: str, prepared: Path) -> None:
+    def records(split: str) -> list[bytes]:
+        source = TfdsSource(NAME, split, prepared / file_format)
+        return source.__getitems__(range(len(source)))
+
+    first, second = records("train[:90%]"), records("train[90%:]")
+    assert (len(first), len(second)) == (1293, 144)
+    assert first + second == records("train")
+    assert TfdsSource(NAME, "test", prepared / file_format)[7] == records("test")[7]
+
+
+def test_images_are_resized_after_sharding(prepared: Path) -> None:
+    data = tfds_images.load(NAME, "test", str(prepared / "tfrecord"), image_size=16)
+    images, _ = read(data)
+    assert images.shape == (360, 16, 16, 1)
+    assert 0 <= images.min() < images.max() <= 1
 
 
 def test_a_data_set_that_is_not_prepared_is_reported_with_the_command(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=f"tfds build mnist --data_dir={tmp_path}"):
+    command = rf"tfds.builder\('mnist', data_dir='{tmp_path}'\).download_and_prepare\(\)"
+    with pytest.raises(DataError, match=command):
         tfds_images.load("mnist", "train", str(tmp_path), image_size=28)
+    with pytest.raises(DataError, match=r"import model_zoo.digits_tfds, tensorflow_datasets"):
+        tfds_images.load(NAME, "train", str(tmp_path), image_size=8)
+
+
+def test_what_there_is_not_is_reported(prepared: Path) -> None:
+    with pytest.raises(DataError, match="has no data set no_such_data"):
+        TfdsSource("no_such_data", "train", prepared / "tfrecord")
+    with pytest.raises(DataError, match="has no split 'validation', expected one of"):
+        TfdsSource(NAME, "validation", prepared / "tfrecord")
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_a_kill_changes_nothing(file_format: str, prepared: Path, tmp_path: Path) -> None:
+    command = (f"--model={TFDS_MODEL}", f"--data_dir={prepared / file_format}", *SMALL)
+    with Job(tmp_path / "undisturbed", "--num_workers=1", command=command) as undisturbed:
+        undisturbed.finish()
+    plan = [Fault("kill", "train", 1, step=11, size=2)]
+    with Job(tmp_path / "killed", "--num_workers=2", command=command, plan=plan) as job:
+        job.finish()
+        assert job.plan.happened("kill")
+        assert_same_weights(job.weights(), undisturbed.weights())

@@ -1,0 +1,102 @@
+"""The order of an epoch: which example stands at which position. Pure functions of numbers.
+
+Nothing is kept in memory, and any part of an order can be computed anywhere: a restart at
+position n costs what one at position 0 does. Workers do not occur here; which positions belong to
+which step and worker says `partition.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tensorflow as tf
+
+WINDOW_BLOCKS = 16
+"""Blocks whose examples are mixed with each other, unless a source says how many."""
+ROUNDS = 4
+"""Of the cipher behind `index_shuffle`; what it uses itself."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """A permutation of the examples [0, num_examples) for each (seed, epoch).
+
+    The permutation is `tf.random.experimental.index_shuffle` over all examples. With blocks, for a
+    storage that is slow unless neighbours are read together, it is made of two:
+    blocks of `block_size` neighbours (the last one may be shorter) are permuted, and then the
+    examples of each `window_blocks` successive blocks are mixed. So the examples of a window come
+    from that many places of the storage only.
+
+    Attributes:
+      seed, epoch: the permutation follows from these.
+      shuffle: whether it is another one than that of the storage.
+      block_size: neighbours that stay in the same window; 0 permutes all examples at once.
+
+    Example, the examples of the first step of 32:
+
+        >>> Order(1000, seed=1, epoch=0).indices(tf.range(32, dtype=tf.int64)).shape.as_list()
+        [32]
+    """
+
+    num_examples: int
+    seed: int
+    epoch: int
+    shuffle: bool = True
+    block_size: int = 0
+    window_blocks: int = WINDOW_BLOCKS
+
+    def indices(self, positions: tf.Tensor) -> tf.Tensor:
+        """The examples at `positions`: shape [n], int64, n may be 0."""
+        positions = tf.cast(positions, tf.int64)
+        if not self.shuffle or self.num_examples <= 1:
+            return positions
+        # One more, dropped again: index_shuffle refuses an empty list, which is what a worker
+        # without a part in the last step of an epoch has.
+        padded = tf.pad(positions, [[0, 1]])
+        return (self._blockwise(padded) if self.block_size else self._all(padded))[:-1]
+
+    def _all(self, positions: tf.Tensor) -> tf.Tensor:
+        return tf.random.experimental.index_shuffle(
+            positions, seed=[self.seed, self.epoch], max_index=self.num_examples - 1
+        )
+
+    def _blockwise(self, positions: tf.Tensor) -> tf.Tensor:
+        return self._in_blocks(self._in_windows(positions))
+
+    def _in_windows(self, positions: tf.Tensor) -> tf.Tensor:
+        """Mixes the positions of each window; the last window may be shorter."""
+        size = tf.constant(self.block_size * self.window_blocks, tf.int64)
+        window = positions // size
+        start = window * size
+        longest = tf.minimum(size, self.num_examples - start)
+        same = tf.zeros_like(window)
+        # The operation itself: index_shuffle mishandles one seed per value (TensorFlow 2.18-2.21).
+        seeds = tf.stack([same, same + self.seed, self._draw(2) + window], axis=1)
+        return start + tf.raw_ops.RandomIndexShuffle(
+            index=positions - start, seed=seeds, max_index=longest - 1, rounds=ROUNDS
+        )
+
+    def _in_blocks(self, positions: tf.Tensor) -> tf.Tensor:
+        """Puts blocks in another order. The shorter last one goes to a place between the others."""
+        size = tf.constant(self.block_size, tf.int64)
+        full, rest = divmod(self.num_examples, self.block_size)
+        if not full:
+            return positions
+        place = self._shuffled(tf.constant([full], tf.int64), full, draw=1)[0]
+        tail = place * size
+        slot = tf.where(positions < tail, positions, positions - rest) // size
+        within = tf.where(positions < tail, positions, positions - rest) % size
+        # What lies in the tail gets a slot that exists, and is replaced.
+        in_tail = (positions >= tail) & (positions < tail + rest)
+        slot = tf.where(in_tail, tf.zeros_like(slot), slot)
+        block = self._shuffled(slot, full - 1, draw=0)
+        return tf.where(in_tail, full * size + positions - tail, block * size + within)
+
+    def _shuffled(self, values: tf.Tensor, largest: int, draw: int) -> tf.Tensor:
+        seed = tf.constant([self.seed, self._draw(draw)], tf.int64)
+        return tf.random.experimental.index_shuffle(values, seed=seed, max_index=largest)
+
+    def _draw(self, number: int) -> int:
+        """A number of its own for each permutation of each epoch: blocks, tail, then windows."""
+        windows = -(-self.num_examples // (self.block_size * self.window_blocks))
+        return self.epoch * (windows + 2) + number

@@ -1,0 +1,297 @@
+"""Examples from a source with random access; each worker reads and prepares only its own.
+
+What happens to an example, in this order: its position in the epoch's order is that of this
+worker's share of a step (`partition.py`), the order gives its index (`order.py`), the source gives
+the example, `preprocess` runs on it in parallel threads, and it becomes part of a batch. Nothing
+comes before the position, so that a worker starts anywhere at the same cost.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import tensorflow as tf
+
+from hvd_elastic_keras.batch_plan import Share
+from hvd_elastic_keras.data import structure
+from hvd_elastic_keras.data.example_form import Array, ExampleForm
+from hvd_elastic_keras.data.order import WINDOW_BLOCKS, Order
+from hvd_elastic_keras.data.partition import Partition, Stream
+from hvd_elastic_keras.data.reader import PREFETCH, drop_in_background
+from hvd_elastic_keras.data.structure import Structure
+from hvd_elastic_keras.errors import DataError
+
+log = logging.getLogger(__name__)
+Preprocess = Callable[[Structure], Structure]
+LONGEST_READ = 256
+"""Examples that are asked for at a time; fewer if a worker's part of a step is smaller."""
+NUM_LOOKED_AT = 4
+"""Examples whose common form is that of all, where the source does not say it."""
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Examples that can be read in any order, such as a tfds or Grain data source.
+
+    A PyTorch map-style data set is one, too. It may have more, which is found by its name:
+
+    - `__getitems__(indices) -> list`: several examples at a time, where that is faster.
+    - `element_spec`: structure of `tf.TensorSpec`s of an example. Without it, some examples are
+      looked at; dimensions in which they differ may have any size.
+    - `block_size`: so many neighbours are read best together. Epochs then mix the examples of
+      `window_blocks` (16 if there is no such attribute) blocks at a time, in place of all.
+    - `read_threads`: threads in which it may be read at the same time; 1 if there is no such
+      attribute.
+
+    Example:
+
+        class Squares:
+            def __len__(self):
+                return 1000
+
+            def __getitem__(self, index):
+                return np.float32(index), np.float32(index) ** 2
+    """
+
+    def __len__(self) -> int:
+        """Number of examples."""
+
+    def __getitem__(self, index: Any) -> Any:
+        """The example at `index`, in [0, len): arrays, numbers or bytes, in tuples or dicts."""
+
+
+class RandomAccessExamples:
+    """A `Source`, read in the order of (seed, epoch).
+
+    Args:
+      source: the user's.
+      preprocess: from an example to `(x, y)`, in TensorFlow's operations; None if examples are
+        that already.
+      name: of the data, for messages.
+
+    Raises:
+      DataError: the source is empty, or its examples or those of `preprocess` have no common form.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        preprocess: Preprocess | None,
+        *,
+        seed: int,
+        shuffle: bool,
+        name: str,
+    ) -> None:
+        self.num_examples = len(source)
+        if self.num_examples == 0:
+            raise DataError(f"The source of {name} is empty. Give at least one example.")
+        self._name = name
+        self._seed = seed
+        self._shuffle = shuffle
+        self._reader = _Reader(source, name)
+        self._preprocess = self._traced(preprocess) if preprocess else None
+        some = Stream(first_step=0, every=1, global_batch_size=1, low=0, per_step=1, total=1)
+        _, self.batch_spec = self._dataset(0, some).element_spec
+        structure.check_sliceable(self.batch_spec, f"The source of {name}")
+
+    def order(self, epoch: int) -> Order:
+        """See `ExampleSource`."""
+        return Order(
+            self.num_examples,
+            self._seed,
+            epoch,
+            shuffle=self._shuffle,
+            block_size=self._reader.block_size,
+            window_blocks=self._reader.window_blocks,
+        )
+
+    def batches(
+        self, epoch: int, partition: Partition, share: Share, first_step: int, every: int = 1
+    ) -> Iterator[tuple[tf.Tensor, Structure]]:
+        """See `ExampleSource`."""
+        stream = partition.stream(share, first_step, every)
+        iterator: list[Any] = [iter(self._dataset(epoch, stream))] if stream.total else []
+        try:
+            for step in range(first_step, partition.steps_per_epoch, every):
+                part = partition.slice_of(step, share.first, share.last)
+                if part.start == part.stop:
+                    yield tf.zeros([0], tf.int64), structure.empty(self.batch_spec)
+                else:
+                    yield self._next(iterator, epoch, range(part.start, part.stop))
+        finally:
+            # What is being read or prepared just now would be waited for.
+            drop_in_background(iterator)
+
+    def _dataset(self, epoch: int, stream: Stream) -> tf.data.Dataset:
+        """The batches of a stream of positions, with the indices of their examples."""
+        order, reader, size = self.order(epoch), self._reader, max(1, stream.per_step)
+        one_by_one = not reader.form.stackable
+        read = 1 if one_by_one else size if self._preprocess is None else min(size, LONGEST_READ)
+
+        def load(start: tf.Tensor) -> tuple[tf.Tensor, Structure]:
+            numbers = tf.range(start, tf.minimum(start + read, stream.total))
+            indices = order.indices(stream.positions(numbers))
+            if one_by_one:
+                return indices[0], reader.one(indices[0])
+            return indices, reader.stacked(indices)
+
+        dataset = tf.data.Dataset.range(0, stream.total, read)
+        dataset = dataset.map(load, num_parallel_calls=reader.threads, deterministic=True)
+        dataset = dataset.prefetch(PREFETCH).with_options(_options())
+        if self._preprocess is not None:
+            dataset = dataset if one_by_one else dataset.unbatch()
+            dataset = dataset.map(
+                self._prepared, num_parallel_calls=_num_threads(), deterministic=True
+            )
+        elif not one_by_one:
+            return dataset
+        return dataset.batch(size).prefetch(PREFETCH)
+
+    def _prepared(self, index: tf.Tensor, example: Structure) -> tuple[tf.Tensor, Structure]:
+        if self._preprocess is None:
+            return index, example
+        return index, self._preprocess(*_arguments(example))
+
+    def _traced(self, preprocess: Preprocess) -> Callable[..., Structure]:
+        """`preprocess` as one function that every epoch and round uses without tracing it again.
+
+        It takes arguments as `tf.data` gives them.
+        """
+        spec = self._reader.form.spec
+        several = type(spec) is tuple
+
+        def call(*arguments: Any) -> Structure:
+            return preprocess(arguments if several else arguments[0])
+
+        function = tf.function(call).get_concrete_function(*_arguments(spec))
+        return lambda *arguments: function(*tf.nest.flatten(arguments))
+
+    def _next(
+        self, iterator: list[Any], epoch: int, positions: range
+    ) -> tuple[tf.Tensor, Structure]:
+        try:
+            batch: tuple[tf.Tensor, Structure] = next(iterator[0])
+            return batch
+        except tf.errors.OpError as error:
+            self._reader.raise_failure()
+            if not isinstance(error, tf.errors.InvalidArgumentError | tf.errors.DataLossError):
+                raise
+            raise self._explained(error, epoch, positions) from error
+
+    def _explained(self, error: tf.errors.OpError, epoch: int, positions: range) -> DataError:
+        """Looks for the example that `preprocess` fails on."""
+        numbers = tf.range(positions.start, positions.stop, dtype=tf.int64)
+        preprocess = self._preprocess or (lambda *example: example)
+        for index in self.order(epoch).indices(numbers).numpy():
+            try:
+                preprocess(*_arguments(self._reader.example(int(index))))
+            except tf.errors.OpError as found:
+                return DataError(
+                    f"preprocess fails on example {index} of {self._name}: {_reason(found)}"
+                )
+        return DataError(
+            f"The examples of {self._name} do not form a batch: {_reason(error)}. Give all "
+            "examples the same shape, in preprocess or before."
+        )
+
+
+class _Reader:
+    """Reads examples for a `tf.data` pipeline, and checks them.
+
+    An exception of the source ends the pipeline with an error of TensorFlow's; `raise_failure`
+    raises the exception itself.
+    """
+
+    def __init__(self, source: Source, name: str) -> None:
+        self._source = source
+        self._read_many: Callable[[Sequence[int]], Sequence[Any]] = getattr(
+            source, "__getitems__", lambda indices: [source[i] for i in indices]
+        )
+        self.block_size = int(getattr(source, "block_size", None) or 0)
+        self.window_blocks = int(getattr(source, "window_blocks", None) or WINDOW_BLOCKS)
+        self.threads = int(getattr(source, "read_threads", None) or 1)
+        self._name = name
+        self._failures: list[Exception] = []
+        spec = getattr(source, "element_spec", None)
+        self.form = ExampleForm(spec, name) if spec is not None else self._look()
+
+    def _look(self) -> ExampleForm:
+        last = len(self._source) - 1
+        indices = {last * i // (NUM_LOOKED_AT - 1) for i in range(NUM_LOOKED_AT)}
+        return ExampleForm.of([self._source[i] for i in sorted(indices)], self._name)
+
+    def example(self, index: int) -> Structure:
+        """One example, as tensors."""
+        return self.form.pack(
+            [tf.constant(a) for a in self.form.arrays(self._source[index], index)]
+        )
+
+    def stacked(self, indices: tf.Tensor) -> Structure:
+        """Examples of the same shapes, stacked: tensors of shape [n, …]."""
+        return self._call(self._load_columns, indices, [None])
+
+    def one(self, index: tf.Tensor) -> Structure:
+        """One example."""
+        return self._call(self._load_arrays, index, [])
+
+    def raise_failure(self) -> None:
+        """Raises what a read has raised before, if one has."""
+        if self._failures:
+            failure = self._failures[0]
+            self._failures.clear()
+            raise failure
+
+    def _call(self, load: Callable[[Any], list[Array]], index: tf.Tensor, dims: list[Any]) -> Any:
+        specs = self.form.flat_spec
+        # Stateless as to the graph: it gives the same for the same index.
+        tensors = tf.numpy_function(load, [index], [s.dtype for s in specs], stateful=False)
+        for tensor, spec in zip(tensors, specs, strict=True):
+            tensor.set_shape([*dims, *spec.shape])
+        return self.form.pack(tensors)
+
+    def _load_columns(self, indices: Array) -> list[Array]:
+        numbers: list[int] = indices.tolist()
+        try:
+            return self.form.columns(self._read_many(numbers), numbers)
+        except Exception as error:
+            self._note(error, numbers)
+            raise
+
+    def _load_arrays(self, index: Array) -> list[Array]:
+        number = int(index)
+        try:
+            return self.form.arrays(self._source[number], number)
+        except Exception as error:
+            self._note(error, [number])
+            raise
+
+    def _note(self, error: Exception, indices: list[int]) -> None:
+        log.error("reading examples %s of %s failed: %s", indices[:8], self._name, error)
+        self._failures.append(error)
+
+
+def _arguments(example: Structure) -> tuple[Any, ...]:
+    """An example as `tf.data` gives it to a function: tuples are several arguments."""
+    return example if type(example) is tuple else (example,)
+
+
+def _num_threads() -> int:
+    return os.cpu_count() or 1
+
+
+def _options() -> tf.data.Options:
+    options = tf.data.Options()
+    # Numbers of threads are fixed, and an iterator waits for its tuning thread when it is
+    # deleted: up to 2 s were measured, at the end of an epoch or of a round.
+    options.autotune.enabled = False
+    return options
+
+
+def _reason(error: tf.errors.OpError) -> str:
+    """What TensorFlow says without the names of its nodes."""
+    text = re.sub(r"\{\{.*?\}\}", "", str(error.message).split("\n\t [[", maxsplit=1)[0])
+    return text.strip().splitlines()[-1]
