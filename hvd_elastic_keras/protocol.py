@@ -126,6 +126,8 @@ class EnterRequest(Message, frozen=True, kw_only=True):
     step: int
     failure: str = ""
     """Why the last round ended for this worker, if a collective failed; empty otherwise."""
+    idle_s: float = 0.0
+    """Seconds since its last finished step, if it has taken one."""
 
 
 class Assignment(Message, frozen=True, kw_only=True):

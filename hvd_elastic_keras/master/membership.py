@@ -145,7 +145,11 @@ class _Machine(SlotTransition):
                     forming,
                     first_entry_at=forming.first_entry_at or self.now,
                     stalled_since=forming.stalled_since
-                    or (self.now if running and event.worker_id in running.members else None),
+                    or (
+                        self.now - event.idle_s
+                        if running and event.worker_id in running.members
+                        else None
+                    ),
                 )
             )
 

@@ -76,6 +76,7 @@ class TrainingLoop:
     _balance: Balance = dataclasses.field(init=False)
     """The shares of the present round."""
     _ramp: Ramp = dataclasses.field(default_factory=Ramp)
+    _stepped_at: float = 0.0
     _failures: UnexplainedFailures = dataclasses.field(default_factory=UnexplainedFailures)
 
     def run(self) -> None:
@@ -91,7 +92,10 @@ class TrainingLoop:
         was_root = False
         while not finished:
             cursor = self.state.cursor
-            report = EntryReport(self.state.exists, cursor.progress, cursor.global_step, failure)
+            idle_s = time.monotonic() - self._stepped_at if self._stepped_at else 0.0
+            report = EntryReport(
+                self.state.exists, cursor.progress, cursor.global_step, failure, idle_s
+            )
             try:
                 place = self.session.enter(report)
             except WorkerLeavingError as leaving:
@@ -257,6 +261,7 @@ class TrainingLoop:
             result = self.train.step(batch, cursor.global_step, wants_to_stop)
         if result.stopped:
             return result
+        self._stepped_at = time.monotonic()
         self.state.cursor = cursor.after_step(len(batch.portions))
         self.state.ramp = self._ramp
         if self.auditor is not None:
@@ -286,6 +291,7 @@ class TrainingLoop:
             self._begin_batch("on_test_batch_begin")
             with self.communicator.collective(), self.state.user.atomic():
                 result = runner.step(batch, cursor.global_step)
+            self._stepped_at = time.monotonic()
             self.state.cursor = cursor.after_step()
             self.state.evaluation_logs = result.logs
             self._end_batch("on_test_batch_end", cursor.step, steps, result.logs)

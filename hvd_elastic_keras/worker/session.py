@@ -120,6 +120,7 @@ class EntryReport:
     progress: int
     step: int
     failure: str = ""
+    idle_s: float = 0.0
 
 
 class SoloSession:

@@ -77,6 +77,7 @@ class Job:
         has_state: bool = True,
         failure: str = "",
         training: int | None = None,
+        idle_s: float = 0.0,
     ) -> None:
         """Workers come to the entrance from the round they were last assigned to."""
         for worker_id in worker_ids:
@@ -90,6 +91,7 @@ class Job:
                     progress=step if progress is None else progress,
                     step=step,
                     failure=failure,
+                    idle_s=idle_s,
                 )
             )
 

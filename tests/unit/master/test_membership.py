@@ -336,12 +336,12 @@ def test_the_stall_of_a_planned_change_begins_when_the_first_member_stops(three:
     three.send(act.AddWorkers(1))
     three.ready("w3")
     three.now += 4.0
-    three.enter("w0", step=11)
+    three.enter("w0", step=11, idle_s=0.25)
     three.now += 0.2
     three.enter("w1", "w2", step=11)
     three.now += 0.1
     three.running("w0", "w1", "w2", "w3", step=11)
-    assert three.events("round_running")[-1]["stall_s"] == pytest.approx(0.3)
+    assert three.events("round_running")[-1]["stall_s"] == pytest.approx(0.55)
 
 
 def test_a_joiner_that_asks_again_while_the_others_train_does_not_count_as_a_stall(
