@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from pyroaring import BitMap64
+from pyroaring import BitMap, BitMap64
 
 from hvd_elastic_keras.console import counted
 from hvd_elastic_keras.errors import LedgerError
@@ -27,6 +27,7 @@ from hvd_elastic_keras.errors import LedgerError
 Ids = npt.NDArray[np.int64]
 BATCH_STRIDE = 2**32
 """Where data come in batches of the user's, an id is batch number * BATCH_STRIDE + place in it."""
+NARROW, WIDE = "n", "w"
 PIECES = 4
 PIECE_BITS = 16
 MOST_LISTED = 10
@@ -68,10 +69,15 @@ Line = Step | Resumed | Closed
 
 
 def packed(ids: Iterable[int]) -> str:
-    """A set of ids as text: a Roaring bitmap in base 64."""
-    bitmap = BitMap64(ids)
+    """A set of ids as text: a Roaring bitmap in base 64, of 32 bits where these suffice."""
+    ids = ids.tolist() if isinstance(ids, np.ndarray) else ids
+    bitmap: BitMap | BitMap64
+    try:
+        bitmap, mark = BitMap(ids), NARROW
+    except OverflowError:
+        bitmap, mark = BitMap64(ids), WIDE
     bitmap.run_optimize()
-    return base64.b64encode(bitmap.serialize()).decode()
+    return mark + base64.b64encode(bitmap.serialize()).decode()
 
 
 def unpacked(text: str) -> BitMap64:
@@ -81,7 +87,10 @@ def unpacked(text: str) -> BitMap64:
       LedgerError: it did not make this.
     """
     try:
-        return BitMap64.deserialize(base64.b64decode(text, validate=True))
+        content = base64.b64decode(text[1:], validate=True)
+        if text[:1] == NARROW:
+            return BitMap64(BitMap.deserialize(content))
+        return BitMap64.deserialize(content)
     except (ValueError, binascii.Error) as error:
         raise LedgerError(f"{text[:40]!r} is not a set of examples.") from error
 

@@ -58,7 +58,7 @@ class PerWorkerInput(FitInput):
     def ids_of_portions(self, epoch: int, first: int, sizes: Sequence[int]) -> list[Ids]:
         """Ids of the examples of successive portions, from number `first` on."""
         index = self._index_of(epoch)
-        return [self._portions.ids(index, first + i, size) for i, size in enumerate(sizes)]
+        return self._portions.ids(index, list(enumerate(sizes, first)))
 
     def _of_examples(
         self, inner: Pipeline, epoch: int, first: int, rank: int, size: int
@@ -78,7 +78,8 @@ class PerWorkerInput(FitInput):
         for batches in inner.groups(number, first, size):
             sizes = [structure.num_examples(batch) for batch in batches]
             data = batches[rank] if rank < len(batches) else self._nothing
-            ids = inner.ids(number, first + rank, sizes[rank] if rank < len(batches) else 0)
+            own = [(first + rank, sizes[rank] if rank < len(batches) else 0)]
+            (ids,) = inner.ids(number, own)
             yield self._local_batch(data, ids, sizes, rank)
             first += len(batches)
 

@@ -12,11 +12,9 @@ travel with the allreduce of the step.
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import itertools
 import logging
-import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -34,8 +32,9 @@ from hvd_elastic_keras.training.cursor import Cursor
 log = logging.getLogger(__name__)
 KEPT = 2000
 """Notes that a worker keeps; rank 0 lets half as many wait to be written."""
-AT_ONCE = 100
-"""Steps that are written together."""
+AT_ONCE = 200
+INTERVAL_S = 0.5
+"""So many notes, or those of so many seconds, are written together."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,9 +113,12 @@ class Auditor:
     def __init__(self, ledgers: Ledgers) -> None:
         self._ledgers = ledgers
         self._notes: collections.deque[Note] = collections.deque(maxlen=KEPT)
-        self._queue: queue.Queue[Note] = queue.Queue(KEPT // 2)
-        self._thread: threading.Thread | None = None
         self._writes = False
+        self._thread: threading.Thread | None = None
+        self._waiting: list[Note] = []
+        """What is not on file yet, the first of it being written just now."""
+        self._hurry = False
+        self._changed = threading.Condition()
 
     def enter_round(self, rank: int, step: int, epoch: int, *, takes_up: bool) -> None:
         """Gets the files ready before newcomers get the state: on return all steps are on file.
@@ -139,30 +141,40 @@ class Auditor:
     def note(self, note: Note) -> None:
         """Takes a finished step or epoch; on rank 0 a thread writes it."""
         self._notes.append(note)
-        if self._writes:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="elastic-audit", daemon=True)
-                self._thread.start()
-            self._queue.put(note)
+        if not self._writes:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="elastic-audit", daemon=True)
+            self._thread.start()
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._waiting) < KEPT // 2)
+            self._waiting.append(note)
+            if len(self._waiting) == AT_ONCE or isinstance(note, FinishedEpoch):
+                self._hurry = True
+                self._changed.notify_all()
 
     def flush(self) -> None:
         """Waits until everything noted is on file."""
-        self._queue.join()
+        with self._changed:
+            self._hurry = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._waiting)
 
     def _run(self) -> None:
         while True:
-            notes = [self._queue.get()]
-            with contextlib.suppress(queue.Empty):
-                while len(notes) < AT_ONCE:
-                    notes.append(self._queue.get_nowait())
+            with self._changed:
+                # Many at a time: waking up for each step costs more than writing it.
+                self._changed.wait_for(lambda: self._hurry, timeout=INTERVAL_S)
+                self._hurry = False
+                notes = self._waiting[:]
             try:
                 self._ledgers.write(notes)
             except OSError:
                 # Training is worth more than its ledger, which now lacks something and says so.
                 log.exception("the ledger cannot be written")
-            finally:
-                for _ in notes:
-                    self._queue.task_done()
+            with self._changed:
+                del self._waiting[: len(notes)]
+                self._changed.notify_all()
 
 
 class Ledgers:

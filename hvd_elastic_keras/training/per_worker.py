@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hvd_elastic_keras.data.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.pipeline import LocalBatch
@@ -24,8 +24,12 @@ class PerWorkerRunner(PhaseRunner):
         """See `PhaseRunner`."""
         return self.input.of_worker(cursor.epoch, cursor.portions, rank, len(balance.shares))
 
-    def _planned(self, step: FinishedStep) -> list[Ids]:
-        return self.input.ids_of_portions(step.epoch, step.first_portion, step.portions)
+    def planned_ids(self, steps: Sequence[FinishedStep]) -> list[list[Ids]]:
+        """See `PhaseRunner`."""
+        return [
+            self.input.ids_of_portions(step.epoch, step.first_portion, step.portions)
+            for step in steps
+        ]
 
     def steps(self, cursor: Cursor, workers: int) -> int | None:
         """See `PhaseRunner`: those done, and those left with the present workers."""

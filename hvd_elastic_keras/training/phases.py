@@ -36,14 +36,16 @@ class PhaseRunner:
 
     def planned_ids(self, steps: Sequence[FinishedStep]) -> list[list[Ids]]:
         """See `audit.Plan`."""
-        return [self._planned(step) for step in steps]
+        examples = [(step.epoch_step, step.num_examples) for step in steps]
+        found = self.input.ids(steps[0].epoch, examples) if steps else []
+        return [self._parts(step, ids) for step, ids in zip(steps, found, strict=True)]
 
     def ids_of_epoch(self, epoch: int) -> Iterable[int] | None:
         """See `audit.Plan`."""
         return self.input.ids_of_epoch(epoch)
 
-    def _planned(self, step: FinishedStep) -> list[Ids]:
-        ids = self.input.ids(step.epoch, step.epoch_step, step.num_examples)
+    def _parts(self, step: FinishedStep, ids: Ids) -> list[Ids]:
+        """Those of each rank."""
         parts = [
             self.input.part(step.epoch_step, share, step.num_examples)
             for share in successive(step.shares)

@@ -19,11 +19,11 @@ env.set_defaults({"TF_CPP_MIN_LOG_LEVEL": "3"})
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
+from networks import small_resnet, tiny_mlp  # noqa: E402
 
 from hvd_elastic_keras import ElasticCallback  # noqa: E402
 
 _REPETITIONS = flags.DEFINE_integer("repetitions", 5, "Measured epochs of each kind.")
-layers = keras.layers
 
 
 class EpochTime(keras.callbacks.Callback):
@@ -39,28 +39,6 @@ class EpochTime(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.step_s = (time.perf_counter() - self._began) / self._steps
-
-
-def tiny_mlp() -> keras.Model:
-    """About 3,000 parameters: nothing but overhead."""
-    return keras.Sequential(
-        [keras.Input((32,)), layers.Dense(64, activation="relu"), layers.Dense(10)]
-    )
-
-
-def small_resnet(width: int = 16) -> keras.Model:
-    """A residual network for 16 x 16 images: 3 blocks of 2 convolutions."""
-    inputs = keras.Input((16, 16, 3))
-    x = layers.Conv2D(width, 3, padding="same", use_bias=False)(inputs)
-    for _ in range(3):
-        shortcut = x
-        for _ in range(2):
-            x = layers.BatchNormalization()(x)
-            x = layers.ReLU()(x)
-            x = layers.Conv2D(width, 3, padding="same", use_bias=False)(x)
-        x = layers.Add()([x, shortcut])
-    x = layers.GlobalAveragePooling2D()(x)
-    return keras.Model(inputs, layers.Dense(10)(x))
 
 
 def measure(

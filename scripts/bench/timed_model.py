@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import fit_overhead
 import keras
+import networks
 import numpy as np
 
 STEP_TIMES = "BENCH_STEP_TIMES"
@@ -17,8 +17,8 @@ PIN = "BENCH_PIN"
 """Set: worker wN has processor N for itself, as far as this job is concerned."""
 BATCH_SIZE = 64
 NETWORKS = {
-    "tiny MLP": (fit_overhead.tiny_mlp, 200),
-    "small ResNet": (fit_overhead.small_resnet, 20),
+    "tiny MLP": (networks.tiny_mlp, 200),
+    "small ResNet": (networks.small_resnet, 20),
 }
 """And their steps per epoch."""
 

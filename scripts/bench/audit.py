@@ -1,0 +1,88 @@
+"""Time per step with `audit`, alone, against the same training without it.
+
+Trainings of both kinds alternate in one process, so that both see the same machine. Each gives the
+median of its steps, without those of the first epoch; printed are medians of these, their ratio,
+and the bytes of a ledger per example.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import networks
+import numpy as np
+from absl import app, flags
+
+from hvd_elastic_keras import Trainer, TrainingConfig
+
+_REPETITIONS = flags.DEFINE_integer("repetitions", 10, "Trainings of each kind.", lower_bound=1)
+BATCH_SIZE = 128
+EPOCHS = 3
+NETWORKS = {
+    "tiny MLP": (networks.tiny_mlp, 300),
+    "small ResNet": (networks.small_resnet, 40),
+}
+"""And their steps per epoch."""
+
+
+class StepTimes(keras.callbacks.Callback):
+    """Seconds from the end of a step to the end of the next one, after the first epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+        self._last: float | None = None
+        self._epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch, self._last = epoch, None
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        now = time.perf_counter()
+        if self._epoch and self._last is not None:
+            self.seconds.append(now - self._last)
+        self._last = now
+
+
+def measure(make: Callable[[], keras.Model], steps: int, audit: bool) -> tuple[float, float]:
+    """Median seconds per step of one training, and bytes of its ledgers per example."""
+    keras.utils.set_random_seed(0)
+    model = make()
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    random = np.random.default_rng(0)
+    size = BATCH_SIZE * steps
+    x = random.random((size, *model.input_shape[1:]), np.float32)
+    times = StepTimes()
+    config = TrainingConfig(global_batch_size=BATCH_SIZE, epochs=EPOCHS, audit=audit)
+    with tempfile.TemporaryDirectory() as directory:
+        data = (x, random.integers(0, 10, size))
+        Trainer(model, data, config=config, callbacks=[times], job_dir=directory).fit()
+        ledgers = sum(path.stat().st_size for path in Path(directory).glob("ledger/*"))
+    return statistics.median(times.seconds), ledgers / size / EPOCHS
+
+
+def main(_: list[str]) -> None:
+    """Prints the table."""
+    rows = []
+    for name, (make, steps) in NETWORKS.items():
+        found: dict[bool, list[float]] = {False: [], True: []}
+        for _ in range(_REPETITIONS.value):
+            for audit, values in found.items():
+                seconds, per_example = measure(make, steps, audit)
+                values.append(seconds)
+        plain, audited = (statistics.median(found[kind]) for kind in (False, True))
+        rows.append(
+            f"{name:14}{plain * 1e3:8.3f} ms/step  audited {audited * 1e3:8.3f} ms/step  "
+            f"ratio {audited / plain:.3f}  {per_example:.1f} bytes per example"
+        )
+    print("\n".join(rows))
+
+
+if __name__ == "__main__":
+    app.run(main)
