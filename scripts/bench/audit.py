@@ -72,10 +72,13 @@ def main(_: list[str]) -> None:
     rows = []
     for name, (make, steps) in NETWORKS.items():
         found: dict[bool, list[float]] = {False: [], True: []}
-        for _ in range(_REPETITIONS.value):
-            for audit, values in found.items():
-                seconds, per_example = measure(make, steps, audit)
-                values.append(seconds)
+        per_example = 0.0
+        for repetition in range(_REPETITIONS.value):
+            # Now one first, now the other: a process grows slower or faster by itself.
+            for audit in (True, False) if repetition % 2 else (False, True):
+                seconds, size = measure(make, steps, audit)
+                found[audit].append(seconds)
+                per_example = max(per_example, size)
         plain, audited = (statistics.median(found[kind]) for kind in (False, True))
         rows.append(
             f"{name:14}{plain * 1e3:8.3f} ms/step  audited {audited * 1e3:8.3f} ms/step  "
