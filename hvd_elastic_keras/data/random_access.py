@@ -132,6 +132,7 @@ class RandomAccessExamples:
         one_by_one = not reader.form.stackable
         read = 1 if one_by_one else size if self._preprocess is None else min(size, LONGEST_READ)
 
+        @tf.autograph.experimental.do_not_convert
         def load(start: tf.Tensor) -> Structure:
             numbers = tf.range(start, tf.minimum(start + read, stream.total))
             indices = order.indices(stream.positions(numbers))

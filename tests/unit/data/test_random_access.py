@@ -244,7 +244,7 @@ GOOD = (1, np.zeros(2, np.float32))
         ((1, None), r"NoneType at \[1\], expected float32"),
         ((1,), "a tuple of 1, expected a tuple of 2"),
         ({"a": 1}, r"a dict with the keys \['a'\], expected a tuple of 2"),
-        (((1, 2), np.zeros(2)), "a tuple of 2, expected int64 of shape"),
+        (((1, 2), np.zeros(2)), r"int64 of shape \(2,\) at \[0\], expected int64 of shape"),
         (7, "int, expected a tuple of 2"),
     ],
 )
@@ -254,6 +254,16 @@ def test_an_example_of_another_form_is_named(bad: Any, found: str, prepares: boo
     examples = examples_of(source, (lambda e: e) if prepares else None)
     with pytest.raises(DataError, match=f"Example 2 of the data has {found}"):
         list(examples.batches(0, Partition(10, 4, 4), Share(0, 1), 0))
+
+
+def test_a_source_that_gives_too_few_at_a_time_is_refused() -> None:
+    class Forgetful(Numbers):
+        def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+            return [self[i] for i in indices[1:]]
+
+    examples = examples_of(Forgetful(20))
+    with pytest.raises(DataError, match="returned 3 examples, expected 4: one for each index"):
+        list(examples.batches(0, Partition(20, 4, 4), Share(0, 1), 0))
 
 
 def test_what_the_source_raises_is_raised() -> None:
