@@ -132,13 +132,13 @@ class RandomAccessExamples:
         one_by_one = not reader.form.stackable
         read = 1 if one_by_one else size if self._preprocess is None else min(size, LONGEST_READ)
 
-        @tf.autograph.experimental.do_not_convert
         def load(start: tf.Tensor) -> Structure:
             numbers = tf.range(start, tf.minimum(start + read, stream.total))
             indices = order.indices(stream.positions(numbers))
             return reader.one(indices[0]) if one_by_one else reader.stacked(indices)
 
         dataset = tf.data.Dataset.range(0, stream.total, read)
+        load = tf.autograph.experimental.do_not_convert(load)
         dataset = dataset.map(load, num_parallel_calls=reader.threads, deterministic=True)
         dataset = dataset.prefetch(PREFETCH).with_options(_options())
         if self._preprocess is not None:

@@ -138,7 +138,6 @@ class ArraySource:
         arrays = layout.flatten(self._arrays)
         order = self.order(epoch)
 
-        @tf.autograph.experimental.do_not_convert
         def load(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
             offset = step * global_size
             limit = tf.minimum(offset + global_size, self.num_examples)
@@ -150,6 +149,7 @@ class ArraySource:
             return tuple(tf.gather(a, indices) for a in arrays)
 
         dataset = tf.data.Dataset.range(first_step, partition.steps_per_epoch, every)
+        load = tf.autograph.experimental.do_not_convert(load)
         dataset = dataset.map(load, num_parallel_calls=LOAD_THREADS, deterministic=True)
         dataset = dataset.prefetch(PREFETCH)
         options = tf.data.Options()
