@@ -271,7 +271,8 @@ def _arguments(example: Structure) -> tuple[Any, ...]:
 
 
 def _num_threads() -> int:
-    return os.cpu_count() or 1
+    """Threads of `preprocess`; more than one even on one core: it may wait for something."""
+    return max(2, os.cpu_count() or 1)
 
 
 def _options() -> tf.data.Options:
