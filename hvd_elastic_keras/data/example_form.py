@@ -37,6 +37,7 @@ class ExampleForm:
                     "tensors of them in preprocess."
                 )
         self.flat_spec = [leaf for _, leaf in self._leaves]
+        self._is_flat = isinstance(spec, tuple) and len(spec) == len(self._leaves)
 
     @classmethod
     def of(cls, examples: Sequence[Any], name: str) -> ExampleForm:
@@ -65,13 +66,15 @@ class ExampleForm:
         Raises:
           DataError: an example has another form.
         """
-        columns: list[list[Any]] = [[] for _ in self._leaves]
-        for example, index in zip(examples, indices, strict=True):
-            for column, value in zip(columns, self._flatten(example, index), strict=True):
-                column.append(value)
+        if len(examples) != len(indices):
+            raise DataError(
+                f"__getitems__ of {self._name} returned {len(examples)} examples, expected "
+                f"{len(indices)}: one for each index."
+            )
+        rows = [self._flatten(e, i) for e, i in zip(examples, indices, strict=True)]
+        columns = zip(*rows, strict=True)
         return [
-            self._column(values, leaf, indices)
-            for values, leaf in zip(columns, self._leaves, strict=True)
+            self._column(c, leaf, indices) for c, leaf in zip(columns, self._leaves, strict=True)
         ]
 
     def arrays(self, example: Any, index: int) -> list[Array]:
@@ -90,9 +93,9 @@ class ExampleForm:
         """The structure of an example, or of a batch, from its tensors."""
         return tf.nest.pack_sequence_as(self.spec, list(tensors))
 
-    def _flatten(self, example: Any, index: int) -> list[Any]:
-        if self._leaves[0][0] == "":
-            return [example]
+    def _flatten(self, example: Any, index: int) -> Sequence[Any]:
+        if self._is_flat and type(example) is tuple and len(example) == len(self._leaves):
+            return example
         values: list[Any] = []
         try:
             _visit_along(self.spec, _without_lists(example), values)
@@ -100,15 +103,20 @@ class ExampleForm:
             raise self._error(index, str(mismatch)) from None
         return values
 
-    def _column(self, values: list[Any], leaf: Leaf, indices: Sequence[int]) -> Array:
+    def _column(self, values: Sequence[Any], leaf: Leaf, indices: Sequence[int]) -> Array:
         spec = leaf[1]
-        kind = object if spec.dtype == tf.string else spec.dtype.as_numpy_dtype
-        column: Array = np.empty((len(values), *spec.shape.as_list()), kind)
-        if spec.dtype == tf.string and spec.shape.rank == 0 and _all_bytes(values):
+        shape = tuple(spec.shape.as_list())
+        is_text = spec.dtype == tf.string
+        dtype = np.dtype(object if is_text else spec.dtype.as_numpy_dtype)
+        column: Array = np.empty((len(values), *shape), dtype)
+        if is_text and not shape and all(type(v) is bytes for v in values):
             column[:] = values
             return column
-        for row, (value, index) in enumerate(zip(values, indices, strict=True)):
-            column[row] = self._checked(value, leaf, index)
+        plain = () if is_text else (np.ndarray, np.generic)
+        for row, value in enumerate(values):
+            # Most need no more than this look; the full check takes longer than the copy.
+            fits = isinstance(value, plain) and value.dtype == dtype and value.shape == shape
+            column[row] = value if fits else self._checked(value, leaf, indices[row])
         return column
 
     def _checked(self, value: Any, leaf: Leaf, index: int) -> Array:
@@ -227,10 +235,6 @@ def _can_become(array: Array, dtype: tf.DType) -> bool:
     if dtype == tf.string:
         return array.dtype == object and all(isinstance(v, str | bytes) for v in array.ravel())
     return array.dtype != object and np.can_cast(array.dtype, dtype.as_numpy_dtype, "same_kind")
-
-
-def _all_bytes(values: list[Any]) -> bool:
-    return all(type(v) is bytes for v in values)
 
 
 def _described(array: Array) -> str:

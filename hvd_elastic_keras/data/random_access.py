@@ -140,6 +140,7 @@ class RandomAccessExamples:
             return indices, reader.stacked(indices)
 
         dataset = tf.data.Dataset.range(0, stream.total, read)
+        load = tf.autograph.experimental.do_not_convert(load)
         dataset = dataset.map(load, num_parallel_calls=reader.threads, deterministic=True)
         dataset = dataset.prefetch(PREFETCH).with_options(_options())
         if self._preprocess is not None:
@@ -280,7 +281,8 @@ def _arguments(example: Structure) -> tuple[Any, ...]:
 
 
 def _num_threads() -> int:
-    return os.cpu_count() or 1
+    """Threads of `preprocess`; more than one even on one core: it may wait for something."""
+    return max(2, os.cpu_count() or 1)
 
 
 def _options() -> tf.data.Options:

@@ -24,6 +24,8 @@ from hvd_elastic_keras.errors import DataError
 log = logging.getLogger(__name__)
 LONG_REPLAY_S = 5.0
 """After a longer replay people are told how to do without."""
+LOAD_THREADS = 2
+"""Threads that gather batches from arrays: memory has no use for more."""
 _hinted: set[str] = set()
 """Data of which they have been told."""
 DatasetFactory = Callable[[int], tf.data.Dataset]
@@ -148,7 +150,9 @@ class ArraySource:
             return (indices, *(tf.gather(a, indices) for a in arrays))
 
         dataset = tf.data.Dataset.range(first_step, partition.steps_per_epoch, every)
-        dataset = dataset.map(load, num_parallel_calls=1, deterministic=True).prefetch(PREFETCH)
+        load = tf.autograph.experimental.do_not_convert(load)
+        dataset = dataset.map(load, num_parallel_calls=LOAD_THREADS, deterministic=True)
+        dataset = dataset.prefetch(PREFETCH)
         options = tf.data.Options()
         # Nothing is left to tune here, and an iterator waits for its tuning thread when it is
         # deleted: up to 2 s were measured, at the end of an epoch or of a round.

@@ -53,6 +53,7 @@ def check(spec: JobSpec, job_dir: Path) -> dict[str, Any]:
     data = _load_data(module)
     trainer = _trainer_of(module, data, spec, SoloSession())
     trainer.check_checkpoint(job_dir)
+    notices.report_to(None)  # the same would be told again
     for split, again in _load_data(module).items():
         if again is not None:
             _check_reproducible(data[split], again, split)

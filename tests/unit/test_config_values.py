@@ -49,6 +49,7 @@ def test_the_default_cut_divides_the_global_batch_into_the_most_parts_up_to_8(si
         ({"seed": -1}, ["seed=-1", "2147483647"]),
         ({"seed": 2**31}, ["seed=2147483648"]),
         ({"deterministic": 1}, ["deterministic=1", "True or False"]),
+        ({"drop_remainder": "no"}, ["drop_remainder='no'", "True or False"]),
         ({"epochs": None}, ["epochs", "steps", "never end"]),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
     "module",
     [
         "config",
+        "data.notices",
         "data.passes",
         "files",
         "launchers.base",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -244,7 +245,7 @@ GOOD = (1, np.zeros(2, np.float32))
         ((1, None), r"NoneType at \[1\], expected float32"),
         ((1,), "a tuple of 1, expected a tuple of 2"),
         ({"a": 1}, r"a dict with the keys \['a'\], expected a tuple of 2"),
-        (((1, 2), np.zeros(2)), "a tuple of 2, expected int64 of shape"),
+        (((1, 2), np.zeros(2)), r"int64 of shape \(2,\) at \[0\], expected int64 of shape"),
         (7, "int, expected a tuple of 2"),
     ],
 )
@@ -254,6 +255,40 @@ def test_an_example_of_another_form_is_named(bad: Any, found: str, prepares: boo
     examples = examples_of(source, (lambda e: e) if prepares else None)
     with pytest.raises(DataError, match=f"Example 2 of the data has {found}"):
         list(examples.batches(0, Partition(10, 4, 4), Share(0, 1), 0))
+
+
+def test_examples_are_prepared_in_parallel_and_ahead_of_the_training() -> None:
+    meeting = threading.Barrier(2)  # nobody passes alone
+    prepared: list[int] = []
+    second_batch = threading.Event()
+
+    def work(number: np.int64) -> np.int64:
+        meeting.wait(60)
+        prepared.append(int(number))
+        if len(prepared) == 16:
+            second_batch.set()
+        return number
+
+    examples = examples_of(
+        Numbers(64),
+        lambda e: (tf.ensure_shape(tf.numpy_function(work, [e[0]], tf.int64), []), e[1]),
+    )
+    batches = examples.batches(0, Partition(64, 8, 8), Share(0, 1), 0)
+    np.testing.assert_array_equal(next(batches)[0], expected(examples, 0, 0, 8))
+    assert second_batch.wait(60)  # although nobody has asked for it
+    np.testing.assert_array_equal(next(batches)[0], expected(examples, 0, 8, 16))
+    meeting.abort()
+    batches.close()
+
+
+def test_a_source_that_gives_too_few_at_a_time_is_refused() -> None:
+    class Forgetful(Numbers):
+        def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+            return [self[i] for i in indices[1:]]
+
+    examples = examples_of(Forgetful(20))
+    with pytest.raises(DataError, match="returned 3 examples, expected 4: one for each index"):
+        list(examples.batches(0, Partition(20, 4, 4), Share(0, 1), 0))
 
 
 def test_what_the_source_raises_is_raised() -> None:

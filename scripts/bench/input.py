@@ -1,0 +1,235 @@
+"""The input: time from a restart at example n to the first batch, and examples per second.
+
+    scripts/bench_input                        # both
+    scripts/bench_input --parts=restart --skip_limit=100000
+
+Each comparison runs in this one process, its two sides in turn, and the best of some repetitions
+counts: what disturbs a machine only makes things slower.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import app, flags
+
+from hvd_elastic_keras import TFRecordSource
+from hvd_elastic_keras.batch_plan import Share
+from hvd_elastic_keras.data.partition import Partition
+from hvd_elastic_keras.data.source import as_source
+
+BATCH = 128
+WHOLE = Share(0, 1)
+_PARTS = flags.DEFINE_multi_enum(
+    "parts", ["restart", "speed"], ["restart", "speed"], "What to run."
+)
+_OFFSETS = flags.DEFINE_list("offsets", ["0", "10000", "1000000", "100000000"], "Examples.")
+_SKIP_LIMIT = flags.DEFINE_integer(
+    "skip_limit", 1_000_000, "Restarts of dataset.skip(n) with a larger n are left out."
+)
+_REPEATS = flags.DEFINE_integer(
+    "repeats", 5, "Repetitions of which the best counts.", lower_bound=1
+)
+_EXAMPLES = flags.DEFINE_integer("examples", 60_000, "Examples of an epoch, for speed.")
+FEATURES = {
+    "x": tf.io.FixedLenFeature([28 * 28], tf.float32),
+    "y": tf.io.FixedLenFeature([], tf.int64),
+}
+Epoch = Callable[[], Iterator[Any]]
+
+
+class Synthetic:
+    """Examples that are computed from their index."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(64, index % 1000, np.float32), np.int64(index % 10)
+
+
+class InMemory:
+    """Rows of arrays, one by one."""
+
+    def __init__(self, x: Any, y: Any) -> None:
+        self._x, self._y = x, y
+
+    def __len__(self) -> int:
+        return len(self._y)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._x[index], self._y[index]
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """Time of a call."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def best_of(work: Callable[[], Any]) -> float:
+    """The shortest time of some calls."""
+    return min(seconds(work) for _ in range(_REPEATS.value))
+
+
+# --- restart -----------------------------------------------------------------------------
+
+
+def light_map(example: Any) -> Any:
+    """A little work per example."""
+    x, y = example
+    return x / 255.0, y
+
+
+def measure_restarts() -> None:
+    """Prints the times of an index source and of skip."""
+    offsets = [int(n) for n in _OFFSETS.value]
+    size = max(offsets) + 10 * BATCH
+    source = as_source((Synthetic(size), light_map), seed=1, shuffle=True, name="the data")
+    partition = Partition(size, BATCH, BATCH)
+
+    def restart(offset: int) -> None:
+        batches = source.batches(0, partition, WHOLE, offset // BATCH)
+        next(batches)
+
+    def example(index: tf.Tensor) -> Any:
+        return light_map((tf.fill([64], tf.cast(index % 1000, tf.float32)), index % 10))
+
+    def skip(offset: int) -> None:
+        dataset = tf.data.Dataset.range(size).map(example)
+        next(iter(dataset.skip(offset).batch(BATCH).prefetch(2)))
+
+    restart(0)  # the first use of these operations
+    times = {n: best_of(lambda n=n: restart(n)) for n in offsets}
+    print(f"{'restart at example':>20} {'source':>10} {'to n=0':>8} {'dataset.skip':>14}")
+    for n in offsets:
+        skipped = "not measured"
+        if n <= _SKIP_LIMIT.value:
+            skipped = f"{seconds(lambda n=n: skip(n)):.3f} s"
+        ratio = times[n] / times[offsets[0]]
+        print(f"{n:>20,} {times[n]:>8.3f} s {ratio:>8.2f} {skipped:>14}", flush=True)
+
+
+# --- examples per second -----------------------------------------------------------------
+
+
+def parse(record: tf.Tensor) -> Any:
+    """From a record to (x, y)."""
+    example = tf.io.parse_single_example(record, FEATURES)
+    return example["x"], example["y"]
+
+
+def write_records(path: Path, x: Any, y: Any) -> None:
+    """A TFRecord file of tf.train.Example."""
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for row, label in zip(x, y, strict=True):
+            features = tf.train.Features(
+                feature={
+                    "x": tf.train.Feature(float_list=tf.train.FloatList(value=row)),
+                    "y": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+                }
+            )
+            writer.write(tf.train.Example(features=features).SerializeToString())
+
+
+def ours(data: Any, size: int) -> Epoch:
+    """An epoch of one worker that is alone."""
+    source = as_source(data, seed=1, shuffle=True, name="the data")
+    return lambda: source.batches(0, Partition(size, BATCH, BATCH), WHOLE, 0)
+
+
+def plain(dataset: tf.data.Dataset, prepare: Callable[..., Any] | None) -> Epoch:
+    """The usual pipeline."""
+    dataset = dataset.shuffle(10_000, seed=1)
+    if prepare:
+        dataset = dataset.map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
+    dataset = dataset.batch(BATCH).prefetch(tf.data.AUTOTUNE)
+    return lambda: iter(dataset)
+
+
+def heavy(x: tf.Tensor, y: tf.Tensor) -> Any:
+    """Some tenths of a millisecond of work per example."""
+    image = tf.reshape(x, [28, 28, 1])
+    image = tf.image.resize(image, [112, 112], antialias=True)
+    return tf.image.resize(image, [28, 28]), y
+
+
+def measure_speed() -> None:
+    """Prints examples per second of both pipelines, and the ratio."""
+    size = _EXAMPLES.value
+    random = np.random.RandomState(0)
+    x = random.rand(size, 28 * 28).astype(np.float32)
+    y = random.randint(0, 10, size)
+    few = max(BATCH, size // 10)
+    from_arrays = tf.data.Dataset.from_tensor_slices((x, y))
+    from_rows = tf.data.Dataset.from_generator(
+        lambda: iter(zip(x, y, strict=True)),
+        output_signature=(tf.TensorSpec([28 * 28], tf.float32), tf.TensorSpec([], tf.int64)),
+    )
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "train.tfrecord")
+        write_records(path, x, y)
+        records = tf.data.TFRecordDataset(str(path))
+        cases = {
+            "TFRecord, parsed": (
+                size,
+                ours((TFRecordSource(path), parse), size),
+                plain(records, parse),
+            ),
+            "TFRecord, parsed and resized": (
+                few,
+                ours((TFRecordSource(path), lambda r: heavy(*parse(r))), few),
+                plain(records.take(few), lambda r: heavy(*parse(r))),
+            ),
+            "arrays": (size, ours((x, y), size), plain(from_arrays, None)),
+            "source of rows": (size, ours(InMemory(x, y), size), plain(from_rows, None)),
+            "source of rows, preprocess": (
+                size,
+                ours((InMemory(x, y), light_map), size),
+                plain(from_rows, lambda x, y: light_map((x, y))),
+            ),
+        }
+        print(f"{'':>30} {'examples/s':>12} {'plain tf.data':>14} {'ratio':>7}")
+        for name, (count, mine, other) in cases.items():
+            compare(name, count, mine, other)
+
+
+def compare(name: str, count: int, mine: Callable[[], Any], other: Callable[[], Any]) -> None:
+    """Both in turn, so that what disturbs the machine disturbs both."""
+    times: list[list[float]] = [[], []]
+    for _ in range(_REPEATS.value):
+        for place, pipeline in enumerate((mine, other)):
+            times[place].append(seconds(lambda p=pipeline: read_all(p(), count)))
+    best = [count / min(t) for t in times]
+    print(f"{name:>30} {best[0]:>12,.0f} {best[1]:>14,.0f} {best[0] / best[1]:>7.2f}", flush=True)
+
+
+def read_all(batches: Iterator[Any], count: int) -> None:
+    """Takes batches as a training would, and checks their number."""
+    steps = sum(1 for _ in batches)
+    if steps != -(-count // BATCH):
+        raise RuntimeError(f"{steps} batches were read, expected {-(-count // BATCH)}")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs what was asked for."""
+    if len(arguments) > 1:
+        raise app.UsageError(f"unknown arguments: {arguments[1:]}")
+    if "restart" in _PARTS.value:
+        measure_restarts()
+    if "speed" in _PARTS.value:
+        measure_speed()
+
+
+if __name__ == "__main__":
+    app.run(main)
