@@ -155,7 +155,8 @@ class RandomAccessExamples:
     def _prepared(self, index: tf.Tensor, example: Structure) -> tuple[tf.Tensor, Structure]:
         if self._preprocess is None:
             return index, example
-        return index, self._preprocess(*_arguments(example))
+        prepared = self._preprocess(*_arguments(example))
+        return index, tuple(prepared) if isinstance(prepared, list) else prepared
 
     def _traced(self, preprocess: Preprocess) -> Callable[..., Structure]:
         """`preprocess` as one function that every epoch and round uses without tracing it again.

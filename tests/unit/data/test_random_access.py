@@ -73,7 +73,7 @@ def examples_of(source: Any, preprocess: Any = None, shuffle: bool = True) -> Ra
 
 
 def labels(batches: Iterator[Any]) -> list[npt.NDArray[np.int64]]:
-    return [np.asarray(batch[0]) for batch in batches]
+    return [np.asarray(data[0]) for _, data in batches]
 
 
 def expected(source: ExampleSource, epoch: int, start: int, stop: int) -> npt.NDArray[np.int64]:
@@ -118,8 +118,9 @@ def test_each_worker_reads_its_part_of_the_order(
         share = share_of(rank, 7, partition.num_micro_batches)
         batches = list(source.batches(3, partition, share, first_step, every))
         found.append(labels(iter(batches)))
-        for number, pair in batches:
+        for ids, (number, pair) in batches:
             factor = 2 if prepares else 1
+            np.testing.assert_array_equal(ids, number)
             np.testing.assert_array_equal(pair, np.stack([number, number], 1) * factor)
     for place, step in enumerate(range(first_step, partition.steps_per_epoch, every)):
         stop = min(100, 16 * step + 16)
@@ -151,7 +152,7 @@ def test_examples_of_different_sizes_go_through_preprocess() -> None:
         lambda e: (tf.reduce_sum(e["a"]), tf.strings.length(e["b"])),
         shuffle=False,
     )
-    (batch,) = examples.batches(0, Partition(4, 8, 8), Share(0, 1), 0)
+    ((_, batch),) = examples.batches(0, Partition(4, 8, 8), Share(0, 1), 0)
     np.testing.assert_array_equal(batch[0], [3, 5, 0, 2])
     np.testing.assert_array_equal(batch[1], [3, 5, 0, 2])
 
@@ -159,7 +160,7 @@ def test_examples_of_different_sizes_go_through_preprocess() -> None:
 def test_bytes_arrive_as_they_are() -> None:
     raw = [b"", b"a\0", b"\0\0", b"\xff"]
     examples = examples_of(Listed(*raw), lambda e: (e, tf.strings.length(e)), shuffle=False)
-    (batch,) = examples.batches(0, Partition(4, 4, 4), Share(0, 1), 0)
+    ((_, batch),) = examples.batches(0, Partition(4, 4, 4), Share(0, 1), 0)
     assert batch[0].numpy().tolist() == raw
 
 
@@ -173,7 +174,8 @@ def test_doubles_become_floats_unless_the_source_says_otherwise() -> None:
 def test_a_worker_without_a_part_gets_empty_batches() -> None:
     examples = examples_of(Numbers(10))
     batches = list(examples.batches(0, Partition(10, 4, 4), Share(1, 1), 0))
-    assert [tuple(pair.shape) for _, pair in batches] == [(0, 2)] * 3
+    assert [tuple(pair.shape) for _, (_, pair) in batches] == [(0, 2)] * 3
+    assert all(ids.shape == (0,) for ids, _ in batches)
 
 
 def test_ragged_results_of_preprocess_form_ragged_batches() -> None:
@@ -181,8 +183,8 @@ def test_ragged_results_of_preprocess_form_ragged_batches() -> None:
         Numbers(5), lambda e: (tf.RaggedTensor.from_tensor(tf.ones([2, e[0] + 1])), e[0])
     )
     batches = list(examples.batches(0, Partition(5, 4, 2), Share(0, 1), 0))
-    assert [b[0].shape[0] for b in batches] == [2, 1]
-    (_, empty) = examples.batches(0, Partition(5, 4, 2), Share(1, 2), 0)
+    assert [data[0].shape[0] for _, data in batches] == [2, 1]
+    (_, (_, empty)) = examples.batches(0, Partition(5, 4, 2), Share(1, 2), 0)
     assert empty[0].shape[0] == 0
 
 

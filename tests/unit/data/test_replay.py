@@ -41,7 +41,7 @@ def source() -> ExampleSource:
 
 
 def test_a_quick_replay_says_nothing(source: ExampleSource, told: list[str]) -> None:
-    batch = next(source.batches(0, PARTITION, WHOLE, 50))
+    _, batch = next(source.batches(0, PARTITION, WHOLE, 50))
     np.testing.assert_array_equal(batch, range(500, 510))
     assert told == []
 
@@ -61,8 +61,9 @@ def test_a_long_replay_tells_how_far_it_is_and_once_how_to_avoid_it(
 
 def test_the_next_step_of_the_same_epoch_needs_no_replay(source: ExampleSource) -> None:
     found = [next(source.batches(0, PARTITION, Share(0, 1), step)) for step in (3, 3, 4)]
-    for batch, step in zip(found, (3, 3, 4), strict=True):
-        np.testing.assert_array_equal(batch, range(10 * step, 10 * step + 5))
+    for (ids, batch), step in zip(found, (3, 3, 4), strict=True):
+        np.testing.assert_array_equal(ids, range(10 * step, 10 * step + 5))
+        np.testing.assert_array_equal(batch, ids)
 
 
 def test_positions_of_a_dataset_are_its_indices(source: ExampleSource) -> None:
