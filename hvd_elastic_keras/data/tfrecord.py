@@ -206,14 +206,15 @@ def _records_of(part: FilePart, index: tfrecord_index.FileIndex) -> tuple[Array,
 
     Parts count the corrupt records, too, as far as they are known: others then stay what they are.
     """
+    stop = None if part.take is None else part.skip + part.take
+    if not index.corrupt:
+        if stop is not None and len(index.offsets) < stop:
+            raise DataError(
+                f"{part.path} has {len(index.offsets):,} records, expected at least {stop:,}. It "
+                "is not the file that it is said to be: prepare the data again."
+            )
+        return index.offsets[part.skip : stop], index.lengths[part.skip : stop]
     corrupt = np.array([c.offset for c in index.corrupt], np.int64)
-    every = np.sort(np.concatenate([index.offsets, corrupt]))
-    stop = len(every) if part.take is None else part.skip + part.take
-    wanted = every[part.skip : stop]
-    if part.take is not None and len(wanted) < part.take and not index.corrupt:
-        raise DataError(
-            f"{part.path} has {len(every):,} records, expected at least {stop:,}. It is not the "
-            "file that it is said to be: prepare the data again."
-        )
+    wanted = np.sort(np.concatenate([index.offsets, corrupt]))[part.skip : stop]
     good = np.isin(index.offsets, wanted)
     return index.offsets[good], index.lengths[good]
