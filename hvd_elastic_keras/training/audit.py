@@ -12,11 +12,12 @@ travel with the allreduce of the step.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -25,6 +26,7 @@ from pyroaring import BitMap64
 
 from hvd_elastic_keras import ledger
 from hvd_elastic_keras.data.pipeline import LocalBatch
+from hvd_elastic_keras.errors import LedgerError
 from hvd_elastic_keras.ledger import Ids
 from hvd_elastic_keras.protocol import Assignment
 from hvd_elastic_keras.training.cursor import Cursor
@@ -118,6 +120,7 @@ class Auditor:
         self._waiting: list[Note] = []
         """What is not on file yet, the first of it being written just now."""
         self._hurry = False
+        self._closed = False
         self._changed = threading.Condition()
 
     def enter_round(self, rank: int, step: int, epoch: int, *, takes_up: bool) -> None:
@@ -132,11 +135,12 @@ class Auditor:
         self._writes = rank == 0
         if not self._writes:
             return
-        if takes_up:
-            self._notes.clear()
-            self._ledgers.resume(step, epoch)
-        else:
-            self._ledgers.write(self._ledgers.not_written(self._notes))
+        with _at_no_cost_to_training():
+            if takes_up:
+                self._notes.clear()
+                self._ledgers.resume(step, epoch)
+            else:
+                self._ledgers.write(self._ledgers.not_written(self._notes))
 
     def note(self, note: Note) -> None:
         """Takes a finished step or epoch; on rank 0 a thread writes it."""
@@ -160,18 +164,20 @@ class Auditor:
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._waiting)
 
+    def close(self) -> None:
+        """Waits as `flush` does; afterwards nothing is noted any more."""
+        self.flush()
+        self._closed = True
+
     def _run(self) -> None:
-        while True:
+        while not self._closed:
             with self._changed:
                 # Many at a time: waking up for each step costs more than writing it.
                 self._changed.wait_for(lambda: self._hurry, timeout=INTERVAL_S)
                 self._hurry = False
                 notes = self._waiting[:]
-            try:
+            with _at_no_cost_to_training():
                 self._ledgers.write(notes)
-            except OSError:
-                # Training is worth more than its ledger, which now lacks something and says so.
-                log.exception("the ledger cannot be written")
             with self._changed:
                 del self._waiting[: len(notes)]
                 self._changed.notify_all()
@@ -256,6 +262,15 @@ class Ledgers:
         with path.open("a+b") as file:
             _drop_unfinished_line(file)
             file.write(b"".join(map(ledger.encode, lines)))
+
+
+@contextlib.contextmanager
+def _at_no_cost_to_training() -> Iterator[None]:
+    """Training is worth more than its ledger, which then lacks something and says so."""
+    try:
+        yield
+    except (OSError, LedgerError):
+        log.exception("the ledger cannot be written")
 
 
 def _content(path: Path) -> tuple[set[int], bool]:

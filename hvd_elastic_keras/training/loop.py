@@ -127,6 +127,8 @@ class TrainingLoop:
                 ended = time.monotonic()
                 self.communicator.shut_down()
                 log.info("round %d left in %.3f s", place.round, time.monotonic() - ended)
+        if self.auditor is not None:
+            self.auditor.close()
         self.session.finish()
 
     def _catch_up(self) -> None:

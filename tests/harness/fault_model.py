@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from hvd_elastic_keras import env, files
+from hvd_elastic_keras.data.order import Order
 from hvd_elastic_keras.protocol import Assignment
 from hvd_elastic_keras.worker.communicator import Communicator
 from model_zoo import digits
@@ -114,6 +115,15 @@ def _with_faults() -> None:
             faults.happen("checkpoint", _Here.place.rank, _Here.place.size, step=step)
         save_weights(self, *args, **kwargs)
 
+    indices = Order.indices
+
+    def wrong_indices(self: Order, positions: tf.Tensor) -> tf.Tensor:
+        """One example too far, in the second epoch."""
+        found = indices(self, positions)
+        return (found + 1) % self.num_examples if self.epoch == 1 else found
+
+    if faults.reads_wrongly(worker_id()):
+        Order.indices = wrong_indices
     keras.Model.save_weights = faulty_save
     Communicator.start = faulty_start
     Communicator.broadcast_bytes = faulty_broadcast

@@ -16,6 +16,7 @@ from pathlib import Path
 
 FILE = "HVD_ELASTIC_TEST_FAULTS"
 SLOW = "HVD_ELASTIC_TEST_SLOW"
+WRONG = "HVD_ELASTIC_TEST_WRONG"
 WAIT_LIMIT_S = 90.0
 POLL_S = 0.005
 
@@ -84,6 +85,11 @@ def slow_down(worker_id: str) -> None:
     slow, _, seconds = os.environ.get(SLOW, "").partition("=")
     if slow == worker_id:
         time.sleep(float(seconds))
+
+
+def reads_wrongly(worker_id: str) -> bool:
+    """Whether this worker is to read other examples than it should, in the second epoch."""
+    return os.environ.get(WRONG) == worker_id
 
 
 def happen(point: str, rank: int, size: int, step: int = -1, round_number: int = 0) -> None:

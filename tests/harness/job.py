@@ -186,7 +186,7 @@ class Job:
     # --- what tests do to it -------------------------------------------------------------
 
     def ctl(self, *arguments: str, exit_code: int = 0) -> str:
-        """Runs the control command and returns its output: of stderr if it is to fail."""
+        """Runs the control command and returns its output; its error if it ends with one."""
         result = subprocess.run(
             [
                 sys.executable,
@@ -202,7 +202,7 @@ class Job:
             check=False,
         )
         assert result.returncode == exit_code, result.stdout + result.stderr
-        return result.stderr if exit_code else result.stdout
+        return result.stderr if exit_code and result.stderr else result.stdout
 
     def assert_audited(self, epochs: int) -> None:
         """The ledgers, judged anew, show each example exactly once in so many epochs."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import faults
 from tests.harness.faults import Fault
 from tests.harness.job import FAULT_MODEL, Job, assert_same_weights
 
@@ -31,10 +32,12 @@ class Chaos:
         self.chance = chance
         self.there = [f"w{i}" for i in range(FIRST_WORKERS)]
         self.next_worker = FIRST_WORKERS
-        self.round = 0
 
-    def happen(self, kind: str, gate: str) -> None:
-        """Waits for a gate, lets something happen and opens the gate."""
+    def happen(self, kind: str, gate: str, next_gate: str | None) -> None:
+        """Waits for a gate, lets something happen and opens the gate.
+
+        Then waits for the round that follows from it, unless the next gate is reached before.
+        """
         self.job.wait_for_fault(gate)
         size = len(self.there)
         if kind == "join":
@@ -51,13 +54,12 @@ class Chaos:
             else:
                 self.job.ctl("remove", victim)
         self.job.plan.open_gate(gate)
-        running = self.job.wait(self._round_with_all, f"round with {self.there}")
-        self.round = running["round"]
+        if next_gate is not None:
+            self.job.wait(lambda: self._settled(next_gate), f"round with {self.there}")
 
-    def _round_with_all(self) -> dict[str, object] | None:
-        rounds = self.job.events("round_running")
-        fitting = (e for e in rounds if sorted(e["members"]) == sorted(self.there))
-        return next((e for e in fitting if e["round"] > self.round), None)
+    def _settled(self, next_gate: str) -> bool | None:
+        members = self.job.events("round_running")[-1]["members"]
+        return sorted(members) == sorted(self.there) or self.job.plan.happened(next_gate) or None
 
 
 def plan_of_changes(chance: random.Random) -> list[str]:
@@ -86,11 +88,24 @@ def test_thirty_kills_leaves_and_joins_at_random_steps(tmp_path: Path) -> None:
     with Job(tmp_path, *flags, plan=gates, command=COMMAND) as job:
         job.wait_for_round(FIRST_WORKERS)
         chaos = Chaos(job, chance)
-        for kind, gate in zip(kinds, gates, strict=True):
-            chaos.happen(kind, gate.name)
+        following = [*(gate.name for gate in gates[1:]), None]
+        for kind, gate, next_gate in zip(kinds, gates, following, strict=True):
+            chaos.happen(kind, gate.name, next_gate)
         job.finish()
         exits = [e["cause"] for e in job.events("worker_exited")]
         assert exits.count("was killed by SIGKILL") == KILLS
         assert all(e["steps_lost"] == 0 for e in job.events("round_running"))
         job.assert_audited(EPOCHS)
         assert_same_weights(job.weights(), expected)
+
+
+def test_a_worker_that_reads_other_examples_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(faults.WRONG, "w1")
+    with Job(tmp_path, "--num_workers=2", "--audit") as job:
+        job.finish()
+        exact = {e["epoch"]: e["exact"] for e in job.events("epoch_audited")}
+        assert exact == {0: True, 1: False, 2: True}
+        second = job.ctl("audit", exit_code=1).splitlines()[1]
+        assert second.endswith("other examples were read than planned in step 8-14"), second
