@@ -13,6 +13,7 @@ from hvd_elastic_keras._version import __version__
 
 if TYPE_CHECKING:
     from hvd_elastic_keras.config import TrainingConfig
+    from hvd_elastic_keras.data.cached import CachedSource
     from hvd_elastic_keras.data.random_access import Source
     from hvd_elastic_keras.data.tfds import TfdsSource
     from hvd_elastic_keras.data.tfrecord import TFRecordSource
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from hvd_elastic_keras.training.trainer import Trainer
 
 __all__ = [
+    "CachedSource",
     "ElasticCallback",
     "ElasticError",
     "Source",
@@ -32,6 +34,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "CachedSource": "hvd_elastic_keras.data.cached",
     "ElasticCallback": "hvd_elastic_keras.training.callback",
     "ElasticError": "hvd_elastic_keras.errors",
     "Source": "hvd_elastic_keras.data.random_access",
