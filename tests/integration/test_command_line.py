@@ -112,7 +112,7 @@ def callbacks():
         job.finish(exit_code=1)
         assert "ArithmeticError: this model is broken" in job.output
         assert "by an error of their own" in job.output
-        assert len(job.events("worker_exited")) <= 5
+        assert len(job.events("worker_exited")) <= 8  # long before all 10 restarts are used up
 
 
 def test_an_unseeded_shuffle_is_refused_with_the_remedy(tmp_path: Path) -> None:
