@@ -121,7 +121,8 @@ class TrainingConfig:
       seed: initial weights, order of the examples and dropout follow from it.
       shuffle: whether the examples of arrays and of sources with random access are reordered in
         every epoch.
-      drop_remainder: whether the last step of an epoch is left out if its batch would be smaller.
+      drop_remainder: whether the last batch of an epoch is left out if it would be smaller; with
+        "per_worker", that of a single worker.
         The examples that are left out are others in every epoch.
       checkpoint_every_n_epochs: 0 turns periodic checkpoints off.
       deterministic: whether the weights after every step are bit-identical whatever the number of

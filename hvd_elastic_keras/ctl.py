@@ -11,6 +11,7 @@ python -m hvd_elastic_keras.ctl --job_dir=DIR audit
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -204,6 +205,10 @@ def audit(job_dir: Path) -> int:
             continue
         print(f"{what}: {account.summary}")
         good = good and account.is_exact
+    for first, second in itertools.pairwise(epochs):
+        between = range(ledger.epoch_of(first) + 2, ledger.epoch_of(second) + 1)
+        for number in between if first.parent == second.parent else ():
+            print(f"{first.parent.relative_to(job_dir)}: there is no ledger of epoch {number}")
     return 0 if good else 1
 
 

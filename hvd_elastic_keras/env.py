@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -142,7 +143,11 @@ def skip_corrupt() -> bool:
 def cache_dir() -> Path:
     """Where this package keeps what it can make again."""
     home = os.environ.get(CACHE_HOME)
-    return (Path(home) if home else Path.home() / ".cache") / "hvd_elastic_keras"
+    try:
+        base = Path(home) if home else Path.home() / ".cache"
+    except RuntimeError:  # in a container, a user may have no home
+        base = Path(tempfile.gettempdir())
+    return base / "hvd_elastic_keras"
 
 
 def intra_op_threads() -> int | None:

@@ -28,8 +28,8 @@ Ids = npt.NDArray[np.int64]
 BATCH_STRIDE = 2**32
 """Where data come in batches of the user's, an id is batch number * BATCH_STRIDE + place in it."""
 NARROW, WIDE = "n", "w"
-PIECES = 4
-PIECE_BITS = 16
+PIECES = 8
+PIECE_BITS = 8
 MOST_LISTED = 10
 SUFFIX = ".jsonl"
 
@@ -59,10 +59,20 @@ class Resumed(msgspec.Struct, frozen=True, tag="resumed"):
 
 
 class Closed(msgspec.Struct, frozen=True, tag="closed"):
-    """The end of an epoch: the examples that it had to use, as `packed`, and the verdict."""
+    """The end of an epoch.
 
-    expected: str
-    verdict: str
+    Attributes:
+      first_step, steps: number of its first optimizer step, and how many it took.
+      whole: whether the data ended, not the training.
+      expected: the examples that it had to use, as `packed`; empty if only its steps tell.
+      verdict: what `judge` says, for people.
+    """
+
+    first_step: int
+    steps: int
+    whole: bool
+    expected: str = ""
+    verdict: str = ""
 
 
 Line = Step | Resumed | Closed
@@ -70,12 +80,16 @@ Line = Step | Resumed | Closed
 
 def packed(ids: Iterable[int]) -> str:
     """A set of ids as text: a Roaring bitmap in base 64, of 32 bits where these suffice."""
-    ids = ids.tolist() if isinstance(ids, np.ndarray) else ids
     bitmap: BitMap | BitMap64
-    try:
-        bitmap, mark = BitMap(ids), NARROW
-    except OverflowError:
-        bitmap, mark = BitMap64(ids), WIDE
+    mark = NARROW
+    if isinstance(ids, BitMap64):  # perhaps a whole epoch: making another one would take seconds
+        bitmap, mark = ids, WIDE
+    else:
+        numbers = ids.tolist() if isinstance(ids, np.ndarray) else ids
+        try:
+            bitmap = BitMap(numbers)
+        except OverflowError:
+            bitmap, mark = BitMap64(numbers), WIDE
     bitmap.run_optimize()
     return mark + base64.b64encode(bitmap.serialize()).decode()
 
@@ -91,7 +105,7 @@ def unpacked(text: str) -> BitMap64:
         if text[:1] == NARROW:
             return BitMap64(BitMap.deserialize(content))
         return BitMap64.deserialize(content)
-    except (ValueError, binascii.Error) as error:
+    except (ValueError, IndexError, binascii.Error) as error:
         raise LedgerError(f"{text[:40]!r} is not a set of examples.") from error
 
 
@@ -113,7 +127,7 @@ def digest(ids: Ids) -> int:
 
 
 def pieces(value: int) -> list[int]:
-    """A digest in numbers so small that sums over 256 workers are exact in float32."""
+    """A digest in numbers so small that sums over 65,536 workers are exact in float32."""
     mask = 2**PIECE_BITS - 1
     return [value >> (PIECE_BITS * i) & mask for i in range(PIECES)]
 
@@ -136,7 +150,8 @@ class Account:
       missing, repeated, unknown: ids that should have been used, were used more than once, or do
         not belong to the epoch.
       disputed: steps in which the workers read other examples than they should have.
-      unrecorded: steps between others that have no line.
+      unrecorded: steps of the epoch that have no line.
+      end: how the epoch ended, if it has.
     """
 
     steps: Sequence[int]
@@ -146,16 +161,21 @@ class Account:
     unknown: BitMap64
     disputed: Sequence[int]
     unrecorded: Sequence[int] = ()
+    end: Closed | None = None
 
     @property
     def is_exact(self) -> bool:
-        """Whether every example was used exactly once."""
+        """Whether every example was used exactly once, as far as the epoch went."""
         wrong = (self.missing, self.repeated, self.unknown, self.disputed, self.unrecorded)
         return not any(wrong)
 
     @property
     def verdict(self) -> str:
         """In words."""
+        if self.is_exact and self.end is None:
+            return "no example twice so far; the epoch has not ended"
+        if self.is_exact and self.end and not self.end.whole:
+            return "no example twice; training ended within the epoch"
         if self.is_exact:
             return "every example exactly once"
         found = (("missing", self.missing), ("repeated", self.repeated), ("unknown", self.unknown))
@@ -176,26 +196,13 @@ class Account:
         return f"{work} ({workers}): {self.verdict}"
 
 
-def judge(lines: Iterable[Line], expected: BitMap64 | None = None) -> Account:
-    """Takes the lines of an epoch together.
-
-    Args:
-      lines: in the order in which they were written.
-      expected: ids of the epoch; None takes them from its `Closed`.
+def judge(lines: Iterable[Line]) -> Account:
+    """Takes the lines of an epoch together, in the order in which they were written.
 
     Raises:
-      LedgerError: the epoch is not closed, and `expected` is None.
+      LedgerError: a line is damaged.
     """
-    steps: dict[int, Step] = {}
-    for line in lines:
-        if isinstance(line, Step):
-            steps[line.step] = line
-        elif isinstance(line, Resumed):
-            steps = {number: step for number, step in steps.items() if number < line.step}
-        elif expected is None:
-            expected = unpacked(line.expected)
-    if expected is None:
-        raise LedgerError("the epoch has not ended")
+    steps, closed = counting(lines)
     seen, repeated = BitMap64(), BitMap64()
     examples: collections.Counter[str] = collections.Counter()
     disputed = []
@@ -208,6 +215,8 @@ def judge(lines: Iterable[Line], expected: BitMap64 | None = None) -> Account:
         # A set cannot show that a worker used an example twice within one step.
         if not step.agreed or sum(map(len, parts.values())) != step.examples:
             disputed.append(number)
+    expected = unpacked(closed.expected) if closed and closed.expected else seen
+    first, count = (closed.first_step, closed.steps) if closed else _span(steps)
     return Account(
         steps=sorted(steps),
         examples=examples,
@@ -215,14 +224,30 @@ def judge(lines: Iterable[Line], expected: BitMap64 | None = None) -> Account:
         repeated=repeated,
         unknown=seen - expected,
         disputed=disputed,
-        unrecorded=sorted(set(range(min(steps, default=0), max(steps, default=0))) - set(steps)),
+        unrecorded=sorted(set(range(first, first + count)) - set(steps)),
+        end=closed,
     )
 
 
-def used(lines: Iterable[Line]) -> BitMap64:
-    """All ids that occur, without regard to how often."""
-    account = judge(lines, BitMap64())
-    return account.unknown
+def counting(lines: Iterable[Line]) -> tuple[dict[int, Step], Closed | None]:
+    """The steps that count, by number, and the end of the epoch if it comes after all of them."""
+    steps: dict[int, Step] = {}
+    closed: Closed | None = None
+    for line in lines:
+        if isinstance(line, Step):
+            steps[line.step], closed = line, None
+        elif isinstance(line, Closed):
+            closed = line
+        elif any(number >= line.step for number in steps):
+            steps = {number: step for number, step in steps.items() if number < line.step}
+            closed = None
+    return steps, closed
+
+
+def _span(steps: Iterable[int]) -> tuple[int, int]:
+    """The first step, and how many there are up to the last one."""
+    numbers = sorted(steps)
+    return (numbers[0], numbers[-1] - numbers[0] + 1) if numbers else (0, 0)
 
 
 def listed(ids: BitMap64) -> str:
@@ -266,7 +291,17 @@ def file_of(directory: Path, epoch: int) -> Path:
 
 def epochs_in(directory: Path) -> list[Path]:
     """The ledgers in a directory, in order; none if it does not exist."""
-    return sorted(directory.glob(f"epoch-*{SUFFIX}"))
+    return sorted(directory.glob(f"epoch-*{SUFFIX}"), key=epoch_of)
+
+
+def epoch_of(path: Path) -> int:
+    """The epoch (from 0) of a ledger, from its name.
+
+    >>> epoch_of(Path("ledger/epoch-0012.jsonl"))
+    11
+    """
+    number = path.stem.removeprefix("epoch-")
+    return int(number) - 1 if number.isdecimal() else -1
 
 
 def encode(line: Line) -> bytes:

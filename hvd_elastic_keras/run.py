@@ -20,7 +20,7 @@ from typing import Any
 from absl import app, flags
 from ml_collections import config_flags
 
-from hvd_elastic_keras import command_line, env, job_runner, model_location
+from hvd_elastic_keras import command_line, env, files, job_runner, model_location
 from hvd_elastic_keras.config import (
     BALANCES,
     BATCHES,
@@ -217,7 +217,13 @@ def training_config(config: dict[str, Any]) -> TrainingConfig:
 
 
 def _even_batch_size(values: dict[str, Any]) -> int:
-    """What each worker takes if those that the job starts with share the global batch."""
+    """What each worker takes if those that the job starts with share the global batch.
+
+    A job that goes on keeps what it has started with.
+    """
+    before = _spec_before()
+    if before is not None and before.training.batch == PER_WORKER:
+        return before.training.batch_size_per_worker
     workers: int = _NUM_WORKERS.value
     size = values.get("global_batch_size", DEFAULT_GLOBAL_BATCH_SIZE)
     if not isinstance(size, int) or size < 1:
@@ -231,6 +237,12 @@ def _even_batch_size(values: dict[str, Any]) -> int:
         f"--global_batch_size={' or '.join(map(str, choices))}, or say it with "
         "--batch_size_per_worker."
     )
+
+
+def _spec_before() -> JobSpec | None:
+    """What the job directory has been used for, if it has."""
+    path = Path(_JOB_DIR.value, files.JOB)
+    return JobSpec.load(path) if _JOB_DIR.value and path.exists() else None
 
 
 def _refuse_growth_flags() -> None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
+from pyroaring import BitMap64
 
 from hvd_elastic_keras.batch_plan import Share
 from hvd_elastic_keras.data import structure
@@ -194,10 +195,11 @@ class Pipeline:
 
     def ids_of_epoch(self, epoch: int) -> Iterable[int]:
         """See `Input`."""
-        used = self.partition.num_examples
-        return (
-            range(used) if used == self.source.num_examples else self._ids(epoch, np.arange(used))
-        )
+        used, count = self.partition.num_examples, self.source.num_examples
+        if used == count:
+            return range(count)
+        left_out = self._ids(epoch, np.arange(used, count))
+        return BitMap64(range(count)) - BitMap64(left_out)
 
     def _ids(self, epoch: int, positions: Ids) -> Ids:
         found: Ids = self.source.order(epoch).indices(tf.constant(positions, tf.int64)).numpy()

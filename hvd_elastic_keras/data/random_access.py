@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -113,6 +114,7 @@ class RandomAccessExamples:
         self, epoch: int, partition: Partition, share: Share, first_step: int, every: int = 1
     ) -> Iterator[tuple[tf.Tensor, Structure]]:
         """See `ExampleSource`."""
+        self._reader.forget_failures()
         stream = partition.stream(share, first_step, every)
         iterator: list[Any] = [iter(self._dataset(epoch, stream))] if stream.total else []
         try:
@@ -216,6 +218,8 @@ class _Reader:
         self.block_size = int(getattr(source, "block_size", None) or 0)
         self.window_blocks = int(getattr(source, "window_blocks", None) or WINDOW_BLOCKS)
         self.threads = int(getattr(source, "read_threads", None) or 1)
+        # An iterator that is dropped may still be reading when its successor begins.
+        self._reading = threading.BoundedSemaphore(self.threads)
         self._name = name
         self._failures: list[Exception] = []
         spec = getattr(source, "element_spec", None)
@@ -228,9 +232,9 @@ class _Reader:
 
     def example(self, index: int) -> Structure:
         """One example, as tensors."""
-        return self.form.pack(
-            [tf.constant(a) for a in self.form.arrays(self._source[index], index)]
-        )
+        with self._reading:
+            arrays = self.form.arrays(self._source[index], index)
+        return self.form.pack([tf.constant(array) for array in arrays])
 
     def stacked(self, indices: tf.Tensor) -> Structure:
         """Examples of the same shapes, stacked: tensors of shape [n, …]."""
@@ -239,6 +243,10 @@ class _Reader:
     def one(self, index: tf.Tensor) -> Structure:
         """One example."""
         return self._call(self._load_arrays, index, [])
+
+    def forget_failures(self) -> None:
+        """Called before a new iterator: what an old one has read ahead does not matter."""
+        self._failures.clear()
 
     def raise_failure(self) -> None:
         """Raises what a read has raised before, if one has."""
@@ -258,7 +266,9 @@ class _Reader:
     def _load_columns(self, indices: Array) -> list[Array]:
         numbers: list[int] = indices.tolist()
         try:
-            return self.form.columns(self._read_many(numbers), numbers)
+            with self._reading:
+                examples = self._read_many(numbers)
+            return self.form.columns(examples, numbers)
         except Exception as error:
             self._note(error, numbers)
             raise
@@ -266,7 +276,9 @@ class _Reader:
     def _load_arrays(self, index: Array) -> list[Array]:
         number = int(index)
         try:
-            return self.form.arrays(self._source[number], number)
+            with self._reading:
+                example = self._source[number]
+            return self.form.arrays(example, number)
         except Exception as error:
             self._note(error, [number])
             raise

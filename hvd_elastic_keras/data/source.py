@@ -207,8 +207,8 @@ class DatasetSource:
             if reader is not None:
                 drop_in_background(reader.iterator)
             reader = self._reader = _Reader(self._factory(epoch), epoch, size)
-        reader.replay(first_step, self._name)
         reader.keep = every
+        reader.replay(first_step, self._name)
         for step in range(first_step, partition.steps_per_epoch, every):
             part = partition.slice_of(step, share.first, share.last)
             start = step * size

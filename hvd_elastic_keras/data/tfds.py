@@ -8,6 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from hvd_elastic_keras import env
+from hvd_elastic_keras.data.notices import notices
 from hvd_elastic_keras.data.structure import Structure
 from hvd_elastic_keras.data.tfrecord import FilePart, TFRecordSource
 from hvd_elastic_keras.errors import DataError
@@ -133,6 +135,17 @@ def _records(builder: Any, split: str, skip_corrupt: bool | None) -> Any:
         parts = [FilePart(Path(i.filename), i.skip, i.take) for i in instructions]
         return TFRecordSource(parts, skip_corrupt=skip_corrupt)
     if kind == formats.ARRAY_RECORD:
+        if skip_corrupt:
+            raise DataError(
+                f"skip_corrupt=True was given for {builder.info.name}, which is prepared as "
+                "array_record. Only the records of tfrecord files are checked one by one: leave "
+                "it out, or prepare the data set as tfrecord."
+            )
+        if skip_corrupt is None and env.skip_corrupt():
+            notices.tell(
+                f"warning: {builder.info.name} is prepared as array_record, where --skip_corrupt "
+                "has no effect"
+            )
         raw = tfds.decode.DeserializeMethod.RAW_BYTES
         return builder.as_data_source(split, deserialize_method=raw)
     raise DataError(

@@ -21,12 +21,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+import msgspec
 import numpy as np
 from pyroaring import BitMap64
 
 from hvd_elastic_keras import ledger
 from hvd_elastic_keras.data.pipeline import LocalBatch
-from hvd_elastic_keras.errors import LedgerError
 from hvd_elastic_keras.ledger import Ids
 from hvd_elastic_keras.protocol import Assignment
 from hvd_elastic_keras.training.cursor import Cursor
@@ -86,9 +86,11 @@ def finished_step(
 
 @dataclasses.dataclass(frozen=True)
 class FinishedEpoch:
-    """The end of an epoch of so many steps; `whole` if the data ended, not the training."""
+    """The end of an epoch, from optimizer step `first_step` on; see `ledger.Closed`."""
 
     epoch: int
+    first_step: int
+    steps: int
     whole: bool
 
 
@@ -110,10 +112,13 @@ class Auditor:
 
     Args:
       ledgers: the files.
+      records: false if steps are not to be noted: the ledgers are of an earlier run, of which some
+        steps may become void now.
     """
 
-    def __init__(self, ledgers: Ledgers) -> None:
+    def __init__(self, ledgers: Ledgers, records: bool = True) -> None:
         self._ledgers = ledgers
+        self._records = records
         self._notes: collections.deque[Note] = collections.deque(maxlen=KEPT)
         self._writes = False
         self._thread: threading.Thread | None = None
@@ -144,8 +149,9 @@ class Auditor:
 
     def note(self, note: Note) -> None:
         """Takes a finished step or epoch; on rank 0 a thread writes it."""
-        self._notes.append(note)
-        if not self._writes:
+        if self._records:
+            self._notes.append(note)
+        if not self._writes or not self._records:
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="elastic-audit", daemon=True)
@@ -176,8 +182,7 @@ class Auditor:
                 self._changed.wait_for(lambda: self._hurry, timeout=INTERVAL_S)
                 self._hurry = False
                 notes = self._waiting[:]
-            with _at_no_cost_to_training():
-                self._ledgers.write(notes)
+            self._ledgers.write(notes)
             with self._changed:
                 del self._waiting[: len(notes)]
                 self._changed.notify_all()
@@ -203,9 +208,13 @@ class Ledgers:
         """Those that are not on file."""
         result = []
         for epoch, group in itertools.groupby(notes, lambda note: note.epoch):
-            steps, closed = _content(ledger.file_of(self._directory, epoch))
+            path = ledger.file_of(self._directory, epoch)
+            steps, closed = ledger.counting(ledger.read(path) if path.exists() else [])
             for note in group:
-                written = closed if isinstance(note, FinishedEpoch) else note.step in steps
+                if isinstance(note, FinishedEpoch):
+                    written = closed is not None
+                else:
+                    written = note.step in steps
                 if not written:
                     result.append(note)
         return result
@@ -213,22 +222,24 @@ class Ledgers:
     def resume(self, step: int, epoch: int) -> None:
         """Makes void what was written for `step` and later, in `epoch` and later."""
         for path in ledger.epochs_in(self._directory):
-            if path.name > ledger.file_of(self._directory, epoch).name:
+            if ledger.epoch_of(path) > epoch:
                 path.unlink()
         path = ledger.file_of(self._directory, epoch)
         if path.exists():
             self._append(path, [ledger.Resumed(step)])
 
     def write(self, notes: Iterable[Note]) -> None:
-        """Appends steps; an epoch that has ended is judged."""
+        """Appends steps; an epoch that has ended is judged. Never raises an error."""
         for (epoch, ended), group in itertools.groupby(
             notes, lambda note: (note.epoch, isinstance(note, FinishedEpoch))
         ):
             path = ledger.file_of(self._directory, epoch)
-            if ended:
-                self._close(path, epoch, *(n for n in group if isinstance(n, FinishedEpoch)))
-            else:
-                self._append(path, self._lines([n for n in group if isinstance(n, FinishedStep)]))
+            with _at_no_cost_to_training():
+                if ended:
+                    self._close(path, epoch, *(n for n in group if isinstance(n, FinishedEpoch)))
+                else:
+                    steps = [n for n in group if isinstance(n, FinishedStep)]
+                    self._append(path, self._lines(steps))
 
     def _lines(self, steps: Sequence[FinishedStep]) -> list[ledger.Line]:
         return [
@@ -249,12 +260,11 @@ class Ledgers:
 
     def _close(self, path: Path, epoch: int, end: FinishedEpoch) -> None:
         """Judges what is on file, and nothing else."""
-        lines = ledger.read(path) if path.exists() else []
-        used = ledger.used(lines)
         whole = self._plan.ids_of_epoch(epoch) if end.whole else None
-        expected = used if whole is None else BitMap64(whole)
-        account = ledger.judge(lines, expected)
-        self._append(path, [ledger.Closed(ledger.packed(expected), account.verdict)])
+        expected = "" if whole is None else ledger.packed(BitMap64(whole))
+        closed = ledger.Closed(end.first_step, end.steps, end.whole, expected)
+        account = ledger.judge([*(ledger.read(path) if path.exists() else []), closed])
+        self._append(path, [msgspec.structs.replace(closed, verdict=account.verdict)])
         self._tell(epoch, account)
 
     def _append(self, path: Path, lines: Sequence[ledger.Line]) -> None:
@@ -269,21 +279,8 @@ def _at_no_cost_to_training() -> Iterator[None]:
     """Training is worth more than its ledger, which then lacks something and says so."""
     try:
         yield
-    except (OSError, LedgerError):
+    except Exception:  # whatever it is, training must not wait for this thread
         log.exception("the ledger cannot be written")
-
-
-def _content(path: Path) -> tuple[set[int], bool]:
-    """The steps that count, and whether the epoch is closed after all of them."""
-    steps: set[int] = set()
-    closed = False
-    for line in ledger.read(path) if path.exists() else []:
-        closed = isinstance(line, ledger.Closed)
-        if isinstance(line, ledger.Step):
-            steps.add(line.step)
-        elif isinstance(line, ledger.Resumed):
-            steps = {step for step in steps if step < line.step}
-    return steps, closed
 
 
 def _drop_unfinished_line(file: BinaryIO) -> None:

@@ -20,6 +20,8 @@ from typing import Any, TypeVar
 
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
+from hvd_elastic_keras import env
+from hvd_elastic_keras.config import SPEED
 from hvd_elastic_keras.errors import (
     CollectiveFailedError,
     ConfigurationError,
@@ -84,6 +86,7 @@ class ElasticLoop:
     rounds: Rounds
     state: ElasticState
     function: Callable[[], Any]
+    _warned: bool = False
     _result: Any = None
     _failure: str = ""
     _failures: UnexplainedFailures = dataclasses.field(default_factory=UnexplainedFailures)
@@ -142,8 +145,23 @@ class ElasticLoop:
         session = self.rounds.session
         session.at("training", self.state.commits, self.state.progress)
         session.running(self.state.commits)
+        self._warn(place)
         where = (place.round, place.rank, place.size, self.state.commits)
         log.info("round %d: rank %d of %d at commit %d", *where)
+
+    def _warn(self, place: Assignment) -> None:
+        """Of what `run` was asked for and only trainings of this package can do."""
+        asked = {
+            "--audit": env.audit(),
+            "--balance=speed": env.balance() == SPEED,
+            "--deterministic": env.deterministic(),
+        }
+        given = ", ".join(flag for flag, is_asked in asked.items() if is_asked)
+        if given and place.rank == 0 and not self._warned:
+            self.rounds.session.show(
+                f"warning: {given} has no effect on a training loop of your own (elastic.run)\n"
+            )
+        self._warned = True
 
     def _train_to_the_end(self) -> None:
         state = self.state

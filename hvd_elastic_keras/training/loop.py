@@ -102,7 +102,7 @@ class TrainingLoop:
                 # Here and not at the end of the round: another worker may have heard of the stop
                 # first, and ended the round with its flag.
                 if leaving.job_stops and was_root and self.state.exists:
-                    self.durable.save_checkpoint()
+                    self._save_checkpoint()
                 raise
             except TrainingOverError:
                 self._catch_up()
@@ -122,13 +122,10 @@ class TrainingLoop:
                     whose="the model's own step",
                 )
             finally:
-                if self.auditor is not None:
-                    self.auditor.flush()
+                self._flush_ledger()
                 ended = time.monotonic()
                 self.communicator.shut_down()
                 log.info("round %d left in %.3f s", place.round, time.monotonic() - ended)
-        if self.auditor is not None:
-            self.auditor.close()
         self.session.finish()
 
     def _catch_up(self) -> None:
@@ -359,8 +356,8 @@ class TrainingLoop:
     def _end_of_training_phase(self) -> None:
         if self.auditor is not None:
             cursor = self.state.cursor
-            whole = cursor.step == self._data_steps()
-            self.auditor.note(FinishedEpoch(cursor.epoch, whole=whole))
+            first, whole = cursor.global_step - cursor.step, cursor.step == self._data_steps()
+            self.auditor.note(FinishedEpoch(cursor.epoch, first, cursor.step, whole))
         self.state.epoch_logs = self._metrics_or(self.state.epoch_logs)
         self.model.reset_metrics()
         cursor = self.state.cursor.start_of(Phase.EVALUATE, self.state.cursor.epoch)
@@ -401,7 +398,16 @@ class TrainingLoop:
             )
             every = self.schedule.checkpoint_every_n_epochs
             if every and (over or (cursor.epoch + 1) % every == 0):
-                self.durable.save_checkpoint()
+                self._save_checkpoint()
+
+    def _save_checkpoint(self) -> None:
+        # What comes before a checkpoint is never trained again, so it has to be on file first.
+        self._flush_ledger()
+        self.durable.save_checkpoint()
+
+    def _flush_ledger(self) -> None:
+        if self.auditor is not None:
+            self.auditor.flush()
 
     def _training_over(self, epochs_done: int) -> bool:
         steps_done = self.state.cursor.global_step
@@ -412,6 +418,7 @@ class TrainingLoop:
         self._end()
         self.session.at("finishing", self.state.cursor.global_step, self.state.cursor.progress)
         if place.rank == 0:
+            self._flush_ledger()  # after the barrier nobody could do it for this worker
             self.durable.save_results()
         with self.communicator.collective():
             self.communicator.barrier("elastic_finish")

@@ -121,6 +121,7 @@ def _train(training: Training, membership: Membership) -> None:
         warm_up_s=time.monotonic() - began,
         each=training.growth is not None,
     )
+    auditor = _auditor(training, runners[0], session, display)
     loop = TrainingLoop(
         model=model,
         schedule=training.schedule,
@@ -134,11 +135,15 @@ def _train(training: Training, membership: Membership) -> None:
         display=display,
         durable=durable(training, state, variables, session),
         on_round=_Rounds(training),
-        auditor=_auditor(training, runners[0], session, display),
+        auditor=auditor,
         growing=GrowingBatch(training.growth, world, session, display) if training.growth else None,
         notices=[*told, *_warnings(training, unshared)],
     )
-    loop.run()
+    try:
+        loop.run()
+    finally:
+        if auditor is not None:
+            auditor.close()
 
 
 class _Rounds:
@@ -230,7 +235,10 @@ def _options(training: Training) -> StepOptions:
 def _auditor(
     training: Training, runner: PhaseRunner, session: Session, display: ProgressDisplay
 ) -> Auditor | None:
-    if training.job_dir is None or not training.audited:
+    if training.job_dir is None:
+        return None
+    directory = files.training_dir(training.job_dir, session.training) / files.LEDGER
+    if not training.audited and not directory.exists():
         return None
 
     def tell(epoch: int, account: Account) -> None:
@@ -239,5 +247,4 @@ def _auditor(
         )
         display.note(f"audit of epoch {epoch + 1}: {account.summary}")
 
-    directory = files.training_dir(training.job_dir, session.training) / files.LEDGER
-    return Auditor(Ledgers(directory, runner, tell))
+    return Auditor(Ledgers(directory, runner, tell), records=training.audited)

@@ -45,7 +45,7 @@ def read(data: Any) -> tuple[np.ndarray, np.ndarray]:
     """All examples, in the order of the files."""
     source = as_source(data, seed=0, shuffle=False, name="the data")
     count = source.num_examples
-    images, labels = next(source.batches(0, Partition(count, count, count), Share(0, 1), 0))
+    _, (images, labels) = next(source.batches(0, Partition(count, count, count), Share(0, 1), 0))
     return images.numpy(), labels.numpy()
 
 

@@ -23,8 +23,15 @@ def step(number: int, *parts: list[int], agreed: bool = True, examples: int | No
     return Step(number, 1, count, ids, agreed)
 
 
+def end(first: int, steps: int, size: int, whole: bool = True) -> Closed:
+    return Closed(first, steps, whole, ledger.packed(range(size)) if whole else "")
+
+
 def judged(*lines: Line, size: int = 6) -> ledger.Account:
-    return ledger.judge([*lines, Closed(ledger.packed(range(size)), "")])
+    """Of an epoch that begins and ends with the steps that are there."""
+    numbers = [line.step for line in lines if isinstance(line, Step)]
+    first, last = min(numbers), max(numbers)
+    return ledger.judge([*lines, end(first, last - first + 1, size)])
 
 
 def test_two_workers_use_every_example_once() -> None:
@@ -63,14 +70,37 @@ def test_what_came_after_the_checkpoint_is_void_when_training_goes_on_from_it() 
     assert account.is_exact
 
 
-def test_an_epoch_without_an_end_is_not_judged() -> None:
-    with pytest.raises(LedgerError, match="not ended"):
-        ledger.judge([step(0, [0])])
+def test_an_epoch_without_an_end_is_judged_as_far_as_it_went() -> None:
+    account = ledger.judge([step(0, [0]), step(1, [1])])
+    assert account.is_exact
+    assert account.verdict == "no example twice so far; the epoch has not ended"
+    assert not ledger.judge([step(0, [0]), step(1, [0])]).is_exact
+
+
+def test_training_that_ends_within_an_epoch_does_not_count_as_all_of_it() -> None:
+    account = ledger.judge([step(0, [0]), end(0, 1, 6, whole=False)])
+    assert account.is_exact
+    assert account.verdict == "no example twice; training ended within the epoch"
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_steps_without_a_line_at_either_end_are_named(whole: bool) -> None:
+    account = ledger.judge([step(5, [2]), step(6, [3]), end(4, 4, 6, whole)])
+    assert account.verdict.endswith("no record of step 4, 7")
+
+
+def test_an_end_is_void_if_steps_before_it_are() -> None:
+    before = [step(0, [0, 1]), step(1, [2]), end(0, 2, 3)]
+    assert ledger.judge([*before, Resumed(1)]).end is None
+    assert ledger.judge([*before, Resumed(2)]).verdict == "every example exactly once"
+    later = [*before, Resumed(1), step(1, [2, 3]), end(0, 2, 4)]
+    assert ledger.judge(later).verdict == "every example exactly once"
 
 
 def test_examples_of_user_batches_are_named_by_batch() -> None:
     expected = [*range(3), *(BATCH_STRIDE + i for i in range(3))]
-    lines = [step(0, [0, 1, 2]), step(1, [BATCH_STRIDE]), Closed(ledger.packed(expected), "")]
+    closed = Closed(0, 2, True, ledger.packed(expected))
+    lines = [step(0, [0, 1, 2]), step(1, [BATCH_STRIDE]), closed]
     assert ledger.judge(lines).verdict == "2 missing: 1-2 of batch 1"
 
 
@@ -87,10 +117,10 @@ def test_digests_of_parts_add_up_also_as_floats(parts: list[list[int]]) -> None:
     assert 0 <= whole < 2**64
 
 
-def test_the_digests_of_256_workers_are_exact_in_float32() -> None:
-    rows = [ledger.pieces(2**64 - 1)] * 256
+def test_the_digests_of_many_workers_are_exact_in_float32() -> None:
+    rows = [ledger.pieces(2**64 - 1)] * 5000
     total = np.sum(np.array(rows, np.float32), axis=0, dtype=np.float32)
-    assert ledger.digest_of_sums(total.tolist()) == 256 * (2**64 - 1) % 2**64
+    assert ledger.digest_of_sums(total.tolist()) == 5000 * (2**64 - 1) % 2**64
 
 
 @given(st.sets(st.integers(0, 2**20), min_size=1), st.integers(0, 2**20))
@@ -103,6 +133,20 @@ def test_other_examples_have_another_digest(ids: set[int], other: int) -> None:
 @given(st.sets(st.integers(0, 2**40)))
 def test_ids_are_read_back(ids: set[int]) -> None:
     assert set(ledger.unpacked(ledger.packed(ids))) == ids
+    assert set(ledger.unpacked(ledger.packed(BitMap64(ids)))) == ids
+
+
+@pytest.mark.parametrize("text", ["", "n", "w", "n!", "nAAAA"])
+def test_what_is_no_set_of_ids_is_an_error(text: str) -> None:
+    with pytest.raises(LedgerError, match="is not a set of examples"):
+        ledger.unpacked(text)
+
+
+def test_ledgers_are_in_the_order_of_epochs(tmp_path: Path) -> None:
+    paths = [ledger.file_of(tmp_path, epoch) for epoch in (1, 9998, 9999, 10000)]
+    for path in reversed(paths):
+        path.touch()
+    assert ledger.epochs_in(tmp_path) == paths
 
 
 def write(path: Path, *lines: Line, rest: bytes = b"") -> None:
@@ -127,18 +171,19 @@ def test_something_else_in_the_file_is_an_error(tmp_path: Path, rest: bytes) -> 
 def test_the_audit_command_judges_all_epochs_of_all_trainings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    closed = Closed(ledger.packed(range(2)), "")
     first, second = (tmp_path / name for name in ("ledger", "training-2/ledger"))
-    write(ledger.file_of(first, 0), step(0, [0], [1]), closed)
-    write(ledger.file_of(second, 0), step(0, [0, 1]), closed)
-    assert ctl.audit(tmp_path) == 0
-    write(ledger.file_of(first, 1), step(1, [0]), closed)
+    write(ledger.file_of(first, 0), step(0, [0], [1]), end(0, 1, 2))
+    write(ledger.file_of(second, 0), step(0, [0, 1]), end(0, 1, 2))
     write(ledger.file_of(second, 1), step(1, [0]))
+    assert ctl.audit(tmp_path) == 0
+    write(ledger.file_of(first, 2), step(2, [0]), end(2, 1, 2))
     assert ctl.audit(tmp_path) == 1
-    assert capsys.readouterr().out.splitlines()[2:] == [
+    assert capsys.readouterr().out.splitlines()[3:] == [
         "ledger/epoch-0001.jsonl: 2 examples in 1 step (w0 1, w1 1): every example exactly once",
-        "ledger/epoch-0002.jsonl: 1 example in 1 step (w0 1): 1 missing: 1",
+        "ledger/epoch-0003.jsonl: 1 example in 1 step (w0 1): 1 missing: 1",
         "training-2/ledger/epoch-0001.jsonl: 2 examples in 1 step (w0 2): "
         "every example exactly once",
-        "training-2/ledger/epoch-0002.jsonl: cannot be judged: the epoch has not ended",
+        "training-2/ledger/epoch-0002.jsonl: 1 example in 1 step (w0 1): "
+        "no example twice so far; the epoch has not ended",
+        "ledger: there is no ledger of epoch 2",
     ]
