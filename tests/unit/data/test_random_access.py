@@ -321,3 +321,23 @@ def test_results_of_different_shapes_are_no_batch() -> None:
     examples = examples_of(Numbers(4), lambda e: (tf.zeros([e[0]]), e[0]))
     with pytest.raises(DataError, match="The examples of the data do not form a batch"):
         list(examples.batches(0, Partition(4, 4, 4), Share(0, 1), 0))
+
+
+def test_one_reader_at_a_time_although_iterators_are_dropped_while_they_read() -> None:
+    class Single(Numbers):
+        """Notes how many read it at once."""
+
+        inside, most = 0, 0
+
+        def __getitem__(self, index: int) -> Any:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            threading.Event().wait(0.0002)  # others may come in
+            self.inside -= 1
+            return super().__getitem__(index)
+
+    source = Single(1000)
+    examples = examples_of(source, lambda example: example)
+    for step in range(5):
+        next(examples.batches(0, Partition(1000, 100, 100), Share(0, 1), step))
+    assert source.most == 1
