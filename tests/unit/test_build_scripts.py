@@ -285,14 +285,19 @@ class FakeCheckout(Checkout):
         return super().setup(**self.environ, **environ)
 
     def start(self, **environ: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [str(self.bin / "bash"), str(self.root / "scripts" / "setup")],
-            env={"PATH": str(self.bin), **self.environ, **environ},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        # A shell that has started the tests in the background ignores it, and so would this.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            return subprocess.Popen(
+                [str(self.bin / "bash"), str(self.root / "scripts" / "setup")],
+                env={"PATH": str(self.bin), **self.environ, **environ},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def count(self, word: str) -> int:
         return sum(line.startswith(word) for line in self.calls.read_text().splitlines())
