@@ -2,7 +2,8 @@
 
 Workers tell the master what happened with one of the `WorkerEvent` types (`POST /v1/events`),
 ask for a place in the next round with `EnterRequest` (`POST /v1/enter`, answered when the round
-is complete) and learn of changes with `WorkerUpdate` (`GET /v1/updates`, a long poll).
+is complete) and learn of changes with `WorkerUpdate` (`GET /v1/updates`, a long poll). One that has
+no place yet and has to read its input from the front asks where the others are (`GET /v1/input`).
 
 A script may train several times in one job. Each process counts its trainings from 1; since all
 run the same script, training N of one is training N of all.
@@ -46,6 +47,22 @@ class Joined(Message, frozen=True, kw_only=True, tag="joined"):
     warm_up_s: float
 
 
+class InputPosition(Message, frozen=True, kw_only=True):
+    """Which batch of an input the next step takes, where it can be reached by reading only.
+
+    The fields are those of `training.cursor.Cursor`.
+    """
+
+    training: int
+    progress: int
+    phase: str
+    epoch: int
+    step: int
+    portions: int = 0
+    batches_per_pass: int | None = None
+    """Of the training data, if somebody knows."""
+
+
 class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
     """Sent twice a second; `phase` is for people (`ctl status`)."""
 
@@ -55,6 +72,7 @@ class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
     step: int
     progress: int
     phase: str
+    reading: InputPosition | None = None
 
 
 class Running(Message, frozen=True, kw_only=True, tag="running"):
@@ -233,6 +251,12 @@ class JobStatus(Message, frozen=True, kw_only=True):
     restarts_used: int
     max_restarts: int
     workers: tuple[WorkerStatus, ...]
+
+
+class InputReply(Message, frozen=True, kw_only=True):
+    """Answer to `GET /v1/input`: where those read who hold a state."""
+
+    position: InputPosition | None = None
 
 
 class ChangeRequest(Message, frozen=True, kw_only=True):

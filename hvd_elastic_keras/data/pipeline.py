@@ -65,6 +65,16 @@ class Input(Protocol):
     def batches_per_pass(self) -> int | None:
         """Global batches in one pass over the data; None as long as nobody knows."""
 
+    @property
+    def from_front(self) -> bool:
+        """Whether a step is reached only by reading what lies before it in its pass."""
+
+    def read_up_to(self, epoch: int, step: int, goes_on: Callable[[], bool]) -> None:
+        """Reads what lies before a step, where it has to be read, as long as `goes_on` says so.
+
+        `step` is counted as in `batches`. Another thread must not use this input meanwhile.
+        """
+
     def know_batches_per_pass(self, count: int | None) -> None:
         """Learns from another worker what reading to the end would tell."""
 
@@ -156,6 +166,15 @@ class Pipeline:
     def steps_per_epoch(self) -> int:
         """Steps of an epoch, the smaller last one included."""
         return self.partition.steps_per_epoch
+
+    @property
+    def from_front(self) -> bool:
+        """See `Input`."""
+        return self.source.from_front
+
+    def read_up_to(self, epoch: int, step: int, goes_on: Callable[[], bool]) -> None:
+        """See `Input`."""
+        self.source.read_up_to(epoch, self.partition, step, goes_on)
 
     def know_batches_per_pass(self, count: int | None) -> None:
         """It is known already."""
@@ -252,6 +271,16 @@ class BatchPipeline:
         """See `Input`."""
         known = self._source.batches_per_pass
         return self._counted if known is None else known
+
+    @property
+    def from_front(self) -> bool:
+        """See `Input`."""
+        return bool(self._source.advice)
+
+    def read_up_to(self, epoch: int, step: int, goes_on: Callable[[], bool]) -> None:
+        """See `Input`."""
+        if self.from_front:
+            self._reader.seek(epoch, step, goes_on)
 
     def know_batches_per_pass(self, count: int | None) -> None:
         """See `Input`."""
@@ -352,6 +381,16 @@ class FitInput:
     def batches_per_pass(self) -> int | None:
         """See `Input`."""
         return self._inner.batches_per_pass
+
+    @property
+    def from_front(self) -> bool:
+        """See `Input`."""
+        return self._inner.from_front
+
+    def read_up_to(self, epoch: int, step: int, goes_on: Callable[[], bool]) -> None:
+        """See `Input`."""
+        stretch = self._passes.stretch(self._index_of(epoch), self.batches_per_pass)
+        self._inner.read_up_to(stretch.number, stretch.offset + step, goes_on)
 
     def know_batches_per_pass(self, count: int | None) -> None:
         """See `Input`."""

@@ -78,6 +78,8 @@ class RandomAccessExamples:
       DataError: the source is empty, or its examples or those of `preprocess` have no common form.
     """
 
+    from_front = False
+
     def __init__(
         self,
         source: Source,
@@ -127,6 +129,11 @@ class RandomAccessExamples:
         finally:
             # What is being read or prepared just now would be waited for.
             drop_in_background(iterator)
+
+    def read_up_to(
+        self, epoch: int, partition: Partition, step: int, goes_on: Callable[[], bool]
+    ) -> None:
+        """See `ExampleSource`. Any position can be read at once."""
 
     def _dataset(self, epoch: int, stream: Stream) -> tf.data.Dataset:
         """The batches of a stream of positions, with the indices of their examples."""

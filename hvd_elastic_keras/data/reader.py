@@ -7,7 +7,8 @@ import concurrent.futures
 import itertools
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import keras
@@ -15,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_elastic_keras.data import structure
+from hvd_elastic_keras.data.notices import notices, progress
 from hvd_elastic_keras.data.structure import Structure
 from hvd_elastic_keras.errors import DataError
 
@@ -22,13 +24,24 @@ log = logging.getLogger(__name__)
 PREFETCH = 2
 
 
+LONG_REPLAY_S = 5.0
+"""After a longer replay people are told how to do without."""
+_hinted: set[str] = set()
+"""Data of which they have been told."""
+
+
 class BatchSource(Protocol):
     """Batches with a fixed order in each pass."""
 
+    name: str
+    """Of the data, for messages."""
     batch_spec: Structure
     """Specs of a batch of any size; None where batches have nothing."""
     batches_per_pass: int | None
     """None if unknown, or infinite."""
+    advice: str
+    """How people get data that need no replay. Empty if these are such data: any position of a pass
+    can be opened, and not its front only."""
 
     def open(self, number: int, position: int) -> Iterator[Structure]:
         """The batches of pass `number` from `position` on."""
@@ -49,14 +62,36 @@ class BatchReader:
         self._last: collections.deque[Structure] = collections.deque()
         self.keep = 1
 
-    def seek(self, number: int, position: int) -> None:
-        """Makes sure that `batch(position)` of pass `number` can be read."""
+    def seek(self, number: int, position: int, goes_on: Callable[[], bool] = lambda: True) -> None:
+        """Makes sure that `batch(position)` of pass `number` can be read at once.
+
+        Args:
+          goes_on: asked between batches that are replayed; if it says no, nothing is made sure.
+        """
         oldest = self._next - len(self._last)
-        if number == self._pass and position >= oldest:
-            return
-        drop_in_background(self._iterator)
-        self._pass, self._next, self._last = number, position, collections.deque()
-        self._iterator = [self._source.open(number, position)]
+        if number != self._pass or position < oldest:
+            drop_in_background(self._iterator)
+            start = 0 if self._source.advice else position
+            self._pass, self._next, self._last = number, start, collections.deque()
+            self._iterator = [self._source.open(number, start)]
+        if self._next < position:
+            self._replay(position, goes_on)
+
+    def _replay(self, position: int, goes_on: Callable[[], bool]) -> None:
+        """Reads what lies before `position`; that is the only way to get there."""
+        began, name = time.monotonic(), self._source.name
+        what = f"reading {name} again up to the current step"
+        with progress(what, position - self._next, "batches") as bar:
+            while self._next < position and goes_on() and self.batch(self._next) is not None:
+                bar.update()
+        seconds = time.monotonic() - began
+        log.info("read %s again up to batch %d in %.1f s", name, self._next, seconds)
+        if seconds > LONG_REPLAY_S and name not in _hinted:
+            _hinted.add(name)
+            notices.tell(
+                f"reading {name} again up to the current step took {seconds:.0f} s. "
+                f'{self._source.advice}; see "Input" in the README.'
+            )
 
     def batch(self, position: int) -> Structure:
         """The batch at a position of the pass, or None if that has ended before."""
@@ -95,20 +130,22 @@ class DatasetBatches:
         self.batches_per_pass = cardinality if cardinality >= 0 else None
         if cardinality == 0:
             raise DataError(f"{name} is empty. Give at least one batch.")
+        self.name = name
+        self.advice = (
+            "Arrays and a keras.utils.PyDataset start anywhere at once, and with "
+            "hvd_elastic_keras.Trainer so does any source with random access"
+        )
         self._dataset = dataset
         self._iterators_per_pass = 2 if repeats_known_length and cardinality > 0 else 1
         self._made = 0
 
     def open(self, number: int, position: int) -> Iterator[Structure]:
-        """See `BatchSource`."""
+        """See `BatchSource`; `position` is 0."""
         while self._made < number * self._iterators_per_pass:
             drop_in_background([iter(self._dataset)])  # takes the seed of that pass
             self._made += 1
         self._made += 1
-        if position:
-            log.info("reading up to batch %d of pass %d of the input", position, number)
-        dataset = self._dataset.skip(position) if position else self._dataset
-        return iter(dataset.prefetch(PREFETCH))
+        return iter(self._dataset.prefetch(PREFETCH))
 
 
 class PyDatasetBatches:
@@ -122,6 +159,9 @@ class PyDatasetBatches:
       resets: whether Keras resets the data before each pass, which calls `on_epoch_end` too (it
         does so in validation).
     """
+
+    name = "the PyDataset"
+    advice = ""
 
     def __init__(
         self, dataset: Any, standardize: Any, shuffle: bool, seed: int, resets: bool = False

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import collections
-import logging
-import time
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -13,21 +12,15 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_elastic_keras.batch_plan import Share
-from hvd_elastic_keras.data.notices import notices, progress
 from hvd_elastic_keras.data.order import Order
 from hvd_elastic_keras.data.partition import Partition
 from hvd_elastic_keras.data.random_access import Preprocess, RandomAccessExamples, Source
-from hvd_elastic_keras.data.reader import PREFETCH, drop_in_background
+from hvd_elastic_keras.data.reader import PREFETCH, BatchReader
 from hvd_elastic_keras.data.structure import Layout, Structure, batched
 from hvd_elastic_keras.errors import DataError
 
-log = logging.getLogger(__name__)
-LONG_REPLAY_S = 5.0
-"""After a longer replay people are told how to do without."""
 LOAD_THREADS = 2
 """Threads that gather batches from arrays: memory has no use for more."""
-_hinted: set[str] = set()
-"""Data of which they have been told."""
 DatasetFactory = Callable[[int], tf.data.Dataset]
 """Gives the dataset of an epoch: single examples, in the same order whoever asks."""
 DataLike = Any
@@ -41,6 +34,8 @@ class ExampleSource(Protocol):
     batch_spec: Structure
     """Specs of a batch of any size; None where batches have nothing."""
     num_examples: int
+    from_front: bool
+    """Whether a position is reached only by reading what lies before it."""
 
     def order(self, epoch: int) -> Order:
         """Which example stands at which position of an epoch."""
@@ -54,6 +49,11 @@ class ExampleSource(Protocol):
         tensors of shape [examples of this worker, …]; which examples is
         `partition.slice_of(step, share.first, share.last)`.
         """
+
+    def read_up_to(
+        self, epoch: int, partition: Partition, step: int, goes_on: Callable[[], bool]
+    ) -> None:
+        """Reads what lies before a step, where it has to be read, as long as `goes_on` says so."""
 
 
 def as_source(data: DataLike, *, seed: int, shuffle: bool, name: str) -> ExampleSource:
@@ -105,6 +105,8 @@ def _is_function(value: Any) -> bool:
 
 class ArraySource:
     """Arrays in memory. Epoch e reads them in the order of a permutation made from (seed, e)."""
+
+    from_front = False
 
     def __init__(self, arrays: Structure, *, seed: int, shuffle: bool, name: str) -> None:
         if isinstance(arrays, list):
@@ -160,13 +162,20 @@ class ArraySource:
         parts = iter(dataset.with_options(options))
         return ((ids, layout.pack(tensors)) for ids, *tensors in parts)
 
+    def read_up_to(
+        self, epoch: int, partition: Partition, step: int, goes_on: Callable[[], bool]
+    ) -> None:
+        """See `ExampleSource`. Any position can be read at once."""
+
 
 class DatasetSource:
     """Any deterministic `tf.data.Dataset` of single examples, read from the front.
 
     Every worker reads all global batches and uses its part of each, so that a change of
-    membership needs no restart; a late joiner replays the epoch up to the cursor.
+    membership needs no restart; a newcomer replays the epoch up to the cursor.
     """
+
+    from_front = True
 
     def __init__(self, factory: DatasetFactory, name: str) -> None:
         self._factory = factory
@@ -190,8 +199,9 @@ class DatasetSource:
                     "map(lambda x, y: (tf.ensure_shape(x, (28, 28, 1)), y))."
                 )
         self.num_examples = _count(dataset, name)
-        self._reader: _Reader | None = None
         self._name = name
+        self._readers: dict[int, BatchReader] = {}
+        """By batch size. There is one, as long as nobody asks for batches of another size."""
 
     def order(self, epoch: int) -> Order:
         """See `ExampleSource`: the order of the dataset itself."""
@@ -202,69 +212,53 @@ class DatasetSource:
     ) -> Iterator[tuple[tf.Tensor, Structure]]:
         """See `ExampleSource`."""
         size = partition.global_batch_size
-        reader = self._reader
-        if reader is None or not reader.can_serve(epoch, size, first_step):
-            if reader is not None:
-                drop_in_background(reader.iterator)
-            reader = self._reader = _Reader(self._factory(epoch), epoch, size)
+        reader = self._reader(size)
         reader.keep = every
-        reader.replay(first_step, self._name)
+        reader.seek(epoch, first_step)
         for step in range(first_step, partition.steps_per_epoch, every):
+            batch = reader.batch(step)
+            if batch is None:
+                raise DataError(
+                    f"The dataset of epoch {epoch} has fewer examples than that of epoch 0, which "
+                    f"has {self.num_examples}. Give every epoch the same length, for example with "
+                    "repeat().take(n)."
+                )
             part = partition.slice_of(step, share.first, share.last)
             start = step * size
             low, high = part.start - start, part.stop - start
-            data = tf.nest.map_structure(lambda t, a=low, b=high: t[a:b], reader.batch(step))
+            data = tf.nest.map_structure(lambda t, a=low, b=high: t[a:b], batch)
             yield tf.range(part.start, part.stop, dtype=tf.int64), data
 
+    def read_up_to(
+        self, epoch: int, partition: Partition, step: int, goes_on: Callable[[], bool]
+    ) -> None:
+        """See `ExampleSource`."""
+        self._reader(partition.global_batch_size).seek(epoch, step, goes_on)
 
-class _Reader:
-    """Reads the global batches of an epoch in order and remembers the last `keep` of them."""
+    def _reader(self, size: int) -> BatchReader:
+        if size not in self._readers:
+            batches = _BatchesOfEpochs(self._factory, size, self._name, self.batch_spec)
+            self._readers[size] = BatchReader(batches)
+        return self._readers[size]
 
-    def __init__(self, dataset: tf.data.Dataset, epoch: int, size: int) -> None:
-        self._key = (epoch, size)
-        self.iterator = [iter(dataset.batch(size).prefetch(PREFETCH))]
-        self._next = 0
-        self._last: collections.deque[Structure] = collections.deque()
-        self.keep = 1
 
-    def can_serve(self, epoch: int, size: int, step: int) -> bool:
-        return self._key == (epoch, size) and step >= self._next - len(self._last)
+@dataclasses.dataclass
+class _BatchesOfEpochs:
+    """Examples of datasets in batches of one size; pass n is the dataset of epoch n."""
 
-    def replay(self, step: int, name: str) -> None:
-        """Reads what lies before `step`; that is the only way to get there."""
-        if self._next >= step:
-            return
-        began, size = time.monotonic(), self._key[1]
-        what = f"reading {name} again up to the current step"
-        with progress(what, (step - self._next) * size, "examples") as bar:
-            while self._next < step:
-                self.batch(self._next)
-                bar.update(size)
-        seconds = time.monotonic() - began
-        log.info("read %s again up to step %d in %.1f s", name, step, seconds)
-        if seconds > LONG_REPLAY_S and name not in _hinted:
-            _hinted.add(name)
-            notices.tell(
-                f"reading {name} again up to the current step took {seconds:.0f} s. A source with "
-                "random access (hvd_elastic_keras.Source, TFRecordSource) starts anywhere at once; "
-                'see "Input" in the README.'
-            )
+    factory: DatasetFactory
+    size: int
+    name: str
+    batch_spec: Structure
+    batches_per_pass: int | None = None
+    advice: str = (
+        "A source with random access (hvd_elastic_keras.Source, TFRecordSource) starts anywhere at "
+        "once"
+    )
 
-    def batch(self, step: int) -> Structure:
-        while self._next <= step:
-            batch = next(self.iterator[0], None)
-            if batch is None:
-                epoch, size = self._key
-                raise DataError(
-                    f"The dataset of epoch {epoch} ended after {self._next * size} examples "
-                    "or less, but that of epoch 0 has more. Give every epoch the same length, for "
-                    "example with repeat().take(n)."
-                )
-            self._last.append(batch)
-            self._next += 1
-            while len(self._last) > self.keep:
-                self._last.popleft()
-        return self._last[step - self._next]
+    def open(self, number: int, position: int) -> Iterator[Structure]:
+        """See `BatchSource`; `position` is 0."""
+        return iter(self.factory(number).batch(self.size).prefetch(PREFETCH))
 
 
 def _to_tensor(array: Any) -> tf.Tensor | None:

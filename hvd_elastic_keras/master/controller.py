@@ -21,7 +21,7 @@ from hvd_elastic_keras.master.change_request import plan_change, plan_slots
 from hvd_elastic_keras.master.event_log import EventLog
 from hvd_elastic_keras.master.membership import decide
 from hvd_elastic_keras.master.server import MasterServer, wait_for_newer
-from hvd_elastic_keras.master.state import State, update_for
+from hvd_elastic_keras.master.state import State, reading_of, update_for
 from hvd_elastic_keras.master.status import job_status
 
 TICK_S = 0.25
@@ -275,6 +275,10 @@ class Controller:
         """Waits for something newer than `version`."""
         await wait_for_newer(self._changed, lambda: self._state.version, version)
         return update_for(self._state, worker_id)
+
+    def input_position(self) -> protocol.InputReply:
+        """Where those read who hold a state."""
+        return protocol.InputReply(position=reading_of(self._state))
 
     def status(self) -> protocol.JobStatus:
         """The present state, for people."""

@@ -100,6 +100,16 @@ class _Machine(SlotTransition):
         if event.training == worker.training:
             self.set_worker(event.worker_id, step=event.step)
             self._note_step(event.training, event.step)
+            self._note_reading(event.reading)
+
+    def _note_reading(self, position: protocol.InputPosition | None) -> None:
+        known = self.state.reading
+        if (
+            position is not None
+            and position.training == self.state.training
+            and (known is None or position.progress > known.progress)
+        ):
+            self.set(reading=position)
 
     def _note_step(self, training: int, step: int) -> None:
         if training == self.state.training:

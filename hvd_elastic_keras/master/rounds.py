@@ -161,6 +161,7 @@ class RoundTransition(Transition):
             forming=None,
             next_seniority=seniority,
             newest_step=forming.root_step,
+            reading=None if lost else self.state.reading,
             waiting_since=None,
         )
         self.emit(

@@ -5,6 +5,7 @@
 | POST /v1/events                        | a worker tells what happened (`WorkerEvent`)        |
 | POST /v1/enter                         | a worker wants into the next round; held            |
 | GET  /v1/updates?worker_id=…&version=… | what changed for a worker; held                     |
+| GET  /v1/input                         | where the input is read (`InputReply`)              |
 | GET  /v1/status                        | phase, round and workers                            |
 | POST /v1/workers                       | more or fewer workers (`ChangeRequest`)             |
 | POST /v1/slots                         | slots granted or revoked (`SlotsRequest`)           |
@@ -41,6 +42,9 @@ class Core(Protocol):
     async def update_after(self, worker_id: str, version: int) -> protocol.WorkerUpdate:
         """Waits until there is something newer than `version`."""
 
+    def input_position(self) -> protocol.InputReply:
+        """Where those read who hold a state."""
+
     def status(self) -> protocol.JobStatus:
         """The present state, for people."""
 
@@ -73,6 +77,7 @@ class MasterServer:
                 web.post("/v1/events", self._events),
                 web.post("/v1/enter", self._enter),
                 web.get("/v1/updates", self._updates),
+                web.get("/v1/input", self._input),
                 web.get("/v1/status", self._status),
                 web.post("/v1/workers", self._workers),
                 web.post("/v1/slots", self._slots),
@@ -122,6 +127,9 @@ class MasterServer:
                 "expected a worker id and a whole number."
             )
         return _message(await self._core.update_after(worker_id, int(version)))
+
+    async def _input(self, request: web.Request) -> web.Response:
+        return _message(self._core.input_position())
 
     async def _status(self, request: web.Request) -> web.Response:
         return _message(self._core.status())

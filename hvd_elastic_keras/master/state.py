@@ -112,6 +112,8 @@ class State:
     pending_through: int = 0
     broken_through: int = 0
     newest_step: int = 0
+    reading: protocol.InputPosition | None = None
+    """Where members read, if what they read can only be read from the front."""
     restarts_used: int = 0
     start_failures: int = 0
     """Workers in a row that failed before they were ready."""
@@ -149,6 +151,12 @@ def training_is_over(state: State, workers: Mapping[str, Worker]) -> bool:
         for worker in workers.values()
         if worker.training == state.training
     )
+
+
+def reading_of(state: State) -> protocol.InputPosition | None:
+    """Where those read who hold a state. If all of them are lost, a checkpoint will say."""
+    held = any(worker.seniority is not None for worker in state.workers.values())
+    return state.reading if held else None
 
 
 def update_for(state: State, worker_id: str) -> protocol.WorkerUpdate:

@@ -39,6 +39,7 @@ class TrainingTransition(RoundTransition):
             finishing=False,
             waiting_since=None,
             newest_step=0,
+            reading=None,
             own_errors=0,
             own_errors_step=0,
             lost_afterwards=(),

@@ -40,6 +40,7 @@ from hvd_elastic_keras.training.growing_batch import GrowingBatch
 from hvd_elastic_keras.training.learning_rate_scale import Ramp
 from hvd_elastic_keras.training.phases import PhaseRunner
 from hvd_elastic_keras.training.progress import ProgressDisplay
+from hvd_elastic_keras.training.read_along import ReadAlong
 from hvd_elastic_keras.training.run_state import RunState
 from hvd_elastic_keras.training.schedule import Schedule
 from hvd_elastic_keras.training.step import StepResult, python_logs
@@ -69,6 +70,8 @@ class TrainingLoop:
     """Called with the world size in every round, before newcomers get the state."""
     auditor: Auditor | None = None
     """Set where the examples of each step go into a ledger."""
+    read_along: ReadAlong | None = None
+    """Reads the inputs until this worker has its first place."""
     growing: GrowingBatch | None = None
     """Set where the batch grows with the workers."""
     notices: list[Notice] = dataclasses.field(default_factory=list)
@@ -97,7 +100,7 @@ class TrainingLoop:
                 self.state.exists, cursor.progress, cursor.global_step, failure, idle_s
             )
             try:
-                place = self.session.enter(report)
+                place = self._enter(report)
             except WorkerLeavingError as leaving:
                 # Here and not at the end of the round: another worker may have heard of the stop
                 # first, and ended the round with its flag.
@@ -127,6 +130,13 @@ class TrainingLoop:
                 self.communicator.shut_down()
                 log.info("round %d left in %.3f s", place.round, time.monotonic() - ended)
         self.session.finish()
+
+    def _enter(self, report: EntryReport) -> Assignment:
+        try:
+            return self.session.enter(report)
+        finally:
+            if self.read_along is not None:
+                self.read_along.stop()
 
     def _catch_up(self) -> None:
         """Takes the result that others have saved: they are in a later part of the script."""
@@ -250,7 +260,7 @@ class TrainingLoop:
 
     def _train_step(self, batch: LocalBatch, place: Assignment) -> StepResult:
         cursor = self.state.cursor
-        self.session.at("training", cursor.global_step, cursor.progress)
+        self._tell_position("training")
         wants_to_stop = self._wants_to_stop()
         if not wants_to_stop:
             self._begin_batch("on_train_batch_begin")
@@ -266,7 +276,7 @@ class TrainingLoop:
         if self.auditor is not None:
             shares = self._balance.shares
             self.auditor.note(finished_step(cursor, batch, place, shares, result.digest))
-        self.session.at("training", cursor.global_step + 1, cursor.progress + 1)
+        self._tell_position("training")
         self.state.epoch_logs = logs = result.logs
         self._end_batch("on_train_batch_end", cursor.step, self._epoch_steps(), logs)
         if place.rank == 0:
@@ -286,7 +296,7 @@ class TrainingLoop:
         steps = runner.input.steps(cursor.epoch)
         for batch in runner.batches(cursor, place.rank, self._balance):
             cursor = self.state.cursor
-            self.session.at("evaluating", cursor.global_step, cursor.progress)
+            self._tell_position("evaluating")
             self._begin_batch("on_test_batch_begin")
             with self.communicator.collective(), self.state.user.atomic():
                 result = runner.step(batch, cursor.global_step)
@@ -300,6 +310,13 @@ class TrainingLoop:
         self.callbacks.call("on_test_end", dict(logs))
         self._end_of_epoch(place, {f"val_{name}": value for name, value in logs.items()})
         return False
+
+    def _tell_position(self, activity: str) -> None:
+        cursor = self.state.cursor
+        self.session.at(activity, cursor.global_step, cursor.progress)
+        runner = self.evaluate if cursor.phase is Phase.EVALUATE else self.train
+        if runner is not None and runner.input.from_front:
+            self.session.reading(runner.position(cursor, self.session.training))
 
     def _follow_speed(self, result: StepResult, batch: LocalBatch, place: Assignment) -> bool:
         """Whether the shares are others from the next step on."""
@@ -416,7 +433,7 @@ class TrainingLoop:
     def _finish(self, place: Assignment) -> None:
         """Saves the results; done when everybody knows that they are saved."""
         self._end()
-        self.session.at("finishing", self.state.cursor.global_step, self.state.cursor.progress)
+        self._tell_position("finishing")
         if place.rank == 0:
             self._flush_ledger()  # after the barrier nobody could do it for this worker
             self.durable.save_results()

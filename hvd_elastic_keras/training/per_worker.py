@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from hvd_elastic_keras.data.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.pipeline import LocalBatch
@@ -23,6 +23,10 @@ class PerWorkerRunner(PhaseRunner):
     def batches(self, cursor: Cursor, rank: int, balance: Balance) -> Iterator[LocalBatch]:
         """See `PhaseRunner`."""
         return self.input.of_worker(cursor.epoch, cursor.portions, rank, len(balance.shares))
+
+    def read_up_to(self, cursor: Cursor, goes_on: Callable[[], bool]) -> None:
+        """See `PhaseRunner`."""
+        self.input.read_up_to(cursor.epoch, cursor.portions, goes_on)
 
     def planned_ids(self, steps: Sequence[FinishedStep]) -> list[list[Ids]]:
         """See `PhaseRunner`."""

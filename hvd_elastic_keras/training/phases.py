@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
 from hvd_elastic_keras.batch_plan import Share, successive
 from hvd_elastic_keras.data.pipeline import Input, LocalBatch
 from hvd_elastic_keras.ledger import Ids
+from hvd_elastic_keras.protocol import InputPosition
 from hvd_elastic_keras.training.audit import FinishedStep
 from hvd_elastic_keras.training.balance import Balance
 from hvd_elastic_keras.training.cursor import Cursor
@@ -33,6 +34,22 @@ class PhaseRunner:
         count = self.input.num_micro_batches
         share = balance.share(rank, count) if self.shared else Share(0, count)
         return self.input.batches(cursor.epoch, share, cursor.step)
+
+    def position(self, cursor: Cursor, training: int) -> InputPosition:
+        """What newcomers have to know to read up to `cursor`."""
+        return InputPosition(
+            training=training,
+            progress=cursor.progress,
+            phase=cursor.phase.value,
+            epoch=cursor.epoch,
+            step=cursor.step,
+            portions=cursor.portions,
+            batches_per_pass=self.input.batches_per_pass,
+        )
+
+    def read_up_to(self, cursor: Cursor, goes_on: Callable[[], bool]) -> None:
+        """Reads what lies before `cursor`, where it has to be read; see `Input.read_up_to`."""
+        self.input.read_up_to(cursor.epoch, cursor.step, goes_on)
 
     def planned_ids(self, steps: Sequence[FinishedStep]) -> list[list[Ids]]:
         """See `audit.Plan`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from hvd_elastic_keras.training.additivity import metrics_that_do_not_add_up
 from hvd_elastic_keras.training.audit import Auditor, Ledgers
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
 from hvd_elastic_keras.training.compiled_steps import compiled_step, world_of_process
-from hvd_elastic_keras.training.cursor import Cursor
+from hvd_elastic_keras.training.cursor import Cursor, Phase
 from hvd_elastic_keras.training.durable import durable
 from hvd_elastic_keras.training.growing_batch import GrowingBatch
 from hvd_elastic_keras.training.learning_rate_scale import Growth
@@ -29,6 +30,7 @@ from hvd_elastic_keras.training.loop import TrainingLoop
 from hvd_elastic_keras.training.per_worker import PerWorkerRunner
 from hvd_elastic_keras.training.phases import PhaseRunner
 from hvd_elastic_keras.training.progress import ProgressDisplay
+from hvd_elastic_keras.training.read_along import ReadAlong
 from hvd_elastic_keras.training.run_state import RunState
 from hvd_elastic_keras.training.schedule import Schedule
 from hvd_elastic_keras.training.step import PLAIN, StepOptions
@@ -115,6 +117,7 @@ def _train(training: Training, membership: Membership) -> None:
     world.follow(session)
     told = notices.report_to(_reporter(session, membership))
     display = ProgressDisplay(session.show, membership.interactive, training.verbose)
+    along = _read_along(session, runners)
     session.join(
         communicator,
         training.train.num_micro_batches,
@@ -135,6 +138,7 @@ def _train(training: Training, membership: Membership) -> None:
         display=display,
         durable=durable(training, state, variables, session),
         on_round=_Rounds(training),
+        read_along=along,
         auditor=auditor,
         growing=GrowingBatch(training.growth, world, session, display) if training.growth else None,
         notices=[*told, *_warnings(training, unshared)],
@@ -144,6 +148,19 @@ def _train(training: Training, membership: Membership) -> None:
     finally:
         if auditor is not None:
             auditor.close()
+
+
+def _read_along(session: Session, runners: list[PhaseRunner]) -> ReadAlong | None:
+    """Brings the inputs of a newcomer close to where the others are, if that takes reading."""
+    if not any(runner.input.from_front for runner in runners):
+        return None
+    training = session.training + 1
+    phases = (Phase.TRAIN, Phase.EVALUATE)
+    by_phase = dict(zip(phases, runners, strict=False))
+    along = ReadAlong(by_phase, functools.partial(session.others_read, training))
+    session.at("reading", 0, 0)
+    along.start(gives_up=lambda: session.leaving)
+    return along
 
 
 class _Rounds:

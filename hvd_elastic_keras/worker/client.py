@@ -34,6 +34,7 @@ class WorkerActivity:
     step: int = 0
     progress: int = 0
     phase: str = "importing"
+    reading: protocol.InputPosition | None = None
 
 
 class MasterClient:
@@ -59,6 +60,7 @@ class MasterClient:
         self._outbox: queue.Queue[protocol.Message | threading.Event | None] = queue.Queue()
         self._closed = threading.Event()
         self._entrance = self._session()
+        self._asking = self._session()
         self._threads = [
             threading.Thread(target=self._poll, name="elastic-updates", daemon=True),
             threading.Thread(target=self._send, name="elastic-heartbeat", daemon=True),
@@ -101,6 +103,16 @@ class MasterClient:
             reply = protocol.decode(body, protocol.EnterReply)
             if reply.assignment or reply.leave or reply.training_over:
                 return reply
+
+    def input_position(self) -> protocol.InputPosition | None:
+        """Where those read who hold a state. To be called from one thread only.
+
+        Raises:
+          requests.RequestException: the master did not answer.
+          protocol.ProtocolError: it answered something else.
+        """
+        body = self._request(self._asking, "GET", "input")
+        return protocol.decode(body, protocol.InputReply).position
 
     def _ask(self, path: str, body: bytes) -> bytes:
         """A request of the training thread, repeated while the master does not answer."""
@@ -157,7 +169,9 @@ class MasterClient:
             self._deliver(session, event)
 
     def _heartbeat(self) -> protocol.Heartbeat:
-        return protocol.Heartbeat(worker_id=self.worker_id, **dataclasses.asdict(self.activity))
+        activity = self.activity
+        fields = {f.name: getattr(activity, f.name) for f in dataclasses.fields(activity)}
+        return protocol.Heartbeat(worker_id=self.worker_id, **fields)
 
     def _deliver(self, session: requests.Session, event: protocol.Message) -> None:
         deadline = time.monotonic() + MASTER_TIMEOUT_S

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Protocol
 
 import msgspec
+import requests
 
 from hvd_elastic_keras import protocol
 from hvd_elastic_keras.env import WorkerEnvironment
@@ -89,6 +90,19 @@ class Session(Protocol):
     def at(self, phase: str, step: int, progress: int) -> None:
         """Notes the position for the heartbeat."""
 
+    def reading(self, position: protocol.InputPosition) -> None:
+        """Notes which batch the next step takes, where batches can only be read from the front."""
+
+    def others_read(self, training: int) -> protocol.InputPosition | None:
+        """Where others read who are in this training; None if there are none.
+
+        To be called from one thread only.
+        """
+
+    @property
+    def leaving(self) -> bool:
+        """Whether this worker has to leave the job."""
+
     @property
     def change_pending(self) -> bool:
         """Whether everybody has to leave the round after the current step."""
@@ -126,6 +140,7 @@ class EntryReport:
 class SoloSession:
     """One process, no master: the only round never changes."""
 
+    leaving = False
     change_pending = False
 
     def __init__(self) -> None:
@@ -165,6 +180,12 @@ class SoloSession:
 
     def on_change(self, call: Callable[[], None]) -> None:
         """Nothing ever changes."""
+
+    def reading(self, position: protocol.InputPosition) -> None:
+        """Nobody to tell."""
+
+    def others_read(self, training: int) -> None:
+        """There are no others."""
 
     def show(self, text: str) -> None:
         """Writes to this process's own terminal."""
@@ -228,6 +249,7 @@ class ElasticSession:
         activity.phase = "waiting"
         # The number comes last: a heartbeat must not carry old steps into the new training.
         activity.step = activity.progress = 0
+        activity.reading = None
         activity.training += 1
         self._client.tell(
             protocol.Joined(
@@ -277,16 +299,28 @@ class ElasticSession:
         activity = self._client.activity
         activity.phase, activity.step, activity.progress = phase, step, progress
 
+    def reading(self, position: protocol.InputPosition) -> None:
+        """Notes which batch the next step takes, for the heartbeat."""
+        self._client.activity.reading = position
+
+    def others_read(self, training: int) -> protocol.InputPosition | None:
+        """Where others read who are in this training; None also if the master does not answer."""
+        try:
+            position = self._client.input_position()
+        except (requests.RequestException, protocol.ProtocolError) as error:
+            log.info("nobody says where the others read: %s", error)
+            return None
+        return position if position and position.training == training else None
+
+    @property
+    def leaving(self) -> bool:
+        """Whether this worker has to leave the job: alone, with everybody, or without a master."""
+        return bool(self._lost or self._update.stop or self._update.leave)
+
     @property
     def change_pending(self) -> bool:
         """Whether everybody has to leave the round after the current step."""
-        update = self._update
-        return bool(
-            self._lost
-            or update.stop
-            or update.leave
-            or update.pending_through >= self._client.activity.round
-        )
+        return self.leaving or self._update.pending_through >= self._client.activity.round
 
     def on_change(self, call: Callable[[], None]) -> None:
         """Asks for a call, in a background thread, whenever `change_pending` may have changed."""

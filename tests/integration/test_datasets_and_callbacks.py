@@ -32,6 +32,9 @@ def test_a_kill_and_a_late_joiner_change_nothing(tmp_path: Path) -> None:
         job.finish()
         assert all(job.plan.happened(f.name) for f in plan)
         assert_same_weights(job.weights(), undisturbed.weights())
+        log = (job.job_dir / "logs" / "w2.log").read_text()
+        before_its_first_round, _, _ = log.partition("INFO round ")
+        assert "INFO read the training data again up to batch 4 " in before_its_first_round
         rates = [
             json.loads((j.job_dir / "history.json").read_text())["history"]["learning_rate"]
             for j in (job, undisturbed)

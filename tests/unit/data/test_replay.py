@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from hvd_elastic_keras.batch_plan import Share
 from hvd_elastic_keras.data import notices as notices_module
-from hvd_elastic_keras.data import source as source_module
+from hvd_elastic_keras.data import reader as reader_module
 from hvd_elastic_keras.data.notices import Notice, notices
 from hvd_elastic_keras.data.partition import Partition
 from hvd_elastic_keras.data.pipeline import Pipeline
@@ -50,12 +50,12 @@ def test_a_long_replay_tells_how_far_it_is_and_once_how_to_avoid_it(
     source: ExampleSource, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notices_module, "LINE_INTERVAL_S", 0.0)  # every drawing is due
-    monkeypatch.setattr(source_module, "LONG_REPLAY_S", 0.0)
-    monkeypatch.setattr(source_module, "_hinted", set())
+    monkeypatch.setattr(reader_module, "LONG_REPLAY_S", 0.0)
+    monkeypatch.setattr(reader_module, "_hinted", set())
     for epoch in range(2):
         next(source.batches(epoch, PARTITION, WHOLE, 50))
     lines = [t for t in told if t.startswith("reading the training data again up to the current")]
-    assert any("250 of 500 examples (50%)" in line for line in lines)
+    assert any("25 of 50 batches (50%)" in line for line in lines)
     assert len([t for t in told if "TFRecordSource" in t]) == 1
 
 

@@ -150,6 +150,7 @@ def with_master(
     ("method", "path"),
     [
         ("GET", "/v1/status"),
+        ("GET", "/v1/input"),
         ("POST", "/v1/events"),
         ("POST", "/v1/enter"),
         ("GET", "/v1/updates?worker_id=w0&version=0"),

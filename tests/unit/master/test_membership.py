@@ -7,7 +7,7 @@ from membership_driver import Job
 
 from hvd_elastic_keras import protocol
 from hvd_elastic_keras.master import actions as act
-from hvd_elastic_keras.master.state import WorkerPhase, update_for
+from hvd_elastic_keras.master.state import WorkerPhase, reading_of, update_for
 
 
 @pytest.fixture
@@ -89,6 +89,56 @@ def test_a_start_in_good_order_says_nothing_of_waiting() -> None:
     assert job.round_number == 1
     assert job.events("waiting") == []
     assert len(job.said) == 1
+
+
+# --- where the input is read -------------------------------------------------------------
+
+
+def reads(job: Job, worker_id: str, step: int, training: int = 1) -> protocol.InputPosition:
+    """A heartbeat of a worker that reads its input from the front."""
+    position = protocol.InputPosition(
+        training=training, progress=step, phase="train", epoch=0, step=step
+    )
+    job.send(
+        protocol.Heartbeat(
+            worker_id=worker_id,
+            training=training,
+            round=1,
+            step=step,
+            progress=step,
+            phase="training",
+            reading=position,
+        )
+    )
+    return position
+
+
+def test_newcomers_are_told_where_the_one_reads_who_is_furthest(three: Job) -> None:
+    assert reading_of(three.state) is None
+    furthest = reads(three, "w1", step=14)
+    reads(three, "w0", step=13)
+    three.kill("w1")
+    assert reading_of(three.state) == furthest
+
+
+def test_nobody_reads_where_all_are_lost(three: Job) -> None:
+    reads(three, "w0", step=14)
+    three.kill("w0", "w1", "w2")
+    three.ready("w3")
+    assert reading_of(three.state) is None
+    three.running("w3", step=10)
+    assert reading_of(three.state) is None
+    position = reads(three, "w3", step=11)
+    assert reading_of(three.state) == position
+
+
+def test_where_an_earlier_training_was_read_is_forgotten(three: Job) -> None:
+    reads(three, "w0", step=14)
+    three.done("w0", "w1", "w2", step=20)
+    three.joined("w0")
+    assert three.state.training == 2
+    reads(three, "w1", step=14)
+    assert reading_of(three.state) is None
 
 
 # --- joining -----------------------------------------------------------------------------
