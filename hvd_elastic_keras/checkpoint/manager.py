@@ -55,13 +55,13 @@ class CheckpointManager:
         """Writes a checkpoint; `run` is the state that is not in variables."""
         return self._store.save(step, variables, {"origin": self._origin, "run": run})
 
-    def check_newest(self) -> Path | None:
+    def check_newest(self, variables: Sequence[tf.Variable]) -> Path | None:
         """The newest checkpoint, if there is one.
 
         Raises:
           ConfigurationError: this training cannot go on from it.
         """
-        found = self._newest_state()
+        found = self._newest_state(variables)
         return found[0] if found else None
 
     def load_newest(self, variables: Sequence[tf.Variable]) -> tuple[Path, dict[str, Any]] | None:
@@ -70,18 +70,19 @@ class CheckpointManager:
         Raises:
           ConfigurationError: this training cannot go on from it.
         """
-        found = self._newest_state()
+        found = self._newest_state(variables)
         if found is None:
             return None
         path, state = found
-        self._store.load_variables(path, variables)
+        self._store.load_variables(path, state, variables)
         return path, state["run"]
 
-    def _newest_state(self) -> tuple[Path, dict[str, Any]] | None:
+    def _newest_state(self, variables: Sequence[tf.Variable]) -> tuple[Path, dict[str, Any]] | None:
         path = self._store.newest()
         if path is None:
             return None
         state = self._store.load_state(path)
+        self._store.check_variables(path, state, variables)
         self._check_origin(path, state["origin"])
         return path, state
 
@@ -90,9 +91,19 @@ class CheckpointManager:
         old = {"batch": GLOBAL, "batch_size_per_worker": 0, "drop_remainder": False}
         found = {**old, **found}
         for name, value in self._origin.items():
-            if found.get(name) != value:
+            was = found.get(name)
+            if was != value and name == "num_examples":
                 raise ConfigurationError(
-                    f"The checkpoint {path} was made with {name}={found.get(name)}, but now "
-                    f"{name}={value}. Going on would repeat or lose examples. "
-                    f"Use {name}={found.get(name)}, or another job_dir."
+                    f"The checkpoint {path} was made with {_examples(was)}, but now there are "
+                    f"{_examples(value)}. Going on would repeat or lose some. Use the same data, "
+                    "or another job_dir."
                 )
+            if was != value:
+                raise ConfigurationError(
+                    f"The checkpoint {path} was made with {name}={was}, but now {name}={value}. "
+                    f"Going on would repeat or lose examples. Use {name}={was}, or another job_dir."
+                )
+
+
+def _examples(count: int | None) -> str:
+    return "batches of any number of examples" if count is None else f"{count:,} training examples"

@@ -9,6 +9,7 @@ has its final name is whole.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -40,7 +41,13 @@ class CheckpointStore:
         temporary.mkdir(parents=True)
         try:
             _checkpoint(variables).write(str(temporary / PREFIX))
-            content = {"version": FORMAT_VERSION, "step": step, **state}
+            content = {
+                "version": FORMAT_VERSION,
+                "step": step,
+                "variables": _forms(variables),
+                "bytes": {file.name: file.stat().st_size for file in temporary.iterdir()},
+                **state,
+            }
             (temporary / STATE).write_text(json.dumps(content))
             shutil.rmtree(final, ignore_errors=True)
             temporary.replace(final)
@@ -56,19 +63,21 @@ class CheckpointStore:
         return found[-1] if found else None
 
     def load_state(self, path: Path) -> dict[str, Any]:
-        """Reads the JSON part.
+        """Reads the JSON part, and checks that the other files are whole.
 
         Raises:
-          ConfigurationError: it is damaged or of another format version.
+          ConfigurationError: the checkpoint is damaged or of another format version.
         """
         try:
             content: dict[str, Any] = json.loads((path / STATE).read_text())
             version = content["version"]
+            sizes: dict[str, int] = content.get("bytes", {})  # older checkpoints have none
+            found = {name: (path / name).stat().st_size for name in sizes}
         except (OSError, ValueError, KeyError) as error:
-            raise ConfigurationError(
-                f"The checkpoint {path} is damaged ({error}). Remove that directory to use the "
-                "one before it."
-            ) from error
+            raise _damaged(path, str(error)) from error
+        for name, size in sizes.items():
+            if found[name] != size:
+                raise _damaged(path, f"{name} has {found[name]:,} bytes, expected {size:,}")
         if version != FORMAT_VERSION:
             raise ConfigurationError(
                 f"The checkpoint {path} has format version {version}, expected {FORMAT_VERSION}. "
@@ -76,23 +85,63 @@ class CheckpointStore:
             )
         return content
 
-    def load_variables(self, path: Path, variables: Sequence[tf.Variable]) -> None:
-        """Sets the variables.
+    def check_variables(
+        self, path: Path, state: dict[str, Any], variables: Sequence[tf.Variable]
+    ) -> None:
+        """Compares the variables with those that were saved; `state` is that of `load_state`.
 
         Raises:
           ConfigurationError: the checkpoint is of another model.
         """
+        mine = _forms(variables)
+        saved = state.get("variables", mine)  # older checkpoints do not say
+        if saved == mine:
+            return
+        pairs = itertools.zip_longest(saved, mine)
+        number, (theirs, ours) = next(
+            (i, pair) for i, pair in enumerate(pairs) if len(set(pair)) > 1
+        )
+        raise _other_model(
+            path,
+            f"it holds {len(saved)} variables, and there are {len(mine)} now; the first that "
+            f"differs is number {number}: {theirs or 'none'} there, {ours or 'none'} now",
+        )
+
+    def load_variables(
+        self, path: Path, state: dict[str, Any], variables: Sequence[tf.Variable]
+    ) -> None:
+        """Sets the variables; `state` is that of `load_state`.
+
+        Raises:
+          ConfigurationError: the checkpoint is damaged, or of another model.
+        """
         try:
             _checkpoint(variables).read(str(path / PREFIX)).assert_consumed()
-        except (ValueError, AssertionError, tf.errors.OpError) as error:
-            first_line = str(error).strip().splitlines()[0]
-            raise ConfigurationError(
-                f"The checkpoint {path} does not fit this model: {first_line}. "
-                "Use the model it was written with, or another job_dir."
-            ) from error
+        except (ValueError, IndexError, AssertionError, tf.errors.OpError) as error:
+            why = str(error).strip().splitlines()[0]
+            fits = "variables" in state  # or it would have been refused by `check_variables`
+            raise _damaged(path, why) if fits else _other_model(path, why) from error
 
     def _all(self) -> list[Path]:
         return sorted(self._directory.glob("step-*"))
+
+
+def _forms(variables: Sequence[tf.Variable]) -> list[str]:
+    """Type and shape of each variable, such as "float32 [3, 3, 1, 16]"."""
+    return [f"{v.dtype.name} {v.shape.as_list()}" for v in variables]
+
+
+def _damaged(path: Path, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"The checkpoint {path} is damaged ({why}). Remove that directory to use the one before it."
+    )
+
+
+def _other_model(path: Path, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"The checkpoint {path} is of another model or optimizer: {why}. Use those it was written "
+        "with, or another job_dir."
+    )
 
 
 def _checkpoint(variables: Sequence[tf.Variable]) -> tf.train.Checkpoint:

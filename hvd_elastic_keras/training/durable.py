@@ -82,7 +82,7 @@ def durable(
         save_results=save_results,
         load_results=load_newest,
         go_on_from_newest=go_on_from_newest,
-        exists=lambda: manager.check_newest() is not None,
+        exists=lambda: manager.check_newest(values) is not None,
     )
 
 

@@ -18,6 +18,7 @@ from hvd_elastic_keras.training.callback_runner import CallbackRunner
 from hvd_elastic_keras.training.learning_rate_scale import Growth
 from hvd_elastic_keras.training.runtime import Training, train
 from hvd_elastic_keras.training.schedule import Schedule
+from hvd_elastic_keras.training.variables import variables_of
 from hvd_elastic_keras.worker.membership import Membership
 from hvd_elastic_keras.worker.session import Session
 
@@ -163,9 +164,10 @@ class Trainer:
         """The checkpoint this training would go on from, if there is one in `job_dir`.
 
         Raises:
-          ConfigurationError: it was made with other data, batch sizes or seed.
+          ConfigurationError: it was made with another model, other data, batch sizes or seed.
         """
-        return CheckpointManager(job_dir, self._origin).check_newest()
+        variables = variables_of(self.model).all
+        return CheckpointManager(job_dir, self._origin).check_newest(variables)
 
 
 def _growth(config: TrainingConfig) -> Growth | None:

@@ -129,7 +129,10 @@ def test_a_job_goes_on_with_the_same_data_only(records: Path, tmp_path: Path) ->
     records.write_bytes(whole[: 300 * size])
     with Job(tmp_path, command=command) as job:
         job.finish(exit_code=2)
-        assert "was made with num_examples=480, but now num_examples=300" in job.output
+        assert (
+            "was made with 480 training examples, but now there are 300 training examples"
+            in job.output
+        )
     records.write_bytes(whole[size:] + whole[:size])
     with Job(tmp_path, command=command) as job:
         job.finish(exit_code=2)
