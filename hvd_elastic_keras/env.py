@@ -17,6 +17,7 @@
 | HVD_ELASTIC_AUDIT         | 0         | 1: `TrainingConfig.audit`, also for scripts           |
 | HVD_ELASTIC_SKIP_CORRUPT  | 0         | 1: TFRecord sources leave out corrupt records         |
 | XDG_CACHE_HOME            | ~/.cache  | where indexes go whose data cannot be written beside  |
+| TMPDIR                    | system's  | set for each worker: its own, removed at its end      |
 | TF_NUM_INTRAOP_THREADS    | unset     | TensorFlow's: threads that share an operation         |
 """
 
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,6 +49,8 @@ SKIP_CORRUPT = "HVD_ELASTIC_SKIP_CORRUPT"
 CACHE_HOME = "XDG_CACHE_HOME"
 INTRA_OP_THREADS = "TF_NUM_INTRAOP_THREADS"
 
+SCRATCH_PREFIX = "hvd_elastic-"
+"""Begins the name of a worker's directory for temporary files."""
 DETERMINISTIC_THREADS = 1
 """Threads that share an operation where bits must be the same in every process."""
 
@@ -174,3 +178,10 @@ def set_defaults(variables: Mapping[str, str]) -> None:
 def child_environment(extra: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
     """This process's environment for a child: `defaults` where unset, `extra` in any case."""
     return {**defaults, **os.environ, **extra}
+
+
+def remove_scratch() -> None:
+    """Removes this worker's directory for temporary files: its launcher may be gone."""
+    directory = Path(tempfile.gettempdir())
+    if directory.name.startswith(SCRATCH_PREFIX):
+        shutil.rmtree(directory, ignore_errors=True)

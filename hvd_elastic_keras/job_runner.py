@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,24 @@ async def _check(request: JobRequest, console: Console) -> dict[str, Any]:
 
     Meanwhile it shows what the process wants people to know.
     """
+    with tempfile.TemporaryDirectory(prefix=env.SCRATCH_PREFIX) as scratch:
+        last, errors = await _output_of_check(request, console, scratch)
+    try:
+        answer = json.loads(last)
+    except ValueError:
+        tail = "\n".join(_last_lines(errors))
+        raise ModelModuleError(
+            f"The model module failed while it was checked; no worker has been started:\n{tail}"
+        ) from None
+    if "error" in answer:
+        raise ModelModuleError(answer["error"])
+    description: dict[str, Any] = answer["description"]
+    return description
+
+
+async def _output_of_check(request: JobRequest, console: Console, scratch: str) -> tuple[str, str]:
+    """The last line that the check prints, and its errors."""
+    variables = {env.SKIP_CORRUPT: str(int(request.skip_corrupt)), "TMPDIR": scratch}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -156,7 +175,7 @@ async def _check(request: JobRequest, console: Console) -> dict[str, Any]:
         str(request.job_dir / files.JOB),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=env.child_environment({env.SKIP_CORRUPT: str(int(request.skip_corrupt))}, {}),
+        env=env.child_environment(variables, {}),
         limit=LONGEST_LINE,
     )
     if process.stdout is None or process.stderr is None:
@@ -168,18 +187,9 @@ async def _check(request: JobRequest, console: Console) -> dict[str, Any]:
         await process.wait()
     except asyncio.CancelledError:
         process.kill()
+        await process.wait()
         raise
-    try:
-        answer = json.loads(last)
-    except ValueError:
-        tail = "\n".join(errors.decode(errors="replace").strip().splitlines()[-SHOWN_LOG_LINES:])
-        raise ModelModuleError(
-            f"The model module failed while it was checked; no worker has been started:\n{tail}"
-        ) from None
-    if "error" in answer:
-        raise ModelModuleError(answer["error"])
-    description: dict[str, Any] = answer["description"]
-    return description
+    return last, errors.decode(errors="replace")
 
 
 async def _last_line(output: asyncio.StreamReader, job_dir: Path, console: Console) -> str:
@@ -286,11 +296,16 @@ def _conclude(console: Console, request: JobRequest, result: JobResult, signals:
 def _log_tail(job_dir: Path, worker_id: str) -> list[str]:
     """The last lines of a failed worker's log, where its error is."""
     try:
-        lines = (job_dir / files.LOGS / f"{worker_id}.log").read_text(errors="replace").splitlines()
+        return _last_lines((job_dir / files.LOGS / f"{worker_id}.log").read_text(errors="replace"))
     except OSError:
         return []
+
+
+def _last_lines(text: str) -> list[str]:
+    """The end of what a process has printed, without what TensorFlow says whenever it starts."""
     noise = ("I0000", "W0000", "E0000", "WARNING: All log messages")
-    return [line for line in lines if not line.startswith(noise)][-SHOWN_LOG_LINES:]
+    lines = (line for line in text.splitlines() if line.strip() and not line.startswith(noise))
+    return list(lines)[-SHOWN_LOG_LINES:]
 
 
 def _shown(path: Path) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +21,8 @@ from hvd_elastic_keras.master.state import LOCALHOST
 
 class LocalLauncher:
     """Starts `command` once per worker; output goes to `log_dir/<worker id>.log`.
+
+    Each has a directory of its own for temporary files, which goes when it ends, however that is.
 
     What a worker prints to stdout is also handed to `on_output(worker_id, line)`. `threads` is
     the number of threads of a worker's TensorFlow operations; unless `keeps_threads`, the user may
@@ -48,9 +52,10 @@ class LocalLauncher:
     def launch(self, worker_id: str, on_exit: Callable[[Exited], None]) -> LaunchedWorker:
         """Starts a worker process. See `Launcher.launch`."""
         log = (self._log_dir / f"{worker_id}.log").open("a", buffering=1)
+        scratch = tempfile.mkdtemp(prefix=f"{env.SCRATCH_PREFIX}{worker_id}-")
         process = subprocess.Popen(
             self._command,
-            env=self._variables(worker_id),
+            env=self._variables(worker_id, scratch),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -72,6 +77,7 @@ class LocalLauncher:
             # Not after the end of the output: a grandchild may hold the pipe open.
             code = process.wait()
             _kill_group(process.pid)
+            shutil.rmtree(scratch, ignore_errors=True)
             self._call(self._ended, worker_id, code, on_exit)
 
         for work in (pump, wait):
@@ -95,10 +101,10 @@ class LocalLauncher:
         """Ids of the workers that have not ended."""
         return list(self._processes)
 
-    def _variables(self, worker_id: str) -> dict[str, str]:
+    def _variables(self, worker_id: str, scratch: str) -> dict[str, str]:
         fixed = self._threads if self._keeps_threads else {}
         return env.child_environment(
-            {**self._environment(worker_id).to_variables(), **fixed},
+            {**self._environment(worker_id).to_variables(), **fixed, "TMPDIR": scratch},
             # Workers share the cores of this machine: each gets its part, unless the user says
             # otherwise.
             defaults={

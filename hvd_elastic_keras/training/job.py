@@ -21,10 +21,12 @@ from hvd_elastic_keras.data.partition import Partition
 from hvd_elastic_keras.data.source import DataLike, as_source, source_and_preprocess
 from hvd_elastic_keras.errors import DataError, ElasticError
 from hvd_elastic_keras.training import determinism
-from hvd_elastic_keras.training.model_module import ModelModule
+from hvd_elastic_keras.training.model_module import ModelModule, file_of_model
 from hvd_elastic_keras.training.trainer import Trainer
+from hvd_elastic_keras.training.user_errors import explain
 from hvd_elastic_keras.worker.session import Session, SoloSession
 
+_FAILED = "The model module failed while it was checked; no worker has been started:"
 COMPARED_EXAMPLES = 32
 """Examples at the front of an epoch that must be the same whenever the dataset is read."""
 
@@ -53,6 +55,7 @@ def check(spec: JobSpec, job_dir: Path) -> dict[str, Any]:
     data = _load_data(module)
     trainer = _trainer_of(module, data, spec, SoloSession())
     trainer.check_checkpoint(job_dir)
+    trainer.try_first_examples()
     notices.report_to(None)  # the same would be told again
     for split, again in _load_data(module).items():
         if again is not None:
@@ -133,11 +136,15 @@ def main() -> int:
     env.set_defaults({"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"})
     logging.getLogger("absl").setLevel(logging.ERROR)
     notices.report_to(_print_notice)
+    path = Path(sys.argv[1])
+    spec = JobSpec.load(path)
     try:
-        path = Path(sys.argv[1])
-        description = check(JobSpec.load(path), path.parent)
+        description = check(spec, path.parent)
     except ElasticError as error:
         print(json.dumps({"error": str(error)}))
+        return 1
+    except (Exception, SystemExit) as error:  # the user's module may raise anything
+        print(json.dumps({"error": f"{_FAILED}\n{explain(error, file_of_model(spec.model))}"}))
         return 1
     print(json.dumps({"description": description}))
     return 0

@@ -15,6 +15,8 @@ from hvd_elastic_keras.errors import ConfigurationError, DataError
 from hvd_elastic_keras.training.apply_recorder import ApplyRecorder
 from hvd_elastic_keras.training.variables import optimizers_of
 
+LONGEST_MESSAGE = 400
+"""Characters that are quoted; a message may list all labels of a batch."""
 NOT_MEANS = ("sum", "none", None)
 """Reductions of losses; without any, `fit` follows the gradient of the sum."""
 
@@ -110,15 +112,35 @@ def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> None:
         if has_call:
             model._symbolic_build(data_batch=symbolic)
     except (ValueError, RuntimeError, TypeError, tf.errors.InvalidArgumentError) as error:
-        raise DataError(
-            f"The model does not accept the data. A batch is {describe(batch_spec)}; expected "
-            "(inputs, targets) or (inputs, targets, sample_weight) of the shapes of the "
-            f"model's inputs and outputs. Keras says: {_first_sentence(error)} Change the data "
-            "or the model's Input."
-        ) from error
+        raise _refusal(batch_spec, first_sentence(error)) from error
     for optimizer in optimizers_of(model):
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
+
+
+def _refusal(batch_spec: Any, keras_says: str) -> ConfigurationError:
+    """What is wrong if Keras cannot build a model for such batches, as far as that can be told."""
+    if keras_says.startswith("Could not interpret"):
+        return ConfigurationError(
+            f"The model is not compiled as it should be. Keras says: {keras_says} Change what "
+            "model.compile() gets."
+        )
+    remedy = "Change the data or the model's Input."
+    leaves = [leaf for leaf in tf.nest.flatten(batch_spec) if leaf is not None]
+    if any(leaf.dtype == tf.string for leaf in leaves):
+        remedy = (
+            "Examples are bytes or strings: make numbers of them, for example by giving "
+            "(source, preprocess) with a function that parses one example."
+        )
+    elif not isinstance(batch_spec, tuple | list):
+        remedy = "There are no targets: give (inputs, targets)."
+    elif any(len(leaf.shape) > 1 and leaf.shape[1] is None for leaf in leaves):
+        remedy = "If the dataset has batches already, leave batch() out: give single examples."
+    return DataError(
+        f"The model does not accept the data. A batch is {describe(batch_spec)}; expected "
+        "(inputs, targets) or (inputs, targets, sample_weight) of the shapes of the "
+        f"model's inputs and outputs. Keras says: {keras_says} {remedy}"
+    )
 
 
 def _dimensions(spec: Any) -> tuple[int | None, ...]:
@@ -148,9 +170,11 @@ def describe(element_spec: Any) -> str:
     return f"{tuple(element_spec.shape)} {element_spec.dtype.name}"
 
 
-def _first_sentence(error: Exception) -> str:
-    """Keras's message without colours and without the list of arguments behind it."""
+def first_sentence(error: Exception) -> str:
+    """The message of Keras or TensorFlow, without colours and the list of arguments behind it."""
     plain = re.sub("\x1b\\[[0-9;]*m", "", str(error))
+    plain = re.sub(r"{{function_node [^}]*}} *| *\[Op:\w+\]( name: *)?", "", plain)
     lines = [line.strip() for line in plain.splitlines() if line.strip()]
     useful = itertools.takewhile(lambda line: not line.startswith("Arguments received"), lines)
-    return " ".join(useful).rstrip(".") + "."
+    text = " ".join(useful).rstrip(".") + "."
+    return text if len(text) <= LONGEST_MESSAGE else text[:LONGEST_MESSAGE] + " …"

@@ -14,6 +14,7 @@ parameter: `config` (the reference configuration, an `ml_collections.ConfigDict`
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import inspect
@@ -27,11 +28,19 @@ import keras
 
 from hvd_elastic_keras.data.source import DataLike
 from hvd_elastic_keras.errors import ModelModuleError
+from hvd_elastic_keras.training.user_errors import explain
 
 REQUIRED = ("model", "dataset")
 OPTIONAL = ("loss", "optimizer", "metrics", "callbacks")
 PARAMETERS = ("config", "seed", "data_dir")
 DATASET_PARAMETERS = (*PARAMETERS, "split", "epoch")
+
+
+_CONTRACT = (
+    "A model module defines model() -> keras.Model and dataset(split) -> arrays, a source or "
+    "tf.data.Dataset. A script that trains by itself is started without --model: "
+    "python -m hvd_elastic_keras.run script.py"
+)
 
 
 class ModelModule:
@@ -115,10 +124,7 @@ class ModelModule:
 
     def _check_defined(self, name: str) -> None:
         if not self._has(name):
-            raise ModelModuleError(
-                f"{self.name} has no function {name}(). A model module defines "
-                "model() -> keras.Model and dataset(split) -> arrays, a source or tf.data.Dataset."
-            )
+            raise ModelModuleError(f"{self.name} has no function {name}(). {_CONTRACT}")
 
     def _check_parameters(self, name: str) -> None:
         if not self._has(name):
@@ -153,13 +159,23 @@ def import_model_module(name: str) -> ModuleType:
         raise
     except Exception as error:
         raise ModelModuleError(
-            f"The model module {name} cannot be imported: {type(error).__name__}: {error}"
+            f"The model module {name} cannot be imported:\n{explain(error, file_of_model(name))}"
         ) from error
+
+
+def file_of_model(name: str) -> Path | None:
+    """Where a module is defined that has been imported, or begun to be; None if it is not known."""
+    if name.endswith(".py"):
+        return Path(name).resolve()
+    module = sys.modules.get(f"model_zoo.{name}") or sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    return Path(file) if file else None
 
 
 def _import_path(path: Path) -> ModuleType:
     if not path.is_file():
         raise ModelModuleError(f"There is no model module {path}.")
+    _check_before_import(path)
     # Its neighbours can be imported, as if it had been started as a script.
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
@@ -170,3 +186,28 @@ def _import_path(path: Path) -> ModuleType:
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     return module
+
+
+def _check_before_import(path: Path) -> None:
+    """Raises `ModelModuleError` for a script, before it is run."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return  # the import will say where
+    bound = {name for statement in ast.walk(tree) for name in _bound_names(statement)}
+    missing = [name for name in REQUIRED if name not in bound]
+    if missing and "*" not in bound:
+        raise ModelModuleError(
+            f"{path} has no function {' and no function '.join(f'{m}()' for m in missing)}. "
+            f"{_CONTRACT}"
+        )
+
+
+def _bound_names(statement: ast.AST) -> list[str]:
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [statement.name]
+    if isinstance(statement, ast.alias):
+        return [statement.asname or statement.name]
+    if isinstance(statement, ast.Name) and isinstance(statement.ctx, ast.Store):
+        return [statement.id]
+    return []

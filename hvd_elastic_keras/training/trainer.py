@@ -15,12 +15,16 @@ from hvd_elastic_keras.data.pipeline import Pipeline
 from hvd_elastic_keras.data.source import DataLike, as_source
 from hvd_elastic_keras.training import determinism, keras_release, keras_support
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
+from hvd_elastic_keras.training.first_examples import try_first_examples
 from hvd_elastic_keras.training.learning_rate_scale import Growth
 from hvd_elastic_keras.training.runtime import Training, train
 from hvd_elastic_keras.training.schedule import Schedule
 from hvd_elastic_keras.training.variables import variables_of
 from hvd_elastic_keras.worker.membership import Membership
 from hvd_elastic_keras.worker.session import Session
+
+TRAINING_DATA = "the training data"
+VALIDATION_DATA = "the validation data"
 
 
 class Trainer:
@@ -80,13 +84,13 @@ class Trainer:
         self._job_dir = Path(directory) if directory else None
         size = self.config.batch_size_per_worker or self.config.global_batch_size
         self._train = self._pipeline(
-            dataset, "the training data", self.config.shuffle, size, self.config.drop_remainder
+            dataset, TRAINING_DATA, self.config.shuffle, size, self.config.drop_remainder
         )
         self._evaluate = (
             None
             if validation is None
             else self._pipeline(
-                validation, "the validation data", False, self.config.global_batch_size, False
+                validation, VALIDATION_DATA, False, self.config.global_batch_size, False
             )
         )
         keras_support.build(model, self._train.batch_spec)
@@ -168,6 +172,16 @@ class Trainer:
         """
         variables = variables_of(self.model).all
         return CheckpointManager(job_dir, self._origin).check_newest(variables)
+
+    def try_first_examples(self) -> None:
+        """Computes the loss of a few examples; see `first_examples.try_first_examples`.
+
+        Raises:
+          DataError: the model cannot compute it.
+        """
+        for pipeline, name in ((self._train, TRAINING_DATA), (self._evaluate, VALIDATION_DATA)):
+            if pipeline is not None:
+                try_first_examples(self.model, pipeline.source, name)
 
 
 def _growth(config: TrainingConfig) -> Growth | None:

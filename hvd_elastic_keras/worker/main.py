@@ -17,8 +17,6 @@ from hvd_elastic_keras.errors import (
 )
 from hvd_elastic_keras.worker.session import ElasticSession
 
-GENERATED = "__autograph_generated_file"
-
 
 def main() -> int:
     """Trains until the end, or until this worker has to leave. Returns the exit code."""
@@ -59,19 +57,9 @@ def _train(session: ElasticSession, spec: JobSpec) -> None:
     make_trainer(spec, session).fit()
 
 
-def _remove_generated_files() -> None:
-    """Removes the sources that AutoGraph has written to the temporary directory.
-
-    It does so itself when Python ends in the ordinary way.
-    """
-    for name, module in list(sys.modules.items()):
-        if name.startswith(GENERATED) and getattr(module, "__file__", None):
-            Path(str(module.__file__)).unlink(missing_ok=True)
-
-
 if __name__ == "__main__":
     code = main()
-    _remove_generated_files()
+    env.remove_scratch()
     sys.stdout.flush()
     sys.stderr.flush()
     # Without TensorFlow's and Horovod's tidy-up, which takes a second that peers might wait for.

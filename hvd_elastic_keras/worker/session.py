@@ -26,7 +26,7 @@ from typing import Protocol
 import msgspec
 import requests
 
-from hvd_elastic_keras import protocol
+from hvd_elastic_keras import env, protocol
 from hvd_elastic_keras.env import WorkerEnvironment
 from hvd_elastic_keras.errors import (
     ConfigurationError,
@@ -430,6 +430,7 @@ def _nothing() -> None:
 def session_of_process(environment: WorkerEnvironment) -> ElasticSession:
     """The session of a script started by a launcher: one, however many `Trainer`s it makes."""
     one_line_errors.install()
+    atexit.register(env.remove_scratch)  # the first to be registered is the last to be called
     session = ElasticSession(environment)
     session.start()
     # A script may end right after `fit`: the master must hear that it is done.

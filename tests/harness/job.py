@@ -45,6 +45,7 @@ class Job:
         self.plan = faults.FaultPlan(directory / "faults")
         self.plan.write(plan or [])
         self._output = directory / "output.txt"
+        self._temporary = directory / "tmp"
         self._command = command or (f"--model={FAULT_MODEL}", *SMALL)
         # Later flags win over earlier ones; a script must come last.
         self._arguments = [f"--job_dir={self.job_dir}", *flags]
@@ -53,6 +54,7 @@ class Job:
     def __enter__(self) -> Job:
         options = list(itertools.takewhile(lambda a: a.startswith("--"), self._command))
         script = self._command[len(options) :]
+        self._temporary.mkdir(exist_ok=True)
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(
                 [
@@ -66,6 +68,7 @@ class Job:
                 env={
                     **os.environ,
                     "PYTHONPATH": str(REPOSITORY),
+                    "TMPDIR": str(self._temporary),
                     faults.FILE: str(self.plan.path),
                 },
                 stdout=output,
@@ -152,6 +155,7 @@ class Job:
                 assert probe.connect_ex(address) != 0, f"{address} is still open"
         hidden = list(self.job_dir.rglob(".*"))
         assert hidden == []
+        assert list(self._temporary.iterdir()) == []
         assert not (self.job_dir / "master.json").exists()
 
     def worker_processes(self) -> list[psutil.Process]:

@@ -1,0 +1,61 @@
+"""Tries a model on a few real examples, before any worker is started.
+
+Shapes fit is not all: a label may be out of range, a string may stand for a number.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from hvd_elastic_keras.batch_plan import Share
+from hvd_elastic_keras.data.notices import notices
+from hvd_elastic_keras.data.partition import Partition
+from hvd_elastic_keras.data.source import ExampleSource
+from hvd_elastic_keras.errors import DataError
+from hvd_elastic_keras.training.keras_support import describe, first_sentence
+
+TRIED_EXAMPLES = 32
+
+
+def try_first_examples(model: keras.Model, source: ExampleSource, name: str) -> None:
+    """Computes the loss of the first examples, without any effect on weights.
+
+    Args:
+      name: of the data, for messages.
+
+    Raises:
+      DataError: the model cannot compute it.
+    """
+    count = min(TRIED_EXAMPLES, source.num_examples)
+    batches = source.batches(0, Partition(count, count, count), Share(0, 1), 0)
+    _, batch = next(batches)
+    _warn_of_what_is_not_finite(batch, name)
+    if type(model).train_step is not keras.Model.train_step:
+        return  # who knows what it does with a batch
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+    try:
+        y_pred = model(x, training=False)
+        model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=False)
+    except Exception as error:  # layers and losses may raise anything
+        raise DataError(
+            f"The model fails on the first {count} examples of {name}, which are "
+            f"{describe(source.batch_spec)}: {type(error).__name__}: {first_sentence(error)} "
+            "Change the data, the model or its loss."
+        ) from error
+
+
+def _warn_of_what_is_not_finite(batch: Any, name: str) -> None:
+    floating = [
+        np.asarray(leaf)
+        for leaf in tf.nest.flatten(batch)
+        if isinstance(leaf, tf.Tensor) and leaf.dtype.is_floating
+    ]
+    if not all(np.isfinite(leaf.astype(np.float64)).all() for leaf in floating):
+        notices.tell(
+            f"warning: among the first examples of {name} are values that are not finite (NaN or "
+            "infinity); the loss may become so, too."
+        )
