@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hvd_elastic_keras import env, files
 from hvd_elastic_keras.config import JobSpec
@@ -16,6 +17,12 @@ from hvd_elastic_keras.errors import (
     WorkerLeavingError,
 )
 from hvd_elastic_keras.worker.session import ElasticSession
+
+if TYPE_CHECKING:
+    from hvd_elastic_keras.training.trainer import Trainer
+
+_kept: list[Trainer] = []
+"""To the end of the process: to take model and input apart may take long, and serves nothing."""
 
 
 def main() -> int:
@@ -33,7 +40,9 @@ def main() -> int:
     try:
         # Before TensorFlow is imported: the master sees a heartbeat, and SIGTERM is heard.
         session.start()
-        _train(session, JobSpec.load(Path(environment.job_dir) / files.JOB))
+        trainer = _trainer(session, JobSpec.load(Path(environment.job_dir) / files.JOB))
+        _kept.append(trainer)
+        trainer.fit()
     except (TrainingOverError, WorkerLeavingError) as error:
         logging.info("leaving: %s", error)
     except ConfigurationError as error:
@@ -50,11 +59,11 @@ def main() -> int:
     return 0
 
 
-def _train(session: ElasticSession, spec: JobSpec) -> None:
+def _trainer(session: ElasticSession, spec: JobSpec) -> Trainer:
     from hvd_elastic_keras.training.job import make_trainer
 
     logging.getLogger("absl").setLevel(logging.WARNING)
-    make_trainer(spec, session).fit()
+    return make_trainer(spec, session)
 
 
 if __name__ == "__main__":
