@@ -16,6 +16,7 @@ import dataclasses
 from hvd_elastic_keras import protocol
 from hvd_elastic_keras.config import JobConfig
 from hvd_elastic_keras.master import actions as act
+from hvd_elastic_keras.master.reasons import Reason
 from hvd_elastic_keras.master.restart_policy import GiveUp, Restart, after_failure
 from hvd_elastic_keras.master.slots import SlotTransition
 from hvd_elastic_keras.master.state import State, Worker, WorkerPhase
@@ -140,14 +141,14 @@ class _Machine(SlotTransition):
         running, forming = self.state.running, self.state.forming
         if running and event.worker_id in running.members and not forming:
             # It knows of a failure that the master has not heard of yet.
-            self.break_round(f"{event.worker_id} lost contact")
+            self.break_round(Reason("lost contact", event.worker_id))
             forming = self.state.forming
         if running and forming and event.failure and event.from_round == running.number:
             # The others may hang in the collective that failed for this one.
-            self.break_round(f"{event.worker_id} lost contact")
+            self.break_round(Reason("lost contact", event.worker_id))
             forming = self.state.forming
         if forming and event.worker_id in forming.members and event.from_round >= forming.number:
-            self.break_round(f"{event.worker_id} lost contact")
+            self.break_round(Reason("lost contact", event.worker_id))
             forming = self.state.forming
         if forming and event.worker_id in forming.called and not forming.members:
             self.set(
@@ -185,11 +186,11 @@ class _Machine(SlotTransition):
         self.emit("job_stopping", reason=event.reason)
         if self.state.running:
             self.set(pending_through=self.state.running.number)
-        for worker in self.workers.values():
+        for worker in list(self.workers.values()):
             if worker.entry:
                 self.dismiss(worker.worker_id, event.reason)
             elif worker.phase is WorkerPhase.STARTING:
-                self.actions.append(act.Kill(worker.worker_id))
+                self.end_start(worker)
 
     def on_tick(self, event: act.Tick) -> None:
         for worker in list(self.workers.values()):
@@ -264,7 +265,7 @@ class _Machine(SlotTransition):
         running, forming = self.state.running, self.state.forming
         if worker.phase is WorkerPhase.DONE:
             return
-        reason = f"{worker.worker_id} {cause}"
+        reason = Reason(cause, worker.worker_id)
         if forming and worker.worker_id in forming.members:
             self.break_round(reason)
         elif running and worker.worker_id in running.members:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hvd_elastic_keras import protocol
 from hvd_elastic_keras.batch_plan import describe_shares, shares_of
 from hvd_elastic_keras.master import actions as act
 from hvd_elastic_keras.master.placement import assignments, rank_order
+from hvd_elastic_keras.master.reasons import START, Reason, joins, leaves, told, without_joining
 from hvd_elastic_keras.master.state import Forming, Round, WorkerPhase
 from hvd_elastic_keras.master.transition import Transition
 
@@ -16,12 +17,12 @@ from hvd_elastic_keras.master.transition import Transition
 class RoundTransition(Transition):
     """The rules of "Life of a round" in the design."""
 
-    def open_round(self, reason: str) -> None:
-        """Starts forming the next round, or adds a reason to the one that is forming."""
+    def open_round(self, *reasons: Reason) -> None:
+        """Starts forming the next round, or adds reasons to the one that is forming."""
         forming = self.state.forming
         if forming and not forming.members:
-            reasons = (*forming.reasons, reason)
-            self.set(forming=dataclasses.replace(forming, reasons=reasons))
+            more = (*forming.reasons, *reasons)
+            self.set(forming=dataclasses.replace(forming, reasons=more))
             return
         if forming:
             # Assigned already: `settle` opens another one when that one runs.
@@ -32,7 +33,7 @@ class RoundTransition(Transition):
             last_round=number,
             forming=Forming(
                 number=number,
-                reasons=(reason,),
+                reasons=reasons,
                 opened_at=self.now,
                 called=frozenset(self.staying_members),
                 size_before=len(running.members) if running else 0,
@@ -41,9 +42,9 @@ class RoundTransition(Transition):
         )
         if running:
             self.set(pending_through=running.number)
-        self.emit("round_opened", round=number, reason=reason)
+        self.emit("round_opened", round=number, reason=told(reasons))
 
-    def break_round(self, reason: str) -> None:
+    def break_round(self, reason: Reason) -> None:
         """The newest round has lost a member: end it and form the next one without delay."""
         forming, running = self.state.forming, self.state.running
         size_before = len(running.members) if running else 0
@@ -73,7 +74,7 @@ class RoundTransition(Transition):
 
     def _begin_after_break(
         self,
-        reasons: tuple[str, ...],
+        reasons: tuple[Reason, ...],
         survivors: frozenset[str],
         size_before: int,
         stalled_since: float,
@@ -83,31 +84,43 @@ class RoundTransition(Transition):
         if self.state.stop:
             self.set(broken_through=broken, running=None, forming=None)
             return
-        survivors = frozenset(
-            s
-            for s in survivors
-            if not self.workers[s].leaving and self.workers[s].phase is not WorkerPhase.DONE
-        )
+        training = {s for s in survivors if self.workers[s].phase is not WorkerPhase.DONE}
+        leavers = {s for s in training if self.workers[s].leaving}
         self.set(
             broken_through=broken,
             running=None,
             last_round=broken + 1,
             forming=Forming(
                 number=broken + 1,
-                reasons=reasons,
+                reasons=(*self._still_true(reasons), *self._leaving(leavers)),
                 opened_at=self.now,
-                called=survivors,
+                called=frozenset(training - leavers),
                 size_before=size_before,
                 stalled_since=stalled_since,
             ),
         )
-        self.emit("round_opened", round=broken + 1, reason=reasons[-1])
+        self.emit("round_opened", round=broken + 1, reason=str(reasons[-1]))
+
+    def _still_true(self, reasons: Sequence[Reason]) -> tuple[Reason, ...]:
+        """Without those that were to join, but are gone or leave."""
+        gone = [r.worker_id for r in reasons if not self._stays(r.worker_id)]
+        for worker_id in gone:
+            reasons = without_joining(reasons, worker_id)
+        return tuple(reasons)
+
+    def _stays(self, worker_id: str) -> bool:
+        return worker_id in self.workers and not self.workers[worker_id].leaving
+
+    def _leaving(self, worker_ids: Iterable[str]) -> list[Reason]:
+        return [leaves(w, self.workers[w].leaving) for w in sorted(worker_ids)]
 
     def uncall(self, worker_id: str) -> None:
+        """Forms the round without a worker that was awaited."""
         forming = self.state.forming
         if forming:
             called = forming.called - {worker_id}
-            self.set(forming=dataclasses.replace(forming, called=called))
+            reasons = without_joining(forming.reasons, worker_id)
+            self.set(forming=dataclasses.replace(forming, called=called, reasons=reasons))
 
     def _call_newcomers(self, forming: Forming) -> None:
         room = self.capacity - len(forming.called)
@@ -115,9 +128,17 @@ class RoundTransition(Transition):
         for worker_id in newcomers:
             self.set_worker(worker_id, phase=WorkerPhase.MEMBER)
         if newcomers:
-            called = forming.called | set(newcomers)
-            since = forming.first_entry_at or self.now
-            self.set(forming=dataclasses.replace(forming, called=called, first_entry_at=since))
+            reasons = forming.reasons
+            if reasons != (START,):
+                reasons = tuple(dict.fromkeys((*reasons, *map(joins, newcomers))))
+            self.set(
+                forming=dataclasses.replace(
+                    forming,
+                    called=forming.called | set(newcomers),
+                    reasons=reasons,
+                    first_entry_at=forming.first_entry_at or self.now,
+                )
+            )
 
     def _assign_if_complete(self) -> None:
         forming = self.state.forming
@@ -171,7 +192,7 @@ class RoundTransition(Transition):
             world_size=len(forming.members),
             members=list(forming.members),
             micro_batches=shares,
-            reason="; ".join(forming.reasons),
+            reason=told(forming.reasons),
             step=forming.root_step,
             stall_s=stall_s,
             steps_lost=lost,
@@ -196,7 +217,7 @@ class RoundTransition(Transition):
                 and self.workers[m].phase is not WorkerPhase.DONE
             ]
             if leavers:
-                self.open_round(f"{', '.join(leavers)} leaves ({self.workers[leavers[0]].leaving})")
+                self.open_round(*self._leaving(leavers))
 
     def _open_for_newcomers(self) -> None:
         waiting = self.waiting
@@ -209,8 +230,7 @@ class RoundTransition(Transition):
         if self._more_may_come(waiting, len(members)):
             return
         newcomers = waiting[: self.capacity - len(members)]
-        verb = "joins" if len(newcomers) == 1 else "join"
-        self.open_round(f"{', '.join(newcomers)} {verb}" if self.state.running else "start")
+        self.open_round(*(map(joins, newcomers) if self.state.running else (START,)))
         if self.state.forming:
             self._call_newcomers(self.state.forming)
             self._assign_if_complete()
@@ -274,15 +294,11 @@ def _round_line(
     members = ", ".join(forming.members)
     noun = "micro-batch" if sum(shares) == 1 else "micro-batches"
     parts = f", {describe_shares(shares)} {noun}" if shares else ""
-    if not forming.size_before and forming.reasons == ("start",):
+    if not forming.size_before and forming.reasons == (START,):
         what = f"start training {training}" if training > 1 else "start"
         return f"round {forming.number}: {size} worker{plural} ({members}) {what}{parts}"
     return (
         f"round {forming.number}: {change} worker{plural} ({members}){parts}: "
-        f"{_join(forming.reasons)}; stalled {stall_s:.2f} s, "
+        f"{told(forming.reasons)}; stalled {stall_s:.2f} s, "
         f"{lost} step{'' if lost == 1 else 's'} lost"
     )
-
-
-def _join(reasons: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(reasons))

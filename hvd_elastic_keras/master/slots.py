@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping
 
 from hvd_elastic_keras import protocol
 from hvd_elastic_keras.master import actions as act
+from hvd_elastic_keras.master.reasons import REVOKED, Reason, joins, leaves
 from hvd_elastic_keras.master.state import Worker, WorkerPhase
 from hvd_elastic_keras.master.trainings import TrainingTransition
 
-REVOKED = "slot revoked"
+NEVER_JOINED = "who was to join leaves before that"
 
 
 class SlotTransition(TrainingTransition):
@@ -37,11 +38,11 @@ class SlotTransition(TrainingTransition):
             self.emit("slots_granted", host=host, slots=num_slots, workers=started)
 
     def on_revoke_slots(self, event: act.RevokeSlots) -> None:
-        rounds = [r for r in (self.state.running, self.state.forming) if r]
-        members = {member for r in rounds for member in r.members}
         self._revoke(event.workers, REVOKED, event.empty, event.deadline_s)
+        forming = self.state.forming
+        told = {r.worker_id for r in forming.reasons} | {*forming.members} if forming else set()
         # No round tells of these.
-        others = [w for w in event.workers if w not in members]
+        others = [w for w in event.workers if w not in told]
         num_empty = sum(event.empty.values())
         what = [*others, *([f"{num_empty} empty"] if num_empty else [])]
         if what:
@@ -77,6 +78,7 @@ class SlotTransition(TrainingTransition):
             )
         for worker in leavers:
             self._send_away(worker, reason, deadline_s)
+        self._form_without([w.worker_id for w in leavers], reason)
 
     def _send_away(self, worker: Worker, reason: str, deadline_s: float | None) -> None:
         worker_id = worker.worker_id
@@ -85,13 +87,42 @@ class SlotTransition(TrainingTransition):
         )
         if worker.entry:
             self.dismiss(worker_id, reason)
-        running, forming = self.state.running, self.state.forming
-        if forming and worker_id in forming.called and not forming.members:
-            self.uncall(worker_id)
-        elif running and worker_id in running.members and worker.phase is not WorkerPhase.DONE:
-            self.open_round(f"{worker_id} leaves ({reason})")
         if worker.phase is WorkerPhase.STARTING:
-            self.actions.append(act.Kill(worker_id))
+            self.end_start(self.workers[worker_id])
+
+    def end_start(self, worker: Worker) -> None:
+        """Ends a worker that is still starting; one without a process is gone at once."""
+        if worker.pid is None:
+            del self.workers[worker.worker_id]
+        else:
+            self.actions.append(act.Kill(worker.worker_id))
+
+    def _form_without(self, leavers: list[str], cause: str) -> None:
+        """Takes members out of the round that forms, or opens one; its line will name them.
+
+        A round whose members have their places already runs first; `settle` opens the next one.
+        """
+        running, forming = self.state.running, self.state.forming
+        if forming and forming.members:
+            return
+        reasons: list[Reason] = []
+        for worker_id in leavers:
+            if forming and worker_id in forming.called:
+                self.uncall(worker_id)
+                if forming.size_before and joins(worker_id) not in forming.reasons:
+                    reasons.append(leaves(worker_id, cause))
+            elif (
+                running
+                and worker_id in running.members
+                and self.workers[worker_id].phase is not WorkerPhase.DONE
+            ):
+                reasons.append(leaves(worker_id, cause))
+        forming = self.state.forming
+        if forming and not forming.reasons and not reasons:
+            # It forms for nobody else, but the members may have stopped their round for it.
+            reasons = [Reason(NEVER_JOINED)]
+        if reasons:
+            self.open_round(*reasons)
 
     def overdue(self) -> list[Worker]:
         """Workers that should have left by now."""

@@ -7,6 +7,7 @@ import enum
 from collections.abc import Mapping
 
 from hvd_elastic_keras import protocol
+from hvd_elastic_keras.master.reasons import Reason
 
 LOCALHOST = "localhost"
 """The only host of the local launcher."""
@@ -66,7 +67,7 @@ class Forming:
     """
 
     number: int
-    reasons: tuple[str, ...]
+    reasons: tuple[Reason, ...]
     opened_at: float
     called: frozenset[str]
     size_before: int

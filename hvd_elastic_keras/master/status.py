@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hvd_elastic_keras import protocol
 from hvd_elastic_keras.config import JobConfig
+from hvd_elastic_keras.master.reasons import told
 from hvd_elastic_keras.master.state import State, Worker, WorkerPhase, training_is_over
 
 
@@ -57,7 +58,7 @@ def _phase(state: State) -> tuple[str, str]:
     if state.waiting_since is not None:
         return "waiting", "too few workers"
     if state.forming:
-        return "changing", "; ".join(state.forming.reasons)
+        return "changing", told(state.forming.reasons)
     return ("running", "") if state.running else ("starting", "")
 
 

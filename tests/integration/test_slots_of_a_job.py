@@ -103,7 +103,9 @@ def test_after_a_revocation_a_killed_worker_is_replaced_up_to_the_granted_slots(
         text = job.ctl("revoke", "--slots=2")
         assert text == f"{members[3]}, {members[2]} will leave after the current step\n"
         job.plan.open_gate("gate")
-        assert job.wait_for_round(2)["members"] == members[:2]
+        smaller = job.wait_for_round(2)
+        assert smaller["members"] == members[:2]
+        assert smaller["reason"] == f"{', '.join(sorted(members[2:]))} leave (slots revoked)"
         job.finish()
         assert job.plan.happened("kill")
         failed = [e["worker_id"] for e in job.events("worker_exited") if e["failed"]]

@@ -128,6 +128,7 @@ def test_only_env_touches_the_environment(module: str) -> None:
     [
         "master.membership",
         "master.placement",
+        "master.reasons",
         "master.restart_policy",
         "master.change_request",
         "master.slots",

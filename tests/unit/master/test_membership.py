@@ -513,6 +513,7 @@ def test_a_worker_that_waits_at_the_entrance_leaves_at_once(three: Job) -> None:
 def test_a_worker_that_is_still_starting_is_ended_when_it_is_removed() -> None:
     job = Job(3)
     job.ready("w0", "w1")
+    job.send(act.Started("w2", "localhost", 1))
     job.send(act.RemoveWorker("w2"))
     assert job.killed == ["w2"]
     job.kill("w2")

@@ -376,6 +376,18 @@ def test_the_deadline_holds_in_the_script_after_the_training_and_fails_no_job(fo
     assert four.end == act.EndJob(True, "finished")
 
 
+def test_a_worker_that_has_not_been_started_yet_is_gone_at_once() -> None:
+    job = Job(2, min_workers=1)
+    job.send(act.Started("w0", "localhost", 1))
+    revoke(job, 1, deadline_s=0.5)
+    assert job.workers == ["w0"]
+    job.wait(0.5)
+    assert (job.killed, job.said) == ([], ["slot revoked: w1 (not in the round)"])
+    # The controller finds out when its delay is over.
+    job.exit("w1")
+    assert job.events("worker_exited") == []
+
+
 def test_without_a_deadline_nobody_is_killed(four: Job) -> None:
     revoke(four, 1)
     for _ in range(10):
@@ -385,6 +397,97 @@ def test_without_a_deadline_nobody_is_killed(four: Job) -> None:
 
 
 # --- the line of a round -----------------------------------------------------------------
+
+
+@pytest.fixture
+def w4_joins(four: Job) -> Job:
+    """The round of `four` ends after the current step, because w4 is to join."""
+    grant(four, 1)
+    four.ready("w4")
+    assert four.events("round_opened")[-1]["reason"] == "w4 joins"
+    return four
+
+
+def line_of_next_round(job: Job, *ids: str) -> str:
+    """What is told when these workers have come to the entrance and run the round."""
+    job.enter(*ids, step=11)
+    job.running(*job.members, step=11)
+    line = job.said[-1]
+    assert job.events("round_running")[-1]["reason"] in line, "the record says the same"
+    return line.partition("; stalled")[0]
+
+
+@pytest.mark.parametrize(
+    ("revoked", "line"),
+    [
+        (2, "round 2: 4 → 3 workers (w0, w1, w2), 3+3+2 micro-batches: w3 leaves (slot revoked)"),
+        (3, "round 2: 4 → 2 workers (w0, w1), 4+4 micro-batches: w2, w3 leave (slots revoked)"),
+    ],
+)
+def test_who_is_revoked_while_another_is_to_join_is_named_and_the_join_is_not(
+    w4_joins: Job, revoked: int, line: str
+) -> None:
+    assert revoke(w4_joins, revoked).workers[0] == "w4"
+    assert w4_joins.said[-1] == "slot revoked: w4 (not in the round)"
+    assert line_of_next_round(w4_joins, "w0", "w1", "w2", "w3") == line
+
+
+def test_who_is_removed_while_another_joins_is_named_with_it(w4_joins: Job) -> None:
+    w4_joins.send(act.RemoveWorker("w1"))
+    assert line_of_next_round(w4_joins, "w0", "w1", "w2", "w3") == (
+        "round 2: 4 → 4 workers (w0, w2, w3, w4), 2+2+2+2 micro-batches: w4 joins; "
+        "w1 leaves (removed on request)"
+    )
+
+
+def test_a_join_that_is_called_off_is_told_as_such(w4_joins: Job) -> None:
+    revoke(w4_joins, 1)
+    assert line_of_next_round(w4_joins, "w0", "w1", "w2", "w3").endswith(
+        ": who was to join leaves before that"
+    )
+
+
+def test_a_joiner_that_dies_before_the_round_runs_is_not_said_to_join(w4_joins: Job) -> None:
+    w4_joins.enter("w0", "w1", "w2", "w3", step=11)
+    w4_joins.kill("w4")
+    assert line_of_next_round(w4_joins, "w0", "w1", "w2", "w3").endswith(
+        "(w0, w1, w2, w3), 2+2+2+2 micro-batches: w4 was killed by SIGKILL"
+    )
+
+
+def test_all_who_leave_together_are_named_in_the_line_and_in_both_records(four: Job) -> None:
+    revoke(four, 3, deadline_s=5.0)
+    reason = "w1, w2, w3 leave (slots revoked)"
+    assert four.events("round_opened")[-1]["reason"] == reason
+    assert line_of_next_round(four, "w0").endswith(f"4 → 1 worker (w0), 8 micro-batches: {reason}")
+    assert "slot revoked" not in "".join(four.said[:-1])
+
+
+def test_who_leaves_after_a_break_is_named_beside_the_death(four: Job) -> None:
+    four.kill("w1")
+    revoke(four, 1)  # the slot of the replacement, which has not been started
+    revoke(four, 1)
+    assert line_of_next_round(four, "w0", "w2").endswith(
+        ": w1 was killed by SIGKILL; w3 leaves (slot revoked)"
+    )
+
+
+def test_who_is_to_leave_a_round_that_breaks_before_it_runs_is_named(four: Job) -> None:
+    four.kill("w1")
+    four.enter("w0", "w2", "w3", step=10)
+    four.send(act.RemoveWorker("w3"))  # has its place already
+    four.kill("w2")
+    assert line_of_next_round(four, "w0").endswith(
+        ": w1 was killed by SIGKILL; w2 was killed by SIGKILL; w3 leaves (removed on request)"
+    )
+
+
+def test_a_replacement_takes_part_with_its_name(four: Job) -> None:
+    four.kill("w1")
+    four.ready("w4")
+    assert line_of_next_round(four, "w0", "w2", "w3").endswith(
+        ": w1 was killed by SIGKILL; w4 joins"
+    )
 
 
 def test_the_shares_of_many_workers_are_grouped() -> None:
