@@ -48,7 +48,17 @@ _LAZY = {
 _NEED_KERAS = ("ElasticCallback", "Trainer")
 
 
+def _tell_job_of_errors() -> None:
+    """In a worker's script, an error of configuration ends the job, wherever it is raised."""
+    environment = importlib.import_module("hvd_elastic_keras.env").worker_environment()
+    if environment is not None:
+        session = importlib.import_module("hvd_elastic_keras.worker.session")
+        session.refuse_what_is_not_caught(environment)
+
+
 def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        _tell_job_of_errors()
     if name in _NEED_KERAS:
         importlib.import_module("hvd_elastic_keras.training.keras_release").check_in_script()
     if name in _LAZY:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import keras
 
-from hvd_elastic_keras import env
 from hvd_elastic_keras.errors import ConfigurationError
 from hvd_elastic_keras.worker import one_line_errors
-from hvd_elastic_keras.worker.session import session_of_process
 
 OLDEST, NEWEST = (3, 8), (3, 15)
 """Tested range. Relied on are, among others, the local variables of `Model.fit`."""
@@ -32,12 +30,9 @@ def check() -> None:
 
 
 def check_in_script() -> None:
-    """As `check`, when a script imports a name that needs Keras: a job hears of the error."""
+    """As `check`, when a script imports a name that needs Keras."""
     try:
         check()
     except ConfigurationError:
         one_line_errors.install()
-        environment = env.worker_environment()
-        if environment is not None:
-            session_of_process(environment)
         raise

@@ -429,23 +429,29 @@ def _nothing() -> None:
 @functools.lru_cache(maxsize=1)
 def session_of_process(environment: WorkerEnvironment) -> ElasticSession:
     """The session of a script started by a launcher: one, however many `Trainer`s it makes."""
-    one_line_errors.install()
+    refuse_what_is_not_caught(environment)
     atexit.register(env.remove_scratch)  # the first to be registered is the last to be called
     session = ElasticSession(environment)
     session.start()
     # A script may end right after `fit`: the master must hear that it is done.
     atexit.register(session.close)
-    _refuse_what_is_not_caught(session)
     return session
 
 
-def _refuse_what_is_not_caught(session: ElasticSession) -> None:
-    """Reports a `ConfigurationError` with which the user's script ends."""
+@functools.lru_cache(maxsize=1)
+def refuse_what_is_not_caught(environment: WorkerEnvironment) -> None:
+    """Lets the job end with a `ConfigurationError` with which the user's script ends.
+
+    It may do so before anything else has needed a session.
+    """
+    one_line_errors.install()
     show = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         show(kind, error, trace)
-        if isinstance(error, ConfigurationError):
-            session.refuse(str(error))
+        # A process that the script has started does not speak for the worker.
+        is_worker = environment.launcher_pid in (None, os.getppid())
+        if isinstance(error, ConfigurationError) and is_worker:
+            session_of_process(environment).refuse(str(error))
 
     sys.excepthook = hook

@@ -72,6 +72,18 @@ def test_a_script_with_a_trainer_runs_elastically(tmp_path: Path) -> None:
         assert "[w1] losses 2 argument --hello" in job.output
 
 
+def test_a_wrong_value_in_a_script_ends_the_job_before_any_training(tmp_path: Path) -> None:
+    script = write(tmp_path / "train.py", SCRIPT.replace("epochs=2", 'batch="per_workers"'))
+    with Job(tmp_path, "--num_workers=1", command=(script, "--hello")) as job:
+        job.finish(exit_code=2)
+        told = [line for line in job.output.splitlines() if not line.startswith("[elastic] job")]
+        assert told == [
+            "error: batch='per_workers' was given, expected a value that is 'global' or "
+            "'per_worker'."
+        ]
+        assert len(job.events("worker_started")) == 1
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

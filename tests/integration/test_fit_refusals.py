@@ -81,6 +81,10 @@ REFUSALS = {
         [("keras.utils.set", "keras.backend.backend = lambda: 'jax'\nkeras.utils.set")],
         "Set KERAS_BACKEND=tensorflow.",
     ),
+    "options that exclude each other": (
+        [("micro_batch_size=4", "batch='per_worker', balance='speed'")],
+        "Leave one of the two out.",
+    ),
     "wrong shape": ([("x[:, :2]", "x[:, :3]")], "The model does not accept the data"),
 }
 
