@@ -1,15 +1,18 @@
-"""One Chrome trace of a whole job: Horovod's timelines of all rounds, and the job's own events.
+"""One Chrome trace of a whole run: Horovod's timelines of all rounds, and the job's own events.
 
 Horovod's format (https://horovod.readthedocs.io/en/stable/timeline_include.html) is the Trace
-Event Format of Chrome; each round's file begins with the time it was started at.
+Event Format of Chrome; each round's file begins with the time it was started at. It has most of its
+events in one line, which may be of any length, so that files are read in pieces: no more than
+a piece and an event are in memory at a time.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from hvd_elastic_keras import files
 
@@ -19,6 +22,10 @@ PIDS_PER_ROUND = 1_000_000
 START = "start_time_since_epoch_in_micros"
 SHOWN = ("round_opened", "round_running", "worker_exited", "worker_started", "job_stopping")
 """Events of `events.jsonl` that are marked in the trace; and all about slots."""
+PIECE = 2**16
+"""Characters that are read at a time."""
+LONGEST_EVENT = 2**20
+"""What goes on for so many characters is no event."""
 
 
 def file_of_round(directory: str | Path, number: int) -> Path:
@@ -27,37 +34,71 @@ def file_of_round(directory: str | Path, number: int) -> Path:
 
 
 def write_merged(job_dir: Path, target: Path) -> int:
-    """Writes one trace of all rounds and events of a job; returns the number of rounds in it."""
+    """Writes one trace of the last run of a job; returns the number of rounds in it.
+
+    Raises:
+      OSError: a file cannot be read or written.
+    """
     rounds = sorted((job_dir / files.TIMELINES).glob("round-*.json"))
-    entries = [json.loads(line) for line in (job_dir / files.EVENTS).read_text().splitlines()]
+    with (job_dir / files.EVENTS).open(errors="replace") as events:
+        entries = entries_of_last_run(events)
     begin_us = entries[0]["time"] * 1e6 if entries else 0.0
-    traces = [
-        entry
-        for number, path in enumerate(rounds, 1)
-        for entry in _shifted(parse(path.read_text()), begin_us, number * PIDS_PER_ROUND, path.stem)
-    ]
-    trace = {"traceEvents": [*_marks(entries, begin_us), *traces], "displayTimeUnit": "ms"}
+    traces = (_events_of_round(n, path, begin_us) for n, path in enumerate(rounds, 1))
+    every_event = itertools.chain(_marks(entries, begin_us), *traces)
 
     def write(path: Path) -> None:
-        path.write_text(json.dumps(trace))
+        with path.open("w") as file:
+            file.write('{"traceEvents": [\n')
+            for number, event in enumerate(every_event):
+                file.write((",\n" if number else "") + json.dumps(event))
+            file.write('\n], "displayTimeUnit": "ms"}\n')
 
     files.write_atomically(target, write)
     return len(rounds)
 
 
-def parse(text: str) -> list[Event]:
+def entries_of_last_run(lines: Iterable[str]) -> list[Event]:
+    """The entries of `events.jsonl` from the last `job_started` on.
+
+    A line that is not JSON is left out: a launcher may have been killed while it wrote.
+    """
+    entries: list[Event] = []
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if not isinstance(entry, dict) or not {"time", "event"} <= entry.keys():
+            continue
+        if entry["event"] == "job_started":
+            entries = []
+        entries.append(entry)
+    return entries
+
+
+def parse(file: TextIO) -> Iterator[Event]:
     """The events in a file of Horovod's, also if the process was killed while it wrote."""
     decoder = json.JSONDecoder()
-    events: list[Event] = []
-    position = text.find("{")
-    while position >= 0:
+    text, position = "", 0
+    while True:
+        start = text.find("{", position)
         try:
-            event, position = decoder.raw_decode(text, position)
+            if start >= 0:
+                event, position = decoder.raw_decode(text, start)
+                yield event
+                continue
         except ValueError:
-            break  # cut off here
-        events.append(event)
-        position = text.find("{", position)
-    return events
+            pass  # the rest of it comes with the next piece, or was never written
+        begun = text[start:] if start >= 0 else ""
+        piece = file.read(PIECE)
+        if not piece or len(begun) > LONGEST_EVENT:
+            return
+        text, position = begun + piece, 0
+
+
+def _events_of_round(number: int, path: Path, begin_us: float) -> Iterator[Event]:
+    with path.open(errors="replace") as file:
+        yield from _shifted(parse(file), begin_us, number * PIDS_PER_ROUND, path.stem)
 
 
 def _shifted(

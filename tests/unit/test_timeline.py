@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
+import pytest
+
 from hvd_elastic_keras import files, timeline
+from hvd_elastic_keras.master.event_log import EventLog
 
 FIRST = """[
 {"name": "process_name", "ph": "M", "pid": 0, "args":
@@ -27,9 +31,39 @@ def job(directory: Path) -> Path:
     return directory
 
 
-def test_a_file_that_was_cut_off_is_read_as_far_as_it_goes() -> None:
-    assert timeline.parse(CUT_OFF) == timeline.parse(FIRST.replace("12000000", "15000000"))[:-1]
-    assert timeline.parse("") == timeline.parse("[") == []
+def parsed(text: str) -> list[timeline.Event]:
+    return list(timeline.parse(io.StringIO(text)))
+
+
+@pytest.mark.parametrize("piece", [1, 7, 2**16])
+def test_a_file_that_was_cut_off_is_read_as_far_as_it_goes(
+    piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline, "PIECE", piece)
+    assert parsed(FIRST) == json.loads(FIRST)
+    assert parsed(CUT_OFF) == json.loads(FIRST.replace("12000000", "15000000"))[:-1]
+    assert parsed("") == parsed("[") == []
+
+
+def test_no_more_than_a_piece_of_a_file_is_in_memory() -> None:
+    class Endless(io.StringIO):
+        def read(self, size: int | None = -1) -> str:
+            assert size == timeline.PIECE
+            return '{"ph": "E", "ts": 20, "pid": 1},' * (timeline.PIECE // 32)
+
+    events = timeline.parse(Endless())
+    assert all(next(events) == {"ph": "E", "ts": 20, "pid": 1} for _ in range(10_000))
+
+
+def test_a_run_begins_at_its_own_start_and_lines_that_are_torn_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / files.EVENTS
+    path.write_text('{"time": 1.0, "event": "job_started"}\n{"time": 2.0, "event": "slots_gr')
+    log = EventLog(path)
+    log.write("job_started", {})
+    log.write("round_running", {"round": 1})
+    log.close()
+    entries = timeline.entries_of_last_run(path.read_text().splitlines())
+    assert [e["event"] for e in entries] == ["job_started", "round_running"]
 
 
 def test_rounds_lie_where_they_were_on_the_clock_of_the_job(tmp_path: Path) -> None:
