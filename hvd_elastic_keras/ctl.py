@@ -107,6 +107,7 @@ def change_request(command: str, argument: str) -> protocol.ChangeRequest:
         if command == "add":
             return protocol.ChangeRequest(add=count)
         return protocol.ChangeRequest(remove=count)
+    _check_text(command, argument)
     if command == "remove" and argument and not argument.lstrip("-").isnumeric():
         return protocol.ChangeRequest(remove_worker_id=argument)
     expected = "a number of at least 1" + (" or a worker id" if command == "remove" else "")
@@ -123,6 +124,7 @@ def slots_request(
     """
     if slots is None:
         raise ConfigurationError(f"--slots is missing. Give {command} a number: --slots=1.")
+    _check_text("--host", host)
     request = protocol.SlotsRequest(
         revoke=slots if command == "revoke" else None,
         grant=slots if command == "grant" else None,
@@ -132,6 +134,14 @@ def slots_request(
     if request.mistake:
         raise ConfigurationError(request.mistake)
     return request
+
+
+def _check_text(name: str, value: str) -> None:
+    """Raises `ConfigurationError` for bytes of the command line that are no text."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"{name} {value!r} was given, expected text in UTF-8.") from None
 
 
 def _call(endpoint: protocol.Endpoint, method: str, path: str, body: bytes | None) -> bytes:

@@ -339,7 +339,7 @@ def decode(data: bytes | str, kind: type[T]) -> T:
     """
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeError) as error:
         name = getattr(kind, "__name__", str(kind))
         received = "something else" if kind is Endpoint else repr(data[:120])
         raise ProtocolError(

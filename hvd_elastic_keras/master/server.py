@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -27,6 +28,7 @@ from hvd_elastic_keras.master.rendezvous import RendezvousStore
 
 MAX_MESSAGE_BYTES = 4 * 2**20
 
+log = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -69,7 +71,7 @@ class MasterServer:
     async def start(self, host: str) -> None:
         """Binds to a free port of `host`; `address` is set afterwards."""
         app = web.Application(
-            middlewares=[self._authenticate, _report_bad_messages],
+            middlewares=[self._authenticate, _report_errors],
             client_max_size=MAX_MESSAGE_BYTES,
         )
         app.add_routes(
@@ -158,14 +160,26 @@ class MasterServer:
 
 
 @web.middleware
-async def _report_bad_messages(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _report_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answers all errors in the same form."""
+    what = f"{request.method} {request.path}"
     try:
         return await handler(request)
     except protocol.ProtocolError as error:
         return _error(400, str(error))
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        return _error(error.status, f"{what} was requested, expected {allowed}.", error)
+    except web.HTTPNotFound as error:
+        return _error(error.status, f"{what} was requested, which is not part of this API.", error)
+    except web.HTTPException as error:
+        return _error(error.status, f"{what} is refused: {error.text}", error)
     except ConnectionResetError:
         # The worker has ended in the middle of its request: nobody reads this answer.
         return web.Response(status=400)
+    except Exception:
+        log.exception("%s failed", what)
+        return _error(500, f"{what} failed by an error of the master; its console shows it.")
 
 
 def _message(message: protocol.Message, status: int = 200) -> web.Response:
@@ -173,8 +187,11 @@ def _message(message: protocol.Message, status: int = 200) -> web.Response:
     return web.Response(status=status, body=body, content_type="application/json")
 
 
-def _error(status: int, text: str) -> web.Response:
-    return _message(protocol.ChangeReply(accepted=False, text=text), status)
+def _error(status: int, text: str, cause: web.HTTPException | None = None) -> web.Response:
+    response = _message(protocol.ChangeReply(accepted=False, text=text), status)
+    if cause is not None and "Allow" in cause.headers:
+        response.headers["Allow"] = cause.headers["Allow"]
+    return response
 
 
 async def wait_for_newer(

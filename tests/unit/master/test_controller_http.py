@@ -18,7 +18,7 @@ from hvd_elastic_keras.config import JobConfig
 from hvd_elastic_keras.console import Console
 from hvd_elastic_keras.launchers.base import LaunchedWorker
 from hvd_elastic_keras.master import controller as controller_module
-from hvd_elastic_keras.master import restart_policy
+from hvd_elastic_keras.master import restart_policy, server
 from hvd_elastic_keras.master.actions import Exited
 from hvd_elastic_keras.master.controller import Controller, JobResult
 
@@ -406,7 +406,7 @@ def test_slots_are_revoked_and_granted_over_http(with_master: Any) -> None:
     [
         (b'{"revoke": 2}', ["2 slots minus 2", "min_workers=1"]),
         (b'{"revoke": 3}', ["3 were to be revoked", "only 2 slots"]),
-        (b'{"grant": 7}', ["2 slots plus 7", "max_workers=8"]),
+        (b'{"grant": 15}', ["2 slots plus 15", "max_workers=16"]),
         (b'{"revoke": 1, "host": "x"}', ["no host 'x'", "localhost"]),
     ],
 )
@@ -423,6 +423,31 @@ def test_what_the_job_cannot_do_is_answered_with_409_and_changes_nothing(
         assert all(word in reply.text for word in words), reply.text
         assert (await master.call("GET", "/v1/status"))[1] == before
         assert master.events() == events
+
+    with_master(scenario)
+
+
+@pytest.mark.parametrize(
+    ("request_", "body", "status", "words"),
+    [
+        ("POST /v1/slots", b'{"host": "\xff", "revoke": 1}', 400, "expected a SlotsRequest"),
+        ("POST /v1/slots", b'{"host": "\\ud800", "revoke": 1}', 400, "expected a SlotsRequest"),
+        ("POST /v1/slot", b"{}", 404, "POST /v1/slot was requested, which is not part"),
+        ("GET /v1/slots", b"", 405, "GET /v1/slots was requested, expected POST"),
+        ("POST /v1/slots", b"x" * (server.MAX_MESSAGE_BYTES + 1), 413, "refused: Maximum"),
+        ("GET /v1/input", b"", 500, "GET /v1/input failed by an error of the master"),
+    ],
+    ids=["no UTF-8", "half a character", "404", "405", "413", "500"],
+)
+def test_every_error_has_the_same_form(
+    with_master: Any, request_: str, body: bytes, status: int, words: str
+) -> None:
+    async def scenario(master: Master) -> None:
+        master.controller.input_position = None  # type: ignore[assignment, method-assign]
+        found, answer = await master.call(*request_.split(), body)
+        reply = protocol.decode(answer, protocol.ChangeReply)
+        assert (found, reply.accepted) == (status, False)
+        assert words in reply.text
 
     with_master(scenario)
 
