@@ -240,7 +240,8 @@ class JobConfig:
     Attributes:
       num_workers: workers to start with, and to keep up by restarts.
       min_workers: below this number the job waits.
-      max_workers: workers beyond this number stay spares.
+      max_workers: workers that there may be, spares included: those beyond the number of
+        micro-batches.
       max_restarts: replacements for failed workers in the whole job.
       heartbeat_timeout_s: a worker that is silent for so long is evicted.
       enter_timeout_s: how long the first worker at the entrance of a round waits for the others.
@@ -252,7 +253,7 @@ class JobConfig:
 
     num_workers: int = 2
     min_workers: int = 1
-    max_workers: int = 8
+    max_workers: int = 16
     max_restarts: int = 10
     heartbeat_timeout_s: float = 15.0
     enter_timeout_s: float = 60.0

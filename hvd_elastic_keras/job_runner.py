@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -32,6 +33,8 @@ SHOWN_LOG_LINES = 20
 LONGEST_LINE = 2**24
 """Bytes of a line that the check may print."""
 CONNECT_TIMEOUT_S = 2.0
+WANTED_JOB = "job.wanted.json"
+"""Beside `job.json`: what is asked for, until it is accepted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +53,14 @@ class JobRequest:
     audit: bool = False
     skip_corrupt: bool = False
 
+    @property
+    def most_members(self) -> int:
+        """How many of the workers of the start have something to compute, as far as is known."""
+        training = self.spec.training if self.spec else None
+        if training is None or training.batch_grows:
+            return self.job.num_workers
+        return min(self.job.num_workers, training.num_micro_batches)
+
 
 async def run_job(request: JobRequest) -> int:
     """Runs a job to its end and returns the exit code of the command.
@@ -61,16 +72,12 @@ async def run_job(request: JobRequest) -> int:
     job_dir = request.job_dir
     is_new = not job_dir.exists()
     _prepare(job_dir)
-    if request.timeline:
-        _prepare_timeline(request.timeline, job_dir)
-    if request.spec:
-        request.spec.save(job_dir / files.JOB)
-        try:
-            _describe(console, request, await _check(request, console))
-        except BaseException:
-            if is_new:
-                shutil.rmtree(job_dir, ignore_errors=True)
-            raise
+    try:
+        await _accept(request, console)
+    except BaseException:
+        if is_new:
+            shutil.rmtree(job_dir, ignore_errors=True)
+        raise
     console.line(f"job directory: {_shown(job_dir)}")
     controller = Controller(request.job, job_dir, console, _first_worker_number(job_dir))
     await controller.start(LOOPBACK)
@@ -101,8 +108,7 @@ async def run_job(request: JobRequest) -> int:
         launcher, model=request.name, num_workers=request.job.num_workers, training=training
     )
     if request.timeline:
-        rounds = timeline.write_merged(job_dir, request.timeline)
-        console.line(f"timeline of {counted(rounds, 'round')}: {_shown(request.timeline)}")
+        _write_timeline(request.timeline, job_dir, console)
     return _conclude(console, request, result, signals)
 
 
@@ -127,13 +133,46 @@ def _prepare(job_dir: Path) -> None:
     )
 
 
-def _prepare_timeline(target: Path, job_dir: Path) -> None:
-    shutil.rmtree(job_dir / files.TIMELINES, ignore_errors=True)
-    (job_dir / files.TIMELINES).mkdir()
-    if not target.parent.is_dir() or target.is_dir():
+async def _accept(request: JobRequest, console: Console) -> None:
+    """Checks what is to be done; only then does it take the place of what was done before."""
+    job_dir = request.job_dir
+    if request.timeline:
+        _check_timeline(request.timeline)
+    if request.spec:
+        wanted = job_dir / WANTED_JOB
+        try:
+            request.spec.save(wanted)
+            _describe(console, request, await _check(request, wanted, console))
+            wanted.replace(job_dir / files.JOB)
+        finally:
+            wanted.unlink(missing_ok=True)
+    if request.timeline:
+        shutil.rmtree(job_dir / files.TIMELINES, ignore_errors=True)
+        (job_dir / files.TIMELINES).mkdir()
+
+
+def _check_timeline(target: Path) -> None:
+    """Raises `ConfigurationError` unless the trace can be put there when the job ends."""
+    try:
+        if target.exists() and not target.is_file():
+            raise OSError(errno.EINVAL, "It is no file")
+        with tempfile.TemporaryFile(dir=target.parent):
+            pass
+    except OSError as error:
         raise ConfigurationError(
-            f"--timeline={target} cannot be written. Give a file in a directory that exists."
-        )
+            f"--timeline={target} cannot be written: {error.strerror}. Give a file in a directory "
+            "that exists and can be written."
+        ) from error
+
+
+def _write_timeline(target: Path, job_dir: Path, console: Console) -> None:
+    """At the end of a job, whose results do not depend on it."""
+    try:
+        rounds = timeline.write_merged(job_dir, target)
+    except OSError as error:
+        console.line(f"warning: the timeline cannot be written to {_shown(target)}: {error}")
+        return
+    console.line(f"timeline of {counted(rounds, 'round')}: {_shown(target)}")
 
 
 def _answers(address: str) -> bool:
@@ -145,8 +184,10 @@ def _answers(address: str) -> bool:
         return False
 
 
-async def _check(request: JobRequest, console: Console) -> dict[str, Any]:
-    """Loads the model in a process of its own, as a worker would, and describes it.
+async def _check(request: JobRequest, spec: Path, console: Console) -> dict[str, Any]:
+    """Loads the model of a specification in a process of its own, as a worker would.
+
+    Returns its description.
 
     Meanwhile it shows what the process wants people to know.
     """
@@ -172,7 +213,7 @@ async def _output_of_check(request: JobRequest, console: Console, scratch: str) 
         sys.executable,
         "-m",
         "hvd_elastic_keras.training.job",
-        str(request.job_dir / files.JOB),
+        str(spec),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=env.child_environment(variables, {}),
@@ -237,14 +278,16 @@ def _describe(console: Console, request: JobRequest, found: dict[str, Any]) -> N
     batch = f"global batch {training.global_batch_size} = {cut}"
     if training.batch_grows:
         batch = f"batch {training.batch_size_per_worker} per worker = {cut}"
-    console.line(f"{batch}; starting {counted(workers, 'worker')}")
+    spares = workers - request.most_members
+    waiting = f", of which {spares} will wait as {'a spare' if spares == 1 else 'spares'}"
+    console.line(f"{batch}; starting {counted(workers, 'worker')}{waiting if spares > 0 else ''}")
 
 
 def _threads(request: JobRequest) -> int:
     """Threads of an operation: workers share the cores of this machine."""
     if request.deterministic:
         return env.DETERMINISTIC_THREADS
-    return max(1, (os.cpu_count() or 1) // request.job.num_workers)
+    return max(1, (os.cpu_count() or 1) // request.most_members)
 
 
 def _command(request: JobRequest) -> list[str]:

@@ -47,7 +47,10 @@ _CONFIG = config_flags.DEFINE_config_file(
     "Single values are set with --config.<name>=<value>.",
 )
 _NUM_WORKERS = flags.DEFINE_integer(
-    "num_workers", _DEFAULT_JOB.num_workers, "Workers to start with and to keep up.", lower_bound=1
+    "num_workers",
+    _DEFAULT_JOB.num_workers,
+    "Workers to start with and to keep up, warm spares included.",
+    lower_bound=1,
 )
 _MIN_WORKERS = flags.DEFINE_integer(
     "min_workers", _DEFAULT_JOB.min_workers, "Below this number the job waits.", lower_bound=1
@@ -55,8 +58,9 @@ _MIN_WORKERS = flags.DEFINE_integer(
 _MAX_WORKERS = flags.DEFINE_integer(
     "max_workers",
     None,
-    "Most workers that train at a time; more stay spares. "
-    "Default: the larger of 8 and --num_workers.",
+    "Most workers that the job may have, started and added ones. Those beyond the number of "
+    "micro-batches wait as warm spares, which take over when a worker fails. "
+    "Default: twice --num_workers, but at least 16.",
     lower_bound=1,
 )
 _MAX_RESTARTS = flags.DEFINE_integer(
@@ -78,6 +82,7 @@ _MICRO_BATCH_SIZE = flags.DEFINE_integer(
     "Examples per forward and backward pass; divides the global batch, or with --batch=per_worker "
     "that of a worker. "
     "Default: the configuration's, else 1/8 of the global batch.",
+    lower_bound=1,
 )
 _EPOCHS = flags.DEFINE_integer(
     "epochs", None, "Passes over the data. Default: the configuration's, else 1."
@@ -97,7 +102,8 @@ _DETERMINISTIC = flags.DEFINE_boolean(
 _DROP_REMAINDER = flags.DEFINE_boolean(
     "drop_remainder",
     None,
-    "Leave out the last step of an epoch if its batch would be smaller. "
+    "Leave out the last step of an epoch if its batch would be smaller; with --batch=per_worker, "
+    "the last batch of a worker, so that fewer workers may take part in the last step. "
     "Default: the configuration's, else off.",
 )
 _SKIP_CORRUPT = flags.DEFINE_boolean(
@@ -134,6 +140,7 @@ _BATCH_SIZE_PER_WORKER = flags.DEFINE_integer(
     "With --batch=per_worker: examples that each worker takes per step; a multiple of "
     "--micro_batch_size. Default: the configuration's, else the global batch divided by "
     "--num_workers.",
+    lower_bound=1,
 )
 _LR_SCALING = flags.DEFINE_enum(
     "lr_scaling",
@@ -141,7 +148,8 @@ _LR_SCALING = flags.DEFINE_enum(
     LR_SCALINGS,
     "With --batch=per_worker: the model's learning rate belongs to a batch of --global_batch_size; "
     "for k times that batch it is multiplied by k (linear), by the square root of k (sqrt), or not "
-    "(none). Default: the configuration's, else linear.",
+    "(none). The last step of an epoch has the same rate, though its batch may be smaller. "
+    "Default: the configuration's, else linear.",
 )
 _LR_WARM_UP_STEPS = flags.DEFINE_integer(
     "lr_warm_up_steps",
@@ -279,7 +287,7 @@ def job_config() -> JobConfig:
     return JobConfig(
         num_workers=_NUM_WORKERS.value,
         min_workers=_MIN_WORKERS.value,
-        max_workers=_MAX_WORKERS.value or max(_DEFAULT_JOB.max_workers, _NUM_WORKERS.value),
+        max_workers=_MAX_WORKERS.value or max(_DEFAULT_JOB.max_workers, 2 * _NUM_WORKERS.value),
         max_restarts=_MAX_RESTARTS.value,
         heartbeat_timeout_s=_HEARTBEAT_TIMEOUT_S.value,
         enter_timeout_s=_ENTER_TIMEOUT_S.value,
@@ -288,16 +296,16 @@ def job_config() -> JobConfig:
 
 
 def _check_workers_fit(job: JobConfig, training: TrainingConfig) -> None:
-    if training.batch_grows:
-        return
+    """Workers beyond the micro-batches are spares, but a job that needs them would never begin."""
     useful = training.num_micro_batches
-    if job.num_workers > useful:
-        raise ConfigurationError(
-            f"num_workers={job.num_workers} was given, but a global batch of "
-            f"{training.global_batch_size} is cut into only {useful} micro-batches of "
-            f"{training.micro_batch_size}, so that {job.num_workers - useful} of the workers would "
-            f"have nothing to do. Use --micro_batch_size={_finer_cut(training, job.num_workers)}."
-        )
+    if training.batch_grows or job.min_workers <= useful:
+        return
+    raise ConfigurationError(
+        f"min_workers={job.min_workers} was given, but a global batch of "
+        f"{training.global_batch_size} is cut into only {useful} micro-batches of "
+        f"{training.micro_batch_size}, so that no more than {useful} workers train at a time. Use "
+        f"--micro_batch_size={_finer_cut(training, job.min_workers)}."
+    )
 
 
 def _finer_cut(training: TrainingConfig, num_workers: int) -> int:

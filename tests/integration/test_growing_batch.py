@@ -81,6 +81,7 @@ def test_a_stopped_job_goes_on_in_the_middle_of_an_epoch_with_more_workers(tmp_p
         job.finish(exit_code=143)
         stopped_at = job.events("job_finished")[0]["step"]
         assert stopped_at == 9
+    specification = (job.job_dir / "job.json").read_text()
     for wrong, words in [
         ("--batch=global", "made with batch=per_worker, but now batch=global"),
         ("--batch_size_per_worker=16", "made with batch_size_per_worker=8, but now"),
@@ -89,6 +90,9 @@ def test_a_stopped_job_goes_on_in_the_middle_of_an_epoch_with_more_workers(tmp_p
         if wrong == "--batch=global":
             flags = [f"--model={MODEL}", "--global_batch_size=24", "--micro_batch_size=4"]
         assert words in refusal(f"--job_dir={job.job_dir}", *flags, wrong)
+        # Or the right command would be refused, too, where it leaves the size to the job.
+        assert (job.job_dir / "job.json").read_text() == specification
+        assert not list(job.job_dir.glob("job.*.json"))
     with Job(tmp_path, "--num_workers=3", command=GROWING) as job:
         job.finish()
         sizes = growing.assert_trained_as_expected(

@@ -60,8 +60,11 @@ def test_help_works_without_tensorflow(module: str, words: list[str]) -> None:
         ("run", ["--global_batch_size=100", "--micro_batch_size=32"], ["96 or 128"]),
         (
             "run",
-            ["--global_batch_size=4", "--micro_batch_size=4", "--num_workers=2"],
-            ["num_workers=2", "--micro_batch_size=2"],
+            [
+                *("--global_batch_size=4", "--micro_batch_size=4"),
+                *("--num_workers=2", "--min_workers=2"),
+            ],
+            ["min_workers=2", "--micro_batch_size=2"],
         ),
         (
             "run",
@@ -71,6 +74,10 @@ def test_help_works_without_tensorflow(module: str, words: list[str]) -> None:
         ("run", ["--batch=per_worker", "--deterministic"], ["deterministic=True", "Leave one"]),
         ("run", ["--batch=per_worker", "--balance=speed"], ["balance='speed'", "Leave one"]),
         ("run", ["--batch=per_worker", "--lr_warm_up_steps=-1"], ["lr_warm_up_steps=-1", ">= 0"]),
+        ("run", ["--batch_size_per_worker=0"], ["--batch_size_per_worker=0", "positive integer"]),
+        ("run", ["--micro_batch_size=0"], ["--micro_batch_size=0", "positive integer"]),
+        ("run", ["--timeline=/proc/x.json"], ["--timeline=/proc/x.json cannot be written"]),
+        ("run", ["--timeline=/dev/null"], ["--timeline=/dev/null cannot be written"]),
         ("run", ["--batch=both"], ["--batch=both", "per_worker"]),
         ("run", ["--lr_scaling=sqrt"], ["--lr_scaling", "--batch=per_worker"]),
         ("run", ["--batch=per_worker", "no_such_script.py"], ["--batch"]),
@@ -91,9 +98,11 @@ def test_help_works_without_tensorflow(module: str, words: list[str]) -> None:
         ("ctl", ["--job_dir=nowhere", "revoke", "--slots=1", "--deadline_s=0"], ["deadline_s 0"]),
         ("ctl", ["--job_dir=nowhere", "grant", "--slots=1", "--deadline_s=9"], ["--deadline_s"]),
         ("ctl", ["--job_dir=nowhere", "remove", "1", "--host=a"], ["--host", "remove"]),
+        ("ctl", ["--job_dir=nowhere", "revoke", "--slots=1", "--host=\udcff"], ["'\\udcff'"]),
+        ("ctl", ["--job_dir=nowhere", "remove", "\udcff"], ["'\\udcff'", "UTF-8"]),
         ("ctl", ["--job_dir=nowhere", "revoke", "--slots=1"], ["nowhere"]),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+    ids=lambda value: ascii(" ".join(value)) if isinstance(value, list) else value,
 )
 def test_a_mistake_is_answered_with_one_clear_line_and_exit_code_2(
     module: str, arguments: list[str], words: list[str]

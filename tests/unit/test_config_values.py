@@ -69,7 +69,7 @@ def test_a_training_value_out_of_range_is_named_with_what_is_expected(
         ({"num_workers": 0}, ["num_workers=0", ">= 1"]),
         ({"min_workers": 0}, ["min_workers=0", ">= 1"]),
         ({"max_restarts": -1}, ["max_restarts=-1", ">= 0"]),
-        ({"num_workers": 9}, ["num_workers=9", "max_workers=8", "<="]),
+        ({"num_workers": 17}, ["num_workers=17", "max_workers=16", "<="]),
         ({"min_workers": 3}, ["min_workers=3", "num_workers=2", "<="]),
     ],
 )

@@ -56,7 +56,7 @@ def test_the_numbers_are_those_of_the_job() -> None:
     job.kill("w1")
     status = status_of(job)
     assert (status.step, status.restarts_used, status.max_restarts) == (7, 1, 3)
-    assert (status.target_workers, status.min_workers, status.max_workers) == (2, 1, 8)
+    assert (status.target_workers, status.min_workers, status.max_workers) == (2, 1, 16)
     assert status.slots == (protocol.HostSlots(host="localhost", granted=2, used=2),)
     assert status.workers[0].heartbeat_age_s == 1.5
     assert status.workers[1].heartbeat_age_s is None
