@@ -13,10 +13,14 @@ from hvd_elastic_keras.batch_plan import Share, shares_of
 
 WINDOW_STEPS = 10
 WINDOW_S = 3.0
-"""At least so many steps and seconds of computing lie between two decisions. The median over them
-counts, so that a hiccup changes nothing."""
+"""A window has at least so many steps and seconds of computing. The median over them counts, so
+that a hiccup changes nothing."""
+WINDOWS = 2
+"""Shares change only if by each of so many successive windows it would have paid, so that a worker
+is slower for longer than one of them. Each change asks the next one for a window more: speeds that
+keep changing are nothing to follow."""
 LEAST_GAIN = 0.1
-"""Shares change only if the slowest worker of a step is expected to take so much less time."""
+"""It pays if the slowest worker of a step is expected to take so much less time."""
 
 
 class Balance:
@@ -31,6 +35,9 @@ class Balance:
         self.shares = shares_of(size, num_micro_batches)
         self._measured: list[Sequence[float]] = []
         self._computed_s = 0.0
+        self._windows: list[list[float]] = []
+        """The newest medians by rank, of as many windows as have to agree."""
+        self._windows_to_agree = WINDOWS
         self._weights: list[float] = [1.0] * size
         """Seconds per example that the present shares come from."""
 
@@ -57,12 +64,21 @@ class Balance:
         self._computed_s += _time(seconds, self.shares) * num_examples / sum(self.shares)
         if len(self._measured) < WINDOW_STEPS or self._computed_s < WINDOW_S:
             return False
-        weights = [statistics.median(values) for values in zip(*self._measured, strict=True)]
+        window = [statistics.median(values) for values in zip(*self._measured, strict=True)]
         self._measured, self._computed_s = [], 0.0
+        self._windows = [*self._windows, window][-self._windows_to_agree :]
+        return len(self._windows) == self._windows_to_agree and self._change_if_it_pays()
+
+    def _change_if_it_pays(self) -> bool:
+        """Takes the shares that suit the windows' mean, if by each of them they are better."""
+        weights = [statistics.fmean(values) for values in zip(*self._windows, strict=True)]
         shares = apportion(weights, sum(self.shares))
-        if _time(weights, shares) > (1 - LEAST_GAIN) * _time(weights, self.shares):
-            return False
+        for window in self._windows:
+            if _time(window, shares) > (1 - LEAST_GAIN) * _time(window, self.shares):
+                return False
         self.shares, self._weights = shares, weights
+        self._windows = []
+        self._windows_to_agree += 1
         return True
 
 

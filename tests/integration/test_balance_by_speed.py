@@ -10,13 +10,13 @@ import pytest
 from tests.harness import faults
 from tests.harness.job import FAULT_MODEL, Event, Job, assert_same_weights
 
-EPOCHS = 6
-"""48 steps, with the slow worker 0.15 s and more: several windows of measurements."""
+EPOCHS = 4
+"""32 steps, with even shares 0.3 s and more each: 20 to 22 are two windows of measurements."""
 COMMAND = (
     f"--model={FAULT_MODEL}",
     *("--global_batch_size=64", "--micro_batch_size=8", f"--epochs={EPOCHS}"),
 )
-SLOWER = "w1=0.05"
+SLOWER = "w1=0.1"
 """Seconds more for each micro-batch, which takes about one millisecond."""
 SCRIPT = f"""
 import keras
@@ -49,7 +49,7 @@ def test_a_slow_worker_gets_fewer_micro_batches_and_the_weights_are_the_same(
     monkeypatch.setenv(faults.SLOW, SLOWER)
     flags = ("--num_workers=3", "--max_restarts=0", "--balance=speed", *mode)
     # Held while the first balanced step is computed: the kill below comes after it.
-    gate = faults.Fault("gate", "train", 0, step=40, action="wait")
+    gate = faults.Fault("gate", "train", 0, step=26, action="wait")
     with Job(tmp_path, *flags, plan=[gate], command=COMMAND) as job:
         job.wait_for_fault("gate")
         balanced = job.events("shares_balanced")
