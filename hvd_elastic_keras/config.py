@@ -33,12 +33,39 @@ DEFAULT_LR_WARM_UP_STEPS = 100
 
 
 def check_growth(batch: object, lr_scaling: object, lr_warm_up_steps: Any) -> None:
-    """Raises `ConfigurationError` if one of these has a value that makes no sense."""
+    """Raises `ConfigurationError` if one of these makes no sense, or has no effect."""
     _require(batch in BATCHES, "batch", repr(batch), "that is 'global' or 'per_worker'")
     expected = "that is 'linear', 'sqrt' or 'none'"
     _require(lr_scaling in LR_SCALINGS, "lr_scaling", repr(lr_scaling), expected)
     _require_whole_number("lr_warm_up_steps", lr_warm_up_steps, may_be_none=False)
     _require(lr_warm_up_steps >= 0, "lr_warm_up_steps", lr_warm_up_steps, ">= 0")
+    changed = [
+        f"{name}={value!r}"
+        for name, value, default in (
+            ("lr_scaling", lr_scaling, LINEAR),
+            ("lr_warm_up_steps", lr_warm_up_steps, DEFAULT_LR_WARM_UP_STEPS),
+        )
+        if value != default
+    ]
+    if batch == GLOBAL and changed:
+        raise ConfigurationError(
+            f"{' and '.join(changed)} was given with batch='global', where the learning rate stays "
+            "what it is. Use batch='per_worker', or leave it out."
+        )
+
+
+def check_choices(
+    *, seed: Any, checkpoint_every_n_epochs: Any, deterministic: Any, audit: Any, balance: Any
+) -> None:
+    """Raises `ConfigurationError` if one of these, common to all ways to train, makes no sense."""
+    _require_whole_number("seed", seed, may_be_none=False)
+    _require(0 <= seed < 2**31, "seed", seed, "between 0 and 2147483647")
+    every = checkpoint_every_n_epochs
+    _require_whole_number("checkpoint_every_n_epochs", every, may_be_none=False)
+    _require(every >= 0, "checkpoint_every_n_epochs", every, ">= 0")
+    _require_bool("deterministic", deterministic)
+    _require_bool("audit", audit)
+    _require(balance in BALANCES, "balance", repr(balance), "that is 'even' or 'speed'")
 
 
 def check_batch_may_grow(deterministic: bool, balance: str) -> None:
@@ -54,11 +81,6 @@ def check_batch_may_grow(deterministic: bool, balance: str) -> None:
             "balance='speed' was given with batch='per_worker', expected balance='even': each "
             "worker takes as many examples as every other. Leave one of the two out."
         )
-
-
-def check_balance(value: object) -> None:
-    """Raises `ConfigurationError` if a value of `balance` is none of `BALANCES`."""
-    _require(value in BALANCES, "balance", repr(value), "that is 'even' or 'speed'")
 
 
 def default_micro_batch_size(global_batch_size: int) -> int:
@@ -163,10 +185,11 @@ class TrainingConfig:
     lr_warm_up_steps: int = DEFAULT_LR_WARM_UP_STEPS
 
     def __post_init__(self) -> None:
-        for name in ("global_batch_size", "micro_batch_size", "epochs", "steps", "seed"):
+        for name in ("global_batch_size", "micro_batch_size", "epochs", "steps"):
             _require_whole_number(name, getattr(self, name), name in ("epochs", "steps"))
         _require(self.global_batch_size >= 1, "global_batch_size", self.global_batch_size, ">= 1")
-        _require(self.micro_batch_size >= 0, "micro_batch_size", self.micro_batch_size, ">= 1")
+        expected = ">= 1, or 0 for at most 8 micro-batches"
+        _require(self.micro_batch_size >= 0, "micro_batch_size", self.micro_batch_size, expected)
         self._check_batch()
         if self.micro_batch_size == 0:
             # The same where it fits, so that the number of workers a job starts with makes no
@@ -177,13 +200,17 @@ class TrainingConfig:
         self._check_cut()
         _require(self.epochs is None or self.epochs >= 1, "epochs", self.epochs, ">= 1")
         _require(self.steps is None or self.steps >= 1, "steps", self.steps, ">= 1")
-        for name in ("deterministic", "audit", "drop_remainder"):
-            value = getattr(self, name)
-            _require(isinstance(value, bool), name, repr(value), "that is True or False")
-        check_balance(self.balance)
+        _require_bool("drop_remainder", self.drop_remainder)
+        _require_bool("shuffle", self.shuffle)
+        check_choices(
+            seed=self.seed,
+            checkpoint_every_n_epochs=self.checkpoint_every_n_epochs,
+            deterministic=self.deterministic,
+            audit=self.audit,
+            balance=self.balance,
+        )
         if self.batch_grows:
             check_batch_may_grow(self.deterministic, self.balance)
-        _require(0 <= self.seed < 2**31, "seed", self.seed, "between 0 and 2147483647")
         if self.epochs is None and self.steps is None:
             raise ConfigurationError(
                 "Neither epochs nor steps is set, so training would never end. Set one of them."
@@ -193,7 +220,8 @@ class TrainingConfig:
         check_growth(self.batch, self.lr_scaling, self.lr_warm_up_steps)
         size = self.batch_size_per_worker
         _require_whole_number("batch_size_per_worker", size, may_be_none=False)
-        _require(size >= 0, "batch_size_per_worker", size, ">= 1")
+        expected = ">= 1, or 0 for global_batch_size"
+        _require(size >= 0, "batch_size_per_worker", size, expected)
         if size and not self.batch_grows:
             raise ConfigurationError(
                 f"batch_size_per_worker={size} was given with batch='global', which workers share "
@@ -317,6 +345,10 @@ class JobSpec:
 def _require_whole_number(name: str, value: object, may_be_none: bool) -> None:
     good = isinstance(value, int) and not isinstance(value, bool)
     _require(good or (may_be_none and value is None), name, repr(value), "that is a whole number")
+
+
+def _require_bool(name: str, value: object) -> None:
+    _require(isinstance(value, bool), name, repr(value), "that is True or False")
 
 
 def _require(condition: bool, name: str, value: object, expected: str) -> None:

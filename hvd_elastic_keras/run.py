@@ -221,6 +221,9 @@ def training_config(config: dict[str, Any]) -> TrainingConfig:
             values["batch_size_per_worker"] = _even_batch_size(values)
     else:
         _refuse_growth_flags()
+        if config.get("batch") == PER_WORKER:
+            # The command line has taken that back, and so what only goes with it.
+            values = {k: v for k, v in values.items() if k not in {f.name for f in GROWTH_FLAGS}}
     return TrainingConfig(**values)
 
 

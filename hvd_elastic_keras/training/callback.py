@@ -19,8 +19,8 @@ from hvd_elastic_keras.config import (
     PER_WORKER,
     SPEED,
     BatchCut,
-    check_balance,
     check_batch_may_grow,
+    check_choices,
     check_growth,
 )
 from hvd_elastic_keras.data.fit_input import check_order, input_of, per_worker_input_of
@@ -113,13 +113,19 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
     ) -> None:
         super().__init__()
         self._cut = BatchCut(micro_batch_size)
+        check_choices(
+            seed=0 if seed is None else seed,
+            checkpoint_every_n_epochs=checkpoint_every_n_epochs,
+            deterministic=deterministic,
+            audit=audit,
+            balance=balance,
+        )
+        check_growth(batch, lr_scaling, lr_warm_up_steps)
         self._seed = seed
         self._checkpoint_every_n_epochs = checkpoint_every_n_epochs
         self._deterministic = deterministic or env.deterministic()
         self._audited = audit or env.audit()
-        check_balance(balance)
         self._follows_speed = SPEED in (balance, env.balance())
-        check_growth(batch, lr_scaling, lr_warm_up_steps)
         self._batch_grows = batch == PER_WORKER
         self._lr_scaling, self._lr_warm_up_steps = lr_scaling, lr_warm_up_steps
         if self._batch_grows:

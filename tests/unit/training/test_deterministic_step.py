@@ -52,7 +52,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
-def trained(deterministic: bool, dtype: str, **compile_arguments: Any) -> tuple[Any, Any]:
+def trained(
+    deterministic: bool, dtype: str, accumulation: int | None = None, **compile_arguments: Any
+) -> tuple[Any, Any]:
     keras.utils.set_random_seed(0)
     model = keras.Sequential(
         [
@@ -62,7 +64,8 @@ def trained(deterministic: bool, dtype: str, **compile_arguments: Any) -> tuple[
             keras.layers.Dense(1, dtype=dtype),
         ]
     )
-    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", **compile_arguments)
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=accumulation)
+    model.compile(optimizer, "mse", **compile_arguments)
     config = TrainingConfig(
         global_batch_size=14, micro_batch_size=2, epochs=2, deterministic=deterministic
     )
@@ -80,8 +83,9 @@ def trained(deterministic: bool, dtype: str, **compile_arguments: Any) -> tuple[
         ("float32", {"run_eagerly": True}),
         ("float32", {"metrics": ["mae", Largest()]}),
         ("float32", {"jit_compile": True}),
+        ("float32", {"accumulation": 3}),  # of 4 steps
     ],
-    ids=["plain", "float64", "bfloat16", "eager", "does not add up", "xla"],
+    ids=["plain", "float64", "bfloat16", "eager", "does not add up", "xla", "accumulation"],
 )
 def test_weights_and_history_are_those_of_the_usual_mode_to_rounding(
     dtype: str, compile_arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch

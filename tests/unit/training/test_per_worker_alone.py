@@ -68,20 +68,28 @@ def test_an_optimizer_uses_its_rate_times_the_scale_and_keeps_its_own(kind: str)
         assert float(one.learning_rate) == pytest.approx(0.01)
 
 
-def linear_model(rate: float = 0.1, **arguments: Any) -> Any:
+def linear_model(rate: float = 0.1, accumulation: int | None = None, **arguments: Any) -> Any:
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.set_weights([np.full((4, 1), 0.1, np.float32), np.zeros(1, np.float32)])
-    model.compile(keras.optimizers.SGD(rate), "mse", **arguments)
+    optimizer = keras.optimizers.SGD(rate, gradient_accumulation_steps=accumulation)
+    model.compile(optimizer, "mse", **arguments)
     return model
 
 
-def weights_after(batches: list[slice], rates: list[float]) -> list[np.ndarray]:
-    """Gradient descent in NumPy."""
+def weights_after(
+    batches: list[slice], rates: list[float], accumulation: int = 1
+) -> list[np.ndarray]:
+    """Gradient descent in NumPy, with the mean over so many batches and the last one's rate."""
     kernel, bias = np.full((4, 1), 0.1), np.zeros(1)
+    gradients = []
     for batch, rate in zip(batches, rates, strict=True):
         x, y = X[batch].astype(float), Y[batch].astype(float)
         error = 2 * (x @ kernel + bias - y) / len(x)
-        kernel, bias = kernel - rate * x.T @ error, bias - rate * error.sum(0)
+        gradients.append((x.T @ error, error.sum(0)))
+        if len(gradients) == accumulation:
+            by_kernel, by_bias = (sum(g) / accumulation for g in zip(*gradients, strict=True))
+            kernel, bias = kernel - rate * by_kernel, bias - rate * by_bias
+            gradients = []
     return [kernel, bias]
 
 
@@ -113,6 +121,24 @@ def test_a_worker_alone_trains_its_own_batch_with_the_scaled_rate(
     for found, value in zip(model.get_weights(), expected, strict=True):
         np.testing.assert_allclose(found, value, atol=1e-6)
     assert float(model.optimizer.learning_rate) == pytest.approx(0.1)
+
+
+def test_a_rate_is_scaled_in_the_step_that_applies_what_others_have_accumulated() -> None:
+    model = linear_model(accumulation=2)
+    config = TrainingConfig(
+        global_batch_size=8,
+        batch="per_worker",
+        batch_size_per_worker=16,
+        lr_warm_up_steps=4,
+        epochs=2,
+        shuffle=False,
+    )
+    Trainer(model, (X, Y), config=config).fit()
+    batches = [slice(0, 16), slice(16, 32), slice(32, 44)] * 2
+    scales = [1.0, 1.25, 1.5, 1.75, 2.0, 2.0]
+    expected = weights_after(batches, [0.1 * scale for scale in scales], accumulation=2)
+    for found, value in zip(model.get_weights(), expected, strict=True):
+        np.testing.assert_allclose(found, value, atol=1e-6)
 
 
 def test_trainings_of_either_kind_may_follow_one_another() -> None:
@@ -190,6 +216,16 @@ def test_callbacks_see_and_set_the_rate_of_the_reference_batch() -> None:
         ({"lr_scaling": "cubic"}, ["lr_scaling='cubic'", "'sqrt'"]),
         ({"lr_warm_up_steps": -1}, ["lr_warm_up_steps=-1", ">= 0"]),
         ({"lr_warm_up_steps": 0.5}, ["lr_warm_up_steps=0.5", "whole number"]),
+        ({"lr_scaling": "sqrt"}, ["lr_scaling='sqrt'", "batch='global'", "leave it out"]),
+        ({"lr_warm_up_steps": 5}, ["lr_warm_up_steps=5", "batch='global'", "leave it out"]),
+        ({"deterministic": "no"}, ["deterministic='no'", "True or False"]),
+        ({"audit": "x"}, ["audit='x'", "True or False"]),
+        ({"balance": "fast"}, ["balance='fast'", "'even' or 'speed'"]),
+        ({"seed": -1}, ["seed=-1", "between 0 and"]),
+        ({"seed": 1.5}, ["seed=1.5", "whole number"]),
+        ({"checkpoint_every_n_epochs": -2}, ["checkpoint_every_n_epochs=-2", ">= 0"]),
+        ({"checkpoint_every_n_epochs": True}, ["checkpoint_every_n_epochs=True", "whole number"]),
+        ({"micro_batch_size": -1}, ["micro_batch_size=-1", ">= 1"]),
         ({"batch": "per_worker", "deterministic": True}, ["deterministic", "Leave one"]),
         ({"batch": "per_worker", "balance": "speed"}, ["balance='speed'", "Leave one"]),
     ],
