@@ -144,7 +144,7 @@ class TrainingConfig:
       shuffle: whether the examples of arrays and of sources with random access are reordered in
         every epoch.
       drop_remainder: whether the last batch of an epoch is left out if it would be smaller; with
-        "per_worker", that of a single worker.
+        "per_worker", that of a single worker, so that fewer workers may take part in the last step.
         The examples that are left out are others in every epoch.
       checkpoint_every_n_epochs: 0 turns periodic checkpoints off.
       deterministic: whether the weights after every step are bit-identical whatever the number of
@@ -159,7 +159,8 @@ class TrainingConfig:
         `global_batch_size`. 0 means `global_batch_size`.
       lr_scaling: only with "per_worker": the learning rate of the model belongs to a batch of
         `global_batch_size`; it is multiplied by the ratio of the batch to that ("linear"), by the
-        square root of the ratio ("sqrt"), or stays ("none"). Weight decay that Keras multiplies by
+        square root of the ratio ("sqrt"), or stays ("none"); in the last step of an epoch as in the
+        others, though fewer examples may be left for it. Weight decay that Keras multiplies by
         the learning rate follows it.
       lr_warm_up_steps: steps over which the learning rate gets to a larger value when the batch has
         grown. A smaller value is taken at once.

@@ -190,7 +190,8 @@ _WAIT_TIMEOUT_S = flags.DEFINE_float(
 _TIMELINE = flags.DEFINE_string(
     "timeline",
     "",
-    "Write a trace of the whole job to this file, for chrome://tracing or ui.perfetto.dev: "
+    "Write a trace of the job, from this start on, to this file for chrome://tracing or "
+    "ui.perfetto.dev: "
     "Horovod's timelines of all rounds, and every change of membership.",
 )
 

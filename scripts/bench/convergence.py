@@ -208,17 +208,19 @@ def plan() -> tuple[int, list[int], int]:
     """Workers before the revocation, those after it, and epochs."""
     if _QUICK.value:
         return 3, [2, 1], 2
-    workers, left = _WORKERS.value, [int(n) for n in _LEFT.value]
-    if not all(1 <= n <= workers for n in left):
-        raise app.UsageError(f"--left={left} was given, expected numbers from 1 to {workers}.")
+    workers = _WORKERS.value
+    left = [int(n) if n.isdecimal() else 0 for n in _LEFT.value]
+    if not left or not all(1 <= n <= workers for n in left):
+        given = ",".join(_LEFT.value)
+        raise app.UsageError(f"--left={given} was given, expected numbers from 1 to {workers}.")
     return workers, left, _EPOCHS.value
 
 
 def main(_: list[str]) -> None:
     """Trains, compares, writes and prints."""
+    workers, left, epochs = plan()
     output = Path(_OUTPUT.value)
     output.mkdir(parents=True, exist_ok=True)
-    workers, left, epochs = plan()
     rows, wrong, all_runs = [], [], []
     for mode in (USUAL, DETERMINISTIC) if _DETERMINISTIC.value else (USUAL,):
         reference, *runs = train_all(mode, workers, left, epochs)

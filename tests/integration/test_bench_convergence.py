@@ -49,3 +49,21 @@ def test_the_curves_after_a_revocation_are_those_of_one_worker(tmp_path: Path) -
         for name in ("curves", "wall_time"):
             assert (output / f"{name}-{mode}.png").read_bytes().startswith(PNG)
     assert len(rows(output / "epochs.csv")) == len(MODES) * len(JOBS) * 2
+
+
+@pytest.mark.parametrize("left", ["a", "0"])
+def test_numbers_that_make_no_sense_are_refused_without_a_traceback(
+    left: str, tmp_path: Path
+) -> None:
+    result = subprocess.run(
+        [sys.executable, str(BENCH), f"--output={tmp_path / 'results'}", f"--left={left}"],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert f"--left={left} was given, expected numbers from 1 to 6." in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.returncode == 1
+    assert not (tmp_path / "results").exists()

@@ -70,20 +70,32 @@ def test_ctl_removes_the_least_senior_worker_and_shows_everybody(
 
 def test_a_spare_takes_over_when_a_member_dies(tmp_path: Path) -> None:
     kill = Fault("kill", "train", 1, step=12)
-    # Two micro-batches occupy two workers; a third one has nothing to do but to wait.
-    flags = ("--num_workers=2", "--micro_batch_size=32", "--max_restarts=0")
+    # Two micro-batches occupy two workers; the third one has nothing to do but to wait.
+    flags = ("--num_workers=3", "--micro_batch_size=32", "--max_restarts=1")
     with Job(tmp_path, *flags, plan=[GATE, kill]) as job:
         job.wait_for_fault("gate")
-        job.ctl("add", "1")
-        job.wait_for("worker_ready", lambda e: e["worker_id"] == "w2")
-        assert "spare" in job.ctl("status")
+        job.wait(lambda: "waits as a spare" in job.output or None, "spare")
+        assert "2 micro-batches of 32; starting 3 workers, of which 1 will wait as a spare" in (
+            job.output
+        )
+        members = job.wait_for_round(2)["members"]
+        (spare,) = {"w0", "w1", "w2"} - set(members)
+        assert f"{spare} waits as a spare: a batch is cut into 2 micro-batches" in job.output
+        assert re.search(rf"^{spare} +spare ", job.ctl("status"), re.MULTILINE)
         job.plan.open_gate("gate")
         taken_over = job.wait_for_round(2, after=1)
-        assert "w2" in taken_over["members"]
+        assert taken_over["members"] == [members[0], spare]
+        assert taken_over["reason"] == f"{members[1]} was killed by SIGKILL; {spare} joins"
         assert taken_over["steps_lost"] == 0
         job.finish()
         assert job.plan.happened("kill")
         assert len(job.events("round_running")) == 2
+        # Without a start-up: the worker that is started in place of the dead one comes too late.
+        after = [(e["event"], e.get("worker_id")) for e in job.events()]
+        after = after[after.index(("worker_started", "w3")) :]
+        assert ("round_running", None) in after
+        if ("worker_ready", "w3") in after:
+            assert after.index(("round_running", None)) < after.index(("worker_ready", "w3"))
 
 
 def test_a_job_below_min_workers_waits_and_goes_on_with_a_replacement(

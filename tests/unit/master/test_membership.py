@@ -7,6 +7,7 @@ from membership_driver import Job
 
 from hvd_elastic_keras import protocol
 from hvd_elastic_keras.master import actions as act
+from hvd_elastic_keras.master.change_request import Change, plan_change
 from hvd_elastic_keras.master.state import WorkerPhase, reading_of, update_for
 
 
@@ -761,6 +762,17 @@ def test_a_spare_takes_over_after_a_death() -> None:
     job.running("w0", "w2", step=7)
     assert job.round_number == 2
     assert job.members == ["w0", "w2"]
+
+
+def test_by_default_a_worker_beyond_the_micro_batches_may_be_added_as_a_spare() -> None:
+    job = Job(8, micro_batches=8)
+    job.start()
+    plan = plan_change(job.config, job.state, protocol.ChangeRequest(add=1))
+    assert isinstance(plan, Change), plan
+    job.send(plan.events[0])
+    job.ready("w8")
+    assert len(job.members) == 8
+    assert job.said[-1].startswith("w8 waits as a spare: a batch is cut into 8 micro-batches; ")
 
 
 def test_a_spare_in_a_full_world_causes_no_round() -> None:
