@@ -5,33 +5,28 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
-import json
 import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from hvd_elastic_keras import env, files, protocol, timeline
+from hvd_elastic_keras import env, files, timeline
 from hvd_elastic_keras.config import EVEN, JobConfig, JobSpec
 from hvd_elastic_keras.console import Console, counted
-from hvd_elastic_keras.errors import ConfigurationError, ModelModuleError
+from hvd_elastic_keras.errors import ConfigurationError
 from hvd_elastic_keras.launchers.local import LocalLauncher
 from hvd_elastic_keras.master.controller import Controller, JobResult
-from hvd_elastic_keras.master.event_log import EventLog
 from hvd_elastic_keras.master.state import LOCALHOST
+from hvd_elastic_keras.model_check import check_model, last_lines
 
 LOOPBACK = "127.0.0.1"
 EXIT_FAILED = 1
 EXIT_CONFIGURATION = 2
 EXIT_SIGNAL_BASE = 128
-SHOWN_LOG_LINES = 20
-LONGEST_LINE = 2**24
-"""Bytes of a line that the check may print."""
 CONNECT_TIMEOUT_S = 2.0
 WANTED_JOB = "job.wanted.json"
 """Beside `job.json`: what is asked for, until it is accepted."""
@@ -142,7 +137,11 @@ async def _accept(request: JobRequest, console: Console) -> None:
         wanted = job_dir / WANTED_JOB
         try:
             request.spec.save(wanted)
-            _describe(console, request, await _check(request, wanted, console))
+            _describe(
+                console,
+                request,
+                await check_model(wanted, console, skip_corrupt=request.skip_corrupt),
+            )
             wanted.replace(job_dir / files.JOB)
         finally:
             wanted.unlink(missing_ok=True)
@@ -182,72 +181,6 @@ def _answers(address: str) -> bool:
             return True
     except OSError:
         return False
-
-
-async def _check(request: JobRequest, spec: Path, console: Console) -> dict[str, Any]:
-    """Loads the model of a specification in a process of its own, as a worker would.
-
-    Returns its description.
-
-    Meanwhile it shows what the process wants people to know.
-    """
-    with tempfile.TemporaryDirectory(prefix=env.SCRATCH_PREFIX) as scratch:
-        last, errors = await _output_of_check(request, console, scratch)
-    try:
-        answer = json.loads(last)
-    except ValueError:
-        tail = "\n".join(_last_lines(errors))
-        raise ModelModuleError(
-            f"The model module failed while it was checked; no worker has been started:\n{tail}"
-        ) from None
-    if "error" in answer:
-        raise ModelModuleError(answer["error"])
-    description: dict[str, Any] = answer["description"]
-    return description
-
-
-async def _output_of_check(request: JobRequest, console: Console, scratch: str) -> tuple[str, str]:
-    """The last line that the check prints, and its errors."""
-    variables = {env.SKIP_CORRUPT: str(int(request.skip_corrupt)), "TMPDIR": scratch}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "hvd_elastic_keras.training.job",
-        str(spec),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=env.child_environment(variables, {}),
-        limit=LONGEST_LINE,
-    )
-    if process.stdout is None or process.stderr is None:
-        raise RuntimeError("the check has no pipes")
-    try:
-        last, errors = await asyncio.gather(
-            _last_line(process.stdout, request.job_dir, console), process.stderr.read()
-        )
-        await process.wait()
-    except asyncio.CancelledError:
-        process.kill()
-        await process.wait()
-        raise
-    return last, errors.decode(errors="replace")
-
-
-async def _last_line(output: asyncio.StreamReader, job_dir: Path, console: Console) -> str:
-    """Shows and records the notices in what the check prints; returns its last other line."""
-    last = ""
-    async for line in output:
-        text = line.decode(errors="replace").strip()
-        if not text.startswith(protocol.NOTICE):
-            last = text or last
-            continue
-        notice = json.loads(text.removeprefix(protocol.NOTICE))
-        console.line(notice["text"])
-        if notice["event"]:
-            log = EventLog(job_dir / files.EVENTS)
-            log.write(notice["event"], notice["fields"])
-            log.close()
-    return last
 
 
 def _first_worker_number(job_dir: Path) -> int:
@@ -339,16 +272,9 @@ def _conclude(console: Console, request: JobRequest, result: JobResult, signals:
 def _log_tail(job_dir: Path, worker_id: str) -> list[str]:
     """The last lines of a failed worker's log, where its error is."""
     try:
-        return _last_lines((job_dir / files.LOGS / f"{worker_id}.log").read_text(errors="replace"))
+        return last_lines((job_dir / files.LOGS / f"{worker_id}.log").read_text(errors="replace"))
     except OSError:
         return []
-
-
-def _last_lines(text: str) -> list[str]:
-    """The end of what a process has printed, without what TensorFlow says whenever it starts."""
-    noise = ("I0000", "W0000", "E0000", "WARNING: All log messages")
-    lines = (line for line in text.splitlines() if line.strip() and not line.startswith(noise))
-    return list(lines)[-SHOWN_LOG_LINES:]
 
 
 def _shown(path: Path) -> str:
