@@ -39,7 +39,8 @@ def after_failure(config: JobConfig, state: State) -> Restart | GoOn | GiveUp:
     """Decides after the failure that is the last one noted in `state`."""
     if state.start_failures >= _most_start_failures(config, state):
         number = state.start_failures
-        others = f", and so did the {number - 1} before it" if number > 1 else ""
+        before = "one" if number == 2 else f"{number - 1}"
+        others = f", and so did the {before} before it" if number > 1 else ""
         return GiveUp(f"{state.last_failure} before it was ready{others}. The error is in its log")
     if state.own_errors >= MAX_OWN_ERRORS:
         return GiveUp(
