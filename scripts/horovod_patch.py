@@ -137,6 +137,31 @@ EDITS: tuple[Edit, ...] = (
         reason="close the connections when a collective fails",
     ),
     Edit(
+        path="horovod/common/timeline.cc",
+        anchor="""\
+  if (!cur_filename_.empty() && file_.is_open()) {
+    file_.flush();
+    file_.close();
+  }
+  tensor_table_.clear();
+""",
+        replacement="""\
+  if (!cur_filename_.empty() && file_.is_open()) {
+    file_.flush();
+    file_.close();
+  }
+  tensor_table_.clear();
+  // hvd_elastic_keras: with a rest in the queue the next Initialize() would neither open a file
+  // nor become healthy, but start a thread that the one after it overwrites.
+  while (!record_queue_.empty()) {
+    record_queue_.pop();
+  }
+  cur_filename_ = "";
+  new_pending_filename_ = "";
+""",
+        reason="let the timeline start again after a shutdown that it did not finish writing",
+    ),
+    Edit(
         path=_PAIR,
         anchor="""\
 void Pair::sendAsyncMode(Op& op) {
