@@ -15,6 +15,8 @@ from hvd_elastic_keras.errors import DataError
 
 Structure = Any
 """Nested tuples, lists and dicts of tensors (or of their specs), as in `tf.data`."""
+SUMMED_AT_ONCE = 2**18
+"""Numbers of which a fingerprint makes copies at a time."""
 FINGERPRINT_RTOL = 1e-3
 """Other processors may round a preprocessing step differently, but not by that much."""
 
@@ -135,8 +137,25 @@ def same_fingerprint(a: list[list[Any]], b: list[list[Any]]) -> bool:
 
 def _leaf_fingerprint(array: Any) -> list[Any]:
     if array.dtype == object:
-        text = b"\0".join(bytes(v) for v in array.ravel())
-        return [list(array.shape), [float(zlib.crc32(text))]]
-    flat = array.astype(np.float64).ravel()
-    weights = np.cos(np.arange(flat.size))
-    return [list(array.shape), [float(np.abs(flat).sum()), float(np.dot(flat, weights))]]
+        crc = 0
+        for number, text in enumerate(array.ravel()):
+            crc = zlib.crc32(bytes(text), zlib.crc32(b"\0", crc) if number else 0)
+        return [list(array.shape), [float(crc)]]
+    return [list(array.shape), list(_sums(array.reshape(-1)))]
+
+
+def _sums(flat: Any) -> tuple[float, float]:
+    """The sums of |x[i]| and of x[i] cos(i), in little memory: a global batch may have gigabytes.
+
+    cos(start + i) = cos(start) cos(i) - sin(start) sin(i), so that one piece of weights will do.
+    """
+    positions = np.arange(min(flat.size, SUMMED_AT_ONCE), dtype=np.float64)
+    cosines, sines = np.cos(positions), np.sin(positions)
+    absolute = weighted = 0.0
+    for start in range(0, flat.size, SUMMED_AT_ONCE):
+        piece = flat[start : start + SUMMED_AT_ONCE].astype(np.float64)
+        size = piece.size
+        weighted += np.cos(start) * np.dot(piece, cosines[:size])
+        weighted -= np.sin(start) * np.dot(piece, sines[:size])
+        absolute += np.abs(piece, out=piece).sum()
+    return float(absolute), float(weighted)
