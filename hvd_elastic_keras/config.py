@@ -310,12 +310,14 @@ class JobSpec:
     Attributes:
       model: the model module as the user gave it (path or dotted name); empty for a script.
       config: values of the reference configuration, overrides applied.
+      num_examples: what the check has counted, by split, so that workers need not.
     """
 
     training: TrainingConfig
     model: str = ""
     data_dir: str = ""
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
+    num_examples: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Writes the specification as versioned JSON."""

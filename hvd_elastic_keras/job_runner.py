@@ -137,11 +137,13 @@ async def _accept(request: JobRequest, console: Console) -> None:
         wanted = job_dir / WANTED_JOB
         try:
             request.spec.save(wanted)
-            _describe(
-                console,
-                request,
-                await check_model(wanted, console, skip_corrupt=request.skip_corrupt),
-            )
+            found = await check_model(wanted, console, skip_corrupt=request.skip_corrupt)
+            _describe(console, request, found)
+            counts = {
+                "train": found["num_examples"],
+                "validation": found["num_validation_examples"],
+            }
+            dataclasses.replace(request.spec, num_examples=counts).save(wanted)
             wanted.replace(job_dir / files.JOB)
         finally:
             wanted.unlink(missing_ok=True)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hvd_elastic_keras.data.random_access import Preprocess, Source
+from hvd_elastic_keras.data.preparation import Preprocess
+from hvd_elastic_keras.data.random_access import Source
 from hvd_elastic_keras.errors import DataError
 
 DEFAULT_BYTES = 2**30

@@ -12,10 +12,11 @@ from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDat
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
-from hvd_elastic_keras.data import structure
+from hvd_elastic_keras.data import iterators, structure
+from hvd_elastic_keras.data.batch_pipeline import BatchPipeline
 from hvd_elastic_keras.data.passes import Passes
 from hvd_elastic_keras.data.per_worker import PerWorkerInput
-from hvd_elastic_keras.data.pipeline import BatchPipeline, FitInput, Pipeline
+from hvd_elastic_keras.data.pipeline import FitInput, Pipeline
 from hvd_elastic_keras.data.reader import DatasetBatches, PyDatasetBatches
 from hvd_elastic_keras.data.source import ArraySource
 from hvd_elastic_keras.errors import ConfigurationError, DataError
@@ -111,33 +112,16 @@ def _of_arrays(
 
 
 def check_order(adapter: Any, name: str) -> None:
-    """Raises `DataError` if another worker would read a dataset in another order.
+    """Raises `DataError` if another worker would read an adapter's dataset in another order."""
+    dataset = _dataset_of(adapter)
+    if dataset is not None:
+        iterators.check_order(dataset, name)
 
-    Looks for `shuffle` without any seed and for parallel steps that need not keep the order.
-    """
-    if not isinstance(adapter, TFDatasetAdapter):
-        return
-    dataset = adapter.get_tf_dataset()
-    if dataset.options().deterministic is False:
-        raise DataError(
-            f"{name} is a tf.data.Dataset with options().deterministic = False, so that its order "
-            "differs from worker to worker. Leave that option out."
-        )
-    todo = [dataset]
-    while todo:
-        part = todo.pop()
-        seeds = [getattr(part, attribute, None) for attribute in ("_seed", "_seed2")]
-        if "Shuffle" in type(part).__name__ and all(s is not None and int(s) == 0 for s in seeds):
-            raise DataError(
-                f"{name} is a tf.data.Dataset with an unseeded shuffle(...), so that its order "
-                "differs from worker to worker, and a worker that joins later cannot continue. "
-                "Give it a seed: shuffle(n, seed=1), or call keras.utils.set_random_seed(1) before "
-                "the dataset is made. It is still shuffled anew in every epoch."
-            )
-        if getattr(part, "_deterministic", None) in (False, "false"):
-            raise DataError(
-                f"{name} is a tf.data.Dataset with {type(part).__name__.strip('_')} that was given "
-                "deterministic=False, so that its order differs from worker to worker. Leave that "
-                "argument out."
-            )
-        todo += part._inputs()
+
+def check_apart(train: Any, validation: Any) -> None:
+    """Raises `DataError` if the datasets of two adapters take the seeds of one shuffle in turn."""
+    iterators.check_apart(_dataset_of(train), _dataset_of(validation))
+
+
+def _dataset_of(adapter: Any) -> tf.data.Dataset | None:
+    return adapter.get_tf_dataset() if isinstance(adapter, TFDatasetAdapter) else None

@@ -74,6 +74,15 @@ def progress(what: str, total: int, unit: str, scale: bool = False) -> Any:
       scale: whether to show large numbers as 1.2G.
     """
     form = "{desc}: {n_fmt} of {total_fmt} {unit} ({percentage:.0f}%), {remaining} left"
+    return _bar(what, total, unit, scale, form)
+
+
+def counter(what: str, unit: str) -> Any:
+    """As `progress`, where nobody knows how much there is."""
+    return _bar(what, None, unit, False, "{desc}: {n_fmt} {unit} so far")
+
+
+def _bar(what: str, total: int | None, unit: str, scale: bool, form: str) -> Any:
     return _Bar(
         desc=what,
         total=total,

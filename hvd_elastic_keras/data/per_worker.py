@@ -13,9 +13,10 @@ from typing import Any
 
 from hvd_elastic_keras.batch_plan import Share
 from hvd_elastic_keras.data import structure
+from hvd_elastic_keras.data.batch_pipeline import BatchPipeline
 from hvd_elastic_keras.data.partition import slice_of_portion
 from hvd_elastic_keras.data.passes import Passes
-from hvd_elastic_keras.data.pipeline import BatchPipeline, FitInput, LocalBatch, Pipeline
+from hvd_elastic_keras.data.pipeline import FitInput, LocalBatch, Pipeline
 from hvd_elastic_keras.data.structure import Structure
 from hvd_elastic_keras.ledger import Ids
 

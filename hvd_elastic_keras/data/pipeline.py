@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -12,14 +11,12 @@ import tensorflow as tf
 from pyroaring import BitMap64
 
 from hvd_elastic_keras.batch_plan import Share
-from hvd_elastic_keras.data import structure
-from hvd_elastic_keras.data.partition import Partition, Slice, slice_of_batch
+from hvd_elastic_keras.data.example_source import ExampleSource
+from hvd_elastic_keras.data.partition import Partition, Slice
 from hvd_elastic_keras.data.passes import Passes
-from hvd_elastic_keras.data.reader import BatchReader, BatchSource
-from hvd_elastic_keras.data.source import ExampleSource
 from hvd_elastic_keras.data.structure import Structure
 from hvd_elastic_keras.errors import DataError
-from hvd_elastic_keras.ledger import BATCH_STRIDE, Ids
+from hvd_elastic_keras.ledger import Ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +72,21 @@ class Input(Protocol):
         `step` is counted as in `batches`. Another thread must not use this input meanwhile.
         """
 
+    @property
+    def ends_unannounced(self) -> bool:
+        """Whether only reading to the end tells how long a pass is, and each pass anew."""
+
     def know_batches_per_pass(self, count: int | None) -> None:
         """Learns from another worker what reading to the end would tell."""
+
+    def expect_batches_per_pass(self, count: int | None) -> None:
+        """Learns the same from a checkpoint. Reading raises `DataError` if it is not so now."""
+
+    def confirm_end(self) -> None:
+        """All workers have come to the end of a pass where this one has: all are as long."""
+
+    def cut_off(self, epoch: int) -> bool:
+        """Whether the pass of an epoch that has ended has more batches than those before it."""
 
     def steps(self, epoch: int) -> int | None:
         """Steps of an epoch; None if only reading to the end tells."""
@@ -176,8 +186,23 @@ class Pipeline:
         """See `Input`."""
         self.source.read_up_to(epoch, self.partition, step, goes_on)
 
+    @property
+    def ends_unannounced(self) -> bool:
+        """See `Input`."""
+        return False
+
     def know_batches_per_pass(self, count: int | None) -> None:
         """It is known already."""
+
+    def expect_batches_per_pass(self, count: int | None) -> None:
+        """It is known already."""
+
+    def confirm_end(self) -> None:
+        """It is known already."""
+
+    def cut_off(self, epoch: int) -> bool:
+        """See `Input`. The source refuses epochs of different lengths."""
+        return False
 
     def steps(self, epoch: int) -> int | None:
         """See `Input`."""
@@ -223,119 +248,6 @@ class Pipeline:
     def _ids(self, epoch: int, positions: Ids) -> Ids:
         found: Ids = self.source.order(epoch).indices(tf.constant(positions, tf.int64)).numpy()
         return found
-
-
-class BatchPipeline:
-    """Reads whole global batches, of any size, and uses this worker's part of each.
-
-    Args:
-      source: the user's batches.
-      micro_batch_size: examples per forward and backward pass; from the size of the first batch.
-    """
-
-    def __init__(self, source: BatchSource, micro_batch_size: Callable[[int], int]) -> None:
-        self._source = source
-        self._reader = BatchReader(source)
-        size = structure.num_examples(self.first_batch())
-        self._micro_batch_size = micro_batch_size(size)
-        self._global_batch_size = size
-        self._counted: int | None = None
-
-    @property
-    def batch_spec(self) -> Structure:
-        """See `Input`."""
-        return self._source.batch_spec
-
-    @property
-    def global_batch_size(self) -> int:
-        """See `Input`."""
-        return self._global_batch_size
-
-    @property
-    def micro_batch_size(self) -> int:
-        """See `Input`."""
-        return self._micro_batch_size
-
-    @property
-    def num_examples(self) -> int | None:
-        """See `Input`."""
-        return None
-
-    @property
-    def num_micro_batches(self) -> int:
-        """See `Input`."""
-        return -(-self._global_batch_size // self._micro_batch_size)
-
-    @property
-    def batches_per_pass(self) -> int | None:
-        """See `Input`."""
-        known = self._source.batches_per_pass
-        return self._counted if known is None else known
-
-    @property
-    def from_front(self) -> bool:
-        """See `Input`."""
-        return bool(self._source.advice)
-
-    def read_up_to(self, epoch: int, step: int, goes_on: Callable[[], bool]) -> None:
-        """See `Input`."""
-        if self.from_front:
-            self._reader.seek(epoch, step, goes_on)
-
-    def know_batches_per_pass(self, count: int | None) -> None:
-        """See `Input`."""
-        self._counted = count
-
-    def steps(self, epoch: int) -> int | None:
-        """See `Input`."""
-        return self.batches_per_pass
-
-    def batches(self, epoch: int, share: Share, first_step: int) -> Iterator[LocalBatch]:
-        """See `Input`. An epoch is one pass here."""
-        self._reader.seek(epoch, first_step)
-        step = first_step
-        while (batch := self._reader.batch(step)) is not None:
-            size = structure.num_examples(batch)
-            part = self.part(step, share, size)
-            ids = _ids_of_batch(step, size)[part.start : part.stop]
-            yield LocalBatch(structure.cut(batch, part.start, part.stop), part, ids)
-            step += 1
-        self._counted = step
-
-    def groups(self, number: int, first: int, size: int) -> Iterator[list[Structure]]:
-        """So many successive batches of a pass at a time, whole; at its end there may be fewer."""
-        self._reader.seek(number, first)
-        self._reader.keep = size
-        while True:
-            end = min(first + size, self.batches_per_pass or first + size)
-            read = (self._reader.batch(position) for position in range(first, end))
-            batches = list(itertools.takewhile(lambda batch: batch is not None, read))
-            first += len(batches)
-            if len(batches) < size:
-                self._counted = first
-            if not batches:
-                return
-            yield batches
-
-    def first_batch(self) -> Structure:
-        """See `Input`."""
-        self._reader.seek(0, 0)
-        return self._reader.batch(0)
-
-    def part(self, step: int, share: Share, num_examples: int) -> Slice:
-        """See `Input`."""
-        return slice_of_batch(num_examples, self._micro_batch_size, share, self.num_micro_batches)
-
-    def ids(self, epoch: int, steps: Sequence[tuple[int, int]]) -> list[Ids]:
-        """See `Input`. Batches may have any size, so that examples are numbered in each anew."""
-        return [_ids_of_batch(step, count) for step, count in steps]
-
-    def ids_of_epoch(self, epoch: int) -> None:
-        """See `Input`."""
-
-
-def _ids_of_batch(number: int, size: int) -> Ids:
-    return np.arange(size, dtype=np.int64) + number * BATCH_STRIDE
 
 
 class FitInput:
@@ -392,9 +304,27 @@ class FitInput:
         stretch = self._passes.stretch(self._index_of(epoch), self.batches_per_pass)
         self._inner.read_up_to(stretch.number, stretch.offset + step, goes_on)
 
+    @property
+    def ends_unannounced(self) -> bool:
+        """See `Input`."""
+        return self._inner.ends_unannounced
+
     def know_batches_per_pass(self, count: int | None) -> None:
         """See `Input`."""
         self._inner.know_batches_per_pass(count)
+
+    def expect_batches_per_pass(self, count: int | None) -> None:
+        """See `Input`."""
+        self._inner.expect_batches_per_pass(count)
+
+    def confirm_end(self) -> None:
+        """See `Input`."""
+        self._inner.confirm_end()
+
+    def cut_off(self, epoch: int) -> bool:
+        """See `Input`."""
+        stretch = self._passes.stretch(self._index_of(epoch), self.batches_per_pass)
+        return self._inner.cut_off(stretch.number)
 
     def steps(self, epoch: int) -> int | None:
         """See `Input`."""

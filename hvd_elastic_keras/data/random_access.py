@@ -9,8 +9,6 @@ comes before the position, so that a worker starts anywhere at the same cost.
 from __future__ import annotations
 
 import logging
-import os
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -20,16 +18,28 @@ import tensorflow as tf
 from hvd_elastic_keras.batch_plan import Share
 from hvd_elastic_keras.data import structure
 from hvd_elastic_keras.data.example_form import Array, ExampleForm
+from hvd_elastic_keras.data.iterators import drop_in_background
+from hvd_elastic_keras.data.notices import counted_places
 from hvd_elastic_keras.data.order import WINDOW_BLOCKS, Order
 from hvd_elastic_keras.data.partition import Partition, Stream
-from hvd_elastic_keras.data.reader import PREFETCH, drop_in_background
+from hvd_elastic_keras.data.preparation import (
+    Preprocess,
+    arguments,
+    explained,
+    num_threads,
+    plain_options,
+    reason,
+    traced,
+)
+from hvd_elastic_keras.data.reader import PREFETCH
 from hvd_elastic_keras.data.structure import Structure
 from hvd_elastic_keras.errors import DataError
 
 log = logging.getLogger(__name__)
-Preprocess = Callable[[Structure], Structure]
 LONGEST_READ = 256
 """Examples that are asked for at a time; fewer if a worker's part of a step is smaller."""
+MOST_NAMED = 4
+"""Examples that a message names."""
 NUM_LOOKED_AT = 4
 """Examples whose common form is that of all, where the source does not say it."""
 
@@ -96,7 +106,7 @@ class RandomAccessExamples:
         self._seed = seed
         self._shuffle = shuffle
         self._reader = _Reader(source, name)
-        self._preprocess = self._traced(preprocess) if preprocess else None
+        self._preprocess = traced(preprocess, self._reader.form.spec) if preprocess else None
         some = Stream(first_step=0, every=1, global_batch_size=1, low=0, per_step=1, total=1)
         _, self.batch_spec = self._dataset(0, some).element_spec
         structure.check_sliceable(self.batch_spec, f"The source of {name}")
@@ -151,35 +161,18 @@ class RandomAccessExamples:
         dataset = tf.data.Dataset.range(0, stream.total, read)
         load = tf.autograph.experimental.do_not_convert(load)
         dataset = dataset.map(load, num_parallel_calls=reader.threads, deterministic=True)
-        dataset = dataset.prefetch(PREFETCH).with_options(_options())
+        dataset = dataset.prefetch(PREFETCH).with_options(plain_options())
         if self._preprocess is not None:
             dataset = dataset if one_by_one else dataset.unbatch()
             dataset = dataset.map(
-                self._prepared, num_parallel_calls=_num_threads(), deterministic=True
+                self._prepared, num_parallel_calls=num_threads(), deterministic=True
             )
         elif not one_by_one:
             return dataset
         return dataset.batch(size).prefetch(PREFETCH)
 
     def _prepared(self, index: tf.Tensor, example: Structure) -> tuple[tf.Tensor, Structure]:
-        if self._preprocess is None:
-            return index, example
-        prepared = self._preprocess(*_arguments(example))
-        return index, tuple(prepared) if isinstance(prepared, list) else prepared
-
-    def _traced(self, preprocess: Preprocess) -> Callable[..., Structure]:
-        """`preprocess` as one function that every epoch and round uses without tracing it again.
-
-        It takes arguments as `tf.data` gives them.
-        """
-        spec = self._reader.form.spec
-        several = type(spec) is tuple
-
-        def call(*arguments: Any) -> Structure:
-            return preprocess(arguments if several else arguments[0])
-
-        function = tf.function(call).get_concrete_function(*_arguments(spec))
-        return lambda *arguments: function(*tf.nest.flatten(arguments))
+        return index, example if self._preprocess is None else self._preprocess(*arguments(example))
 
     def _next(
         self, iterator: list[Any], epoch: int, positions: range
@@ -187,34 +180,22 @@ class RandomAccessExamples:
         try:
             batch: tuple[tf.Tensor, Structure] = next(iterator[0])
             return batch
+        except tf.errors.CancelledError:
+            raise
         except tf.errors.OpError as error:
             self._reader.raise_failure()
-            if not isinstance(error, tf.errors.InvalidArgumentError | tf.errors.DataLossError):
-                raise
-            raise self._explained(error, epoch, positions) from error
-
-    def _explained(self, error: tf.errors.OpError, epoch: int, positions: range) -> DataError:
-        """Looks for the example that `preprocess` fails on."""
-        numbers = tf.range(positions.start, positions.stop, dtype=tf.int64)
-        preprocess = self._preprocess or (lambda *example: example)
-        for index in self.order(epoch).indices(numbers).numpy():
-            try:
-                preprocess(*_arguments(self._reader.example(int(index))))
-            except tf.errors.OpError as found:
-                return DataError(
-                    f"preprocess fails on example {index} of {self._name}: {_reason(found)}"
-                )
-        return DataError(
-            f"The examples of {self._name} do not form a batch: {_reason(error)}. Give all "
-            "examples the same shape, in preprocess or before."
-        )
+            numbers = tf.range(positions.start, positions.stop, dtype=tf.int64)
+            indices = self.order(epoch).indices(numbers).numpy().tolist()
+            examples = ((index, self._reader.example(index)) for index in indices)
+            preprocess = self._preprocess or (lambda *example: example)
+            raise explained(error, preprocess, examples, self._name) from error
 
 
 class _Reader:
     """Reads examples for a `tf.data` pipeline, and checks them.
 
     An exception of the source ends the pipeline with an error of TensorFlow's; `raise_failure`
-    raises the exception itself.
+    says what it was.
     """
 
     def __init__(self, source: Source, name: str) -> None:
@@ -228,19 +209,32 @@ class _Reader:
         # An iterator that is dropped may still be reading when its successor begins.
         self._reading = threading.BoundedSemaphore(self.threads)
         self._name = name
-        self._failures: list[Exception] = []
+        self._failures: list[tuple[Exception, list[int]]] = []
         spec = getattr(source, "element_spec", None)
         self.form = ExampleForm(spec, name) if spec is not None else self._look()
 
     def _look(self) -> ExampleForm:
         last = len(self._source) - 1
         indices = {last * i // (NUM_LOOKED_AT - 1) for i in range(NUM_LOOKED_AT)}
-        return ExampleForm.of([self._source[i] for i in sorted(indices)], self._name)
+        return ExampleForm.of([self._raw(i) for i in sorted(indices)], self._name)
+
+    def _raw(self, index: int) -> Any:
+        try:
+            return self._source[index]
+        except Exception as error:  # a source may raise anything
+            raise self._unreadable(error, index) from error
 
     def example(self, index: int) -> Structure:
-        """One example, as tensors."""
-        with self._reading:
-            arrays = self.form.arrays(self._source[index], index)
+        """One example, as tensors.
+
+        Raises:
+          DataError: the source cannot give it, or it has another form.
+        """
+        try:
+            with self._reading:
+                arrays = self.form.arrays(self._source[index], index)
+        except Exception as error:  # a source may raise anything
+            raise self._unreadable(error, index) from error
         return self.form.pack([tf.constant(array) for array in arrays])
 
     def stacked(self, indices: tf.Tensor) -> Structure:
@@ -256,11 +250,28 @@ class _Reader:
         self._failures.clear()
 
     def raise_failure(self) -> None:
-        """Raises what a read has raised before, if one has."""
-        if self._failures:
-            failure = self._failures[0]
-            self._failures.clear()
-            raise failure
+        """Raises `DataError` if a read has failed before, with the example that it failed on."""
+        if not self._failures:
+            return
+        failure, indices = self._failures[0]
+        self._failures.clear()
+        if not isinstance(failure, DataError):
+            for index in indices:
+                self.example(index)
+        # Read alone, each of them may be well.
+        raise self._unreadable(failure, *indices) from failure
+
+    def _unreadable(self, error: Exception, *indices: int) -> DataError:
+        if isinstance(error, DataError):
+            return error
+        which = f"Example {indices[0]}"
+        if len(indices) > 1:
+            which = f"One of the examples {counted_places(map(str, indices), MOST_NAMED)}"
+        text = reason(error) if isinstance(error, tf.errors.OpError) else str(error)
+        return DataError(
+            f"{which} of {self._name} cannot be read: {type(error).__name__}: {text}. "
+            "Repair it, or leave it out of the source."
+        )
 
     def _call(self, load: Callable[[Any], list[Array]], index: tf.Tensor, dims: list[Any]) -> Any:
         specs = self.form.flat_spec
@@ -292,28 +303,4 @@ class _Reader:
 
     def _note(self, error: Exception, indices: list[int]) -> None:
         log.error("reading examples %s of %s failed: %s", indices[:8], self._name, error)
-        self._failures.append(error)
-
-
-def _arguments(example: Structure) -> tuple[Any, ...]:
-    """An example as `tf.data` gives it to a function: tuples are several arguments."""
-    return example if type(example) is tuple else (example,)
-
-
-def _num_threads() -> int:
-    """Threads of `preprocess`; more than one even on one core: it may wait for something."""
-    return max(2, os.cpu_count() or 1)
-
-
-def _options() -> tf.data.Options:
-    options = tf.data.Options()
-    # Numbers of threads are fixed, and an iterator waits for its tuning thread when it is
-    # deleted: up to 2 s were measured, at the end of an epoch or of a round.
-    options.autotune.enabled = False
-    return options
-
-
-def _reason(error: tf.errors.OpError) -> str:
-    """What TensorFlow says without the names of its nodes."""
-    text = re.sub(r"\{\{.*?\}\}", "", str(error.message).split("\n\t [[", maxsplit=1)[0])
-    return text.strip().splitlines()[-1]
+        self._failures.append((error, indices))

@@ -6,7 +6,6 @@ import collections
 import concurrent.futures
 import itertools
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
@@ -16,14 +15,14 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_elastic_keras.data import structure
+from hvd_elastic_keras.data.iterators import NumberedIterators, drop_in_background
 from hvd_elastic_keras.data.notices import notices, progress
+from hvd_elastic_keras.data.preparation import reason
 from hvd_elastic_keras.data.structure import Structure
 from hvd_elastic_keras.errors import DataError
 
 log = logging.getLogger(__name__)
 PREFETCH = 2
-
-
 LONG_REPLAY_S = 5.0
 """After a longer replay people are told how to do without."""
 _hinted: set[str] = set()
@@ -60,6 +59,10 @@ class BatchReader:
         self._pass = -1
         self._next = 0
         self._last: collections.deque[Structure] = collections.deque()
+        self._ahead: list[Structure] = []
+        """What `left_over` has looked at."""
+        self._failure: Exception | None = None
+        """What has ended this pass."""
         self.keep = 1
 
     def seek(self, number: int, position: int, goes_on: Callable[[], bool] = lambda: True) -> None:
@@ -73,6 +76,7 @@ class BatchReader:
             drop_in_background(self._iterator)
             start = 0 if self._source.advice else position
             self._pass, self._next, self._last = number, start, collections.deque()
+            self._ahead, self._failure = [], None
             self._iterator = [self._source.open(number, start)]
         if self._next < position:
             self._replay(position, goes_on)
@@ -94,9 +98,13 @@ class BatchReader:
             )
 
     def batch(self, position: int) -> Structure:
-        """The batch at a position of the pass, or None if that has ended before."""
+        """The batch at a position of the pass, or None if that has ended before.
+
+        Raises:
+          DataError: TensorFlow cannot read it.
+        """
         while self._next <= position:
-            batch = next(self._iterator[0], None)
+            batch = self._following()
             if batch is None:
                 return None
             self._last.append(batch)
@@ -105,13 +113,34 @@ class BatchReader:
                 self._last.popleft()
         return self._last[position - self._next]
 
+    def left_over(self) -> int:
+        """Examples of the batch that comes after those read so far; 0 if there is none."""
+        if not self._ahead:
+            self._ahead.append(self._following())
+        return 0 if self._ahead[0] is None else structure.num_examples(self._ahead[0])
+
+    def _following(self) -> Structure:
+        if self._ahead:
+            return self._ahead.pop()
+        if self._failure is not None:
+            raise self._failure  # the iterator would go on behind it
+        try:
+            return next(self._iterator[0], None)
+        except tf.errors.CancelledError:
+            raise
+        except tf.errors.OpError as error:
+            self._failure = DataError(
+                f"Batch {self._next} of pass {self._pass} over {self._source.name} cannot be read: "
+                f"{reason(error)}"
+            )
+            raise self._failure from error
+        except Exception as error:  # the user's object may raise anything
+            self._failure = error
+            raise
+
 
 class DatasetBatches:
-    """A `tf.data.Dataset` of batches.
-
-    A dataset that is shuffled anew in each pass takes its seeds one after the other, so pass n is
-    the n-th iterator of this process: iterators for earlier passes are made first. The position
-    within the pass is reached by reading.
+    """A `tf.data.Dataset` of batches, of which a position within a pass is reached by reading.
 
     Args:
       dataset: of batches.
@@ -135,17 +164,12 @@ class DatasetBatches:
             "Arrays and a keras.utils.PyDataset start anywhere at once, and with "
             "hvd_elastic_keras.Trainer so does any source with random access"
         )
-        self._dataset = dataset
-        self._iterators_per_pass = 2 if repeats_known_length and cardinality > 0 else 1
-        self._made = 0
+        per_pass = 2 if repeats_known_length and cardinality > 0 else 1
+        self._iterators = NumberedIterators(lambda number: dataset, name, per_pass)
 
     def open(self, number: int, position: int) -> Iterator[Structure]:
         """See `BatchSource`; `position` is 0."""
-        while self._made < number * self._iterators_per_pass:
-            drop_in_background([iter(self._dataset)])  # takes the seed of that pass
-            self._made += 1
-        self._made += 1
-        return iter(self._dataset.prefetch(PREFETCH))
+        return self._iterators.of_pass(number, lambda dataset: dataset.prefetch(PREFETCH))
 
 
 class PyDatasetBatches:
@@ -256,12 +280,3 @@ def _common_spec(batches: list[Structure]) -> Structure:
         return spec
 
     return tf.nest.map_structure(merge, *batches)
-
-
-def drop_in_background(iterator: list[Any]) -> None:
-    """Deletes an iterator without waiting for its threads, which may take seconds.
-
-    Args:
-      iterator: holds the only reference to it; the last one to go would do the waiting.
-    """
-    threading.Thread(target=iterator.clear, name="elastic-drop-iterator", daemon=True).start()

@@ -23,7 +23,12 @@ from hvd_elastic_keras.config import (
     check_choices,
     check_growth,
 )
-from hvd_elastic_keras.data.fit_input import check_order, input_of, per_worker_input_of
+from hvd_elastic_keras.data.fit_input import (
+    check_apart,
+    check_order,
+    input_of,
+    per_worker_input_of,
+)
 from hvd_elastic_keras.data.passes import Passes
 from hvd_elastic_keras.data.pipeline import FitInput
 from hvd_elastic_keras.training import determinism, keras_release, keras_support
@@ -180,6 +185,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         if not alone:
             for adapter, name in ((call.adapter, "x"), (call.validation, "validation_data")):
                 check_order(adapter, name)
+            check_apart(call.adapter, call.validation)
         source = self._input(call, schedule, seed)
         environment = membership.environment
         return Training(

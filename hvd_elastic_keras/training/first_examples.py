@@ -11,17 +11,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hvd_elastic_keras.batch_plan import Share
+from hvd_elastic_keras.data import structure
 from hvd_elastic_keras.data.notices import notices
-from hvd_elastic_keras.data.partition import Partition
-from hvd_elastic_keras.data.source import ExampleSource
+from hvd_elastic_keras.data.pipeline import Input
 from hvd_elastic_keras.errors import DataError
 from hvd_elastic_keras.training.keras_support import describe, first_sentence
 
 TRIED_EXAMPLES = 32
 
 
-def try_first_examples(model: keras.Model, source: ExampleSource, name: str) -> None:
+def try_first_examples(model: keras.Model, source: Input, name: str) -> None:
     """Computes the loss of the first examples, without any effect on weights.
 
     Args:
@@ -30,9 +29,8 @@ def try_first_examples(model: keras.Model, source: ExampleSource, name: str) -> 
     Raises:
       DataError: the model cannot compute it.
     """
-    count = min(TRIED_EXAMPLES, source.num_examples)
-    batches = source.batches(0, Partition(count, count, count), Share(0, 1), 0)
-    _, batch = next(batches)
+    batch = structure.cut(source.first_batch(), 0, TRIED_EXAMPLES)
+    count = structure.num_examples(batch)
     _warn_of_what_is_not_finite(batch, name)
     if type(model).train_step is not keras.Model.train_step:
         return  # who knows what it does with a batch

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import keras
 import ml_collections
 import numpy as np
 import tensorflow as tf
@@ -18,7 +19,7 @@ from hvd_elastic_keras.batch_plan import Share
 from hvd_elastic_keras.config import JobSpec
 from hvd_elastic_keras.data.notices import Notice, notices
 from hvd_elastic_keras.data.partition import Partition
-from hvd_elastic_keras.data.source import DataLike, as_source, source_and_preprocess
+from hvd_elastic_keras.data.source import DataLike, as_source, is_source, split_preprocess
 from hvd_elastic_keras.errors import DataError, ElasticError
 from hvd_elastic_keras.training import determinism
 from hvd_elastic_keras.training.model_module import ModelModule, file_of_model
@@ -53,13 +54,16 @@ def check(spec: JobSpec, job_dir: Path) -> dict[str, Any]:
     _set_up(spec)
     module = _load_module(spec)
     data = _load_data(module)
+    # Before the trainer reads from them: a dataset may have another order for each iterator.
+    fronts = {split: _front(d) for split, d in data.items() if _is_dataset(d)}
     trainer = _trainer_of(module, data, spec, SoloSession())
     trainer.check_checkpoint(job_dir)
     trainer.try_first_examples()
     notices.report_to(None)  # the same would be told again
     for split, again in _load_data(module).items():
         if again is not None:
-            _check_reproducible(data[split], again, split)
+            first = fronts[split] if split in fronts else _front(data[split])
+            _check_reproducible(first, _front(again), split)
     return {
         "parameters": int(trainer.model.count_params()),
         "steps_per_epoch": trainer.steps_per_epoch,
@@ -83,6 +87,8 @@ def _load_module(spec: JobSpec) -> ModelModule:
 
 
 def _load_data(module: ModelModule) -> dict[str, DataLike | None]:
+    # Whatever has been computed before: the seeds of `shuffle` follow from this one, too.
+    keras.utils.set_random_seed(module.seed)
     return {split: module.dataset(split) for split in ("train", "validation")}
 
 
@@ -96,12 +102,13 @@ def _trainer_of(
         config=spec.training,
         callbacks=module.callbacks(),
         session=session,
+        counted=spec.num_examples,
     )
 
 
-def _check_reproducible(first: DataLike, second: DataLike, split: str) -> None:
+def _check_reproducible(first: list[Any], second: list[Any], split: str) -> None:
     """Raises `DataError` if the same split, asked for twice, begins differently."""
-    for a, b in zip(_front(first), _front(second), strict=True):
+    for a, b in zip(first, second, strict=True):
         # NaN equals NaN here, whatever the dtype.
         if not (np.array_equal(a, b) or a.tobytes() == b.tobytes()):
             raise DataError(
@@ -112,19 +119,24 @@ def _check_reproducible(first: DataLike, second: DataLike, split: str) -> None:
             )
 
 
+def _is_dataset(data: DataLike) -> bool:
+    return isinstance(split_preprocess(data)[0], tf.data.Dataset)
+
+
 def _front(data: DataLike) -> list[Any]:
-    if source_and_preprocess(data) is not None:
+    examples, _ = split_preprocess(data)
+    if is_source(examples):
         source = as_source(data, seed=0, shuffle=True, name="the data")
         count = min(COMPARED_EXAMPLES, source.num_examples)
         partition = Partition(count, count, count)
         batch = next(source.batches(0, partition, Share(0, 1), 0))
         return [np.asarray(leaf) for leaf in tf.nest.flatten(batch, expand_composites=True)]
-    if callable(data) and not isinstance(data, tf.data.Dataset):
-        data = data(0)
-    if isinstance(data, tf.data.Dataset):
-        examples = data.take(COMPARED_EXAMPLES).as_numpy_iterator()
-        return [np.asarray(leaf) for example in examples for leaf in tf.nest.flatten(example)]
-    return [np.asarray(leaf[:COMPARED_EXAMPLES]) for leaf in tf.nest.flatten(data)]
+    if callable(examples) and not isinstance(examples, tf.data.Dataset):
+        examples = examples(0)
+    if isinstance(examples, tf.data.Dataset):
+        front = examples.take(COMPARED_EXAMPLES).as_numpy_iterator()
+        return [np.asarray(leaf) for example in front for leaf in tf.nest.flatten(example)]
+    return [np.asarray(leaf[:COMPARED_EXAMPLES]) for leaf in tf.nest.flatten(examples)]
 
 
 def _print_notice(notice: Notice) -> None:

@@ -5,11 +5,11 @@
     def loss() / optimizer() / metrics()           # optional, if model() does not compile
     def callbacks() -> list                        # optional
 
-`dataset` returns arrays `(x, y)` or `(x, y, sample_weight)`, a `Source` of such examples, alone
-or with a function as `(source, preprocess)`, or a deterministic `tf.data.Dataset` of single
-examples; for "validation" it may return None. Every function may ask for any of these by name, as a
-parameter: `config` (the reference configuration, an `ml_collections.ConfigDict`), `seed`,
-`data_dir`; `dataset` also for `epoch`.
+`dataset` returns arrays `(x, y)` or `(x, y, sample_weight)`, or a `Source` or a deterministic
+`tf.data.Dataset` of such examples, alone or with a function as `(source, preprocess)`; for
+"validation" it may return None. Every function may ask for any of these by name, as a parameter:
+`config` (the reference configuration, an `ml_collections.ConfigDict`), `seed`, `data_dir`;
+`dataset` also for `epoch`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 
 import keras
 
-from hvd_elastic_keras.data.source import DataLike
+from hvd_elastic_keras.data.source import DataLike, split_preprocess
 from hvd_elastic_keras.errors import ModelModuleError
 from hvd_elastic_keras.training.user_errors import explain
 
@@ -48,6 +48,7 @@ class ModelModule:
 
     def __init__(self, name: str, *, config: Any, seed: int, data_dir: str) -> None:
         self.name = name
+        self.seed = seed
         self._values = {"config": config, "seed": seed, "data_dir": data_dir}
         self._module = import_model_module(name)
         for function in REQUIRED:
@@ -61,7 +62,7 @@ class ModelModule:
         Raises:
           ModelModuleError: it is not a Keras model, or it cannot be compiled.
         """
-        keras.utils.set_random_seed(self._values["seed"])
+        keras.utils.set_random_seed(self.seed)
         model = self._call("model")
         if not isinstance(model, keras.Model):
             raise ModelModuleError(
@@ -93,10 +94,16 @@ class ModelModule:
         """
         function = self._module.dataset
         if "epoch" in inspect.signature(function).parameters:
-            if self._call("dataset", split=split, epoch=0) is None:
+            data = self._call("dataset", split=split, epoch=0)
+            if data is None:
                 self._check_absent(split)
                 return None
-            return lambda epoch: self._call("dataset", split=split, epoch=epoch)
+            preprocess = split_preprocess(data)[1]
+
+            def of_epoch(epoch: int) -> DataLike:
+                return split_preprocess(self._call("dataset", split=split, epoch=epoch))[0]
+
+            return of_epoch if preprocess is None else (of_epoch, preprocess)
         data = self._call("dataset", split=split)
         if data is None:
             self._check_absent(split)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import keras
@@ -10,9 +10,10 @@ import keras
 from hvd_elastic_keras import env
 from hvd_elastic_keras.checkpoint.manager import CheckpointManager, Origin
 from hvd_elastic_keras.config import SPEED, TrainingConfig, check_batch_may_grow
+from hvd_elastic_keras.data.iterators import check_apart
 from hvd_elastic_keras.data.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.pipeline import Pipeline
-from hvd_elastic_keras.data.source import DataLike, as_source
+from hvd_elastic_keras.data.source import DataLike, as_source, split_preprocess
 from hvd_elastic_keras.training import determinism, keras_release, keras_support
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
 from hvd_elastic_keras.training.first_examples import try_first_examples
@@ -36,15 +37,17 @@ class Trainer:
     Args:
       model: a compiled `keras.Model` on the TensorFlow backend.
       dataset: arrays `(x, y)` or `(x, y, sample_weight)` with the same first dimension; or a
-        `Source` of such examples, or `(source, preprocess)` with a function that makes them from
-        those of the source; or a deterministic `tf.data.Dataset` of single examples; or a function
-        from the epoch (from 0) to such a dataset, for another order in every epoch.
+        `Source` or a deterministic `tf.data.Dataset` of such single examples; or a function from
+        the epoch (from 0) to a dataset; or one of these as `(source, preprocess)`, with a function
+        that makes such examples from those of the source.
       validation: like `dataset`; evaluated after every epoch if given.
       config: batch sizes, length and seed.
       callbacks: Keras callbacks. All workers run them on the same logs; those that write files
         run on rank 0.
       job_dir: where checkpoints and results go; None keeps nothing. Under a launcher it is
         the job's.
+      counted: how many examples datasets have that do not tell, by "train" and "validation", if
+        somebody has counted them already.
 
     Raises:
       ConfigurationError: the model is not compiled, or Keras does not run on TensorFlow; or with
@@ -68,6 +71,7 @@ class Trainer:
         callbacks: Iterable[keras.callbacks.Callback] = (),
         job_dir: str | Path | None = None,
         session: Session | None = None,
+        counted: Mapping[str, int] | None = None,
     ) -> None:
         keras_release.check()
         keras_support.check_compiled(model)
@@ -82,19 +86,14 @@ class Trainer:
         environment = self._membership.environment
         directory = environment.job_dir if environment else job_dir
         self._job_dir = Path(directory) if directory else None
-        size = self.config.batch_size_per_worker or self.config.global_batch_size
-        self._train = self._pipeline(
-            dataset, TRAINING_DATA, self.config.shuffle, size, self.config.drop_remainder
-        )
-        self._evaluate = (
-            None
-            if validation is None
-            else self._pipeline(
-                validation, VALIDATION_DATA, False, self.config.global_batch_size, False
-            )
-        )
+        # Alone, and with nothing to go on from, an order need not come again.
+        self._must_repeat = bool(self._job_dir or session or environment)
+        self._data = {"train": dataset, "validation": validation}
+        self._counted = dict(counted or {})
+        self._read_data()
         keras_support.build(model, self._train.batch_spec)
         self._user_callbacks = list(callbacks)
+        self._fitted = False
 
     @property
     def steps_per_epoch(self) -> int:
@@ -125,6 +124,9 @@ class Trainer:
           CollectiveFailedError: the same step fails again and again although nobody is lost.
           ConfigurationError: the newest checkpoint in the job directory is of another training.
         """
+        if self._fitted:
+            self._read_data()  # passes begin anew, from where iterators are now
+        self._fitted = True
         config = self.config
         callbacks = CallbackRunner(
             self._user_callbacks,
@@ -154,10 +156,30 @@ class Trainer:
         train(training, self._membership)
         return callbacks.history
 
-    def _pipeline(
-        self, data: DataLike, name: str, shuffle: bool, batch_size: int, drop_remainder: bool
-    ) -> Pipeline:
-        source = as_source(data, seed=self.config.seed, shuffle=shuffle, name=name)
+    def _read_data(self) -> None:
+        config = self.config
+        size = config.batch_size_per_worker or config.global_batch_size
+        self._train = self._pipeline("train", TRAINING_DATA, size)
+        self._evaluate: Pipeline | None = None
+        if self._must_repeat:
+            check_apart(*(split_preprocess(data)[0] for data in self._data.values()))
+        if self._data["validation"] is not None:
+            size = config.global_batch_size
+            self._evaluate = self._pipeline("validation", VALIDATION_DATA, size)
+        # Counted once.
+        self._counted = {"train": self.num_examples, "validation": self.num_validation_examples}
+
+    def _pipeline(self, split: str, name: str, batch_size: int) -> Pipeline:
+        trains = split == "train"
+        source = as_source(
+            self._data[split],
+            seed=self.config.seed,
+            shuffle=trains and self.config.shuffle,
+            name=name,
+            num_examples=self._counted.get(split),
+            must_repeat=self._must_repeat,
+        )
+        drop_remainder = trains and self.config.drop_remainder
         return Pipeline(source, batch_size, self.config.micro_batch_size, drop_remainder)
 
     @property
@@ -181,7 +203,7 @@ class Trainer:
         """
         for pipeline, name in ((self._train, TRAINING_DATA), (self._evaluate, VALIDATION_DATA)):
             if pipeline is not None:
-                try_first_examples(self.model, pipeline.source, name)
+                try_first_examples(self.model, pipeline, name)
 
 
 def _growth(config: TrainingConfig) -> Growth | None:

@@ -70,6 +70,15 @@ def test_a_function_beside_it_runs_in_every_epoch() -> None:
     assert epoch_of(data, 1)[3] == 6.0
 
 
+def test_an_example_that_cannot_be_decoded_is_named() -> None:
+    class Broken(Texts):
+        def __getitem__(self, index: int) -> Any:
+            return (b"?", 7) if index == 7 else super().__getitem__(index)
+
+    with pytest.raises(DataError, match=r"Example 7 of the data cannot be read: Invalid.*Number"):
+        epoch_of(CachedSource(Broken(), decode), 0)
+
+
 def test_a_negative_size_is_refused() -> None:
     with pytest.raises(DataError, match="max_bytes=-1 was given, expected 0 or more"):
         CachedSource(Texts(), max_bytes=-1)

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 tf = pytest.importorskip("tensorflow")
 
+from hvd_elastic_keras.data.batch_pipeline import BatchPipeline  # noqa: E402
 from hvd_elastic_keras.data.partition import slice_of_portion  # noqa: E402
 from hvd_elastic_keras.data.per_worker import PerWorkerInput  # noqa: E402
-from hvd_elastic_keras.data.pipeline import BatchPipeline, Pipeline  # noqa: E402
+from hvd_elastic_keras.data.pipeline import Pipeline  # noqa: E402
 from hvd_elastic_keras.data.reader import DatasetBatches  # noqa: E402
 from hvd_elastic_keras.data.source import as_source  # noqa: E402
 

@@ -19,9 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hvd_elastic_keras.batch_plan import Share, share_of
+from hvd_elastic_keras.data.example_source import ExampleSource
 from hvd_elastic_keras.data.partition import Partition
 from hvd_elastic_keras.data.random_access import LONGEST_READ, RandomAccessExamples, Source
-from hvd_elastic_keras.data.source import ExampleSource, as_source
+from hvd_elastic_keras.data.source import as_source
 from hvd_elastic_keras.errors import DataError
 
 
@@ -293,16 +294,39 @@ def test_a_source_that_gives_too_few_at_a_time_is_refused() -> None:
         list(examples.batches(0, Partition(20, 4, 4), Share(0, 1), 0))
 
 
-def test_what_the_source_raises_is_raised() -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_an_example_that_the_source_cannot_give_is_named(at_once: bool) -> None:
     class Failing(Numbers):
         def __getitem__(self, index: int) -> Any:
             if index == 5:
                 raise OSError("the disk is gone")
             return super().__getitem__(index)
 
-    examples = examples_of(Failing(20))
-    with pytest.raises(OSError, match="the disk is gone"):
-        list(examples.batches(0, Partition(20, 4, 4), Share(0, 1), 0))
+    class FailingTogether(Numbers):
+        def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+            raise OSError("the disk is gone")
+
+    examples = examples_of(FailingTogether(20) if at_once else Failing(20))
+    which = "One of the examples .* and .* more" if at_once else "Example 5"
+    with pytest.raises(DataError, match=f"{which} of the data cannot be read: OSError: the disk"):
+        list(examples.batches(0, Partition(20, 10, 5), Share(0, 2), 0))
+
+
+@pytest.mark.parametrize("kind", ["a file", "a key"])
+def test_whatever_preprocess_raises_is_explained(kind: str) -> None:
+    def missing_key(number: np.int64) -> np.int64:
+        return {0: number}[int(number) // 11]
+
+    def fails(example: Any) -> Any:
+        number = example[0]
+        if kind == "a key":
+            return tf.ensure_shape(tf.numpy_function(missing_key, [number], tf.int64), [])
+        return tf.cond(number == 11, lambda: tf.io.read_file("/no/such/file"), lambda: "")
+
+    examples = examples_of(Numbers(12), fails)
+    message = r"preprocess fails on example 11 of the data: .*(no/such/file|KeyError: 1)"
+    with pytest.raises(DataError, match=message):
+        list(examples.batches(0, Partition(12, 4, 4), Share(0, 1), 0))
 
 
 def test_an_example_that_preprocess_fails_on_is_named() -> None:

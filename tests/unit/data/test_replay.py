@@ -15,10 +15,11 @@ import tensorflow as tf
 from hvd_elastic_keras.batch_plan import Share
 from hvd_elastic_keras.data import notices as notices_module
 from hvd_elastic_keras.data import reader as reader_module
+from hvd_elastic_keras.data.example_source import ExampleSource
 from hvd_elastic_keras.data.notices import Notice, notices
 from hvd_elastic_keras.data.partition import Partition
 from hvd_elastic_keras.data.pipeline import Pipeline
-from hvd_elastic_keras.data.source import ExampleSource, as_source
+from hvd_elastic_keras.data.source import as_source
 from hvd_elastic_keras.errors import DataError
 
 PARTITION = Partition(1000, 10, 5)

@@ -15,11 +15,13 @@ import pytest
 import tensorflow as tf
 
 from hvd_elastic_keras.batch_plan import Share
+from hvd_elastic_keras.data.batch_pipeline import BatchPipeline
 from hvd_elastic_keras.data.passes import Passes
 from hvd_elastic_keras.data.per_worker import PerWorkerInput
-from hvd_elastic_keras.data.pipeline import BatchPipeline, FitInput, Pipeline
+from hvd_elastic_keras.data.pipeline import FitInput, Pipeline
 from hvd_elastic_keras.data.reader import DatasetBatches
 from hvd_elastic_keras.data.source import as_source
+from hvd_elastic_keras.errors import DataError
 from hvd_elastic_keras.protocol import InputPosition
 from hvd_elastic_keras.training import read_along
 from hvd_elastic_keras.training.balance import Balance
@@ -145,5 +147,5 @@ def test_an_error_of_the_data_is_left_to_the_step_that_meets_it() -> None:
     along = ReadAlong({Phase.TRAIN: runner}, lambda: runner.position(at(1, 9), 1))
     along.start(gives_up=never)
     along.stop()
-    with pytest.raises(tf.errors.InvalidArgumentError, match="broken"):
+    with pytest.raises(DataError, match=r"Batch 0 of pass 1 over the data .* ValueError: broken"):
         next(runner.input.batches(1, Share(0, 1), 9))
