@@ -175,7 +175,7 @@ class Account:
         if self.is_exact and self.end is None:
             return "no example twice so far; the epoch has not ended"
         if self.is_exact and self.end and not self.end.whole:
-            return "no example twice; training ended within the epoch"
+            return "no example twice; the epoch ended before its data"
         if self.is_exact:
             return "every example exactly once"
         found = (("missing", self.missing), ("repeated", self.repeated), ("unknown", self.unknown))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from typing import Any
 
 
 class Phase(str, enum.Enum):
@@ -49,3 +50,12 @@ class Cursor:
     def start_of(self, phase: Phase, epoch: int) -> Cursor:
         """The beginning of a phase."""
         return dataclasses.replace(self, phase=phase, epoch=epoch, step=0, portions=0)
+
+    def to_json(self) -> dict[str, Any]:
+        """In terms of JSON."""
+        return {**dataclasses.asdict(self), "phase": self.phase.value}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Cursor:
+        """What `to_json` was called on."""
+        return cls(**{**content, "phase": Phase(content["phase"])})

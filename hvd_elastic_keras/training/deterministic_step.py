@@ -8,7 +8,12 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from hvd_elastic_keras.training.micro_batch import Accumulated, Tensors
-from hvd_elastic_keras.training.step import MAX_MICRO_BATCHES, AtomicStep, Part
+from hvd_elastic_keras.training.step import (
+    COUNT_AND_FLAGS,
+    MAX_MICRO_BATCHES,
+    AtomicStep,
+    Part,
+)
 from hvd_elastic_keras.training.tree_sum import Nodes, TreeSum, loop, sum_of_nodes
 
 
@@ -76,4 +81,11 @@ class DeterministicStep(AtomicStep):
         )
         of_all = Nodes(tf.cast(levels, tf.int64), tf.cast(indices, tf.int64))
         vectors = tf.ensure_shape(vectors, [None, tree.size])
-        return [sum_of_nodes(vectors, of_all), tf.cast(tf.reduce_sum(tails, 0), tail.dtype)]
+        sums = tf.cast(tf.reduce_sum(tails, 0), tail.dtype)
+        # Where one has stopped, nodes may be missing.
+        total = tf.cond(
+            sums[COUNT_AND_FLAGS - 1] > 0,
+            lambda: tf.zeros([tree.size], vectors.dtype),
+            lambda: sum_of_nodes(vectors, of_all),
+        )
+        return [total, sums]

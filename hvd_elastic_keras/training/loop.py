@@ -33,7 +33,9 @@ from hvd_elastic_keras.protocol import Assignment
 from hvd_elastic_keras.training.audit import Auditor, FinishedEpoch, finished_step
 from hvd_elastic_keras.training.balance import Balance
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
+from hvd_elastic_keras.training.course import Course
 from hvd_elastic_keras.training.cursor import Phase
+from hvd_elastic_keras.training.data_end import announce_end, data_have_ended
 from hvd_elastic_keras.training.durable import Durable
 from hvd_elastic_keras.training.failures import UnexplainedFailures
 from hvd_elastic_keras.training.growing_batch import GrowingBatch
@@ -81,6 +83,10 @@ class TrainingLoop:
     _ramp: Ramp = dataclasses.field(default_factory=Ramp)
     _stepped_at: float = 0.0
     _failures: UnexplainedFailures = dataclasses.field(default_factory=UnexplainedFailures)
+    _course: Course = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self._course = Course(self.schedule, self.state, self.train, self.world)
 
     def run(self) -> None:
         """Trains to the end.
@@ -148,6 +154,7 @@ class TrainingLoop:
                 "it that this worker did not have: let errors end the script. Or hosts differ in "
                 "--job_dir: all need the same."
             )
+        self._course.take_seeds_of_passes(self.evaluate)
 
     def _round(self, place: Assignment) -> bool:
         began = time.monotonic()
@@ -162,7 +169,7 @@ class TrainingLoop:
         resumes = loads and self.durable.exists()
         if resumes:
             self.durable.go_on_from_newest()
-            self._reopen_if_longer()
+            self._course.reopen_if_longer()
         self._enter_callbacks(place, resumes)
         self.on_round(place.size)
         if self.auditor is not None:
@@ -195,16 +202,6 @@ class TrainingLoop:
             # `BackupAndRestore` has loaded weights in `on_train_begin`.
             self.state.cursor = self.state.cursor.start_of(Phase.TRAIN, restored)
 
-    def _reopen_if_longer(self) -> None:
-        """Goes on from a checkpoint of a finished training if it is to be longer now.
-
-        Not if a callback has ended it.
-        """
-        cursor = self.state.cursor
-        if cursor.phase is Phase.FINISH and not self._training_over(cursor.epoch):
-            self.state.cursor = cursor.start_of(Phase.TRAIN, cursor.epoch)
-            self.state.marks.ended = False
-
     def _steps(self, place: Assignment) -> bool:
         """Takes steps until a change (False) or the end of the training (True)."""
         cursor = self.state.cursor
@@ -225,12 +222,12 @@ class TrainingLoop:
         if place.rank == 0:
             epochs = None if self.schedule.steps is not None else self.schedule.epochs
             done = max(cursor.step, cursor.phase is Phase.EVALUATE)
-            self.display.begin_epoch(cursor.epoch, epochs, self._epoch_steps(), done)
+            self.display.begin_epoch(cursor.epoch, epochs, self._course.epoch_steps(), done)
 
     # --- phases --------------------------------------------------------------------------
 
     def _train_epoch(self, place: Assignment) -> bool:
-        if self._training_over(self.state.cursor.epoch):
+        if self._course.is_over(self.state.cursor.epoch):
             # Nothing is left to do: `initial_epoch`, or a backup, is at the end already.
             self.state.cursor = self.state.cursor.start_of(Phase.FINISH, self.state.cursor.epoch)
             return False
@@ -243,12 +240,14 @@ class TrainingLoop:
         if cursor.step == 0:
             self._begin_display(place)
         batches = self.train.batches(cursor, place.rank, self._balance)
-        while not self._train_phase_over():
+        while not self._course.train_phase_is_over():
             batch = next(batches, None)
             if batch is None:
+                self._end_of_data(self.train, place)
                 break
             result = self._train_step(batch, place)
             if result.stopped:
+                data_have_ended(self.train, self.communicator, self.state.cursor)
                 marks.stop_agreed = self.model.stop_training = True
                 break
             if result.change_pending:
@@ -278,10 +277,12 @@ class TrainingLoop:
             self.auditor.note(finished_step(cursor, batch, place, shares, result.digest))
         self._tell_position("training")
         self.state.epoch_logs = logs = result.logs
-        self._end_batch("on_train_batch_end", cursor.step, self._epoch_steps(), logs)
+        self._end_batch("on_train_batch_end", cursor.step, self._course.epoch_steps(), logs)
         if place.rank == 0:
             examples = batch.part.num_examples_of_step
-            self.display.step(cursor.step + 1, logs, examples, place.size, self._steps_left())
+            self.display.step(
+                cursor.step + 1, logs, examples, place.size, self._course.steps_left()
+            )
         return result
 
     def _evaluate_epoch(self, place: Assignment) -> bool:
@@ -300,16 +301,26 @@ class TrainingLoop:
             self._begin_batch("on_test_batch_begin")
             with self.communicator.collective(), self.state.user.atomic():
                 result = runner.step(batch, cursor.global_step)
+            if result.stopped:
+                data_have_ended(runner, self.communicator, cursor)
             self._stepped_at = time.monotonic()
             self.state.cursor = cursor.after_step()
             self.state.evaluation_logs = result.logs
             self._end_batch("on_test_batch_end", cursor.step, steps, result.logs)
             if result.change_pending:
                 return True
+        if steps is None or self.state.cursor.step < steps:
+            self._end_of_data(runner, place)
         logs = self._metrics_or(self.state.evaluation_logs)
         self.callbacks.call("on_test_end", dict(logs))
         self._end_of_epoch(place, {f"val_{name}": value for name, value in logs.items()})
         return False
+
+    def _end_of_data(self, runner: PhaseRunner, place: Assignment) -> None:
+        """The data have ended, which nobody knew before."""
+        if place.size > 1:
+            announce_end(runner, self.communicator, self.state.cursor)
+        runner.input.confirm_end()
 
     def _tell_position(self, activity: str) -> None:
         cursor = self.state.cursor
@@ -365,22 +376,14 @@ class TrainingLoop:
         results = python_logs(self.model.get_metrics_result())
         return results if results.keys() == logs.keys() else logs
 
-    def _train_phase_over(self) -> bool:
-        steps = self._epoch_steps()
-        over = steps is not None and self.state.cursor.step >= steps
-        return over or self.state.marks.stop_agreed
-
     def _end_of_training_phase(self) -> None:
+        cursor = self.state.cursor
+        whole = self._course.end_training_phase()
         if self.auditor is not None:
-            cursor = self.state.cursor
-            first, whole = cursor.global_step - cursor.step, cursor.step == self._data_steps()
+            first = cursor.global_step - cursor.step
             self.auditor.note(FinishedEpoch(cursor.epoch, first, cursor.step, whole))
         self.state.epoch_logs = self._metrics_or(self.state.epoch_logs)
         self.model.reset_metrics()
-        cursor = self.state.cursor.start_of(Phase.EVALUATE, self.state.cursor.epoch)
-        # Counts as progress: who does not know yet that the epoch has ended here is behind, and is
-        # brought up to date.
-        self.state.cursor = dataclasses.replace(cursor, progress=cursor.progress + 1)
 
     def _stop_is_agreed(self) -> bool:
         """Asks everybody, between two epochs, whether callbacks want to end the training.
@@ -404,10 +407,7 @@ class TrainingLoop:
         self.state.epoch_logs = logs = {**self.state.epoch_logs, **evaluation_logs}
         self.callbacks.call("on_epoch_end", cursor.epoch, dict(logs))
         self.model.reset_metrics()
-        over = self._training_over(cursor.epoch + 1)
-        phase = Phase.FINISH if over else Phase.TRAIN
-        following = cursor.start_of(phase, cursor.epoch + 1)
-        self.state.cursor = dataclasses.replace(following, progress=cursor.progress + 1)
+        over = self._course.end_epoch()
         if place.rank == 0:
             self.display.end_epoch(logs)
             self.session.record(
@@ -425,10 +425,6 @@ class TrainingLoop:
     def _flush_ledger(self) -> None:
         if self.auditor is not None:
             self.auditor.flush()
-
-    def _training_over(self, epochs_done: int) -> bool:
-        steps_done = self.state.cursor.global_step
-        return self.state.marks.stop_agreed or self.schedule.is_over(epochs_done, steps_done)
 
     def _finish(self, place: Assignment) -> None:
         """Saves the results; done when everybody knows that they are saved."""
@@ -448,18 +444,6 @@ class TrainingLoop:
             # As at the end of `keras.Model.fit`: with `use_ema` the averages become the weights.
             self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
         self.callbacks.end(dict(self.state.epoch_logs), again=again)
-
-    def _epoch_steps(self) -> int | None:
-        return self.schedule.steps_of_epoch(self.state.cursor, self._data_steps())
-
-    def _steps_left(self) -> int | None:
-        following = self.state.cursor.start_of(Phase.TRAIN, self.state.cursor.epoch + 1)
-        in_next = self.train.steps(following, self.world.size)
-        return self.schedule.steps_left(self.state.cursor, self._data_steps(), in_next)
-
-    def _data_steps(self) -> int | None:
-        """Steps of the present epoch as far as the data go; None if only their end tells."""
-        return self.train.steps(self.state.cursor, self.world.size)
 
 
 def _plain(logs: dict[str, Any]) -> dict[str, Any]:

@@ -17,13 +17,15 @@ from hvd_elastic_keras.errors import DataError
 from hvd_elastic_keras.protocol import Assignment
 from hvd_elastic_keras.training import codec
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
-from hvd_elastic_keras.training.cursor import Cursor, Phase
+from hvd_elastic_keras.training.cursor import Cursor
 from hvd_elastic_keras.training.learning_rate_scale import Ramp
 from hvd_elastic_keras.training.user_state import UserState
 from hvd_elastic_keras.training.variables import ModelVariables
 from hvd_elastic_keras.worker.communicator import Communicator
 
 PAYLOAD_VERSION = 3
+NAMES = ("training", "validation")
+"""Of the data of the inputs."""
 
 
 @dataclasses.dataclass
@@ -75,6 +77,8 @@ class RunState:
         self._variables = variables
         self._callbacks = callbacks
         self._inputs = inputs
+        self.unfinished: Cursor | None = None
+        """Where an epoch was left that the given number of steps has cut off."""
         self._fingerprints = [structure.fingerprint(i.first_batch()) for i in inputs]
         self.user = user
 
@@ -82,13 +86,15 @@ class RunState:
         """All but the variables."""
         return {
             "version": PAYLOAD_VERSION,
-            "cursor": {**dataclasses.asdict(self.cursor), "phase": self.cursor.phase.value},
+            "cursor": self.cursor.to_json(),
+            "unfinished": None if self.unfinished is None else self.unfinished.to_json(),
             "marks": dataclasses.asdict(self.marks),
             "ramp": dataclasses.asdict(self.ramp),
             "epoch_logs": codec.to_json(self.epoch_logs),
             "evaluation_logs": codec.to_json(self.evaluation_logs),
             "stop_training": bool(self._model.stop_training),
             "batches_per_pass": [i.batches_per_pass for i in self._inputs],
+            "num_examples": [i.num_examples for i in self._inputs],
             "fingerprints": self._fingerprints,
             "callbacks": self._callbacks.state(),
             "user": self.user.to_json(),
@@ -104,15 +110,21 @@ class RunState:
           DataError: it was made by a worker that reads other data.
         """
         self._check_data(content["fingerprints"], checkpoint)
-        cursor = content["cursor"]
-        self.cursor = Cursor(**{**cursor, "phase": Phase(cursor["phase"])})
+        self._check_sizes(content, checkpoint)
+        self.cursor = Cursor.from_json(content["cursor"])
+        unfinished = content.get("unfinished")  # older checkpoints have none
+        self.unfinished = None if unfinished is None else Cursor.from_json(unfinished)
         self.marks = Marks(**content["marks"])
         self.ramp = Ramp(**content.get("ramp", {}))  # older checkpoints have none
         self.epoch_logs = codec.from_json(content["epoch_logs"])
         self.evaluation_logs = codec.from_json(content["evaluation_logs"])
         self._model.stop_training = content["stop_training"]
-        for source, count in zip(self._inputs, content["batches_per_pass"], strict=True):
-            source.know_batches_per_pass(count)
+        # With a checkpoint, the validation may be new, or there is none any more.
+        for source, count in zip(self._inputs, content["batches_per_pass"], strict=False):
+            if checkpoint is None:
+                source.know_batches_per_pass(count)
+            else:
+                source.expect_batches_per_pass(count)
         self._callbacks.set_state(content["callbacks"])
         self.user.from_json(content["user"])
 
@@ -141,8 +153,12 @@ class RunState:
             self._variables.assign(tensors)
 
     def _check_data(self, expected: list[list[list[Any]]], checkpoint: Path | None) -> None:
-        names = ("training", "validation")
-        for name, mine, other in zip(names, self._fingerprints, expected, strict=False):
+        if checkpoint is None and len(expected) != len(self._inputs):
+            raise DataError(
+                "Some workers have validation data and others have none. Every worker runs the "
+                "whole script: give all the same data."
+            )
+        for name, mine, other in zip(NAMES, self._fingerprints, expected, strict=False):
             same = structure.same_fingerprint(mine, other)
             if not same and checkpoint:
                 raise DataError(
@@ -157,3 +173,21 @@ class RunState:
                     "whole script: seed all that is random before the data are made, for example "
                     "with keras.utils.set_random_seed(1) or shuffle(n, seed=1)."
                 )
+
+    def _check_sizes(self, content: dict[str, Any], checkpoint: Path | None) -> None:
+        # Older checkpoints have batches only.
+        for unit, key in (("examples", "num_examples"), ("batches", "batches_per_pass")):
+            for name, source, other in zip(NAMES, self._inputs, content.get(key, ()), strict=False):
+                mine = getattr(source, key)
+                told = not source.ends_unannounced and None not in (mine, other)
+                if told and mine != other and checkpoint:
+                    raise DataError(
+                        f"The {name} data have {mine} {unit}, but had {other} when {checkpoint} "
+                        "was made. Going on would repeat examples or lose some. Use the same data "
+                        "again, or another job_dir."
+                    )
+                if told and mine != other:
+                    raise DataError(
+                        f"The {name} data have {mine} {unit} in this worker, but {other} in "
+                        "others. Every worker runs the whole script: give all the same data."
+                    )

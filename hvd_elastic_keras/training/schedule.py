@@ -64,6 +64,15 @@ class Schedule:
             self.steps is not None and steps_done >= self.steps
         )
 
+    def cuts(self, cursor: Cursor, in_data: int | None) -> bool:
+        """Whether `steps` ends training at `cursor`, within an epoch of `in_data` steps.
+
+        >>> Schedule(epochs=None, steps=25).cuts(Cursor(step=5, global_step=25), 10)
+        True
+        """
+        ends = self.steps is not None and cursor.global_step >= self.steps
+        return ends and (in_data is None or cursor.step < in_data)
+
     def steps_of_epoch(self, cursor: Cursor, in_data: int | None) -> int | None:
         """Steps of the epoch at `cursor`, of which the data give `in_data`; None: nobody knows.
 

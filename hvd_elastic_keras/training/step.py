@@ -58,7 +58,7 @@ class StepResult:
     Attributes:
       logs: as `train_step` returns them, over the whole global batch.
       change_pending: whether any worker knows of a membership change.
-      stopped: whether some worker's callbacks want to end the training; nothing has changed then.
+      stopped: whether some worker said `stop`; nothing has changed then.
       seconds: by rank, seconds per example of its micro-batches, if the step measures them.
       digest: of the ids of all examples that the workers have used, if the step is audited.
     """
@@ -163,7 +163,8 @@ class AtomicStep:
         Args:
           batch: this worker's part.
           step: number of the step since the beginning; random numbers follow from it.
-          stop: whether this worker's callbacks want to end the training before this step.
+          stop: whether nobody is to take this step: this worker's callbacks want to end the
+            training before it, or its data have ended.
 
         Returns:
           What all workers agree on.
@@ -202,13 +203,13 @@ class AtomicStep:
         )
         total, tail = self._sum_of_all(part, stop)
         count, change_pending, stop = tf.unstack(tail[:COUNT_AND_FLAGS])
-        checks = [
-            # On all workers alike: the wish of one ends the training before this step.
-            tf.debugging.assert_equal(stop, 0.0, message=STOP_MESSAGE),
-        ]
+        # On all workers alike: the wish of one ends the training before this step.
+        checks = [tf.debugging.assert_equal(stop, 0.0, message=STOP_MESSAGE)]
         if self._counts_once:
             text = "The workers did not compute each example of the global batch exactly once."
-            checks.append(tf.debugging.assert_equal(count, num_examples, message=text))
+            # After the other one: whose data have ended takes part in a stop with no examples.
+            with tf.control_dependencies([check for check in checks if check is not None]):
+                checks.append(tf.debugging.assert_equal(count, num_examples, message=text))
         checks = [check for check in checks if check is not None]  # None when run eagerly
         # Everything that assigns is inside: the optimizer also changes variables that do not
         # depend on gradients (its iterations, weight decay).

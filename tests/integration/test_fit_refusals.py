@@ -47,6 +47,10 @@ OTHER_LOOP = """    def make_train_function(self, force=False):
         return super().make_train_function(force)
 
 class Steps"""
+ENDS_ELSEWHERE = """import os
+mine = 64 if os.environ["HVD_ELASTIC_WORKER_ID"] == "w0" else 48
+data = data.unbatch().take(mine).filter(lambda x, y: True).batch(16)
+model.fit("""
 REFUSALS = {
     "unseeded shuffle": (
         [UNSEEDED, (".batch(16)", ".shuffle(64).batch(16)")],
@@ -55,6 +59,10 @@ REFUSALS = {
     "other data in each worker": (
         [UNSEEDED, ('np.arange(256, dtype="float32")', "np.random.rand(256)")],
         "seed all that is random before the data are made",
+    ),
+    "data that end elsewhere": (
+        [("model.fit(", ENDS_ELSEWHERE)],
+        "The data of some workers have ended after 3 batches of this epoch",
     ),
     "two applications": ([("class Steps", TWO_STEPS)], "applies optimizers more than once"),
     "other loop": ([("class Steps", OTHER_LOOP)], "Override train_step instead."),
@@ -90,7 +98,9 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_it_is_refused_in_one_line_before_the_first_step(case: str, tmp_path: Path) -> None:
+def test_it_is_refused_in_one_line_and_where_possible_before_the_first_step(
+    case: str, tmp_path: Path
+) -> None:
     changes, remedy = REFUSALS[case]
     text = SCRIPT
     for old, new in changes:
@@ -98,12 +108,12 @@ def test_it_is_refused_in_one_line_before_the_first_step(case: str, tmp_path: Pa
         text = text.replace(old, new)
     script = tmp_path / "script.py"
     script.write_text(text)
-    workers = 2 if case == "other data in each worker" else 1
+    workers = 2 if "data" in case else 1
     with Job(tmp_path, f"--num_workers={workers}", command=(str(script),)) as job:
         job.finish(exit_code=2)
         errors = [line for line in job.output.splitlines() if line.startswith("error: ")]
         assert len(errors) == 1
         assert remedy in errors[0]
         assert "Traceback" not in job.output
-        assert "a step is done" not in job.output
+        assert ("a step is done" in job.output) == (case == "data that end elsewhere")
         assert len(job.events("worker_started")) == workers

@@ -80,7 +80,7 @@ def test_an_epoch_without_an_end_is_judged_as_far_as_it_went() -> None:
 def test_training_that_ends_within_an_epoch_does_not_count_as_all_of_it() -> None:
     account = ledger.judge([step(0, [0]), end(0, 1, 6, whole=False)])
     assert account.is_exact
-    assert account.verdict == "no example twice; training ended within the epoch"
+    assert account.verdict == "no example twice; the epoch ended before its data"
 
 
 @pytest.mark.parametrize("whole", [True, False])
