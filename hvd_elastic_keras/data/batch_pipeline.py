@@ -96,7 +96,8 @@ class BatchPipeline:
 
     def confirm_end(self) -> None:
         """See `Input`."""
-        self._counted = self._ended_at
+        if self._ended_at is not None:
+            self._counted = self._ended_at
 
     def cut_off(self, epoch: int) -> bool:
         """See `Input`."""

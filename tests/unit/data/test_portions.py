@@ -114,13 +114,16 @@ def test_a_round_takes_n_portions_per_step_and_the_last_step_what_is_left(kind: 
     assert [[len(b.portions) for b in of_rank] for of_rank in rounds] == [[4, 3]] * 4
     assert [len_of(of_rank[1]) for of_rank in rounds] == [6, 6, 5, 0]
     assert {b.part.num_examples_of_step for of_rank in rounds for b in of_rank[1:]} == {17}
+    inputs[0].confirm_end()
     assert inputs[0].portions_left(0, 2) == 7
 
 
-def test_the_number_of_batches_is_known_once_they_have_been_read() -> None:
+def test_the_number_of_batches_is_known_once_all_workers_have_read_them() -> None:
     source = batches(known=False)
     assert source.portions_left(0, 0) is None
     assert len(list(source.of_worker(0, 0, 0, 2))) == 5
+    assert source.portions_left(1, 0) is None
+    source.confirm_end()
     assert source.portions_left(1, 0) == 9
 
 
