@@ -11,7 +11,6 @@ python -m hvd_elastic_keras.ctl --job_dir=DIR audit
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,13 +18,8 @@ from pathlib import Path
 import requests
 from absl import app, flags
 
-from hvd_elastic_keras import command_line, files, ledger, protocol
-from hvd_elastic_keras.errors import (
-    ConfigurationError,
-    ElasticError,
-    LedgerError,
-    MasterUnreachableError,
-)
+from hvd_elastic_keras import command_line, files, job_ledgers, protocol
+from hvd_elastic_keras.errors import ConfigurationError, ElasticError, MasterUnreachableError
 
 REQUEST_TIMEOUT_S = 10.0
 COMMANDS = (
@@ -197,28 +191,15 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def audit(job_dir: Path) -> int:
-    """Judges anew what `run --audit` has written; returns 1 if some example was not used once."""
-    directories = [job_dir, *sorted(job_dir.glob(files.training_dir(Path(), 2).name[:-1] + "*"))]
-    epochs = [path for d in directories for path in ledger.epochs_in(d / files.LEDGER)]
-    if not epochs:
-        raise ConfigurationError(
-            f"There is no ledger in {job_dir}. Train with --audit, which writes one."
-        )
+    """Judges anew what `run --audit` has written.
+
+    Returns:
+      1 if some example was not used exactly once, or a ledger is missing.
+    """
     good = True
-    for path in epochs:
-        what = path.relative_to(job_dir)
-        try:
-            account = ledger.judge(ledger.read(path))
-        except LedgerError as error:
-            print(f"{what}: cannot be judged: {error}")
-            good = False
-            continue
-        print(f"{what}: {account.summary}")
-        good = good and account.is_exact
-    for first, second in itertools.pairwise(epochs):
-        between = range(ledger.epoch_of(first) + 2, ledger.epoch_of(second) + 1)
-        for number in between if first.parent == second.parent else ():
-            print(f"{first.parent.relative_to(job_dir)}: there is no ledger of epoch {number}")
+    for finding in job_ledgers.findings(job_dir):
+        print(finding.text)
+        good = good and finding.good
     return 0 if good else 1
 
 

@@ -1,36 +1,37 @@
 """The ledger of an epoch: which worker used which examples in which step, and what follows.
 
 A ledger is a file of JSON lines, one per finished step, written while training goes on; see `Step`,
-`Resumed` and `Closed`. Ids of examples are kept as Roaring bitmaps (Lemire et al., "Roaring
-Bitmaps: Implementation of an Optimized Software Library", 2018), a few bytes per example.
+`Resumed` and `Closed`; `account.py` judges them. Ids of examples are kept as Roaring bitmaps
+(Lemire et al., "Roaring Bitmaps: Implementation of an Optimized Software Library", 2018), a few
+bytes per example.
 
-Nothing here needs TensorFlow: `ctl audit` judges ledgers, too.
+Nothing here needs TensorFlow: `ctl audit` reads ledgers, too.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import collections
-import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap, BitMap64
 
-from hvd_elastic_keras.console import counted
 from hvd_elastic_keras.errors import LedgerError
 
 Ids = npt.NDArray[np.int64]
+IdSet = BitMap | BitMap64
 BATCH_STRIDE = 2**32
 """Where data come in batches of the user's, an id is batch number * BATCH_STRIDE + place in it."""
 NARROW, WIDE = "n", "w"
 PIECES = 8
 PIECE_BITS = 8
-MOST_LISTED = 10
+BLOCK = 1 << 16
 SUFFIX = ".jsonl"
 
 
@@ -65,7 +66,7 @@ class Closed(msgspec.Struct, frozen=True, tag="closed"):
       first_step, steps: number of its first optimizer step, and how many it took.
       whole: whether the data ended, not the training.
       expected: the examples that it had to use, as `packed`; empty if only its steps tell.
-      verdict: what `judge` says, for people.
+      verdict: what `account.judge` says, for people; in a line of its own, which comes later.
     """
 
     first_step: int
@@ -78,23 +79,38 @@ class Closed(msgspec.Struct, frozen=True, tag="closed"):
 Line = Step | Resumed | Closed
 
 
+def id_set(ids: Iterable[int]) -> IdSet:
+    """A bitmap of 32 bits where these suffice: it is several times faster than one of 64."""
+    if isinstance(ids, BitMap | BitMap64):
+        return ids
+    numbers = ids.tolist() if isinstance(ids, np.ndarray) else ids
+    try:
+        return BitMap(numbers)
+    except OverflowError:
+        return BitMap64(numbers)
+
+
 def packed(ids: Iterable[int]) -> str:
-    """A set of ids as text: a Roaring bitmap in base 64, of 32 bits where these suffice."""
-    bitmap: BitMap | BitMap64
-    mark = NARROW
-    if isinstance(ids, BitMap64):  # perhaps a whole epoch: making another one would take seconds
-        bitmap, mark = ids, WIDE
-    else:
-        numbers = ids.tolist() if isinstance(ids, np.ndarray) else ids
-        try:
-            bitmap = BitMap(numbers)
-        except OverflowError:
-            bitmap, mark = BitMap64(numbers), WIDE
+    """A set of ids as text: a Roaring bitmap in base 64."""
+    bitmap = id_set(ids)
     bitmap.run_optimize()
+    mark = NARROW if isinstance(bitmap, BitMap) else WIDE
     return mark + base64.b64encode(bitmap.serialize()).decode()
 
 
-def unpacked(text: str) -> BitMap64:
+def difference(first: IdSet, second: IdSet) -> IdSet:
+    """The ids of the first set that are not in the second one."""
+    if isinstance(first, BitMap) and isinstance(second, BitMap):
+        return first - second
+    return wide(first) - wide(second)
+
+
+def wide(ids: IdSet) -> BitMap64:
+    """The same ids in 64 bits."""
+    return ids if isinstance(ids, BitMap64) else BitMap64(ids)
+
+
+def unpacked(text: str) -> IdSet:
     """What `packed` made.
 
     Raises:
@@ -102,9 +118,7 @@ def unpacked(text: str) -> BitMap64:
     """
     try:
         content = base64.b64decode(text[1:], validate=True)
-        if text[:1] == NARROW:
-            return BitMap64(BitMap.deserialize(content))
-        return BitMap64.deserialize(content)
+        return (BitMap if text[:1] == NARROW else BitMap64).deserialize(content)
     except (ValueError, IndexError, binascii.Error) as error:
         raise LedgerError(f"{text[:40]!r} is not a set of examples.") from error
 
@@ -135,146 +149,6 @@ def pieces(value: int) -> list[int]:
 def digest_of_sums(sums: Sequence[float]) -> int:
     """The digest of all workers' ids from the sums of their `pieces`."""
     return sum(int(s) << (PIECE_BITS * i) for i, s in enumerate(sums)) % 2**64
-
-
-# --- judging ---------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Account:
-    """What a ledger says of an epoch.
-
-    Attributes:
-      steps: that count, in order.
-      examples: computed, by worker id.
-      missing, repeated, unknown: ids that should have been used, were used more than once, or do
-        not belong to the epoch.
-      disputed: steps in which the workers read other examples than they should have.
-      unrecorded: steps of the epoch that have no line.
-      end: how the epoch ended, if it has.
-    """
-
-    steps: Sequence[int]
-    examples: Mapping[str, int]
-    missing: BitMap64
-    repeated: BitMap64
-    unknown: BitMap64
-    disputed: Sequence[int]
-    unrecorded: Sequence[int] = ()
-    end: Closed | None = None
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether every example was used exactly once, as far as the epoch went."""
-        wrong = (self.missing, self.repeated, self.unknown, self.disputed, self.unrecorded)
-        return not any(wrong)
-
-    @property
-    def verdict(self) -> str:
-        """In words."""
-        if self.is_exact and self.end is None:
-            return "no example twice so far; the epoch has not ended"
-        if self.is_exact and self.end and not self.end.whole:
-            return "no example twice; the epoch ended before its data"
-        if self.is_exact:
-            return "every example exactly once"
-        found = (("missing", self.missing), ("repeated", self.repeated), ("unknown", self.unknown))
-        parts = [f"{len(ids)} {name}: {listed(ids)}" for name, ids in found if ids]
-        if self.disputed:
-            steps = listed(BitMap64(self.disputed))
-            parts.append(f"other examples were read than planned in step {steps}")
-        if self.unrecorded:
-            parts.append(f"no record of step {listed(BitMap64(self.unrecorded))}")
-        return "; ".join(parts)
-
-    @property
-    def summary(self) -> str:
-        """The verdict with what it is about."""
-        workers = ", ".join(f"{worker} {count}" for worker, count in sorted(self.examples.items()))
-        total = sum(self.examples.values())
-        work = f"{counted(total, 'example')} in {counted(len(self.steps), 'step')}"
-        return f"{work} ({workers}): {self.verdict}"
-
-
-def judge(lines: Iterable[Line]) -> Account:
-    """Takes the lines of an epoch together, in the order in which they were written.
-
-    Raises:
-      LedgerError: a line is damaged.
-    """
-    steps, closed = counting(lines)
-    seen, repeated = BitMap64(), BitMap64()
-    examples: collections.Counter[str] = collections.Counter()
-    disputed = []
-    for number, step in sorted(steps.items()):
-        parts = {worker: unpacked(text) for worker, text in step.ids.items()}
-        for worker, ids in parts.items():
-            repeated |= seen & ids
-            seen |= ids
-            examples[worker] += len(ids)
-        # A set cannot show that a worker used an example twice within one step.
-        if not step.agreed or sum(map(len, parts.values())) != step.examples:
-            disputed.append(number)
-    expected = unpacked(closed.expected) if closed and closed.expected else seen
-    first, count = (closed.first_step, closed.steps) if closed else _span(steps)
-    return Account(
-        steps=sorted(steps),
-        examples=examples,
-        missing=expected - seen,
-        repeated=repeated,
-        unknown=seen - expected,
-        disputed=disputed,
-        unrecorded=sorted(set(range(first, first + count)) - set(steps)),
-        end=closed,
-    )
-
-
-def counting(lines: Iterable[Line]) -> tuple[dict[int, Step], Closed | None]:
-    """The steps that count, by number, and the end of the epoch if it comes after all of them."""
-    steps: dict[int, Step] = {}
-    closed: Closed | None = None
-    for line in lines:
-        if isinstance(line, Step):
-            steps[line.step], closed = line, None
-        elif isinstance(line, Closed):
-            closed = line
-        elif any(number >= line.step for number in steps):
-            steps = {number: step for number, step in steps.items() if number < line.step}
-            closed = None
-    return steps, closed
-
-
-def _span(steps: Iterable[int]) -> tuple[int, int]:
-    """The first step, and how many there are up to the last one."""
-    numbers = sorted(steps)
-    return (numbers[0], numbers[-1] - numbers[0] + 1) if numbers else (0, 0)
-
-
-def listed(ids: BitMap64) -> str:
-    """Ids as ranges, the first ones of many.
-
-    >>> listed(BitMap64([3, 4, 5, 9])), listed(BitMap64([BATCH_STRIDE * 2 + 5]))
-    ('3-5, 9', '5 of batch 2')
-    """
-    ranges: list[list[int]] = []
-    for number in ids:
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        elif len(ranges) == MOST_LISTED:
-            return f"{_listed(ranges)}, …"
-        else:
-            ranges.append([number, number])
-    return _listed(ranges)
-
-
-def _listed(ranges: Sequence[Sequence[int]]) -> str:
-    return ", ".join(_name(first, last) for first, last in ranges)
-
-
-def _name(first: int, last: int) -> str:
-    batch, place = divmod(first, BATCH_STRIDE)
-    text = f"{place}" if first == last else f"{place}-{last % BATCH_STRIDE}"
-    return f"{text} of batch {batch}" if batch else text
 
 
 # --- files -----------------------------------------------------------------------------------
@@ -309,21 +183,73 @@ def encode(line: Line) -> bytes:
     return msgspec.json.encode(line) + b"\n"
 
 
-def read(path: Path) -> list[Line]:
-    """All whole lines of a ledger. A last one without its end is of a writer that was killed.
+class LinesOf:
+    """The whole lines of a ledger, read one by one each time they are gone through.
 
-    Raises:
+    A last one without its end is of a writer that was killed.
+
+    Raises (while they are gone through):
       LedgerError: there is no such file, or something else is in it.
     """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __iter__(self) -> Iterator[Line]:
+        try:
+            with self._path.open("rb") as file:
+                for line in file:
+                    if line.endswith(b"\n"):
+                        yield _decoded(line, self._path)
+        except OSError as error:
+            raise LedgerError(f"{self._path} cannot be read: {error.strerror}.") from error
+
+
+def lines_from(path: Path, step: int) -> list[Line]:
+    """Those of the last whole lines that tell of `step` and later ones; none without a file.
+
+    Takes no longer for a long ledger than for a short one. Lines of later steps may be left out
+    that come before an earlier step, where writing had failed for a time.
+
+    Raises:
+      LedgerError: something else is in the file.
+    """
+    found: list[Line] = []
+    if not path.exists():
+        return found
+    with path.open("rb") as file:
+        for content in itertools.islice(_pieces_backwards(file), 1, None):
+            line = _decoded(content, path)
+            if isinstance(line, Resumed) or (isinstance(line, Step) and line.step < step):
+                break
+            found.append(line)
+    return found[::-1]
+
+
+def _decoded(line: bytes, path: Path) -> Line:
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise LedgerError(f"{path} cannot be read: {error.strerror}.") from error
-    lines = content.split(b"\n")[:-1]
-    try:
-        return [_DECODER.decode(line) for line in lines]
+        return _DECODER.decode(line)
     except msgspec.DecodeError as error:
         raise LedgerError(f"{path} is damaged: {error}.") from error
+
+
+def _pieces_backwards(file: BinaryIO) -> Iterator[bytes]:
+    """What line ends separate, from the back: first what comes after the last one, if anything."""
+    rest = b""
+    for _, block in blocks_backwards(file):
+        rest, *pieces = (block + rest).split(b"\n")
+        yield from reversed(pieces)
+    yield rest
+
+
+def blocks_backwards(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Where each block of a file begins, and the block; the last one first."""
+    end = file.seek(0, 2)
+    while end:
+        start = max(0, end - BLOCK)
+        file.seek(start)
+        yield start, file.read(end - start)
+        end = start
 
 
 _DECODER: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Step | Resumed | Closed)

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
-from pyroaring import BitMap64
 
 from hvd_elastic_keras.batch_plan import Share
 from hvd_elastic_keras.data.example_source import ExampleSource
@@ -16,7 +15,7 @@ from hvd_elastic_keras.data.partition import Partition, Slice
 from hvd_elastic_keras.data.passes import Passes
 from hvd_elastic_keras.data.structure import Structure
 from hvd_elastic_keras.errors import DataError
-from hvd_elastic_keras.ledger import Ids
+from hvd_elastic_keras.ledger import Ids, difference, id_set
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,7 +242,7 @@ class Pipeline:
         if used == count:
             return range(count)
         left_out = self._ids(epoch, np.arange(used, count))
-        return BitMap64(range(count)) - BitMap64(left_out)
+        return difference(id_set(range(count)), id_set(left_out))
 
     def _ids(self, epoch: int, positions: Ids) -> Ids:
         found: Ids = self.source.order(epoch).indices(tf.constant(positions, tf.int64)).numpy()

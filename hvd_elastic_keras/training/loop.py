@@ -410,8 +410,14 @@ class TrainingLoop:
         over = self._course.end_epoch()
         if place.rank == 0:
             self.display.end_epoch(logs)
+            if self.auditor is not None:  # who reads of the end of an epoch finds its ledger
+                self.auditor.flush(judged=False)
             self.session.record(
-                "epoch_end", epoch=cursor.epoch, step=cursor.global_step, metrics=_plain(logs)
+                "epoch_end",
+                epoch=cursor.epoch,
+                step=cursor.global_step,
+                metrics=_plain(logs),
+                audited=self.auditor is not None and self.auditor.records,
             )
             every = self.schedule.checkpoint_every_n_epochs
             if every and (over or (cursor.epoch + 1) % every == 0):
@@ -419,7 +425,8 @@ class TrainingLoop:
 
     def _save_checkpoint(self) -> None:
         # What comes before a checkpoint is never trained again, so it has to be on file first.
-        self._flush_ledger()
+        if self.auditor is not None:
+            self.auditor.flush(judged=False)
         self.durable.save_checkpoint()
 
     def _flush_ledger(self) -> None:

@@ -39,6 +39,7 @@ class ProgressDisplay:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._show = show if verbose else _show_nothing
+        self._always_show = show
         self._interactive = interactive and verbose == 1
         self._steps_too = verbose == 1
         self._clock = clock
@@ -83,8 +84,11 @@ class ProgressDisplay:
 
     def note(self, text: str) -> None:
         """Shows a line between the others."""
-        in_line = self._interactive and self._bar is not None
-        self._show(("\n" if in_line else "") + f"{text}\n")
+        self._show(self._line_of(text))
+
+    def warning(self, text: str) -> None:
+        """As `note`, also to those who want to see nothing else."""
+        self._always_show(self._line_of(f"warning: {text}"))
 
     def end_epoch(self, logs: Mapping[str, Any]) -> None:
         """Shows the final values of an epoch."""
@@ -93,6 +97,10 @@ class ProgressDisplay:
             self._bar = None
         elif not self._interactive:
             self._show(f"epoch {self._title} done  {_formatted(logs)}\n")
+
+    def _line_of(self, text: str) -> str:
+        in_line = self._interactive and self._bar is not None
+        return ("\n" if in_line else "") + f"{text}\n"
 
     def _draw(self, done: int, logs: Mapping[str, Any], finalize: bool) -> None:
         if self._bar is None:

@@ -12,12 +12,12 @@ from pathlib import Path
 import keras
 
 from hvd_elastic_keras import files
+from hvd_elastic_keras.account import Account
 from hvd_elastic_keras.checkpoint.manager import Origin
 from hvd_elastic_keras.data.notices import Notice, notices
 from hvd_elastic_keras.data.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.pipeline import Input
 from hvd_elastic_keras.errors import WorkerLeavingError
-from hvd_elastic_keras.ledger import Account
 from hvd_elastic_keras.training.additivity import metrics_that_do_not_add_up
 from hvd_elastic_keras.training.audit import Auditor, Ledgers
 from hvd_elastic_keras.training.callback_runner import CallbackRunner
@@ -264,4 +264,5 @@ def _auditor(
         )
         display.note(f"audit of epoch {epoch + 1}: {account.summary}")
 
-    return Auditor(Ledgers(directory, runner, tell), records=training.audited)
+    ledgers = Ledgers(directory, runner, tell, warn=display.warning)
+    return Auditor(ledgers, records=training.audited)

@@ -14,8 +14,17 @@ PACKAGE = "hvd_elastic_keras"
 ROOT = Path(__file__).resolve().parents[2] / PACKAGE
 HEAVY = {"tensorflow", "keras", "horovod", "tf_keras"}
 SHARED = {"batch_plan", "config", "env", "errors", "protocol", "files", "timeline", "console"}
-SHARED |= {"_version", "ledger"}
-CONTROL = {"master", "launchers", "run", "ctl", "job_runner", "model_location", "command_line"}
+SHARED |= {"_version", "ledger", "account"}
+CONTROL = {
+    "master",
+    "launchers",
+    "run",
+    "ctl",
+    "job_ledgers",
+    "job_runner",
+    "model_location",
+    "command_line",
+}
 TRAINING = {"worker", "data", "training", "checkpoint", "elastic", "horovod"}
 
 

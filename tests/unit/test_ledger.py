@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import collections
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from hvd_elastic_keras import ctl, ledger
+from hvd_elastic_keras import account, ctl, job_ledgers, ledger
 from hvd_elastic_keras.errors import LedgerError
 from hvd_elastic_keras.ledger import BATCH_STRIDE, Closed, Line, Resumed, Step
 
@@ -27,33 +30,33 @@ def end(first: int, steps: int, size: int, whole: bool = True) -> Closed:
     return Closed(first, steps, whole, ledger.packed(range(size)) if whole else "")
 
 
-def judged(*lines: Line, size: int = 6) -> ledger.Account:
+def judged(*lines: Line, size: int = 6) -> account.Account:
     """Of an epoch that begins and ends with the steps that are there."""
     numbers = [line.step for line in lines if isinstance(line, Step)]
     first, last = min(numbers), max(numbers)
-    return ledger.judge([*lines, end(first, last - first + 1, size)])
+    return account.judge([*lines, end(first, last - first + 1, size)])
 
 
 def test_two_workers_use_every_example_once() -> None:
-    account = judged(step(0, [0, 3], [5]), step(1, [4, 1], []), step(2, [2]))
-    assert account.is_exact
-    assert account.summary == "6 examples in 3 steps (w0 5, w1 1): every example exactly once"
+    found = judged(step(0, [0, 3], [5]), step(1, [4, 1], []), step(2, [2]))
+    assert found.is_exact
+    assert found.summary == "6 examples in 3 steps (w0 5, w1 1): every example exactly once"
 
 
 def test_missing_repeated_and_unknown_examples_are_named() -> None:
-    account = judged(step(0, [0, 3], [3]), step(1, [4, 1], [9]))
-    assert not account.is_exact
-    assert account.verdict == "2 missing: 2, 5; 1 repeated: 3; 1 unknown: 9"
+    found = judged(step(0, [0, 3], [3]), step(1, [4, 1], [9]))
+    assert not found.is_exact
+    assert found.verdict == "2 missing: 2, 5; 1 repeated: 3; 1 unknown: 9"
 
 
 def test_an_example_that_one_worker_used_twice_within_a_step_is_noticed() -> None:
-    account = judged(step(7, [0, 1, 2, 3, 4, 5], examples=7))
-    assert account.verdict == "other examples were read than planned in step 7"
+    found = judged(step(7, [0, 1, 2, 3, 4, 5], examples=7))
+    assert found.verdict == "other examples were read than planned in step 7"
 
 
 def test_a_step_in_which_the_workers_read_other_examples_is_named() -> None:
-    account = judged(step(0, [0, 1, 2]), step(1, [3, 4, 5], agreed=False))
-    assert account.verdict == "other examples were read than planned in step 1"
+    found = judged(step(0, [0, 1, 2]), step(1, [3, 4, 5], agreed=False))
+    assert found.verdict == "other examples were read than planned in step 1"
 
 
 def test_a_step_without_a_line_is_named() -> None:
@@ -66,46 +69,46 @@ def test_a_step_that_two_successive_ranks_0_have_written_counts_once() -> None:
 
 def test_what_came_after_the_checkpoint_is_void_when_training_goes_on_from_it() -> None:
     lost = [step(1, [3]), step(2, [4])]
-    account = judged(step(0, [0, 1, 2]), *lost, Resumed(1), step(1, [3, 4]), step(2, [5]))
-    assert account.is_exact
+    found = judged(step(0, [0, 1, 2]), *lost, Resumed(1), step(1, [3, 4]), step(2, [5]))
+    assert found.is_exact
 
 
 def test_an_epoch_without_an_end_is_judged_as_far_as_it_went() -> None:
-    account = ledger.judge([step(0, [0]), step(1, [1])])
-    assert account.is_exact
-    assert account.verdict == "no example twice so far; the epoch has not ended"
-    assert not ledger.judge([step(0, [0]), step(1, [0])]).is_exact
+    found = account.judge([step(0, [0]), step(1, [1])])
+    assert found.is_exact
+    assert found.verdict == "no example twice so far; the epoch has not ended"
+    assert not account.judge([step(0, [0]), step(1, [0])]).is_exact
 
 
 def test_training_that_ends_within_an_epoch_does_not_count_as_all_of_it() -> None:
-    account = ledger.judge([step(0, [0]), end(0, 1, 6, whole=False)])
-    assert account.is_exact
-    assert account.verdict == "no example twice; the epoch ended before its data"
+    found = account.judge([step(0, [0]), end(0, 1, 6, whole=False)])
+    assert found.is_exact
+    assert found.verdict == "no example twice; the epoch ended before its data"
 
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_steps_without_a_line_at_either_end_are_named(whole: bool) -> None:
-    account = ledger.judge([step(5, [2]), step(6, [3]), end(4, 4, 6, whole)])
-    assert account.verdict.endswith("no record of step 4, 7")
+    found = account.judge([step(5, [2]), step(6, [3]), end(4, 4, 6, whole)])
+    assert found.verdict.endswith("no record of step 4, 7")
 
 
 def test_an_end_is_void_if_steps_before_it_are() -> None:
     before = [step(0, [0, 1]), step(1, [2]), end(0, 2, 3)]
-    assert ledger.judge([*before, Resumed(1)]).end is None
-    assert ledger.judge([*before, Resumed(2)]).verdict == "every example exactly once"
+    assert account.judge([*before, Resumed(1)]).end is None
+    assert account.judge([*before, Resumed(2)]).verdict == "every example exactly once"
     later = [*before, Resumed(1), step(1, [2, 3]), end(0, 2, 4)]
-    assert ledger.judge(later).verdict == "every example exactly once"
+    assert account.judge(later).verdict == "every example exactly once"
 
 
 def test_examples_of_user_batches_are_named_by_batch() -> None:
     expected = [*range(3), *(BATCH_STRIDE + i for i in range(3))]
     closed = Closed(0, 2, True, ledger.packed(expected))
     lines = [step(0, [0, 1, 2]), step(1, [BATCH_STRIDE]), closed]
-    assert ledger.judge(lines).verdict == "2 missing: 1-2 of batch 1"
+    assert account.judge(lines).verdict == "2 missing: 1-2 of batch 1"
 
 
 def test_only_the_first_of_many_ranges_are_listed() -> None:
-    assert ledger.listed(BitMap64(range(0, 100, 2))).endswith("16, 18, …")
+    assert account.listed(BitMap64(range(0, 100, 2))).endswith("16, 18, …")
 
 
 @given(st.lists(ids_lists, min_size=1, max_size=5))
@@ -128,6 +131,25 @@ def test_other_examples_have_another_digest(ids: set[int], other: int) -> None:
     kept = np.array(sorted(ids), np.int64)
     changed = np.concatenate([kept[1:], [other]])
     assert (ledger.digest(kept) == ledger.digest(changed)) == (other == kept[0])
+
+
+@given(st.lists(st.lists(st.integers(0, 40), max_size=6), max_size=8), st.booleans())
+def test_many_steps_at_once_are_judged_as_one_by_one(parts: list[list[int]], wide: bool) -> None:
+    far = BATCH_STRIDE if wide else 0
+    steps = [step(n, [far * (n % 2) + i for i in part]) for n, part in enumerate(parts)]
+    used = collections.Counter(i for s in steps for i in ledger.unpacked(s.ids["w0"]))
+    expected = set(range(20)) | set(range(far, far + 20))
+    found = account.judge([*steps, Closed(0, len(steps), True, ledger.packed(expected))])
+    assert set(found.repeated) == {i for i, count in used.items() if count > 1}
+    assert set(found.missing) == expected - set(used)
+    assert set(found.unknown) == set(used) - expected
+
+
+def test_an_id_is_the_same_in_32_and_in_64_bits() -> None:
+    both = Step(0, 1, 2, {"w0": ledger.packed([1]), "w1": ledger.packed(BitMap64([1]))}, True)
+    assert account.judge([both]).verdict == "1 repeated: 1"
+    closed = Closed(0, 1, True, ledger.packed(BitMap64([1, 2])))
+    assert account.judge([step(0, [1, 2]), closed]).is_exact
 
 
 @given(st.sets(st.integers(0, 2**40)))
@@ -157,7 +179,21 @@ def write(path: Path, *lines: Line, rest: bytes = b"") -> None:
 def test_a_line_that_a_killed_worker_has_begun_is_left_out(tmp_path: Path) -> None:
     path = ledger.file_of(tmp_path, 0)
     write(path, step(0, [0]), rest=ledger.encode(step(1, [1]))[:-5])
-    assert ledger.read(path) == [step(0, [0])]
+    assert list(ledger.LinesOf(path)) == [step(0, [0])]
+
+
+def test_the_last_lines_are_those_of_a_step_and_later_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = ledger.file_of(tmp_path, 0)
+    assert ledger.lines_from(path, 0) == []
+    lines = [*(step(n, [n]) for n in range(6)), Closed(0, 6, True)]
+    write(path, *lines, rest=b'{"type":"st')
+    for block in (1, 7, 1 << 16):
+        monkeypatch.setattr(ledger, "BLOCK", block)
+        for first in range(8):
+            assert ledger.lines_from(path, first) == lines[first:] or first > 6
+        assert ledger.lines_from(path, 7) == lines[6:]
 
 
 @pytest.mark.parametrize("rest", [b"no json\n", b'{"type":"other"}\n'])
@@ -165,7 +201,7 @@ def test_something_else_in_the_file_is_an_error(tmp_path: Path, rest: bytes) -> 
     path = ledger.file_of(tmp_path, 0)
     write(path, step(0, [0]), rest=rest)
     with pytest.raises(LedgerError, match=r"epoch-0001\.jsonl is damaged"):
-        ledger.read(path)
+        list(ledger.LinesOf(path))
 
 
 def test_the_audit_command_judges_all_epochs_of_all_trainings(
@@ -181,9 +217,56 @@ def test_the_audit_command_judges_all_epochs_of_all_trainings(
     assert capsys.readouterr().out.splitlines()[3:] == [
         "ledger/epoch-0001.jsonl: 2 examples in 1 step (w0 1, w1 1): every example exactly once",
         "ledger/epoch-0003.jsonl: 1 example in 1 step (w0 1): 1 missing: 1",
+        "ledger: there is no ledger of epoch 2",
         "training-2/ledger/epoch-0001.jsonl: 2 examples in 1 step (w0 2): "
         "every example exactly once",
         "training-2/ledger/epoch-0002.jsonl: 1 example in 1 step (w0 1): "
         "no example twice so far; the epoch has not ended",
-        "ledger: there is no ledger of epoch 2",
     ]
+
+
+def epoch_end(epoch: int, step: int, **fields: bool) -> dict[str, Any]:
+    return {"event": "epoch_end", "epoch": epoch, "step": step, "metrics": {}, **fields}
+
+
+def round_running(training: int, step: int) -> dict[str, Any]:
+    return {"event": "round_running", "training": training, "step": step}
+
+
+THREE_EPOCHS = [round_running(1, 0), *(epoch_end(n, n + 1, audited=True) for n in range(3))]
+
+
+@pytest.mark.parametrize(
+    ("removed", "text"), [([0], "1"), ([1], "2"), ([2], "3"), ([0, 1], "1-2"), ([0, 2], "1, 3")]
+)
+def test_a_ledger_that_is_missing_is_named_wherever_it_was(
+    removed: list[int], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in THREE_EPOCHS))
+    for epoch in {0, 1, 2} - set(removed):
+        path = ledger.file_of(tmp_path / "ledger", epoch)
+        write(path, step(epoch, [0, 1]), end(epoch, 1, 2))
+    assert ctl.audit(tmp_path) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == f"ledger: there is no ledger of epoch {text}"
+
+
+def test_what_ended_after_the_step_from_which_a_job_went_on_is_expected_no_more() -> None:
+    ended = job_ledgers.ended_epochs([*THREE_EPOCHS, round_running(1, 1)])
+    assert ended == {1: {0: True}}
+    assert job_ledgers.missing(set(), ended[1]) == [0]
+
+
+def test_epochs_without_audit_need_no_ledger() -> None:
+    before = [round_running(1, 0), epoch_end(0, 1, audited=False)]
+    later = [epoch_end(1, 2, audited=True), round_running(2, 0), epoch_end(0, 1, audited=False)]
+    ended = job_ledgers.ended_epochs([*before, *later])
+    assert ended == {1: {0: False, 1: True}, 2: {0: False}}
+    assert job_ledgers.missing({1}, ended[1]) == []
+    assert job_ledgers.missing(set(), ended[2]) == []
+
+
+def test_an_event_log_that_a_full_disk_has_cut_off_hides_no_gap(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text(json.dumps(THREE_EPOCHS[1]) + '\n{"event": "ep\n')
+    for epoch in (0, 2):
+        write(ledger.file_of(tmp_path / "ledger", epoch), step(epoch, [0]), end(epoch, 1, 1))
+    assert [f.good for f in job_ledgers.findings(tmp_path)] == [True, True, False]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 
 from hvd_elastic_keras import ledger
+from hvd_elastic_keras.account import Account, judge
 from hvd_elastic_keras.ledger import Ids
+from hvd_elastic_keras.training import audit
 from hvd_elastic_keras.training.audit import Auditor, FinishedEpoch, FinishedStep, Ledgers, Note
 
 SIZE = 8
@@ -48,10 +51,11 @@ class Worker:
 
     def __init__(self, directory: Path, plan: InOrder | None = None) -> None:
         self.told: list[tuple[int, str]] = []
-        ledgers = Ledgers(directory, plan or InOrder(), self._tell)
+        self.warnings: list[str] = []
+        ledgers = Ledgers(directory, plan or InOrder(), self._tell, self.warnings.append)
         self.auditor = Auditor(ledgers)
 
-    def _tell(self, epoch: int, account: ledger.Account) -> None:
+    def _tell(self, epoch: int, account: Account) -> None:
         self.told.append((epoch, account.verdict))
 
     def enter(self, rank: int, number: int, takes_up: bool = False) -> None:
@@ -64,7 +68,7 @@ class Worker:
 
 
 def verdicts(directory: Path) -> list[str]:
-    return [ledger.judge(ledger.read(path)).verdict for path in ledger.epochs_in(directory)]
+    return [judge(ledger.LinesOf(path)).verdict for path in ledger.epochs_in(directory)]
 
 
 EXACT = "every example exactly once"
@@ -91,7 +95,7 @@ def test_the_next_rank_0_writes_what_the_last_one_has_not(tmp_path: Path) -> Non
     assert verdicts(tmp_path) == [UNFINISHED]
     second.enter(0, 4)
     assert verdicts(tmp_path) == [EXACT, UNFINISHED]
-    assert [line.step for line in ledger.read(path)[:3]] == [0, 1, 2]  # type: ignore[union-attr]
+    assert [line.step for line in list(ledger.LinesOf(path))[:3]] == [0, 1, 2]  # type: ignore[union-attr]
 
 
 def test_going_on_from_a_checkpoint_makes_later_steps_void(tmp_path: Path) -> None:
@@ -108,11 +112,11 @@ def test_a_run_without_audit_only_makes_void(tmp_path: Path) -> None:
     first = Worker(tmp_path)
     first.enter(0, 0, takes_up=True)
     first.note(*map(step, range(5)))
-    silent = Auditor(Ledgers(tmp_path, InOrder(), first._tell), records=False)
+    silent = Auditor(Ledgers(tmp_path, InOrder(), first._tell, print), records=False)
     silent.enter_round(0, 3, 1, takes_up=True)
     silent.note(step(3))
     silent.close()
-    assert [len(ledger.judge(ledger.read(p)).steps) for p in ledger.epochs_in(tmp_path)] == [3, 0]
+    assert [len(judge(ledger.LinesOf(p)).steps) for p in ledger.epochs_in(tmp_path)] == [3, 0]
 
 
 @pytest.mark.timeout(20)
@@ -122,3 +126,126 @@ def test_an_error_while_writing_stops_nobody(tmp_path: Path) -> None:
     worker.note(*map(step, range(3)), end(0))
     worker.auditor.close()
     assert worker.told == [(0, "24 missing: 0-23; no record of step 0-2")]
+    assert worker.warnings == [
+        f"the ledger in {tmp_path} cannot be written: ValueError: a bug. "
+        "Training goes on; `ctl audit` names what the ledger lacks."
+    ]
+
+
+@pytest.mark.timeout(20)
+def test_what_could_not_be_written_is_written_after_the_next_change(tmp_path: Path) -> None:
+    directory = tmp_path / "ledger"
+    directory.write_text("")  # a file is in the way
+    worker = Worker(directory)
+    worker.enter(0, 0, takes_up=True)
+    worker.note(step(0), step(1))
+    directory.unlink()
+    worker.note(step(2), end(0))
+    assert verdicts(directory) == ["16 missing: 0-15; no record of step 0-1"]
+    worker.enter(0, 3)
+    assert verdicts(directory) == [EXACT]
+    worker.auditor.close()
+
+
+class Growing(InOrder):
+    """A plan in which a step takes portions of four examples, as many as there are workers."""
+
+    def planned_ids(self, steps: Sequence[FinishedStep]) -> list[list[Ids]]:
+        return [
+            [np.arange(4) + 4 * (s.first_portion + i) for i in range(len(s.portions))]
+            for s in steps
+        ]
+
+
+def growing_step(number: int, first_portion: int, workers: int, round_number: int) -> FinishedStep:
+    ids = np.arange(4 * workers) + 4 * first_portion
+    members = tuple(f"w{i}" for i in range(workers))
+    place = (round_number, members, (1,) * workers, 4 * workers, ledger.digest(ids))
+    return FinishedStep(number, 0, number, first_portion, (4,) * workers, *place)
+
+
+def test_a_step_that_only_the_dead_rank_0_had_finished_counts_as_the_others_take_it(
+    tmp_path: Path,
+) -> None:
+    """Three portions, then two, and then the next rank 0 dies before it has written anything."""
+    first, third = Worker(tmp_path, Growing()), Worker(tmp_path, Growing())
+    first.enter(0, 0, takes_up=True)
+    first.note(growing_step(0, 0, 3, 1), growing_step(1, 3, 3, 1), FinishedEpoch(0, 0, 2, True))
+    third.enter(2, 0)
+    third.note(growing_step(0, 0, 3, 1))
+    third.enter(1, 1)
+    third.note(growing_step(1, 3, 2, 2))
+    third.enter(0, 2)
+    third.note(growing_step(2, 5, 1, 3), FinishedEpoch(0, 0, 3, True))
+    assert verdicts(tmp_path) == [EXACT]
+
+
+def test_an_end_that_only_the_dead_rank_0_had_reached_is_written_again(tmp_path: Path) -> None:
+    """As many steps as before, but other ones."""
+    first, second = Worker(tmp_path, Growing()), Worker(tmp_path, Growing())
+    first.enter(0, 0, takes_up=True)
+    first.note(growing_step(0, 0, 3, 1), growing_step(1, 3, 3, 1), FinishedEpoch(0, 0, 2, True))
+    second.enter(1, 0)
+    second.note(growing_step(0, 0, 3, 1), growing_step(1, 3, 3, 2), FinishedEpoch(0, 0, 2, True))
+    second.enter(0, 2)
+    second.auditor.flush()
+    assert verdicts(tmp_path) == [EXACT]
+    assert second.told == [(0, EXACT)]
+
+
+@pytest.mark.timeout(20)
+def test_a_checkpoint_does_not_wait_for_the_verdict_and_the_next_rank_0_gives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+
+    def slow_judge(lines: Iterable[ledger.Line]) -> Account:
+        goes_on.wait()
+        return judge(lines)
+
+    monkeypatch.setattr(audit, "judge", slow_judge)
+    first, second = Worker(tmp_path), Worker(tmp_path)
+    first.enter(0, 0, takes_up=True)
+    second.enter(1, 0)
+    for note in (*map(step, range(3)), end(0)):
+        first.auditor.note(note)
+        second.auditor.note(note)
+    first.auditor.flush(judged=False)
+    *_, last = ledger.LinesOf(ledger.file_of(tmp_path, 0))
+    assert isinstance(last, ledger.Closed)
+    assert last.verdict == ""
+    second.enter(0, 3)  # the first one is gone before it has judged
+    goes_on.set()
+    second.auditor.flush()
+    assert second.told == [(0, EXACT)]
+    first.auditor.flush()
+    third = Worker(tmp_path)
+    third.enter(1, 0)
+    third.note(*map(step, range(3)), end(0))
+    third.enter(0, 3)
+    third.auditor.flush()
+    assert third.told == []
+
+
+def test_entering_a_round_reads_nothing_that_this_worker_has_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    lines_from = ledger.lines_from
+
+    def noted(path: Path, first: int) -> list[ledger.Line]:
+        found = lines_from(path, first)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(ledger, "lines_from", noted)
+    first, second = Worker(tmp_path), Worker(tmp_path)
+    first.enter(0, 0, takes_up=True)
+    first.note(step(0), step(1))
+    first.enter(0, 2)
+    assert read == []
+    second.enter(1, 2)
+    second.note(step(2))
+    second.enter(0, 3)
+    assert read == [0]
+    assert [len(judge(ledger.LinesOf(p)).steps) for p in ledger.epochs_in(tmp_path)] == [3]

@@ -1,0 +1,104 @@
+"""The ledgers of a job, taken together: each is judged, and those that are not there are named."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hvd_elastic_keras import files, ledger
+from hvd_elastic_keras.account import judge, listed
+from hvd_elastic_keras.errors import ConfigurationError, LedgerError
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """A line of `ctl audit`, and whether it says that all is well."""
+
+    text: str
+    good: bool
+
+
+def findings(job_dir: Path) -> Iterator[Finding]:
+    """What the ledgers of all trainings of a job say, and which ones are missing.
+
+    Raises:
+      ConfigurationError: there are none.
+    """
+    ended = ended_epochs(_events(job_dir / files.EVENTS))
+    directories = [job_dir, *sorted(job_dir.glob(files.training_dir(Path(), 2).name[:-1] + "*"))]
+    by_directory = {d: ledger.epochs_in(d / files.LEDGER) for d in directories}
+    for number in ended:
+        by_directory.setdefault(files.training_dir(job_dir, number), [])
+    if not any(by_directory.values()):
+        raise ConfigurationError(
+            f"There is no ledger in {job_dir}. Train with --audit, which writes one."
+        )
+    numbers = {files.training_dir(job_dir, number): number for number in ended}
+    for directory, paths in by_directory.items():
+        for path in paths:
+            yield _judged(path, str(path.relative_to(job_dir)))
+        epochs = {ledger.epoch_of(path) for path in paths}
+        lacking = missing(epochs, ended.get(numbers.get(directory, 0), {}))
+        if lacking:
+            where = (directory / files.LEDGER).relative_to(job_dir)
+            yield Finding(
+                f"{where}: there is no ledger of epoch {listed(n + 1 for n in lacking)}", good=False
+            )
+
+
+def _judged(path: Path, name: str) -> Finding:
+    try:
+        account = judge(ledger.LinesOf(path))
+    except LedgerError as error:
+        return Finding(f"{name}: cannot be judged: {error}", good=False)
+    return Finding(f"{name}: {account.summary}", account.is_exact)
+
+
+def missing(there: set[int], ended: Mapping[int, bool]) -> list[int]:
+    """The epochs of a training that ought to have a ledger and have none.
+
+    Args:
+      there: epochs (from 0) that have one.
+      ended: epochs that have ended, and whether a ledger was written of them.
+    """
+    audited = {epoch for epoch, is_audited in ended.items() if is_audited}
+    # Also those between two ledgers: the event may be missing as well where a disk was full.
+    between = range(min(there), max(there)) if there else ()
+    without = {epoch for epoch, is_audited in ended.items() if not is_audited}
+    return sorted((audited | set(between)) - without - there)
+
+
+def ended_epochs(events: Iterable[Mapping[str, Any]]) -> dict[int, dict[int, bool]]:
+    """By training (from 1): the epochs that have ended, and whether a ledger was written of them.
+
+    Epochs do not count that have ended after the step from which a training was taken up again.
+    """
+    steps: dict[int, dict[int, tuple[int, bool]]] = collections.defaultdict(dict)
+    training = 1
+    for event in events:
+        if event["event"] == "round_running":
+            training, begins = event["training"], event["step"]
+            steps[training] = {e: end for e, end in steps[training].items() if end[0] <= begins}
+        elif event["event"] == "epoch_end":
+            audited = bool(event.get("audited", True))
+            steps[training][event["epoch"]] = event["step"], audited
+    return {n: {e: audited for e, (_, audited) in ends.items()} for n, ends in steps.items()}
+
+
+def _events(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Those that can be read: without them, ledgers are judged all the same."""
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:  # a line that a full disk has cut off
+            continue
+        if isinstance(event, dict) and "event" in event:
+            yield event
