@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from hvd_elastic_keras.data.tfrecord_index import (
     CHECKSUM,
     CHECKSUM_WRONG,
     HEADER,
+    LENGTH_WRONG,
     OVERHEAD,
     masked_crc32c,
 )
@@ -88,11 +90,13 @@ class TFRecordSource:
         skip_corrupt = env.skip_corrupt() if skip_corrupt is None else skip_corrupt
         # One index for a file, however many parts of it there are.
         indexes = {path: tfrecord_index.index_of(path) for path in dict.fromkeys(self._paths)}
-        _check_corrupt(indexes, skip_corrupt)
+        if not skip_corrupt:
+            _refuse_corrupt(indexes)
         slices = [_records_of(part, indexes[part.path]) for part in self._parts]
-        self._offsets = np.concatenate([offsets for offsets, _ in slices])
-        self._lengths = np.concatenate([lengths for _, lengths in slices])
-        self._ends = np.cumsum([len(offsets) for offsets, _ in slices])
+        _tell_left_out(self._parts, indexes, [s.left_out for s in slices])
+        self._offsets = np.concatenate([s.offsets for s in slices])
+        self._lengths = np.concatenate([s.lengths for s in slices])
+        self._ends = np.cumsum([len(s.offsets) for s in slices])
         self._files = _OpenFiles(self._paths)
 
     def __len__(self) -> int:
@@ -178,31 +182,59 @@ def _parts_of(given: str | Path | FilePart | Iterable[str | Path | FilePart]) ->
     return parts
 
 
-def _check_corrupt(indexes: dict[Path, tfrecord_index.FileIndex], skip: bool) -> None:
+def _refuse_corrupt(indexes: dict[Path, tfrecord_index.FileIndex]) -> None:
     found = [(path, corrupt) for path, index in indexes.items() for corrupt in index.corrupt]
     if not found:
         return
-    if not skip:
-        path, corrupt = found[0]
-        more = f" ({len(found) - 1:,} more are corrupt.)" if len(found) > 1 else ""
-        raise DataError(
-            f"{path} is corrupt: the record at byte {corrupt.offset:,} cannot be read, because "
-            f"{corrupt.what}.{more} Restore the file from its source, or leave such records out "
-            "with --skip_corrupt (TFRecordSource(..., skip_corrupt=True))."
-        )
+    path, corrupt = found[0]
+    more = f" ({len(found) - 1:,} more are corrupt.)" if len(found) > 1 else ""
+    raise DataError(
+        f"{path} is corrupt: the record at byte {corrupt.offset:,} cannot be read, because "
+        f"{corrupt.what}.{more} Restore the file from its source, or leave such records out "
+        "with --skip_corrupt (TFRecordSource(..., skip_corrupt=True))."
+    )
+
+
+def _tell_left_out(
+    parts: Sequence[FilePart], indexes: dict[Path, tfrecord_index.FileIndex], left_out: list[int]
+) -> None:
+    """Warns of what is left out, if anything.
+
+    Args:
+      left_out: how many records of each part; where nothing tells how many come after a damaged
+        length, they count as one.
+    """
+    count = sum(left_out)
+    if not count:
+        return
+    lacking = [part for part, number in zip(parts, left_out, strict=True) if number]
+    paths = dict.fromkeys(part.path for part in lacking)
+    found = [(path, corrupt) for path in paths for corrupt in indexes[path].corrupt]
     places = [f"{path} at byte {c.offset:,} ({c.what})" for path, c in found]
     for place in places:
         log.warning("left out a corrupt record: %s", place)
-    records = "record is" if len(found) == 1 else "records are"
+    unbounded = {part.path for part in lacking if part.take is None}
+    unknown = any(path in unbounded and c.what == LENGTH_WRONG for path, c in found)
+    records = "record is" if count == 1 else "records are"
     notices.tell(
-        f"warning: {len(found):,} corrupt {records} left out: {counted_places(places, MOST_SHOWN)}",
+        f"warning: {'at least ' if unknown else ''}{count:,} corrupt {records} left out: "
+        f"{counted_places(places, MOST_SHOWN)}",
         RECORDS_SKIPPED,
+        count=count,
         records=[{"path": str(path), "offset": c.offset, "why": c.what} for path, c in found],
     )
 
 
-def _records_of(part: FilePart, index: tfrecord_index.FileIndex) -> tuple[Array, Array]:
-    """Offsets and lengths of the good records of a part.
+class _Slice(NamedTuple):
+    """Where the good records of a part are, their lengths, and how many others there are."""
+
+    offsets: Array
+    lengths: Array
+    left_out: int
+
+
+def _records_of(part: FilePart, index: tfrecord_index.FileIndex) -> _Slice:
+    """The good records of a part.
 
     Parts count the corrupt records, too, as far as they are known: others then stay what they are.
     """
@@ -213,8 +245,10 @@ def _records_of(part: FilePart, index: tfrecord_index.FileIndex) -> tuple[Array,
                 f"{part.path} has {len(index.offsets):,} records, expected at least {stop:,}. It "
                 "is not the file that it is said to be: prepare the data again."
             )
-        return index.offsets[part.skip : stop], index.lengths[part.skip : stop]
+        return _Slice(index.offsets[part.skip : stop], index.lengths[part.skip : stop], 0)
     corrupt = np.array([c.offset for c in index.corrupt], np.int64)
     wanted = np.sort(np.concatenate([index.offsets, corrupt]))[part.skip : stop]
     good = np.isin(index.offsets, wanted)
-    return index.offsets[good], index.lengths[good]
+    # After a damaged length there may be more of them than the index knows.
+    count = len(wanted) if part.take is None else part.take
+    return _Slice(index.offsets[good], index.lengths[good], count - int(good.sum()))

@@ -196,9 +196,31 @@ def test_a_corrupt_record_is_named_or_left_out(
     source = TFRecordSource(file, skip_corrupt=True)
     assert read(source) == [RECORDS[i] for i in kept]
     ((text, event, fields),) = told
-    assert text.startswith(f"warning: 1 corrupt record is left out: {file} at byte {OFFSETS[2]:,}")
+    count = "at least 1" if why == tfrecord_index.LENGTH_WRONG else "1"
+    where = f"{file} at byte {OFFSETS[2]:,}"
+    assert text.startswith(f"warning: {count} corrupt record is left out: {where}")
     assert event == tfrecord.RECORDS_SKIPPED
-    assert fields == {"records": [{"path": str(file), "offset": OFFSETS[2], "why": why}]}
+    record = {"path": str(file), "offset": OFFSETS[2], "why": why}
+    assert fields == {"count": 1, "records": [record]}
+
+
+@pytest.mark.parametrize(
+    ("parts", "kept", "count"),
+    [
+        ([(0, 5)], [0, 1], 3),
+        ([(0, 2), (3, 2)], [0, 1], 2),
+        ([(1, 3)], [1], 2),
+        ([(0, 2)], [0, 1], 0),
+    ],
+)
+def test_where_the_number_of_records_is_known_all_after_a_damaged_length_are_counted(
+    parts: list[tuple[int, int]], kept: list[int], count: int, file: Path, told: list[Any]
+) -> None:
+    change(file, OFFSETS[2])
+    source = TFRecordSource([FilePart(file, *part) for part in parts], skip_corrupt=True)
+    assert read(source) == [RECORDS[i] for i in kept]
+    assert [fields["count"] for _, _, fields in told] == [count] * bool(count)
+    assert all(text.startswith(f"warning: {count} corrupt records are left") for text, _, _ in told)
 
 
 def test_the_flag_decides_where_the_source_does_not(
