@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 
 from hvd_elastic_keras import TfdsSource
 from hvd_elastic_keras.batch_plan import Share
 from hvd_elastic_keras.data.partition import Partition
 from hvd_elastic_keras.data.source import as_source
 from hvd_elastic_keras.errors import DataError
+from hvd_elastic_keras.training.model_module import ModelModule
 from model_zoo import digits, tfds_images
 from tests.harness.faults import Fault
 from tests.harness.job import FAULT_MODEL, REPOSITORY, SMALL, Job, assert_same_weights
@@ -85,6 +89,54 @@ def test_a_data_set_that_is_not_prepared_is_reported_with_the_command(tmp_path: 
         tfds_images.load("mnist", "train", str(tmp_path), image_size=28)
     with pytest.raises(DataError, match=r"import model_zoo.digits_tfds, tensorflow_datasets"):
         tfds_images.load(NAME, "train", str(tmp_path), image_size=8)
+
+
+ZOO = {
+    "mnist": ("mnist_cnn", "", "test", (28, 28, 1), (28, 28, 1), 10),
+    "cifar10": ("resnet50", "cifar10", "test", (32, 32, 3), (32, 32, 3), 10),
+    "imagenet2012": ("resnet50", "imagenet2012", "validation", (224, 224, 3), (60, 90, 3), 1000),
+}
+"""By data set: model and configuration of the zoo, the split for validation, the shape that they
+want, the shape of the images in the files (with ImageNet, any), and the number of classes."""
+
+
+def stand_in(name: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prepares a data set as its real builder describes it, but with few made-up images."""
+    *_, validation, _, shape, classes = ZOO[name]
+    monkeypatch.setattr(tfds.core.utils.gcs_utils, "_is_gcs_disabled", True)
+    builder = tfds.builder(name, data_dir=directory)
+    random = np.random.default_rng(0)
+
+    def examples(split: str, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
+        for index in range(count):
+            image = random.integers(0, 256, shape, np.uint8)
+            known = {"image": image, "label": (index * 7 + 1) % classes}
+            texts = {key: f"{split} {index}" for key in builder.info.features if key not in known}
+            yield f"{split} {index}", {**known, **texts}
+
+    def generators(_: Any, dl_manager: Any) -> dict[str, Any]:
+        return {"train": examples("train", 9), validation: examples(validation, 4)}
+
+    monkeypatch.setattr(type(builder), "_split_generators", generators)
+    builder.download_and_prepare()
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_the_configurations_of_the_zoo_load_through_tfds(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, config_name, _, shape, _, classes = ZOO[name]
+    stand_in(name, tmp_path, monkeypatch)
+    config = None
+    if config_name:
+        config = importlib.import_module(f"model_zoo.{model}.configs.{config_name}").get_config()
+    module = ModelModule(model, config=config, seed=0, data_dir=str(tmp_path))
+    for split, count in (("train", 9), ("validation", 4)):
+        images, labels = read(module.dataset(split))
+        assert images.shape == (count, *shape)
+        assert 0 <= images.min() < 0.1
+        assert 0.9 < images.max() <= 1
+        assert sorted(labels) == sorted((index * 7 + 1) % classes for index in range(count))
 
 
 def test_what_there_is_not_is_reported(prepared: Path) -> None:
