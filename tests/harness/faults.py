@@ -75,6 +75,10 @@ class FaultPlan:
         """Whether a fault has happened."""
         return (self._directory / f"{name}.happened").exists()
 
+    def pid_of(self, name: str) -> int:
+        """The process in which a fault has happened."""
+        return int((self._directory / f"{name}.happened").read_text())
+
     def open_gate(self, name: str) -> None:
         """Lets a worker go on that waits because of a fault with the action "wait"."""
         (self._directory / f"{name}.open").touch()

@@ -223,6 +223,11 @@ class Job:
         started = self.wait_for("worker_started", lambda e: e["worker_id"] == worker_id)
         return int(started["pid"])
 
+    def worker_that_had(self, fault: str) -> str:
+        """Id of the worker in which a planned fault has happened."""
+        pid = self.plan.pid_of(fault)
+        return str(self.wait_for("worker_started", lambda e: e["pid"] == pid)["worker_id"])
+
     def signal(self, worker_id: str, number: signal.Signals) -> None:
         """Sends a signal to a worker."""
         os.kill(self.pid_of(worker_id), number)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.harness import faults
+from hvd_elastic_keras.account import listed
+from hvd_elastic_keras.ledger import unpacked
+from tests.harness import faults, growing
 from tests.harness.faults import Fault
-from tests.harness.job import FAULT_MODEL, Job, assert_same_weights
+from tests.harness.job import FAULT_MODEL, SMALL, Job, assert_same_weights
 
 EPOCHS, STEPS = 3, 30
 COMMAND = (
@@ -27,19 +32,21 @@ JOINERS = 2
 class Chaos:
     """Lets changes happen to a job at steps at which a gate holds rank 0."""
 
-    def __init__(self, job: Job, chance: random.Random) -> None:
+    def __init__(self, job: Job, chance: random.Random, first_workers: int = FIRST_WORKERS) -> None:
         self.job = job
         self.chance = chance
-        self.there = [f"w{i}" for i in range(FIRST_WORKERS)]
-        self.next_worker = FIRST_WORKERS
+        self.there = [f"w{i}" for i in range(first_workers)]
+        self.next_worker = first_workers
 
-    def happen(self, kind: str, gate: str, next_gate: str | None) -> None:
+    def happen(self, kind: str, gate: str, next_gate: str | None, dies: str = "") -> None:
         """Waits for a gate, lets something happen and opens the gate.
 
         Then waits for the round that follows from it, unless the next gate is reached before.
+
+        Args:
+          dies: name of a fault that kills a worker while that round is formed.
         """
         self.job.wait_for_fault(gate)
-        size = len(self.there)
         if kind == "join":
             self.job.ctl("add", str(JOINERS))
             new = [f"w{self.next_worker + i}" for i in range(JOINERS)]
@@ -48,12 +55,18 @@ class Chaos:
                 self.job.wait_for("worker_ready", lambda e, w=worker: e["worker_id"] == w)
             self.there += new
         else:
-            victim = self.there.pop(self.chance.randrange(size))
-            if kind == "kill":
-                self.job.signal(victim, signal.SIGKILL)
-            else:
+            victim = self.chance.choice(self.there)
+            if kind == "kill root":  # the gate holds it in the middle of its step
+                victim = self.job.events("round_running")[-1]["members"][0]
+            self.there.remove(victim)
+            if kind == "leave":
                 self.job.ctl("remove", victim)
+            else:
+                self.job.signal(victim, signal.SIGKILL)
         self.job.plan.open_gate(gate)
+        if dies:
+            self.job.wait_for_fault(dies)
+            self.there.remove(self.job.worker_that_had(dies))
         if next_gate is not None:
             self.job.wait(lambda: self._settled(next_gate), f"round with {self.there}")
 
@@ -99,6 +112,51 @@ def test_thirty_kills_leaves_and_joins_at_random_steps(tmp_path: Path) -> None:
         assert_same_weights(job.weights(), expected)
 
 
+SOURCE = (f"--model={FAULT_MODEL.with_name('source_model.py')}", *SMALL)
+GROWING = (
+    f"--model={FAULT_MODEL.with_name('growing_model.py')}",
+    *("--batch=per_worker", "--global_batch_size=24", "--batch_size_per_worker=8"),
+    *("--micro_batch_size=4", "--lr_warm_up_steps=5", "--epochs=4"),
+)
+
+
+@pytest.mark.parametrize("command", [SOURCE, GROWING], ids=["source", "per_worker"])
+def test_kills_of_rank_0_within_a_step_and_of_a_worker_within_a_sync(
+    command: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    expected_weights: dict[str, np.ndarray],
+) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    monkeypatch.setenv("HVD_ELASTIC_TEST_NOTES", str(notes))
+    kinds = ("kill root", "join", "leave", "kill root", "join", "kill")
+    gates = [
+        Fault(f"gate{i}", "train", 0, step=2 + 2 * i, action="wait") for i in range(len(kinds))
+    ]
+    # The first join makes four workers, once; three go on.
+    in_sync = Fault("in_sync", "sync", 2, size=4)
+    flags = ("--num_workers=3", "--max_restarts=0", "--audit")
+    with Job(tmp_path, *flags, plan=[*gates, in_sync], command=command) as job:
+        job.wait_for_round(3)
+        chaos = Chaos(job, random.Random(7), first_workers=3)
+        following = [*(gate.name for gate in gates[1:]), None]
+        for kind, gate, next_gate in zip(kinds, gates, following, strict=True):
+            chaos.happen(kind, gate.name, next_gate, dies="in_sync" if gate is gates[1] else "")
+        job.finish()
+        exits = [e["cause"] for e in job.events("worker_exited")]
+        assert exits.count("was killed by SIGKILL") == 4
+        assert job.plan.happened("in_sync")
+        assert all(e["steps_lost"] == 0 for e in job.events("round_running"))
+        job.assert_audited(len(job.events("epoch_end")))
+        if command is SOURCE:
+            assert_same_weights(job.weights(), expected_weights)
+        else:
+            sizes = growing.sizes_by_step(job)
+            batches = growing.batches_by_step(job, sizes)
+            assert growing.assert_every_example_once_per_epoch(sizes, batches, per_worker=8) == 4
+
+
 def test_a_worker_that_reads_other_examples_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,5 +165,36 @@ def test_a_worker_that_reads_other_examples_is_noticed(
         job.finish()
         exact = {e["epoch"]: e["exact"] for e in job.events("epoch_audited")}
         assert exact == {0: True, 1: False, 2: True}
-        second = job.ctl("audit", exit_code=1).splitlines()[1]
-        assert second.endswith("other examples were read than planned in step 8-14"), second
+        lines = job.ctl("audit", exit_code=1).splitlines()
+        assert lines[1].endswith("other examples were read than planned in step 8-14"), lines
+        assert_damage_is_named(job, tmp_path / "damaged", lines)
+
+
+def assert_damage_is_named(job: Job, scratch: Path, lines: list[str]) -> None:
+    """Does to copies of a job's ledgers what the command is to find.
+
+    Args:
+      lines: what the command says of the job itself.
+    """
+    content = (job.job_dir / "ledger" / "epoch-0001.jsonl").read_bytes().splitlines(keepends=True)
+    steps = [json.loads(line) for line in content[:8]]
+    ids = {n: sorted(i for t in steps[n]["ids"].values() for i in unpacked(t)) for n in (2, 3)}
+    repeats = {**steps[3], "ids": steps[2]["ids"]}
+    damages = {
+        f"64 missing: {listed(ids[3])}; no record of step 3": content[:3] + content[4:],
+        f"64 missing: {listed(ids[3])}; 64 repeated: {listed(ids[2])}": [
+            *content[:3],
+            json.dumps(repeats).encode() + b"\n",
+            *content[4:],
+        ],
+    }
+    for number, (verdict, damaged) in enumerate(damages.items()):
+        copy = Job(scratch / str(number))
+        shutil.copytree(job.job_dir, copy.job_dir)
+        (copy.job_dir / "ledger" / "epoch-0001.jsonl").write_bytes(b"".join(damaged))
+        found = copy.ctl("audit", exit_code=1).splitlines()
+        assert found[0].endswith(f": {verdict}"), found
+        assert found[1:] == lines[1:]
+    (copy.job_dir / "ledger" / "epoch-0001.jsonl").unlink()
+    found = copy.ctl("audit", exit_code=1).splitlines()
+    assert found == [*lines[1:], "ledger: there is no ledger of epoch 1"]
