@@ -1,8 +1,9 @@
 """Time per step with `audit`, alone, against the same training without it.
 
 Trainings of both kinds alternate in one process, so that both see the same machine. Each gives the
-median of its steps, without those of the first epoch; printed are medians of these, their ratio,
-and the bytes of a ledger per example.
+median of its steps, and the time of an epoch with its end (checkpoint and verdict), both
+without the first epoch. Printed are medians of these, their ratios, and the bytes of a
+ledger per example.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import networks
@@ -25,7 +26,7 @@ _REPETITIONS = flags.DEFINE_integer("repetitions", 10, "Trainings of each kind."
 BATCH_SIZE = 128
 EPOCHS = 3
 NETWORKS = {
-    "tiny MLP": (networks.tiny_mlp, 300),
+    "tiny MLP": (networks.tiny_mlp, 2000),
     "small ResNet": (networks.small_resnet, 40),
 }
 """And their steps per epoch."""
@@ -37,11 +38,15 @@ class StepTimes(keras.callbacks.Callback):
     def __init__(self) -> None:
         super().__init__()
         self.seconds: list[float] = []
+        self.began = 0.0
+        """The time at which the second epoch did."""
         self._last: float | None = None
         self._epoch = 0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch, self._last = epoch, None
+        if epoch == 1:
+            self.began = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         now = time.perf_counter()
@@ -50,8 +55,16 @@ class StepTimes(keras.callbacks.Callback):
         self._last = now
 
 
-def measure(make: Callable[[], keras.Model], steps: int, audit: bool) -> tuple[float, float]:
-    """Median seconds per step of one training, and bytes of its ledgers per example."""
+class Measured(NamedTuple):
+    """Of one training: seconds of a step (median) and of an epoch, bytes of ledger per example."""
+
+    step_s: float
+    epoch_s: float
+    per_example: float
+
+
+def measure(make: Callable[[], keras.Model], steps: int, audit: bool) -> Measured:
+    """Trains once."""
     keras.utils.set_random_seed(0)
     model = make()
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -63,26 +76,28 @@ def measure(make: Callable[[], keras.Model], steps: int, audit: bool) -> tuple[f
     with tempfile.TemporaryDirectory() as directory:
         data = (x, random.integers(0, 10, size))
         Trainer(model, data, config=config, callbacks=[times], job_dir=directory).fit()
+        epoch_s = (time.perf_counter() - times.began) / (EPOCHS - 1)
         ledgers = sum(path.stat().st_size for path in Path(directory).glob("ledger/*"))
-    return statistics.median(times.seconds), ledgers / size / EPOCHS
+    return Measured(statistics.median(times.seconds), epoch_s, ledgers / size / EPOCHS)
 
 
 def main(_: list[str]) -> None:
     """Prints the table."""
     rows = []
     for name, (make, steps) in NETWORKS.items():
-        found: dict[bool, list[float]] = {False: [], True: []}
-        per_example = 0.0
+        found: dict[bool, list[Measured]] = {False: [], True: []}
         for repetition in range(_REPETITIONS.value):
             # Now one first, now the other: a process grows slower or faster by itself.
             for audit in (True, False) if repetition % 2 else (False, True):
-                seconds, size = measure(make, steps, audit)
-                found[audit].append(seconds)
-                per_example = max(per_example, size)
-        plain, audited = (statistics.median(found[kind]) for kind in (False, True))
+                found[audit].append(measure(make, steps, audit))
+        step, audited_step = (statistics.median(m.step_s for m in found[k]) for k in (False, True))
+        epoch, audited = (statistics.median(m.epoch_s for m in found[k]) for k in (False, True))
         rows.append(
-            f"{name:14}{plain * 1e3:8.3f} ms/step  audited {audited * 1e3:8.3f} ms/step  "
-            f"ratio {audited / plain:.3f}  {per_example:.1f} bytes per example"
+            f"{name:14}{step * 1e3:8.3f} ms/step  audited {audited_step * 1e3:8.3f} ms/step  "
+            f"ratio {audited_step / step:.3f}\n"
+            f"{'':14}{epoch:8.3f} s for an epoch of {steps} steps with its end  "
+            f"audited {audited:8.3f} s  ratio {audited / epoch:.3f}  "
+            f"{max(m.per_example for m in found[True]):.1f} bytes per example"
         )
     print("\n".join(rows))
 

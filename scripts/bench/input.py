@@ -1,6 +1,7 @@
-"""The input: time from a restart at example n to the first batch, and examples per second.
+"""The input: time from a restart at example n to the first batch, examples per second, and how long
+steps of 10 ms wait for their batch.
 
-    scripts/bench_input                        # both
+    scripts/bench_input                        # all three
     scripts/bench_input --parts=restart --skip_limit=100000
 
 Each comparison runs in this one process, its two sides in turn, and the best of some repetitions
@@ -9,9 +10,10 @@ counts: what disturbs a machine only makes things slower.
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +25,19 @@ from hvd_elastic_keras import TFRecordSource
 from hvd_elastic_keras.batch_plan import Share
 from hvd_elastic_keras.data.partition import Partition
 from hvd_elastic_keras.data.source import as_source
+from model_zoo import digits
 
 BATCH = 128
+STEP_S = 0.010
+EPOCHS = 20
+"""In which steps wait."""
 WHOLE = Share(0, 1)
 _PARTS = flags.DEFINE_multi_enum(
-    "parts", ["restart", "speed"], ["restart", "speed"], "What to run."
+    "parts", ["restart", "speed", "wait"], ["restart", "speed", "wait"], "What to run."
 )
 _OFFSETS = flags.DEFINE_list("offsets", ["0", "10000", "1000000", "100000000"], "Examples.")
 _SKIP_LIMIT = flags.DEFINE_integer(
-    "skip_limit", 1_000_000, "Restarts of dataset.skip(n) with a larger n are left out."
+    "skip_limit", 1_000_000, "Restarts of dataset.skip(n) with a larger n are extrapolated."
 )
 _REPEATS = flags.DEFINE_integer(
     "repeats", 5, "Repetitions of which the best counts.", lower_bound=1
@@ -110,14 +116,23 @@ def measure_restarts() -> None:
         next(iter(dataset.skip(offset).batch(BATCH).prefetch(2)))
 
     restart(0)  # the first use of these operations
+    skip(0)
     times = {n: best_of(lambda n=n: restart(n)) for n in offsets}
+    skips = {n: best_of(lambda n=n: skip(n)) for n in offsets if n <= _SKIP_LIMIT.value}
     print(f"{'restart at example':>20} {'source':>10} {'to n=0':>8} {'dataset.skip':>14}")
     for n in offsets:
-        skipped = "not measured"
-        if n <= _SKIP_LIMIT.value:
-            skipped = f"{seconds(lambda n=n: skip(n)):.3f} s"
         ratio = times[n] / times[offsets[0]]
-        print(f"{n:>20,} {times[n]:>8.3f} s {ratio:>8.2f} {skipped:>14}", flush=True)
+        print(f"{n:>20,} {times[n]:>8.3f} s {ratio:>8.2f} {skip_text(skips, n):>14}", flush=True)
+
+
+def skip_text(skips: Mapping[int, float], n: int) -> str:
+    """The time of skip(n): measured, or in proportion to that of the largest n that was."""
+    if n in skips:
+        return f"{skips[n]:.3f} s"
+    if not skips or not max(skips):
+        return "not measured"
+    longest = max(skips)
+    return f"{skips[longest] * n / longest:,.0f} s (extrapolated from {longest:,})"
 
 
 # --- examples per second -----------------------------------------------------------------
@@ -221,6 +236,62 @@ def read_all(batches: Iterator[Any], count: int) -> None:
         raise RuntimeError(f"{steps} batches were read, expected {-(-count // BATCH)}")
 
 
+# --- waiting -----------------------------------------------------------------------------
+
+
+def scaled(example: Any) -> Any:
+    """A `preprocess` of some work: from 8 x 8 pixels to 16 x 16."""
+    x, y = example
+    return tf.image.resize(x, [16, 16]), y
+
+
+def parsed_digit(record: tf.Tensor) -> Any:
+    """From a record to an image and its label."""
+    form = {**FEATURES, "x": tf.io.FixedLenFeature([8, 8, 1], tf.float32)}
+    example = tf.io.parse_single_example(record, form)
+    return example["x"], example["y"]
+
+
+def measure_waiting() -> None:
+    """Prints how long a training whose steps only sleep waits for the batches of the digits."""
+    x, y = digits.load("train")
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "digits.tfrecord")
+        write_records(path, x.reshape(len(x), -1), y)
+        cases = {
+            "arrays": (x, y),
+            "source, preprocess": (InMemory(x, y), scaled),
+            "TFRecord, parsed": (TFRecordSource(path), parsed_digit),
+        }
+        print(f"{'a step of ' + str(round(STEP_S * 1e3)) + ' ms waits for':>30}", end="")
+        print(f" {'on average':>12} {'of a step':>10} {'median':>12} {'new epoch':>12}")
+        for name, data in cases.items():
+            first, others = waits(data, len(y))
+            each = statistics.mean([*first, *others])
+            print(
+                f"{name:>30} {each * 1e3:>9.3f} ms {each / STEP_S:>10.2%} "
+                f"{statistics.median(others) * 1e3:>9.3f} ms "
+                f"{statistics.median(first) * 1e3:>9.3f} ms",
+                flush=True,
+            )
+
+
+def waits(data: Any, size: int) -> tuple[list[float], list[float]]:
+    """Seconds that steps wait: the first ones of the epochs, and the others."""
+    source = as_source(data, seed=1, shuffle=True, name="the data")
+    partition = Partition(size, BATCH, BATCH)
+    first: list[float] = []
+    others: list[float] = []
+    for epoch in range(EPOCHS + 1):
+        batches = source.batches(epoch, partition, WHOLE, 0)
+        for step in range(partition.steps_per_epoch):
+            took = seconds(lambda b=batches: next(b))
+            if epoch:  # the one before is the first use of everything
+                (others if step else first).append(took)
+            time.sleep(STEP_S)
+    return first, others
+
+
 def main(arguments: Sequence[str]) -> None:
     """Runs what was asked for."""
     if len(arguments) > 1:
@@ -229,6 +300,8 @@ def main(arguments: Sequence[str]) -> None:
         measure_restarts()
     if "speed" in _PARTS.value:
         measure_speed()
+    if "wait" in _PARTS.value:
+        measure_waiting()
 
 
 if __name__ == "__main__":
