@@ -26,14 +26,15 @@ def findings(job_dir: Path) -> Iterator[Finding]:
     """What the ledgers of all trainings of a job say, and which ones are missing.
 
     Raises:
-      ConfigurationError: there are none.
+      ConfigurationError: none was to be written.
     """
-    ended = ended_epochs(_events(job_dir / files.EVENTS))
+    events = list(_events(job_dir / files.EVENTS))
+    ended = ended_epochs(events)
     directories = [job_dir, *sorted(job_dir.glob(files.training_dir(Path(), 2).name[:-1] + "*"))]
     by_directory = {d: ledger.epochs_in(d / files.LEDGER) for d in directories}
     for number in ended:
         by_directory.setdefault(files.training_dir(job_dir, number), [])
-    if not any(by_directory.values()):
+    if not any(by_directory.values()) and not any(e.get("audited") for e in events):
         raise ConfigurationError(
             f"There is no ledger in {job_dir}. Train with --audit, which writes one."
         )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import collections
 import json
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from hvd_elastic_keras import ledger
+from model_zoo import digits
 from tests.harness.faults import Fault
 from tests.harness.job import FAULT_MODEL, SMALL, Job, assert_same_weights
 
@@ -22,7 +27,7 @@ def test_a_kill_and_a_late_joiner_change_nothing(tmp_path: Path) -> None:
         Fault("gate", "train", 0, step=11, action="wait"),
         Fault("kill", "train", 1, step=14, size=3),
     ]
-    flags = ("--num_workers=2", "--max_restarts=0")
+    flags = ("--num_workers=2", "--max_restarts=0", "--audit")
     with Job(tmp_path / "disturbed", *flags, command=COMMAND, plan=plan) as job:
         job.wait_for_fault("gate")
         job.ctl("add", "1")
@@ -32,6 +37,7 @@ def test_a_kill_and_a_late_joiner_change_nothing(tmp_path: Path) -> None:
         job.finish()
         assert all(job.plan.happened(f.name) for f in plan)
         assert_same_weights(job.weights(), undisturbed.weights())
+        assert_ids_are_the_places_of_what_was_computed(job)
         log = (job.job_dir / "logs" / "w2.log").read_text()
         before_its_first_round, _, _ = log.partition("INFO round ")
         assert "INFO read the training data again up to batch 4 " in before_its_first_round
@@ -41,6 +47,35 @@ def test_a_kill_and_a_late_joiner_change_nothing(tmp_path: Path) -> None:
         ]
         np.testing.assert_allclose(*rates, rtol=1e-6)
         assert len(rates[0]) == 3
+
+
+def assert_ids_are_the_places_of_what_was_computed(job: Job) -> None:
+    """Holds each line of the ledgers against the images that its workers have noted."""
+    job.assert_audited(epochs=3)
+    computed: dict[tuple[str, int, int], list[int]] = collections.defaultdict(list)
+    for notes in job.plan.path.parent.glob("images-*.jsonl"):
+        worker = notes.stem.removeprefix("images-")
+        for step, number, sums in map(json.loads, notes.read_text().splitlines()):
+            computed[worker, step, number] += sums
+    workers = set()
+    for epoch, path in enumerate(ledger.epochs_in(job.job_dir / "ledger")):
+        in_order = images_of_epoch(epoch)
+        for line in ledger.LinesOf(path):
+            for worker, text in line.ids.items() if isinstance(line, ledger.Step) else ():
+                expected = sorted(in_order[place] for place in ledger.unpacked(text))
+                assert sorted(computed[worker, line.step, line.round]) == expected, line
+                workers.add(worker)
+    assert workers == {"w0", "w1", "w2"}
+
+
+def images_of_epoch(epoch: int) -> list[int]:
+    """Checksums of the images that the dataset of `dataset_model.py` gives, in its order."""
+    tf.random.set_seed(0)  # the job's: `shuffle` draws from it, too
+    images, labels = (array[:480] for array in digits.load("train"))
+    examples = tf.data.Dataset.from_tensor_slices((images, labels))
+    shuffled = examples.shuffle(100, seed=epoch, reshuffle_each_iteration=False)
+    kept = shuffled.filter(lambda image, label: label < 9)
+    return [zlib.crc32(image.tobytes()) for image, _ in kept.as_numpy_iterator()]
 
 
 def test_a_job_directory_of_another_training_is_refused(tmp_path: Path) -> None:

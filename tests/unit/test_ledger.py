@@ -237,7 +237,8 @@ THREE_EPOCHS = [round_running(1, 0), *(epoch_end(n, n + 1, audited=True) for n i
 
 
 @pytest.mark.parametrize(
-    ("removed", "text"), [([0], "1"), ([1], "2"), ([2], "3"), ([0, 1], "1-2"), ([0, 2], "1, 3")]
+    ("removed", "text"),
+    [([0], "1"), ([1], "2"), ([2], "3"), ([0, 1], "1-2"), ([0, 2], "1, 3"), ([0, 1, 2], "1-3")],
 )
 def test_a_ledger_that_is_missing_is_named_wherever_it_was(
     removed: list[int], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -71,6 +71,18 @@ def test_on_a_terminal_the_epoch_has_a_title_and_a_bar() -> None:
     assert screen.text.endswith("\n")
 
 
+def test_a_warning_is_shown_on_a_line_of_its_own_also_to_those_who_want_to_see_nothing() -> None:
+    screen = Screen(interactive=True)
+    screen.display.begin_epoch(0, 3, 10, 0)
+    screen.display.warning("a full disk")
+    assert screen.text == "Epoch 1/3\n\nwarning: a full disk\n"
+    shown: list[str] = []
+    quiet = ProgressDisplay(shown.append, interactive=False, verbose=0)
+    quiet.note("nothing of interest")
+    quiet.warning("a full disk")
+    assert shown == ["warning: a full disk\n"]
+
+
 def test_going_on_in_the_middle_of_an_epoch_repeats_no_title() -> None:
     screen = Screen(interactive=True)
     screen.display.begin_epoch(0, 3, 4, 2)
