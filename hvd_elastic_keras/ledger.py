@@ -83,6 +83,8 @@ def id_set(ids: Iterable[int]) -> IdSet:
     """A bitmap of 32 bits where these suffice: it is several times faster than one of 64."""
     if isinstance(ids, BitMap | BitMap64):
         return ids
+    if isinstance(ids, range):  # BitMap takes any range, and crashes later (pyroaring 1.2)
+        return (BitMap64 if ids and max(ids[0], ids[-1]) >= 2**32 else BitMap)(ids)
     numbers = ids.tolist() if isinstance(ids, np.ndarray) else ids
     try:
         return BitMap(numbers)

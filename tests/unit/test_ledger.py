@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyroaring import BitMap64
+from pyroaring import BitMap, BitMap64
 
 from hvd_elastic_keras import account, ctl, job_ledgers, ledger
 from hvd_elastic_keras.errors import LedgerError
@@ -143,6 +143,17 @@ def test_many_steps_at_once_are_judged_as_one_by_one(parts: list[list[int]], wid
     assert set(found.repeated) == {i for i, count in used.items() if count > 1}
     assert set(found.missing) == expected - set(used)
     assert set(found.unknown) == set(used) - expected
+
+
+@pytest.mark.parametrize(
+    ("first", "kind"), [(0, BitMap), (2**32 - 3, BitMap), (2**32 - 2, BitMap64), (2**33, BitMap64)]
+)
+def test_a_range_becomes_a_set_of_as_many_bits_as_it_needs(first: int, kind: type) -> None:
+    for ids in (range(first, first + 3), list(range(first, first + 3))):
+        found = ledger.id_set(ids)
+        assert type(found) is kind
+        assert list(found) == list(ids)
+    assert not ledger.id_set(range(0))
 
 
 def test_an_id_is_the_same_in_32_and_in_64_bits() -> None:
