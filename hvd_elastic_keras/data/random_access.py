@@ -8,6 +8,8 @@ comes before the position, so that a worker starts anywhere at the same cost.
 
 from __future__ import annotations
 
+import concurrent.futures
+import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +40,9 @@ from hvd_elastic_keras.errors import DataError
 log = logging.getLogger(__name__)
 LONGEST_READ = 256
 """Examples that are asked for at a time; fewer if a worker's part of a step is smaller."""
+OPEN_AHEAD = 2
+"""Steps before the end of an epoch at which the next one's iterator is made: that takes as long."""
+_opener = concurrent.futures.ThreadPoolExecutor(1, "elastic-open-ahead")
 MOST_NAMED = 4
 """Examples that a message names."""
 NUM_LOOKED_AT = 4
@@ -75,6 +80,14 @@ class Source(Protocol):
         """The example at `index`, in [0, len): arrays, numbers or bytes, in tuples or dicts."""
 
 
+@dataclasses.dataclass(frozen=True)
+class _Ahead:
+    """The iterator of an epoch and a stream that is being made."""
+
+    what: tuple[int, Stream]
+    iterator: concurrent.futures.Future[Any]
+
+
 class RandomAccessExamples:
     """A `Source`, read in the order of (seed, epoch).
 
@@ -107,6 +120,7 @@ class RandomAccessExamples:
         self._shuffle = shuffle
         self._reader = _Reader(source, name)
         self._preprocess = traced(preprocess, self._reader.form.spec) if preprocess else None
+        self._ahead: _Ahead | None = None
         some = Stream(first_step=0, every=1, global_batch_size=1, low=0, per_step=1, total=1)
         _, self.batch_spec = self._dataset(0, some).element_spec
         structure.check_sliceable(self.batch_spec, f"The source of {name}")
@@ -128,9 +142,12 @@ class RandomAccessExamples:
         """See `ExampleSource`."""
         self._reader.forget_failures()
         stream = partition.stream(share, first_step, every)
-        iterator: list[Any] = [iter(self._dataset(epoch, stream))] if stream.total else []
+        iterator = [self._opened(epoch, stream)] if stream.total else []
+        steps = range(first_step, partition.steps_per_epoch, every)
         try:
-            for step in range(first_step, partition.steps_per_epoch, every):
+            for step in steps:
+                if every == 1 and step == max(first_step, steps[-1] - OPEN_AHEAD):
+                    self._open_ahead(epoch + 1, partition.stream(share, 0))
                 part = partition.slice_of(step, share.first, share.last)
                 if part.start == part.stop:
                     yield tf.zeros([0], tf.int64), structure.empty(self.batch_spec)
@@ -144,6 +161,19 @@ class RandomAccessExamples:
         self, epoch: int, partition: Partition, step: int, goes_on: Callable[[], bool]
     ) -> None:
         """See `ExampleSource`. Any position can be read at once."""
+
+    def _opened(self, epoch: int, stream: Stream) -> Any:
+        """An iterator over a stream."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.what == (epoch, stream):
+            return ahead.iterator.result()
+        return iter(self._dataset(epoch, stream))
+
+    def _open_ahead(self, epoch: int, stream: Stream) -> None:
+        """Makes the iterator that is likely to be the next one. It reads nothing yet."""
+        if stream.total:
+            iterator = _opener.submit(lambda: iter(self._dataset(epoch, stream)))
+            self._ahead = _Ahead((epoch, stream), iterator)
 
     def _dataset(self, epoch: int, stream: Stream) -> tf.data.Dataset:
         """The batches of a stream of positions, with the indices of their examples."""

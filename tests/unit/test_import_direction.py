@@ -22,6 +22,7 @@ CONTROL = {
     "ctl",
     "job_ledgers",
     "job_runner",
+    "model_check",
     "model_location",
     "command_line",
 }

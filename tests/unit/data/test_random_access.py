@@ -365,3 +365,25 @@ def test_one_reader_at_a_time_although_iterators_are_dropped_while_they_read() -
     for step in range(5):
         next(examples.batches(0, Partition(1000, 100, 100), Share(0, 1), step))
     assert source.most == 1
+
+
+@pytest.mark.parametrize("share", [Share(0, 2), Share(1, 3)])
+def test_an_epoch_may_be_opened_before_its_share_is_known(share: Share) -> None:
+    """Its iterator is made before the end of the epoch before it, and used if it fits."""
+    numbers = Numbers(40)
+    source, partition = examples_of(numbers), Partition(40, 12, 4)
+    list(source.batches(0, partition, Share(0, 2), 0))
+    numbers.asked.clear()
+    found = np.concatenate(labels(source.batches(1, partition, share, 0)))
+    parts = [partition.slice_of(step, share.first, share.last) for step in range(4)]
+    wanted = np.concatenate([expected(source, 1, part.start, part.stop) for part in parts])
+    np.testing.assert_array_equal(found, wanted)
+    assert sorted(numbers.asked) == sorted(wanted)  # nothing else is read
+
+
+def test_what_is_opened_ahead_reads_nothing() -> None:
+    numbers = Numbers(40)
+    source = examples_of(numbers)
+    numbers.asked.clear()
+    list(source.batches(0, Partition(40, 12, 4), Share(0, 3), 0))
+    assert sorted(numbers.asked) == list(range(40))
