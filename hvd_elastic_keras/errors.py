@@ -19,6 +19,10 @@ class DataError(ConfigurationError):
     """The data have the wrong structure, or cannot be reproduced by another worker."""
 
 
+class InputUnavailableError(ElasticError):
+    """Data cannot be read at present; another worker, or a later one, may be able to."""
+
+
 class MasterUnreachableError(ElasticError):
     """The master did not answer, or refused this worker."""
 

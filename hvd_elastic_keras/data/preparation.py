@@ -10,8 +10,9 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_elastic_keras.data import structure
+from hvd_elastic_keras.data.read_errors import MAY_PASS, read_error
 from hvd_elastic_keras.data.structure import Layout, Structure
-from hvd_elastic_keras.errors import DataError
+from hvd_elastic_keras.errors import DataError, ElasticError, InputUnavailableError
 
 Preprocess = Callable[..., Structure]
 
@@ -106,7 +107,7 @@ def explained(
     preprocess: Preprocess,
     examples: Iterable[tuple[int, Structure]],
     name: str,
-) -> DataError:
+) -> ElasticError:
     """What to say of an error in a batch: looks for the example that `preprocess` fails on.
 
     Args:
@@ -116,7 +117,12 @@ def explained(
         try:
             preprocess(*arguments(example))
         except tf.errors.OpError as found:
-            return DataError(f"preprocess fails on example {number} of {name}: {reason(found)}")
+            text = f"preprocess fails on example {number} of {name}: {reason(found)}"
+            return read_error(text, found)
+    if isinstance(error, MAY_PASS):
+        return InputUnavailableError(
+            f"preprocess has failed on an example of {name}, and now does not: {reason(error)}"
+        )
     return DataError(
         f"The examples of {name} do not form a batch: {reason(error)}. Give all examples the same "
         "shape, in preprocess or before."

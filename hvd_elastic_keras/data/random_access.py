@@ -33,9 +33,10 @@ from hvd_elastic_keras.data.preparation import (
     reason,
     traced,
 )
+from hvd_elastic_keras.data.read_errors import read_error
 from hvd_elastic_keras.data.reader import PREFETCH
 from hvd_elastic_keras.data.structure import Structure
-from hvd_elastic_keras.errors import DataError
+from hvd_elastic_keras.errors import DataError, ElasticError
 
 log = logging.getLogger(__name__)
 LONGEST_READ = 256
@@ -285,22 +286,23 @@ class _Reader:
             return
         failure, indices = self._failures[0]
         self._failures.clear()
-        if not isinstance(failure, DataError):
+        if not isinstance(failure, ElasticError):
             for index in indices:
                 self.example(index)
         # Read alone, each of them may be well.
         raise self._unreadable(failure, *indices) from failure
 
-    def _unreadable(self, error: Exception, *indices: int) -> DataError:
-        if isinstance(error, DataError):
+    def _unreadable(self, error: Exception, *indices: int) -> ElasticError:
+        if isinstance(error, ElasticError):
             return error
         which = f"Example {indices[0]}"
         if len(indices) > 1:
             which = f"One of the examples {counted_places(map(str, indices), MOST_NAMED)}"
         text = reason(error) if isinstance(error, tf.errors.OpError) else str(error)
-        return DataError(
+        return read_error(
             f"{which} of {self._name} cannot be read: {type(error).__name__}: {text}. "
-            "Repair it, or leave it out of the source."
+            "Repair it, or leave it out of the source.",
+            error,
         )
 
     def _call(self, load: Callable[[Any], list[Array]], index: tf.Tensor, dims: list[Any]) -> Any:

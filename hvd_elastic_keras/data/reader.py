@@ -18,6 +18,7 @@ from hvd_elastic_keras.data import structure
 from hvd_elastic_keras.data.iterators import NumberedIterators, drop_in_background
 from hvd_elastic_keras.data.notices import notices, progress
 from hvd_elastic_keras.data.preparation import reason
+from hvd_elastic_keras.data.read_errors import read_error
 from hvd_elastic_keras.data.structure import Structure
 from hvd_elastic_keras.errors import DataError
 
@@ -129,9 +130,10 @@ class BatchReader:
         except tf.errors.CancelledError:
             raise
         except tf.errors.OpError as error:
-            self._failure = DataError(
+            self._failure = read_error(
                 f"Batch {self._next} of pass {self._pass} over {self._source.name} cannot be read: "
-                f"{reason(error)}"
+                f"{reason(error)}",
+                error,
             )
             raise self._failure from error
         except Exception as error:  # the user's object may raise anything

@@ -19,7 +19,7 @@ from hvd_elastic_keras.data.notices import notices
 from hvd_elastic_keras.data.partition import Partition
 from hvd_elastic_keras.data.pipeline import Pipeline
 from hvd_elastic_keras.data.source import as_source
-from hvd_elastic_keras.errors import DataError, ElasticError
+from hvd_elastic_keras.errors import DataError, ElasticError, InputUnavailableError
 
 SIZE = 24
 WHOLE = Share(0, 2)
@@ -204,7 +204,8 @@ def test_the_example_that_preprocess_fails_on_is_named() -> None:
         return tf.ensure_shape(tf.numpy_function(check, [example[0]], tf.int64), [])
 
     source = source_of((raw(), fails))
-    with pytest.raises(DataError, match="preprocess fails on example 13 of the data: KeyError"):
+    message = "preprocess fails on example 13 of the data: KeyError"
+    with pytest.raises(InputUnavailableError, match=message):
         list(source.batches(0, Partition(20, 8, 4), WHOLE, 0))
 
 
@@ -231,5 +232,7 @@ def test_a_batch_that_cannot_be_read_is_not_passed_over() -> None:
     )
     source = source_of(data)
     for _ in range(2):
-        with pytest.raises(DataError, match="Batch 0 of pass 0 over the data cannot be read"):
+        with pytest.raises(
+            InputUnavailableError, match="Batch 0 of pass 0 over the data cannot be read"
+        ):
             epoch_of(source, 0)
