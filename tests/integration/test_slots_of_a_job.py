@@ -178,12 +178,12 @@ def test_bad_requests_are_answered_clearly_and_change_nothing(
         assert len(job.events("round_running")) == 1
 
 
-def test_the_curl_line_of_the_readme_revokes_a_slot(
+def test_the_curl_line_of_the_documentation_revokes_a_slot(
     tmp_path: Path, expected_weights: Weights
 ) -> None:
-    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
-    found = re.search(r"^\$ (curl (?:.*\\\n)*.*)$", readme, re.MULTILINE)
-    assert found, "the README shows how to call the API"
+    page = (Path(__file__).resolve().parents[2] / "docs" / "slots.md").read_text()
+    found = re.search(r"^\$ (curl (?:.*\\\n)*.*)$", page, re.MULTILINE)
+    assert found, "the page shows how to call the API"
     for tool in ("curl", "jq"):
         if subprocess.run(["which", tool], capture_output=True, check=False).returncode:
             pytest.skip(f"{tool} is not installed")
