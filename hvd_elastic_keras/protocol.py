@@ -103,6 +103,8 @@ class Refused(Message, frozen=True, kw_only=True, tag="refused"):
 
     worker_id: str
     message: str
+    step: int = 0
+    """Steps that it has taken until it found out."""
 
 
 class Console(Message, frozen=True, kw_only=True, tag="console"):

@@ -178,6 +178,7 @@ class _Machine(SlotTransition):
 
     def on_refused(self, event: protocol.Refused) -> None:
         if event.worker_id in self.workers and not self.state.stop:
+            self._note_step(self.workers[event.worker_id].training, event.step)
             self.emit("worker_refused", worker_id=event.worker_id, message=event.message)
             self.end(False, event.message, refused=True)
 

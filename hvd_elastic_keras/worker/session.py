@@ -350,7 +350,10 @@ class ElasticSession:
     def refuse(self, message: str) -> None:
         """Tells the master what is configured wrongly. The process is to end after this."""
         try:
-            self._client.tell(protocol.Refused(worker_id=self.worker_id, message=message))
+            step = self._client.activity.step
+            self._client.tell(
+                protocol.Refused(worker_id=self.worker_id, message=message, step=step)
+            )
         except MasterUnreachableError as error:
             log.error("%s", error)
 

@@ -17,7 +17,7 @@ keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("horovod.tensorflow")
 
-from hvd_elastic_keras import Trainer, TrainingConfig, ledger  # noqa: E402
+from hvd_elastic_keras import Trainer, TrainingConfig, account, ledger  # noqa: E402
 from hvd_elastic_keras.config import JobSpec  # noqa: E402
 from hvd_elastic_keras.errors import DataError  # noqa: E402
 from hvd_elastic_keras.training import job  # noqa: E402
@@ -71,7 +71,7 @@ def train(job_dir: Path, data: Any, hooks: Sequence[Any] = (), **options: Any) -
 
 def verdicts(job_dir: Path) -> list[str]:
     directory = next(job_dir.rglob("ledger"))
-    return [ledger.judge(ledger.read(path)).verdict for path in ledger.epochs_in(directory)]
+    return [account.judge(ledger.LinesOf(path)).verdict for path in ledger.epochs_in(directory)]
 
 
 EXACT = "every example exactly once"
