@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -24,15 +23,6 @@ from hvd_elastic_keras.errors import DataError
 
 PARTITION = Partition(1000, 10, 5)
 WHOLE = Share(0, 2)
-
-
-@pytest.fixture
-def told() -> Iterator[list[str]]:
-    """The notices of a test."""
-    found: list[str] = []
-    notices.report_to(lambda notice: found.append(notice.text))
-    yield found
-    notices.report_to(None)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -13,22 +12,12 @@ import numpy as np
 import pytest
 
 from hvd_elastic_keras.config import TrainingConfig
-from hvd_elastic_keras.data.notices import notices
 from hvd_elastic_keras.errors import ConfigurationError, DataError
 from hvd_elastic_keras.training.trainer import Trainer
 
 CONFIG = TrainingConfig(global_batch_size=8)
 X = np.ones((8, 4), "float32")
 Y = np.arange(8) % 3
-
-
-@pytest.fixture
-def told() -> Iterator[list[str]]:
-    """The notices of a test."""
-    found: list[str] = []
-    notices.report_to(lambda notice: found.append(notice.text))
-    yield found
-    notices.report_to(None)
 
 
 def model(loss: str = "sparse_categorical_crossentropy") -> keras.Model:
