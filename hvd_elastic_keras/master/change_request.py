@@ -51,9 +51,23 @@ def plan_change(config: JobConfig, state: State, request: protocol.ChangeRequest
             f"{len(staying)} workers minus {max(request.remove, len(leavers))} is below "
             f"min_workers={config.min_workers}; nothing was changed."
         )
-    names = ", ".join(w.worker_id for w in leavers)
     events = tuple(act.RemoveWorker(w.worker_id) for w in leavers)
-    return Change(events, f"{names} will leave after the current step")
+    return Change(events, _leave_text(leavers))
+
+
+def _leave_text(leavers: Sequence[Worker], deadline_s: float | None = None) -> str:
+    """Who leaves when: members with everybody, those who do not train yet at once."""
+    early = (WorkerPhase.STARTING, WorkerPhase.READY)
+    members = [w.worker_id for w in leavers if w.phase not in early]
+    others = [w.worker_id for w in leavers if w.phase in early]
+    parts = []
+    if members:
+        verb = "is" if len(members) == 1 else "are"
+        limit = "" if deadline_s is None else f", or {verb} killed after {deadline_s:g} s"
+        parts.append(f"{', '.join(members)} will leave after the current step{limit}")
+    if others:
+        parts.append(f"{', '.join(others)} {'ends' if len(others) == 1 else 'end'} at once")
+    return "; ".join(parts)
 
 
 def _why_not_now(state: State) -> str:
@@ -141,7 +155,8 @@ def _plan_revoke(
         return f"{counted(staying, 'worker')} minus {len(leavers)} {below}"
     workers = tuple(w.worker_id for w in leavers)
     event = act.RevokeSlots(workers, empty, request.deadline_s)
-    return SlotsChange(event, _revoke_text(workers, sum(empty.values()), request), workers)
+    text = _revoke_text(leavers, sum(empty.values()), request.deadline_s)
+    return SlotsChange(event, text, workers)
 
 
 def slots_to_revoke(
@@ -158,12 +173,9 @@ def slots_to_revoke(
     return empty, juniors_first(staying)[: count - sum(empty.values())]
 
 
-def _revoke_text(workers: Sequence[str], num_empty: int, request: protocol.SlotsRequest) -> str:
+def _revoke_text(leavers: Sequence[Worker], num_empty: int, deadline_s: float | None) -> str:
     gone = f"{counted(num_empty, 'empty slot')} {'is' if num_empty == 1 else 'are'} gone"
-    if not workers:
+    if not leavers:
         return f"{gone}; nobody has to leave"
-    limit = "" if request.deadline_s is None else f", or is killed after {request.deadline_s:g} s"
-    if len(workers) > 1:
-        limit = limit.replace("is killed", "are killed")
-    text = f"{', '.join(workers)} will leave after the current step{limit}"
+    text = _leave_text(leavers, deadline_s)
     return f"{text}; {gone}" if num_empty else text

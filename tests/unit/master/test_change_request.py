@@ -10,16 +10,18 @@ import pytest
 from hvd_elastic_keras.config import JobConfig
 from hvd_elastic_keras.master import actions as act
 from hvd_elastic_keras.master.change_request import Change, plan_change
-from hvd_elastic_keras.master.state import State, Worker
+from hvd_elastic_keras.master.state import State, Worker, WorkerPhase
 from hvd_elastic_keras.protocol import ChangeRequest
 
 CONFIG = JobConfig(num_workers=3, min_workers=2, max_workers=4)
 
 
 def state_of(*seniorities: int | None, **changes: Any) -> State:
-    """Workers w0, w1, … of given seniorities."""
+    """Workers w0, w1, … of given seniorities; those that have none are still starting."""
+    phases = [WorkerPhase.STARTING if s is None else WorkerPhase.MEMBER for s in seniorities]
     workers = {
-        f"w{i}": Worker(f"w{i}", launched_at=0.0, seniority=s) for i, s in enumerate(seniorities)
+        f"w{i}": Worker(f"w{i}", launched_at=0.0, seniority=s, phase=phase)
+        for i, (s, phase) in enumerate(zip(seniorities, phases, strict=True))
     }
     return State(slots={"localhost": len(workers)}, workers=workers, **changes)
 
@@ -30,22 +32,29 @@ def test_workers_are_added_up_to_max_workers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seniorities", "request_", "leavers"),
+    ("seniorities", "request_", "leavers", "text"),
     [
-        ((0, 1, 2), ChangeRequest(remove=1), ["w2"]),
-        ((2, 1, 0), ChangeRequest(remove=1), ["w0"]),
-        ((0, 1, None), ChangeRequest(remove=1), ["w2"]),
-        ((0, None, 1, None), ChangeRequest(remove=2), ["w3", "w1"]),
-        ((0, 1, 2), ChangeRequest(remove_worker_id="w0"), ["w0"]),
+        ((0, 1, 2), ChangeRequest(remove=1), ["w2"], "w2 will leave after the current step"),
+        ((2, 1, 0), ChangeRequest(remove=1), ["w0"], "w0 will leave after the current step"),
+        ((0, 1, None), ChangeRequest(remove=1), ["w2"], "w2 ends at once"),
+        ((0, None, 1, None), ChangeRequest(remove=2), ["w3", "w1"], "w3, w1 end at once"),
+        (
+            *((0, 1, 2, None), ChangeRequest(remove=2), ["w3", "w2"]),
+            "w2 will leave after the current step; w3 ends at once",
+        ),
+        (
+            *((0, 1, 2), ChangeRequest(remove_worker_id="w0"), ["w0"]),
+            "w0 will leave after the current step",
+        ),
     ],
 )
 def test_those_that_hold_least_leave_first_unless_one_is_named(
-    seniorities: tuple[int | None, ...], request_: ChangeRequest, leavers: list[str]
+    seniorities: tuple[int | None, ...], request_: ChangeRequest, leavers: list[str], text: str
 ) -> None:
     plan = plan_change(CONFIG, state_of(*seniorities), request_)
     assert isinstance(plan, Change)
     assert plan.events == tuple(act.RemoveWorker(w) for w in leavers)
-    assert plan.text == f"{', '.join(leavers)} will leave after the current step"
+    assert plan.text == text
 
 
 @pytest.mark.parametrize(
