@@ -20,8 +20,14 @@ def parse_flags(arguments: list[str]) -> list[str]:
             first_line += " (this model has no reference configuration: there is no configs/)"
         print(f"error: {first_line}. See --help.", file=sys.stderr)
         sys.exit(2)
+    except AttributeError as error:
+        # ml_collections sets values in the user's configuration, which says what it has instead.
+        name, *hint = str(error).strip("'\"").replace("\\n", "\n").splitlines()
+        words = [f"the configuration has no value {name.strip(chr(39))!r}", *hint]
+        print(f"error: {'. '.join(words)}. See --help.", file=sys.stderr)
+        sys.exit(2)
     except Exception as error:
-        # ml_collections runs the user's configuration file and sets values in it.
+        # It runs the user's configuration file.
         print(
             f"error: the configuration cannot be used: {type(error).__name__}: {error}",
             file=sys.stderr,

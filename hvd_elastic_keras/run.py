@@ -4,7 +4,8 @@
     python -m hvd_elastic_keras.run --model=path/to/my_model.py --num_workers=4 --epochs=10
     python -m hvd_elastic_keras.run --num_workers=4 script.py --script_flag=1
 
-The last form runs a script that uses `hvd_elastic_keras.Trainer` by itself.
+The last form runs a script that trains by itself, with `ElasticCallback`, `Trainer` or
+`hvd_elastic_keras.elastic`.
 """
 
 from __future__ import annotations
@@ -330,12 +331,18 @@ def _start(arguments: Sequence[str]) -> int:
     config = _CONFIG.value.to_dict() if _CONFIG.value is not None else {}
     if script:
         given = [f"--{f.name}" for f in (*TRAINING_FLAGS, _MODEL) if flags.FLAGS[f.name].present]
+        exists = Path(script[0]).is_file()
+        if not exists and flags.FLAGS["model"].present:
+            raise ConfigurationError(
+                f"{script[0]} was given, expected flags only together with --model. Leave it out."
+            )
         if given:
             raise ConfigurationError(
                 f"{', '.join(given)} was given together with the script {script[0]}, which decides "
-                "these by itself (TrainingConfig). Give them to the script, or use --model."
+                "these by itself (the arguments of fit, or TrainingConfig). Give them to the "
+                "script, or use --model."
             )
-        if not Path(script[0]).is_file():
+        if not exists:
             raise ConfigurationError(
                 f"There is no script {script[0]}. To train a model, use --model={script[0]}."
             )

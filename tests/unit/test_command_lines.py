@@ -84,6 +84,8 @@ def test_help_works_without_tensorflow(module: str, words: list[str]) -> None:
         ("run", ["no_such_script.py"], ["no_such_script.py", "--model"]),
         ("run", ["--epochs=2", "no_such_script.py"], ["--epochs"]),
         ("run", ["--config=digits", "no_such_script.py"], ["--config"]),
+        ("run", ["--model=digits_cnn", "foo"], ["foo was given", "flags only"]),
+        ("run", ["--config.nosuch=3"], ["no value 'nosuch'"]),
         ("ctl", [], ["--job_dir"]),
         ("ctl", ["--job_dir=nowhere", "status"], ["nowhere"]),
         ("ctl", ["--job_dir=nowhere", "dance"], ["'dance'", "status, add N"]),
