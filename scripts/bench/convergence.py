@@ -57,7 +57,7 @@ _DETERMINISTIC = flags.DEFINE_bool(
     "Also train everything with --deterministic, where no difference is allowed at all.",
 )
 _QUICK = flags.DEFINE_bool(
-    "quick", False, "Only 2 epochs, and from 3 workers to 2 and 1: to see that this program works."
+    "quick", False, "Only 2 epochs, and from 3 workers to 2: to see that this program works."
 )
 
 
@@ -207,7 +207,7 @@ def train_all(mode: str, workers: int, left: Sequence[int], epochs: int) -> list
 def plan() -> tuple[int, list[int], int]:
     """Workers before the revocation, those after it, and epochs."""
     if _QUICK.value:
-        return 3, [2, 1], 2
+        return 3, [2], 2
     workers = _WORKERS.value
     left = [int(n) if n.isdecimal() else 0 for n in _LEFT.value]
     if not left or not all(1 <= n <= workers for n in left):

@@ -31,7 +31,6 @@ def test_the_curves_after_a_revocation_are_those_of_one_worker(tmp_path: Path) -
             sys.executable,
             str(BENCH),
             "--quick",
-            "--left=2",
             "--deterministic",
             f"--output={output}",
         ],
