@@ -1,10 +1,10 @@
-"""Names and atomic writing of the files under `job_dir`."""
+"""Names, atomic writing and reading of the files under `job_dir`."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +97,14 @@ def read_endpoint(job_dir: Path) -> protocol.Endpoint:
 def remove_endpoint(job_dir: Path) -> None:
     """Removes `master.json` when the job is over."""
     (job_dir / MASTER).unlink(missing_ok=True)
+
+
+def event_entries(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The entries in lines of `EVENTS`, without those that a killed launcher or full disk tore."""
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and "event" in entry:
+            yield entry

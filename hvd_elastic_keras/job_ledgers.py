@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -92,14 +92,5 @@ def ended_epochs(events: Iterable[Mapping[str, Any]]) -> dict[int, dict[int, boo
 
 def _events(path: Path) -> Iterator[Mapping[str, Any]]:
     """Those that can be read: without them, ledgers are judged all the same."""
-    try:
-        lines = path.read_text(errors="replace").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        try:
-            event = json.loads(line)
-        except ValueError:  # a line that a full disk has cut off
-            continue
-        if isinstance(event, dict) and "event" in event:
-            yield event
+    with contextlib.suppress(OSError), path.open(errors="replace") as file:
+        yield from files.event_entries(file)

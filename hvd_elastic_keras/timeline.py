@@ -41,10 +41,10 @@ def write_merged(job_dir: Path, target: Path) -> int:
     """
     rounds = sorted((job_dir / files.TIMELINES).glob("round-*.json"))
     with (job_dir / files.EVENTS).open(errors="replace") as events:
-        entries = entries_of_last_run(events)
-    begin_us = entries[0]["time"] * 1e6 if entries else 0.0
+        happened = entries_of_last_run(events)
+    begin_us = happened[0]["time"] * 1e6 if happened else 0.0
     traces = (_events_of_round(n, path, begin_us) for n, path in enumerate(rounds, 1))
-    every_event = itertools.chain(_marks(entries, begin_us), *traces)
+    every_event = itertools.chain(_marks(happened, begin_us), *traces)
 
     def write(path: Path) -> None:
         with path.open("w") as file:
@@ -62,18 +62,14 @@ def entries_of_last_run(lines: Iterable[str]) -> list[Event]:
 
     A line that is not JSON is left out: a launcher may have been killed while it wrote.
     """
-    entries: list[Event] = []
-    for line in lines:
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if not isinstance(entry, dict) or not {"time", "event"} <= entry.keys():
+    found: list[Event] = []
+    for entry in files.event_entries(lines):
+        if "time" not in entry:
             continue
         if entry["event"] == "job_started":
-            entries = []
-        entries.append(entry)
-    return entries
+            found = []
+        found.append(entry)
+    return found
 
 
 def parse(file: TextIO) -> Iterator[Event]:

@@ -71,7 +71,7 @@ class DatasetSource:
         self._preparation = (
             Preparation(preprocess, dataset.element_spec, name) if preprocess else None
         )
-        self._raw_spec = tf.nest.map_structure(_batch_of, dataset.element_spec)
+        self._raw_spec = tf.nest.map_structure(structure.batch_of, dataset.element_spec)
         self.batch_spec = self._preparation.batch_spec if self._preparation else self._raw_spec
         self._readers: dict[int, BatchReader] = {}
         """By batch size. There is one, as long as nobody asks for batches of another size."""
@@ -180,10 +180,6 @@ class _BatchesOfEpochs:
     def open(self, number: int, position: int) -> Iterator[Structure]:
         """See `BatchSource`; `position` is 0."""
         return self.iterators.of_pass(number, lambda d: d.batch(self.size).prefetch(PREFETCH))
-
-
-def _batch_of(spec: tf.TensorSpec) -> tf.TensorSpec:
-    return tf.TensorSpec([None, *spec.shape], spec.dtype)
 
 
 def _check_elements(dataset: tf.data.Dataset, name: str) -> None:

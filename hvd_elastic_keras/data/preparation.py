@@ -69,7 +69,7 @@ class Preparation:
     def __init__(self, preprocess: Preprocess, element_spec: Structure, name: str) -> None:
         self._one = traced(preprocess, element_spec)
         self._name = name
-        layout = Layout(tf.nest.map_structure(_batch_of, element_spec))
+        layout = Layout(tf.nest.map_structure(structure.batch_of, element_spec))
         self._flatten = layout.flatten
 
         def prepare(leaves: list[tf.Tensor]) -> Structure:
@@ -137,10 +137,6 @@ def reason(error: tf.errors.OpError) -> str:
     text = re.sub(r"\{\{.*?\}\}", "", str(error.message).split("\n\t [[", maxsplit=1)[0])
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
-
-
-def _batch_of(spec: Any) -> Any:
-    return tf.TensorSpec([None, *spec.shape], spec.dtype)
 
 
 def _example(batch: Structure, index: int) -> Structure:

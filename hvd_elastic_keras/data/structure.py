@@ -49,6 +49,11 @@ class Layout:
         return tf.nest.pack_sequence_as(self.spec, leaves)
 
 
+def batch_of(spec: tf.TensorSpec) -> tf.TensorSpec:
+    """The spec of a batch of any size, from that of an example."""
+    return tf.TensorSpec([None, *spec.shape], spec.dtype)
+
+
 def batched(spec: Any) -> Any:
     """The spec of a batch of any size, from that of one batch (or the tensor itself).
 
