@@ -36,8 +36,8 @@ setup(
         include=["hvd_elastic_keras", "hvd_elastic_keras.*", "model_zoo", "model_zoo.*"]
     ),
     package_data={
-        "hvd_elastic_keras": ["py.typed"],
-        "model_zoo": ["README.md", "*/README.md", "*/configs/*"],
+        "hvd_elastic_keras": ["py.typed", "observe/web/*"],
+        "model_zoo": ["README.md", "*/README.md", "*/configs/*", "data/*"],
     },
     install_requires=[
         "tensorflow>=2.18,<2.22",
@@ -55,18 +55,28 @@ setup(
         "requests",
         # Messages as typed, frozen values, checked on reading.
         "msgspec",
+        # What the master does not answer at once is asked again.
+        "tenacity",
+        # A job directory belongs to one launcher, also if several start at the same moment.
+        "filelock>=4.2",
         # Reference configurations whose single values can be set on the command line.
         "ml_collections",
         # Sets of example ids in the ledgers of --audit, a few bytes per example.
         "pyroaring",
+        # The network interfaces of a host.
+        "psutil",
         # Checksums of TFRecord files.
         "google-crc32c",
         # Progress of long reads.
         "tqdm",
-        # The bundled handwritten digits.
-        "scikit-learn",
+        # The master's /metrics.
+        "prometheus_client",
+        # Templates of pods.
+        "PyYAML",
     ],
     extras_require={
+        # Finds a cluster and signs in there, for --launcher=kubernetes.
+        "kubernetes": ["kubernetes"],
         "dev": [
             "pytest",
             "pytest-xdist",
@@ -75,9 +85,10 @@ setup(
             "ruff",
             "mypy",
             "types-requests",
-            "psutil",
             # For keras.callbacks.TensorBoard, and to read what it wrote.
             "tensorboard",
+            # The dashboard in a real browser.
+            "selenium",
             # The pictures of scripts/bench_convergence.
             "matplotlib",
         ],

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 from hvd_elastic_keras._version import __version__
 
 if TYPE_CHECKING:
-    from hvd_elastic_keras.config import TrainingConfig
-    from hvd_elastic_keras.data.cached import CachedSource
-    from hvd_elastic_keras.data.random_access import Source
-    from hvd_elastic_keras.data.tfds import TfdsSource
-    from hvd_elastic_keras.data.tfrecord import TFRecordSource
-    from hvd_elastic_keras.errors import ElasticError
-    from hvd_elastic_keras.training.callback import ElasticCallback
-    from hvd_elastic_keras.training.trainer import Trainer
+    from hvd_elastic_keras.api.callback import ElasticCallback
+    from hvd_elastic_keras.api.trainer import Trainer
+    from hvd_elastic_keras.common.config import TrainingConfig
+    from hvd_elastic_keras.common.errors import ElasticError
+    from hvd_elastic_keras.data.sources.cached import CachedSource
+    from hvd_elastic_keras.data.sources.random_access import Source
+    from hvd_elastic_keras.data.sources.tfds import TfdsSource
+    from hvd_elastic_keras.data.sources.tfrecord import TFRecordSource
+    from hvd_elastic_keras.worker.turns import is_root, root_only
 
 __all__ = [
     "CachedSource",
@@ -31,17 +32,21 @@ __all__ = [
     "Trainer",
     "TrainingConfig",
     "__version__",
+    "is_root",
+    "root_only",
 ]
 
 _LAZY = {
-    "CachedSource": "hvd_elastic_keras.data.cached",
-    "ElasticCallback": "hvd_elastic_keras.training.callback",
-    "ElasticError": "hvd_elastic_keras.errors",
-    "Source": "hvd_elastic_keras.data.random_access",
-    "TFRecordSource": "hvd_elastic_keras.data.tfrecord",
-    "TfdsSource": "hvd_elastic_keras.data.tfds",
-    "Trainer": "hvd_elastic_keras.training.trainer",
-    "TrainingConfig": "hvd_elastic_keras.config",
+    "CachedSource": "hvd_elastic_keras.data.sources.cached",
+    "ElasticCallback": "hvd_elastic_keras.api.callback",
+    "ElasticError": "hvd_elastic_keras.common.errors",
+    "Source": "hvd_elastic_keras.data.sources.random_access",
+    "TFRecordSource": "hvd_elastic_keras.data.sources.tfrecord",
+    "TfdsSource": "hvd_elastic_keras.data.sources.tfds",
+    "Trainer": "hvd_elastic_keras.api.trainer",
+    "TrainingConfig": "hvd_elastic_keras.common.config",
+    "is_root": "hvd_elastic_keras.worker.turns",
+    "root_only": "hvd_elastic_keras.worker.turns",
 }
 
 
@@ -50,9 +55,9 @@ _NEED_KERAS = ("ElasticCallback", "Trainer")
 
 def _tell_job_of_errors() -> None:
     """In a worker's script, an error of configuration ends the job, wherever it is raised."""
-    environment = importlib.import_module("hvd_elastic_keras.env").worker_environment()
+    environment = importlib.import_module("hvd_elastic_keras.common.env").worker_environment()
     if environment is not None:
-        session = importlib.import_module("hvd_elastic_keras.worker.session")
+        session = importlib.import_module("hvd_elastic_keras.worker.elastic_session")
         session.refuse_what_is_not_caught(environment)
 
 
@@ -60,7 +65,8 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         _tell_job_of_errors()
     if name in _NEED_KERAS:
-        importlib.import_module("hvd_elastic_keras.training.keras_release").check_in_script()
+        importlib.import_module("hvd_elastic_keras.keras_internals.release").check_in_script()
+        importlib.import_module("hvd_elastic_keras.state.keras_saving").install()
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,228 +7,113 @@ python -m hvd_elastic_keras.ctl --job_dir=DIR remove w3
 python -m hvd_elastic_keras.ctl --job_dir=DIR revoke --slots=2 --deadline_s=30
 python -m hvd_elastic_keras.ctl --job_dir=DIR grant --slots=2
 python -m hvd_elastic_keras.ctl --job_dir=DIR audit
+python -m hvd_elastic_keras.ctl --job_dir=DIR explain
+python -m hvd_elastic_keras.ctl --job_dir=DIR dashboard
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import requests
-from absl import app, flags
+from hvd_elastic_keras.cli import control_job
+from hvd_elastic_keras.cli.one_line_parser import parser_of
+from hvd_elastic_keras.common.errors import ElasticError
 
-from hvd_elastic_keras import command_line, files, job_ledgers, protocol
-from hvd_elastic_keras.errors import ConfigurationError, ElasticError, MasterUnreachableError
-
-REQUEST_TIMEOUT_S = 10.0
-COMMANDS = (
-    "status, add N, remove N, remove WORKER_ID, revoke --slots=K [--host=H] [--deadline_s=D], "
-    "grant --slots=K [--host=H], audit"
-)
-SLOTS_FLAGS = ("slots", "host", "deadline_s")
-IGNORED = {
-    "status": SLOTS_FLAGS,
-    "add": SLOTS_FLAGS,
-    "remove": SLOTS_FLAGS,
-    "grant": ("deadline_s",),
-    "audit": (*SLOTS_FLAGS, "json"),
-}
-"""Flags that a command has no use for."""
+COMMANDS = ("status", "add", "remove", "revoke", "grant", "audit", "explain", "dashboard")
 
 
-def define_flags() -> None:
-    """Not at import: `run` has a flag of the same name."""
-    flags.DEFINE_string("job_dir", None, "Directory of the job: running, but for audit.")
-    flags.DEFINE_bool("json", False, "Print the status as JSON, for programs.")
-    flags.DEFINE_integer("slots", None, "How many slots to revoke or grant.")
-    flags.DEFINE_string("host", "", "Host of the slots; may be left out with one host.")
-    flags.DEFINE_float(
-        "deadline_s", None, "Seconds after which revoked workers that have not left are killed."
+def _status(given: argparse.Namespace) -> int:
+    return control_job.show_status(given.job_dir, as_json=given.json)
+
+
+def _change_workers(given: argparse.Namespace) -> int:
+    request = control_job.change_request(given.command, given.workers, given.command_id)
+    return control_job.change_workers(given.job_dir, request)
+
+
+def _change_slots(given: argparse.Namespace) -> int:
+    deadline_s = getattr(given, "deadline_s", None)
+    request = control_job.slots_request(
+        given.command, given.slots, given.host, deadline_s, given.command_id
+    )
+    return control_job.change_slots(given.job_dir, request)
+
+
+def _audit(given: argparse.Namespace) -> int:
+    return control_job.audit(given.job_dir)
+
+
+def _explain(given: argparse.Namespace) -> int:
+    return control_job.explain(given.job_dir)
+
+
+def _dashboard(given: argparse.Namespace) -> int:
+    return control_job.show_dashboard(given.job_dir)
+
+
+def _common(parser: argparse.ArgumentParser, **default: object) -> None:
+    """Flags that may stand before or after the command."""
+    text = "directory of the job: running, but for audit and explain"
+    parser.add_argument("--job_dir", type=Path, help=text, **default)  # type: ignore[arg-type]
+    text = "print the status as JSON, for programs"
+    parser.add_argument("--json", action="store_true", help=text, **default)  # type: ignore[arg-type]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line; each command has a function `run` that carries it out."""
+    top = parser_of("hvd_elastic_keras.ctl", __doc__ or "")
+    _common(top)
+    commands = top.add_subparsers(
+        dest="command", metavar=f"{{{','.join(COMMANDS)}}}", required=True
     )
 
+    def add(name: str, text: str, run: object) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        _common(command, default=argparse.SUPPRESS)
+        command.set_defaults(run=run)
+        return command
 
-def status_table(status: protocol.JobStatus) -> str:
-    """The status for people."""
-    detail = f" ({status.detail})" if status.detail else ""
-    training = f"training {status.training}  " if status.training > 1 else ""
-    head = (
-        f"{status.phase}{detail}  {training}round {status.round}  step {status.step}  "
-        f"slots {slots_text(status.slots)}  "
-        f"restarts {status.restarts_used}/{status.max_restarts}\n"
-    )
-    rows = [("WORKER", "PHASE", "RANK", "HOST", "PID", "SENIORITY", "STEP", "HEARTBEAT")]
-    for worker in status.workers:
-        age = worker.heartbeat_age_s
-        rows.append(
-            (
-                worker.worker_id,
-                worker.phase,
-                _cell(worker.rank),
-                worker.host,
-                _cell(worker.pid),
-                _cell(worker.seniority),
-                str(worker.step),
-                "-" if age is None else f"{age:.1f} s ago",
-            )
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
-    return head + "\n".join(line.rstrip() for line in lines)
+    add("status", "show the workers and the slots of a job", _status)
+    add("audit", "judge anew what `run --audit` has written", _audit)
+    add("explain", "tell of all changes of a job: who, why, and what each has cost", _explain)
 
+    def add_change(name: str, what: str, run: object) -> argparse.ArgumentParser:
+        command = add(name, f"{name} {what}", run)
+        text = "any text: the same command given again with the same id counts once"
+        command.add_argument("--command_id", default="", help=text)
+        return command
 
-def slots_text(slots: Sequence[protocol.HostSlots]) -> str:
-    """Granted and used slots; with the host's name if there are several."""
-    several = len(slots) > 1
-    return "; ".join(
-        f"{f'{there.host}: ' if several else ''}{there.granted} granted, {there.used} used"
-        for there in slots
-    )
+    for name, what in (("add", "N"), ("remove", "N|WORKER_ID")):
+        add_change(name, "workers", _change_workers).add_argument("workers", metavar=what)
+    for name in ("revoke", "grant"):
+        command = add_change(name, "slots", _change_slots)
+        command.add_argument("--slots", type=int, help=f"how many slots to {name}")
+        text = "host of the slots; may be left out with one host"
+        command.add_argument("--host", default="", help=text)
+        if name == "revoke":
+            text = "seconds after which revoked workers that have not left are killed"
+            command.add_argument("--deadline_s", type=float, help=text)
+    text = "print the address of a page of a job; it holds the job's token"
+    add("dashboard", text, _dashboard)
+    return top
 
 
-def _cell(value: int | None) -> str:
-    return "-" if value is None else str(value)
-
-
-def change_request(command: str, argument: str) -> protocol.ChangeRequest:
-    """Parses `add N` and `remove N|WORKER_ID`.
-
-    Raises:
-      ConfigurationError: N is not a positive number.
-    """
-    if argument.isdecimal() and int(argument) >= 1:
-        count = int(argument)
-        if command == "add":
-            return protocol.ChangeRequest(add=count)
-        return protocol.ChangeRequest(remove=count)
-    _check_text(command, argument)
-    if command == "remove" and argument and not argument.lstrip("-").isnumeric():
-        return protocol.ChangeRequest(remove_worker_id=argument)
-    expected = "a number of at least 1" + (" or a worker id" if command == "remove" else "")
-    raise ConfigurationError(f"{command} {argument} was given, expected {expected}.")
-
-
-def slots_request(
-    command: str, slots: int | None, host: str, deadline_s: float | None
-) -> protocol.SlotsRequest:
-    """The request of `revoke` and `grant`.
-
-    Raises:
-      ConfigurationError: a flag is missing or makes no sense.
-    """
-    if slots is None:
-        raise ConfigurationError(f"--slots is missing. Give {command} a number: --slots=1.")
-    _check_text("--host", host)
-    request = protocol.SlotsRequest(
-        revoke=slots if command == "revoke" else None,
-        grant=slots if command == "grant" else None,
-        host=host,
-        deadline_s=deadline_s,
-    )
-    if request.mistake:
-        raise ConfigurationError(request.mistake)
-    return request
-
-
-def _check_text(name: str, value: str) -> None:
-    """Raises `ConfigurationError` for bytes of the command line that are no text."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parses the command line and carries out one command."""
+    top = parser()
+    given = top.parse_args(arguments)
+    if given.job_dir is None:
+        top.error("--job_dir is missing. Give the directory of a job")
+    if given.json and given.command != "status":
+        top.error(f"--json was given, which {given.command} does not take")
     try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ConfigurationError(f"{name} {value!r} was given, expected text in UTF-8.") from None
-
-
-def _call(endpoint: protocol.Endpoint, method: str, path: str, body: bytes | None) -> bytes:
-    try:
-        response = requests.request(
-            method,
-            f"http://{endpoint.address}/v1/{path}",
-            data=body,
-            headers={"Authorization": f"Bearer {endpoint.token}"},
-            timeout=REQUEST_TIMEOUT_S,
-            proxies={"http": ""},
-        )
-        if not response.ok and response.status_code != protocol.CONFLICT:
-            raise MasterUnreachableError(
-                f"The job's master refused the request ({response.status_code}): {response.text}"
-            )
-    except requests.RequestException as error:
-        raise MasterUnreachableError(
-            f"The job's launcher (process {endpoint.pid}, {endpoint.address}) does not answer. If "
-            "it is gone, start the job again with the same --job_dir to go on."
-        ) from error
-    return response.content
-
-
-def _run(arguments: Sequence[str]) -> int:
-    command, *rest = arguments[1:] or ["?"]
-    job_dir = flags.FLAGS.job_dir
-    _check_flags_of(command)
-    if job_dir is None:
-        raise ConfigurationError("--job_dir is missing. Give the directory of a job.")
-    if command == "status" and not rest:
-        endpoint = files.read_endpoint(Path(job_dir))
-        answer = _call(endpoint, "GET", "status", None)
-        if flags.FLAGS.json:
-            print(answer.decode())
-        else:
-            print(status_table(protocol.decode(answer, protocol.JobStatus)))
-        return 0
-    if command in ("add", "remove") and len(rest) == 1:
-        body = protocol.encode(change_request(command, rest[0]))
-        endpoint = files.read_endpoint(Path(job_dir))
-        answer = _call(endpoint, "POST", "workers", body)
-        return _tell(protocol.decode(answer, protocol.ChangeReply))
-    if command in ("revoke", "grant") and not rest:
-        values = flags.FLAGS
-        request = slots_request(command, values.slots, values.host, values.deadline_s)
-        endpoint = files.read_endpoint(Path(job_dir))
-        answer = _call(endpoint, "POST", "slots", protocol.encode(request))
-        return _tell(protocol.decode(answer, protocol.SlotsReply))
-    if command == "audit" and not rest:
-        return audit(Path(job_dir))
-    raise ConfigurationError(f"{' '.join(arguments[1:])!r} was given, expected one of: {COMMANDS}.")
-
-
-def audit(job_dir: Path) -> int:
-    """Judges anew what `run --audit` has written.
-
-    Returns:
-      1 if some example was not used exactly once, or a ledger is missing.
-    """
-    good = True
-    for finding in job_ledgers.findings(job_dir):
-        print(finding.text)
-        good = good and finding.good
-    return 0 if good else 1
-
-
-def _check_flags_of(command: str) -> None:
-    """Refuses flags that a command would ignore."""
-    given = [f"--{name}" for name in IGNORED.get(command, ()) if flags.FLAGS[name].present]
-    if given:
-        raise ConfigurationError(f"{', '.join(given)} was given, which {command} does not take.")
-
-
-def _tell(reply: protocol.ChangeReply | protocol.SlotsReply) -> int:
-    """Shows what was decided; returns the exit code."""
-    print(reply.text, file=sys.stdout if reply.accepted else sys.stderr)
-    return 0 if reply.accepted else 1
-
-
-def _main(arguments: Sequence[str]) -> int:
-    try:
-        return _run(arguments)
+        sys.exit(given.run(given))
     except ElasticError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
-
-
-def main() -> None:
-    """Parses the command line and carries out one command."""
-    define_flags()
-    flags.FLAGS.set_gnu_getopt(True)
-    app.run(_main, flags_parser=command_line.parse_flags)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -16,23 +16,29 @@ The names are those of `horovod.tensorflow.elastic`; docs/coming_from.md says wh
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
-
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
-from hvd_elastic_keras.errors import ConfigurationError
-from hvd_elastic_keras.training.elastic_loop import run
-from hvd_elastic_keras.training.elastic_state import (
-    ElasticState,
+from hvd_elastic_keras.api.elastic_run import run
+from hvd_elastic_keras.api.elastic_state import ElasticState
+from hvd_elastic_keras.api.horovod_callbacks import (
+    CommitStateCallback,
+    UpdateBatchStateCallback,
+    UpdateEpochStateCallback,
+)
+from hvd_elastic_keras.api.horovod_states import (
     ObjectState,
     TensorFlowKerasState,
     TensorFlowState,
 )
+from hvd_elastic_keras.state import keras_saving
+
+keras_saving.install()
 
 KerasState = TensorFlowKerasState
 """Horovod's name in `horovod.tensorflow.keras.elastic`."""
 
 __all__ = [
+    "CommitStateCallback",
     "ElasticState",
     "HorovodInternalError",
     "HostsUpdatedInterrupt",
@@ -40,26 +46,7 @@ __all__ = [
     "ObjectState",
     "TensorFlowKerasState",
     "TensorFlowState",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
     "run",
 ]
-
-
-_REMEDY = (
-    "Train with model.fit(..., callbacks=[hvd_elastic_keras.ElasticCallback()]), or write the loop "
-    "with hvd.DistributedGradientTape."
-)
-
-
-def refused(name: str, reason: str = "does not work with Keras 3", remedy: str = _REMEDY) -> Any:
-    """Stands for a name of Horovod's that cannot be used here; refuses to be called."""
-
-    def refuse(*_: object, **__: object) -> NoReturn:
-        raise ConfigurationError(f"Horovod's {name} {reason}. {remedy}")
-
-    refuse.__name__ = name
-    return refuse
-
-
-CommitStateCallback = refused("CommitStateCallback")
-UpdateBatchStateCallback = refused("UpdateBatchStateCallback")
-UpdateEpochStateCallback = refused("UpdateEpochStateCallback")

@@ -1,15 +1,17 @@
-"""The handwritten digits that ship with scikit-learn: 1,797 real 8x8 images, no download.
+"""Handwritten digits that are in this folder: 1,797 real 8x8 images, no download.
 
 Source: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine
-Learning Repository, 1998 (the test part of that data set).
+Learning Repository, 1998, doi:10.24432/C50P49, CC BY 4.0 (the test part of that data set).
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
-from sklearn.datasets import load_digits
 
+FILE = Path(__file__).with_name("data") / "digits.npz"
 NUM_VALIDATION = 360
 Arrays = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
 
@@ -20,8 +22,8 @@ def load(split: str) -> Arrays:
     The cut into 1,437 "train" and 360 "validation" examples is fixed: neighbours in the original
     order are of the same writer, so the examples are mixed before.
     """
-    digits = load_digits()
-    order = np.random.RandomState(0).permutation(len(digits.target))
+    with np.load(FILE) as file:
+        images, labels = file["images"], file["labels"]
+    order = np.random.RandomState(0).permutation(len(labels))
     part = order[:-NUM_VALIDATION] if split == "train" else order[-NUM_VALIDATION:]
-    images = digits.images[part, :, :, np.newaxis].astype(np.float32) / 16.0
-    return images, digits.target[part].astype(np.int64)
+    return images[part, :, :, np.newaxis].astype(np.float32) / 16.0, labels[part].astype(np.int64)

@@ -17,7 +17,7 @@ import tensorflow_datasets as tfds
 
 from model_zoo import digits
 
-DESCRIPTION = "1,797 real handwritten digits of 8x8 pixels; they ship with scikit-learn."
+DESCRIPTION = "1,797 real handwritten digits of 8x8 pixels; no download."
 CITATION = """@misc{optdigits, author={Alpaydin, E. and Kaynak, C.}, year={1998},
 title={Optical Recognition of Handwritten Digits},
 howpublished={UCI Machine Learning Repository}}"""

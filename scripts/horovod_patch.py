@@ -118,6 +118,28 @@ EDITS: tuple[Edit, ...] = (
         reason="close the process set's connections in hvd.shutdown()",
     ),
     Edit(
+        path="horovod/common/gloo/gloo_context.cc",
+        anchor="""\
+  attr device_attr;
+  device_attr.iface = gloo_iface_;
+  device_attr.ai_family = AF_UNSPEC;
+  auto dev = CreateDevice(device_attr);
+
+  global_ctx = global_context.ctx;
+""",
+        replacement="""\
+  // hvd_elastic_keras: without this the address is that of the host's name, maybe 127.0.1.1.
+  gloo_iface_ = global_context.gloo_iface_;
+  attr device_attr;
+  device_attr.iface = gloo_iface_;
+  device_attr.ai_family = AF_UNSPEC;
+  auto dev = CreateDevice(device_attr);
+
+  global_ctx = global_context.ctx;
+""",
+        reason="take the interface that HOROVOD_GLOO_IFACE names for the process sets, too",
+    ),
+    Edit(
         path=_OPERATIONS,
         anchor="""\
         << "ExecuteOperation Failed";
@@ -238,6 +260,119 @@ void Pair::sendAsyncMode(Op& op) {
   // Loop through pending send operations.
 """,
         reason="wake the thread that waits for a message which was partly sent or received",
+    ),
+    Edit(
+        path=_PAIR,
+        anchor="""\
+#include "gloo/transport/tcp/unbound_buffer.h"
+
+#define FD_INVALID (-1)
+""",
+        replacement="""\
+#include "gloo/transport/tcp/unbound_buffer.h"
+
+#include <poll.h>
+#include <sys/random.h>
+
+#define FD_INVALID (-1)
+""",
+        reason="declare what the check of new connections needs",
+    ),
+    Edit(
+        path=_PAIR,
+        anchor="""\
+void Pair::listen() {
+""",
+        replacement="""\
+// hvd_elastic_keras: whether a new connection begins with the secret of this listening socket,
+// which only those know who have read its address in the rendezvous store.
+static bool beginsWith(sequence_number_t secret, int fd) {
+  // The kernel hands over connections whose first bytes are there (TCP_DEFER_ACCEPT). It may do
+  // so without them if very many come at once: then these may take a moment.
+  constexpr int kPatienceMs = 100;
+  struct pollfd ready = {fd, POLLIN, 0};
+  int rv;
+  do {
+    rv = poll(&ready, 1, kPatienceMs);
+  } while (rv == -1 && errno == EINTR);
+  sequence_number_t given = 0;
+  return rv == 1 &&
+      ::recv(fd, &given, sizeof(given), MSG_DONTWAIT) == ssize_t(sizeof(given)) &&
+      given == secret;
+}
+
+void Pair::listen() {
+""",
+        reason="tell the peer from a stranger",
+    ),
+    Edit(
+        path=_PAIR,
+        anchor="""\
+  // Keep copy of address
+  self_ = Address::fromSockName(fd);
+""",
+        replacement="""\
+  // hvd_elastic_keras: the peer reads the secret as a part of this address, see beginsWith().
+  sequence_number_t secret;
+  int patienceSeconds = 30;
+  rv = getrandom(&secret, sizeof(secret), 0);
+  if (rv != int(sizeof(secret)) ||
+      setsockopt(
+          fd_,
+          IPPROTO_TCP,
+          TCP_DEFER_ACCEPT,
+          &patienceSeconds,
+          sizeof(patienceSeconds)) == -1) {
+    ::close(fd_);
+    fd_ = FD_INVALID;
+    signalAndThrowException(GLOO_ERROR_MSG("listen: ", strerror(errno)));
+  }
+  setSocketBlocking(fd_, false);
+
+  // Keep copy of address
+  self_ = Address(Address::fromSockName(fd).getSockaddr(), secret);
+""",
+        reason="give each listening socket a secret",
+    ),
+    Edit(
+        path=_PAIR,
+        anchor="""\
+  rv = accept(fd_, (struct sockaddr*)&addr, &addrlen);
+""",
+        replacement="""\
+  rv = accept(fd_, (struct sockaddr*)&addr, &addrlen);
+
+  // hvd_elastic_keras: a stranger is turned away, and the peer is still waited for.
+  if (rv == -1 && (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR)) {
+    return;
+  }
+  if (rv != -1 && !beginsWith(self_.getSeq(), rv)) {
+    ::close(rv);
+    return;
+  }
+""",
+        reason="turn strangers away from a listening socket",
+    ),
+    Edit(
+        path=_PAIR,
+        anchor="""\
+        GLOO_ERROR_MSG("connect ", peer_.str(), ": ", strerror(optval)));
+    return;
+  }
+""",
+        replacement="""\
+        GLOO_ERROR_MSG("connect ", peer_.str(), ": ", strerror(optval)));
+    return;
+  }
+
+  // hvd_elastic_keras: show the secret that was in the address, see beginsWith().
+  const sequence_number_t secret = peer_.getSeq();
+  if (::send(fd_, &secret, sizeof(secret), MSG_NOSIGNAL) != ssize_t(sizeof(secret))) {
+    signalException(GLOO_ERROR_MSG("send ", peer_.str(), ": ", strerror(errno)));
+    return;
+  }
+""",
+        reason="show the peer that this is no stranger",
     ),
 )
 

@@ -10,15 +10,12 @@ Against Elastic Horovod: no hvd.init(), no DistributedOptimizer, no state and no
 """
 
 import keras
-import numpy as np
-from sklearn.datasets import load_digits
 
 from hvd_elastic_keras import ElasticCallback
+from model_zoo import digits
 
 keras.utils.set_random_seed(0)
-digits = load_digits()
-images = digits.images[..., np.newaxis].astype("float32") / 16.0
-labels = digits.target.astype("int64")
+images, labels = digits.load("train")
 
 model = keras.Sequential(
     [

@@ -11,9 +11,9 @@ Against Elastic Horovod, the import has changed. The rest is Horovod's interface
 import keras
 import numpy as np
 import tensorflow as tf
-from sklearn.datasets import load_digits
 
 import hvd_elastic_keras.horovod as hvd  # was: import horovod.tensorflow as hvd
+from model_zoo import digits
 
 GLOBAL_BATCH = 128
 STEPS = 200
@@ -22,9 +22,7 @@ LEARNING_RATE = 0.05
 keras.utils.set_random_seed(0)
 hvd.init()
 
-digits = load_digits()
-images = digits.images[..., np.newaxis].astype("float32") / 16.0
-labels = digits.target.astype("int64")
+images, labels = digits.load("train")
 
 model = keras.Sequential(
     [

@@ -7,7 +7,36 @@ import signal
 from collections.abc import Callable
 from typing import Protocol
 
-from hvd_elastic_keras.master.actions import Exited
+LOCALHOST = "localhost"
+"""The name of this machine as a host of a job."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerExit:
+    """A worker process is gone.
+
+    Attributes:
+      return_code: as in `subprocess`: a negative one is the signal that killed the worker. None if
+        nobody knows it, because the host or the pod is gone.
+      reason: what follows the worker's id in a sentence; empty if only the return code is known.
+      taken: whether others have taken its machine (preempted, deleted, lost): no failure, and
+        another worker takes its place.
+    """
+
+    worker_id: str
+    return_code: int | None
+    reason: str = ""
+    taken: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether it did not end as it should."""
+        return self.return_code != 0
+
+    @property
+    def by_own_error(self) -> bool:
+        """Whether its own program ended it with an error; false if something killed it."""
+        return self.return_code is not None and self.return_code > 0 and not self.taken
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,15 +50,20 @@ class LaunchedWorker:
 class Launcher(Protocol):
     """Starts worker processes somewhere and reports when they end."""
 
-    def launch(self, worker_id: str, on_exit: Callable[[Exited], None]) -> LaunchedWorker:
-        """Starts a worker; `on_exit` is called once, in the event loop, when it has ended.
+    def launch(
+        self, worker_id: str, host: str, on_exit: Callable[[WorkerExit], None]
+    ) -> LaunchedWorker:
+        """Starts a worker on a host; `on_exit` is called once, in the event loop, at its end.
 
         Raises:
           OSError: the process cannot be started.
         """
 
-    def terminate(self, worker_id: str) -> None:
-        """Asks a worker to leave after its current step (SIGTERM)."""
+    def adopt(self, worker_id: str, on_exit: Callable[[WorkerExit], None]) -> LaunchedWorker | None:
+        """Looks after a worker that an earlier launcher of the job has started.
+
+        One that has ended meanwhile is reported to `on_exit` at once. None if it was never started.
+        """
 
     def kill(self, worker_id: str) -> None:
         """Ends a worker and everything it has started at once (SIGKILL)."""
@@ -37,13 +71,18 @@ class Launcher(Protocol):
     def running(self) -> list[str]:
         """Ids of the workers that have not ended."""
 
+    def close(self) -> None:
+        """The job is over: removes what would let another launcher adopt its workers."""
 
-def exit_cause(return_code: int) -> str:
+
+def exit_cause(return_code: int | None) -> str:
     """The end of a process in words.
 
     >>> exit_cause(-9), exit_cause(1)
     ('was killed by SIGKILL', 'failed with exit code 1')
     """
+    if return_code is None:
+        return "is gone, with an exit code that nobody knows"
     if return_code >= 0:
         return f"failed with exit code {return_code}" if return_code else "ended with exit code 0"
     try:

@@ -1,105 +1,252 @@
-"""Workers as processes of this machine, each in a process group of its own."""
+"""Workers as processes of this machine, each in a process group of its own.
+
+A worker does not end with its launcher: its parent is a `keeper`, and the next launcher of the job
+may adopt it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import select
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
-from hvd_elastic_keras import env
-from hvd_elastic_keras.launchers.base import LaunchedWorker, exit_cause
-from hvd_elastic_keras.master.actions import Exited
-from hvd_elastic_keras.master.state import LOCALHOST
+import msgspec
+
+from hvd_elastic_keras.common import env
+from hvd_elastic_keras.launchers import keeper, open_files
+from hvd_elastic_keras.launchers.base import LOCALHOST, LaunchedWorker, WorkerExit
+
+KEEPER = (sys.executable, "-I", "-S", str(Path(keeper.__file__).resolve()))
+
+
+class WorkerRecord(msgspec.Struct, frozen=True):
+    """What a keeper notes of its worker.
+
+    Attributes:
+      started: when the process has started, in clock ticks; with it, a `pid` is not mistaken.
+      exit: as `WorkerExit.return_code`; None as long as the worker runs.
+    """
+
+    pid: int
+    started: int | None
+    keeper: int
+    keeper_started: int | None
+    scratch: str
+    exit: int | None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its keeper lives, and with it or soon after it the worker ends."""
+        return keeper.start_ticks(self.keeper) == self.keeper_started
+
+    def kill(self) -> None:
+        """Sends SIGKILL to the worker's process group."""
+        if keeper.start_ticks(self.pid) == self.started:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+
+def kept_workers(directory: Path) -> dict[str, WorkerRecord]:
+    """The local workers of a job that live, by id, whatever has become of their launcher."""
+    found = ((path.stem, _read(path)) for path in directory.glob("*.json"))
+    return {worker_id: kept for worker_id, kept in found if kept and kept.is_kept}
+
+
+def end_kept_workers(workers: Collection[WorkerRecord]) -> None:
+    """Ends workers that no launcher looks after, and waits until they are gone."""
+    for kept in workers:
+        kept.kill()
+    for kept in workers:
+        _wait_for(kept)
+
+
+def _read(path: Path) -> WorkerRecord | None:
+    try:
+        return _decoded(path.read_bytes())
+    except OSError:
+        return None
+
+
+def _decoded(data: bytes) -> WorkerRecord | None:
+    try:
+        return msgspec.json.decode(data, type=WorkerRecord)
+    except msgspec.DecodeError:
+        return None
 
 
 class LocalLauncher:
-    """Starts `command` once per worker; output goes to `log_dir/<worker id>.log`.
+    """Starts the `command` of each worker; output goes to `log_dir/<worker id>.log`.
 
     Each has a directory of its own for temporary files, which goes when it ends, however that is.
 
     What a worker prints to stdout is also handed to `on_output(worker_id, line)`. `threads` is
     the number of threads of a worker's TensorFlow operations; unless `keeps_threads`, the user may
-    say otherwise in the environment.
+    say otherwise in the environment. Keepers note in `record_dir` what they know of their workers.
+    `file_limits` are the workers' limits of open files, if they are not to be this process's own.
     """
 
     def __init__(
         self,
-        command: Sequence[str],
+        command: Callable[[str], Sequence[str]],
         log_dir: Path,
+        record_dir: Path,
         environment: Callable[[str], env.WorkerEnvironment],
         on_output: Callable[[str, str], None],
         *,
         threads: int,
         keeps_threads: bool = False,
+        file_limits: open_files.Limits | None = None,
     ) -> None:
-        self._command = list(command)
+        self._command = command
         self._log_dir = log_dir
+        self._record_dir = record_dir
         self._environment = environment
         self._on_output = on_output
-        names = (env.INTRA_OP_THREADS, "OMP_NUM_THREADS")
-        self._threads = dict.fromkeys(names, str(threads))
+        self._threads = env.threads_variables(threads)
         self._keeps_threads = keeps_threads
+        self._file_limits = file_limits
+        self._job = f"{zlib.crc32(os.fsencode(record_dir.resolve())):08x}"
+        """In the names of the workers' directories for temporary files."""
         self._loop = asyncio.get_running_loop()
-        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self._workers: dict[str, WorkerRecord] = {}
 
-    def launch(self, worker_id: str, on_exit: Callable[[Exited], None]) -> LaunchedWorker:
+    def launch(
+        self, worker_id: str, host: str, on_exit: Callable[[WorkerExit], None]
+    ) -> LaunchedWorker:
         """Starts a worker process. See `Launcher.launch`."""
-        log = (self._log_dir / f"{worker_id}.log").open("a", buffering=1)
-        scratch = tempfile.mkdtemp(prefix=f"{env.SCRATCH_PREFIX}{worker_id}-")
-        process = subprocess.Popen(
-            self._command,
-            env=self._variables(worker_id, scratch),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            start_new_session=True,
-            text=True,
-            errors="replace",
-        )
-        self._processes[worker_id] = process
-
-        def pump() -> None:
-            with contextlib.suppress(OSError), log:
-                for line in process.stdout or ():
-                    # Read on when the disk is full, or the worker would hang in `print`.
-                    with contextlib.suppress(OSError):
-                        log.write(line)
-                    self._call(self._on_output, worker_id, line.rstrip("\n"))
-
-        def wait() -> None:
-            # Not after the end of the output: a grandchild may hold the pipe open.
-            code = process.wait()
-            _kill_group(process.pid)
+        for directory in (self._record_dir, self._log_dir):
+            directory.mkdir(parents=True, exist_ok=True)
+        self._remove_scratch(worker_id)  # of a launcher that was killed here
+        scratch = tempfile.mkdtemp(prefix=f"{env.SCRATCH_PREFIX}{worker_id}-{self._job}-")
+        try:
+            os.mkfifo(Path(scratch, keeper.OUTPUT))
+            output = self._listen(scratch)
+            process = self._start_keeper(worker_id, scratch)
+            kept = _read(self._record(worker_id))
+            if kept is None:
+                raise OSError(f"{self._record(worker_id)} cannot be read")
+            record = self._record(worker_id).open("rb")
+        except OSError:
             shutil.rmtree(scratch, ignore_errors=True)
-            self._call(self._ended, worker_id, code, on_exit)
+            raise
+        if self._file_limits:
+            open_files.set_limit(kept.pid, self._file_limits)
+        self._watch(worker_id, kept, on_exit, output=output, record=record, wait=process.wait)
+        return LaunchedWorker(LOCALHOST, kept.pid)
 
-        for work in (pump, wait):
-            threading.Thread(target=work, name=f"{worker_id}-{work.__name__}", daemon=True).start()
-        return LaunchedWorker(LOCALHOST, process.pid)
-
-    def terminate(self, worker_id: str) -> None:
-        """Sends SIGTERM to a worker."""
-        process = self._processes.get(worker_id)
-        if process:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
+    def adopt(self, worker_id: str, on_exit: Callable[[WorkerExit], None]) -> LaunchedWorker | None:
+        """Looks after a worker that another launcher has started. See `Launcher.adopt`."""
+        kept = _read(self._record(worker_id))
+        if kept is None:
+            return None
+        if kept.is_kept:
+            self._watch(
+                worker_id,
+                kept,
+                on_exit,
+                output=self._listen(kept.scratch),
+                record=self._record(worker_id).open("rb"),
+                wait=lambda: _wait_for(kept),
+            )
+        else:
+            self._loop.call_soon(on_exit, WorkerExit(worker_id, kept.exit))
+        return LaunchedWorker(LOCALHOST, kept.pid)
 
     def kill(self, worker_id: str) -> None:
         """Sends SIGKILL to a worker's process group."""
-        process = self._processes.get(worker_id)
-        if process and process.poll() is None:
-            _kill_group(process.pid)
+        if kept := self._workers.get(worker_id):
+            kept.kill()
 
     def running(self) -> list[str]:
         """Ids of the workers that have not ended."""
-        return list(self._processes)
+        return list(self._workers)
+
+    def close(self) -> None:
+        """The job is over: nobody will adopt anybody."""
+        shutil.rmtree(self._record_dir, ignore_errors=True)
+        self._remove_scratch("*")
+
+    def _remove_scratch(self, worker_id: str) -> None:
+        """Removes what was left before a keeper had come to look after it."""
+        pattern = f"{env.SCRATCH_PREFIX}{worker_id}-{self._job}-*"
+        for path in Path(tempfile.gettempdir()).glob(pattern):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _record(self, worker_id: str) -> Path:
+        return self._record_dir / f"{worker_id}.json"
+
+    def _start_keeper(self, worker_id: str, scratch: str) -> subprocess.Popen[str]:
+        log = self._log_dir / f"{worker_id}.log"
+        with log.open("a") as errors:
+            process = subprocess.Popen(
+                [
+                    *KEEPER,
+                    str(self._record(worker_id)),
+                    str(log),
+                    scratch,
+                    *self._command(worker_id),
+                ],
+                env=self._variables(worker_id, scratch),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+                text=True,
+            )
+        told = process.stdout.readline().rstrip() if process.stdout else ""
+        if not told.startswith("pid "):
+            process.wait()
+            raise OSError(told.removeprefix("error ") or f"the keeper has failed; see {log}")
+        return process
+
+    @staticmethod
+    def _listen(scratch: str) -> int | None:
+        try:
+            return os.open(Path(scratch, keeper.OUTPUT), os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:
+            return None  # the worker has ended, or its directory was cleared away
+
+    def _watch(
+        self,
+        worker_id: str,
+        kept: WorkerRecord,
+        on_exit: Callable[[WorkerExit], None],
+        *,
+        output: int | None,
+        record: BinaryIO,
+        wait: Callable[[], object],
+    ) -> None:
+        self._workers[worker_id] = kept
+
+        def pump() -> None:
+            if output is not None:
+                _wait_until_readable(output)
+                os.set_blocking(output, True)
+                with os.fdopen(output, errors="replace") as lines:
+                    for line in lines:
+                        self._call(self._on_output, worker_id, line.rstrip("\n"))
+
+        def wait_for_end() -> None:
+            wait()
+            kept.kill()  # if it was the keeper that was killed
+            shutil.rmtree(kept.scratch, ignore_errors=True)
+            with record:  # which may have been removed
+                last = _decoded(record.read())
+            self._call(self._ended, worker_id, last.exit if last else None, on_exit)
+
+        for work in (pump, wait_for_end):
+            threading.Thread(target=work, name=f"{worker_id}-{work.__name__}", daemon=True).start()
 
     def _variables(self, worker_id: str, scratch: str) -> dict[str, str]:
         fixed = self._threads if self._keeps_threads else {}
@@ -107,22 +254,32 @@ class LocalLauncher:
             {**self._environment(worker_id).to_variables(), **fixed, "TMPDIR": scratch},
             # Workers share the cores of this machine: each gets its part, unless the user says
             # otherwise.
-            defaults={
-                **self._threads,
-                "TF_CPP_MIN_LOG_LEVEL": "2",
-                "PYTHONUNBUFFERED": "1",
-            },
+            defaults={**env.WORKER_DEFAULTS, **self._threads},
         )
 
-    def _ended(self, worker_id: str, code: int, on_exit: Callable[[Exited], None]) -> None:
-        self._processes.pop(worker_id, None)
-        on_exit(Exited(worker_id, exit_cause(code), failed=code != 0, by_itself=code > 0))
+    def _ended(
+        self, worker_id: str, code: int | None, on_exit: Callable[[WorkerExit], None]
+    ) -> None:
+        self._workers.pop(worker_id, None)
+        on_exit(WorkerExit(worker_id, code))
 
     def _call(self, function: Callable[..., None], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the job is over
             self._loop.call_soon_threadsafe(function, *args)
 
 
-def _kill_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+def _wait_for(kept: WorkerRecord) -> None:
+    """Waits for the end of a keeper that is no child of this process."""
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(kept.keeper)
+        try:
+            if kept.is_kept:
+                _wait_until_readable(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _wait_until_readable(descriptor: int) -> None:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    poll.poll()

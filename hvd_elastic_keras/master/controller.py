@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import dataclasses
 import secrets
 import time
 from pathlib import Path
@@ -12,60 +10,99 @@ from typing import Any
 
 import msgspec
 
-from hvd_elastic_keras import files, protocol
-from hvd_elastic_keras.config import JobConfig
-from hvd_elastic_keras.console import Console
-from hvd_elastic_keras.launchers.base import Launcher
-from hvd_elastic_keras.master import actions as act
-from hvd_elastic_keras.master.change_request import plan_change, plan_slots
-from hvd_elastic_keras.master.event_log import EventLog
-from hvd_elastic_keras.master.membership import decide
-from hvd_elastic_keras.master.server import MasterServer, wait_for_newer
-from hvd_elastic_keras.master.state import State, reading_of, update_for
-from hvd_elastic_keras.master.status import job_status
+from hvd_elastic_keras.common import control, events, files, protocol
+from hvd_elastic_keras.common.config import JobConfig
+from hvd_elastic_keras.common.joining import JobDescription
+from hvd_elastic_keras.launchers.base import LOCALHOST, Launcher, WorkerExit
+from hvd_elastic_keras.launchers.by_host import ByHost
+from hvd_elastic_keras.master import awake_clock
+from hvd_elastic_keras.master.awake_clock import AwakeClock
+from hvd_elastic_keras.master.change_desk import ChangeDesk
+from hvd_elastic_keras.master.clear_away import clear_away
+from hvd_elastic_keras.master.due_actions import DueActions
+from hvd_elastic_keras.master.http import certificate
+from hvd_elastic_keras.master.http.server import MasterServer
+from hvd_elastic_keras.master.job_result import JobResult, concluded
+from hvd_elastic_keras.master.join_desk import JoinDesk
+from hvd_elastic_keras.master.machine import actions as act
+from hvd_elastic_keras.master.machine.decide import decide
+from hvd_elastic_keras.master.machine.decisions import (
+    Decisions,
+    decisions_of,
+    restored,
+    spent_before,
+)
+from hvd_elastic_keras.master.machine.state import State
+from hvd_elastic_keras.master.machine.status import job_status
+from hvd_elastic_keras.master.news import News
+from hvd_elastic_keras.master.shown_output import ShownOutput
+from hvd_elastic_keras.master.term import Term
+from hvd_elastic_keras.master.worker_desk import WorkerDesk
+from hvd_elastic_keras.observe.console import Console
+from hvd_elastic_keras.observe.event_log import EventLog
+from hvd_elastic_keras.observe.job_course import JobCourse
 
 TICK_S = 0.25
 
 
-@dataclasses.dataclass(frozen=True)
-class JobResult:
-    """How a job ended."""
-
-    succeeded: bool
-    stopped: bool
-    """Ended early because somebody asked for it."""
-    reason: str
-    step: int
-    last_failed_worker: str
-    """Whose log tells most about a failure; empty if no worker has failed."""
-    training: int = 1
-    """The last training; `step` counts in it."""
-    refused: bool = False
-    """Whether `reason` is what a worker found to be configured wrongly."""
-
-
 class Controller:
-    """Runs one job on one event loop."""
+    """Runs one job on one event loop.
+
+    Args:
+      token: the job's secret, if its workers know one already.
+      host: where workers are started, unless somebody says otherwise.
+    """
 
     def __init__(
-        self, config: JobConfig, job_dir: Path, console: Console, first_worker_number: int = 0
+        self,
+        config: JobConfig,
+        job_dir: Path,
+        console: Console,
+        term: Term,
+        first_worker_number: int = 0,
+        *,
+        token: str = "",
+        host: str = LOCALHOST,
+        all_output: bool = False,
+        description: JobDescription | None = None,
     ) -> None:
-        self.token = secrets.token_hex(16)
+        self.token = token or secrets.token_hex(control.TOKEN_BYTES)
+        self._term = term
         self._config = config
         self._job_dir = job_dir
         self._console = console
-        self._events = EventLog(job_dir / files.EVENTS)
-        self._server = MasterServer(self, self.token)
-        self._state = State(next_worker_number=first_worker_number)
-        self._changed = asyncio.Condition()
-        self._waiting: dict[str, asyncio.Future[protocol.EnterReply]] = {}
-        self._replies: dict[str, protocol.EnterReply] = {}
-        self._launcher: Launcher | None = None
+        self.course = JobCourse.of(job_dir)
+        self._events = EventLog(job_dir / files.EVENTS, self.course.hear)
+        self._server = MasterServer(self, self.token, term.number)
+        spent = spent_before(term.left, time.time())
+        self._state = State(next_worker_number=first_worker_number, slots={host: 0}, spent=spent)
+        self._shown = ShownOutput(all_output)
+        self._changed = News()
+        self.workers = WorkerDesk(
+            console,
+            self._events,
+            self._changed,
+            state=lambda: self._state,
+            dispatch=self.dispatch,
+            keep=self._keep,
+            kept=self.kept,
+        )
+        self.joiners = JoinDesk(
+            config,
+            job_dir,
+            console,
+            description=description,
+            state=lambda: self._state,
+            dispatch=self.dispatch,
+            on_exit=self._on_exit,
+        )
+        self._changes = ChangeDesk(config, lambda: self._state, self._dispatch_command)
+        self._launcher: ByHost | None = None
+        self._now = AwakeClock(lambda gap_s: console.line(awake_clock.told(gap_s)))
         self._stop_requested = False
         self._at_once = False
-        self._recorded = (0, 0)
-        """The newest step that rank 0 has recorded, as (training, step)."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._due = DueActions(self._keep, self._execute, self._changed.tell)
         self._end: asyncio.Future[act.EndJob] = asyncio.get_running_loop().create_future()
 
     @property
@@ -73,135 +110,219 @@ class Controller:
         """host:port of the HTTP endpoint."""
         return self._server.address
 
-    async def start(self, host: str) -> None:
-        """Opens the HTTP endpoint and writes `master.json` for `ctl` (mode 0600)."""
-        await self._server.start(host)
-        files.write_endpoint(self._job_dir, self.address, self.token)
+    @property
+    def state(self) -> State:
+        """What is decided so far."""
+        return self._state
 
-    async def run(self, launcher: Launcher, **job_fields: Any) -> JobResult:
-        """Starts the workers and returns when the job has ended and all of them are gone."""
-        self._launcher = launcher
-        self._events.write("job_started", {"job_dir": str(self._job_dir), **job_fields})
+    def now(self) -> float:
+        """The clock of the state machine."""
+        return self._now()
+
+    async def start(
+        self, host: str, port: int = 0, fingerprint: str = "", given_out: str = ""
+    ) -> None:
+        """Opens the HTTP endpoint and writes `master.json` for `ctl` (mode 0600).
+
+        If `port` is taken, or 0, it is a free one. With a `fingerprint`, TLS is spoken. `given_out`
+        is the address by which workers reach the host, if that is another one.
+        """
+        tls = certificate.context_of(self._job_dir) if fingerprint else None
+        await self._server.start(host, port, tls, given_out)
+        files.write_endpoint(self._job_dir, self.address, self.token, fingerprint)
+
+    async def run(
+        self,
+        local: Launcher,
+        model: str = "",
+        training: dict[str, Any] | None = None,
+        remote: Launcher | None = None,
+    ) -> JobResult:
+        """Starts the workers and returns when the job has ended and all of them are gone.
+
+        `model` and `training` say what is trained, for `events.jsonl`. `local` starts workers on
+        this machine, `remote` on others.
+        """
+        self._launcher = launcher = ByHost(local, self.joiners.joined, remote)
         ticker = asyncio.create_task(self._tick())
         ticker.add_done_callback(self._on_tick_error)
         try:
-            self.dispatch(act.AddWorkers(self._config.num_workers))
+            if self._term.before:
+                self._go_on(self._term.before, launcher)
+            else:
+                self._begin(model, training or {})
             end = await self._end
-            await self._clear_away(launcher)
+            self._changed.tell()
+            told = {w.worker_id for w in self._state.workers.values() if w.ready_at is not None}
+            told.update(self.joiners.joined.running())
+            await clear_away(launcher, told, self._config.stop_grace_s, lambda: self._at_once)
             return self._finish(end)
         finally:
             ticker.cancel()
-            for worker_id in launcher.running():
-                launcher.kill(worker_id)
+            self.kill_workers()
             await self._server.stop()
             files.remove_endpoint(self._job_dir)
+            launcher.close()
+            self._term.close()
             self._events.close()
+
+    def _begin(self, model: str, training: dict[str, Any]) -> None:
+        count = self._config.num_workers
+        self._events.write(
+            events.JobStarted(
+                job_dir=str(self._job_dir),
+                model=model,
+                num_workers=count,
+                training=training,
+                term=self._term.number,
+            )
+        )
+        if count:
+            self.dispatch(act.AddWorkers(count))
+
+    def _go_on(self, before: Decisions, launcher: ByHost) -> None:
+        """Takes over the workers of the master before, which have trained on."""
+        away_s = before.away_s(time.time())
+        self._state, actions = restored(self._config, before, self._now(), away_s)
+        self.workers.claims.restore(before.holders, before.done)
+        self._changes.restore(before.answers)
+        launched = [w.worker_id for w in self._state.workers.values() if not w.by_itself]
+        found = {w: launcher.adopt(w, self._on_exit) for w in launched}
+        for worker in self._state.workers.values():
+            if worker.by_itself or worker.host != LOCALHOST:
+                self.joiners.adopt(worker.worker_id)
+        here = [w for w in self._state.workers if w in launcher.running()]
+        self._events.write(events.MasterRestarted(term=self._term.number, workers=here))
+        self._console.line(
+            f"the launcher is back (term {self._term.number}); taken over: {', '.join(here)}"
+        )
+        self._keep()
+        for action in actions:
+            self._execute(action)
+        if before.stop:
+            self._limit_stop(before.stop)
+        for worker_id, process in found.items():
+            if process is None:
+                self._execute(act.Launch(worker_id, self._state.workers[worker_id].host, 0.0))
+            elif self._state.workers[worker_id].pid is None:
+                self.dispatch(act.Started(worker_id, process.host, process.pid))
+
+    def kill_workers(self) -> None:
+        """Ends all that run."""
+        if launcher := self._launcher:
+            for worker_id in launcher.running():
+                launcher.kill(worker_id)
+
+    def begin_files_again(self) -> None:
+        """After somebody has removed the job directory.
+
+        Raises:
+          OSError: they cannot be made.
+        """
+        self._events.begin_again()
+        self._term.begin_journal_again()
 
     def stop(self, reason: str) -> None:
         """Ends the job after the current step; a second call ends it at once."""
         if not self._stop_requested:
-            self._stop_requested = True
             self._console.line(f"{reason}: stopping after the current step (again: at once)")
             self.dispatch(act.StopJob(reason))
-            asyncio.get_running_loop().call_later(
-                self._config.stop_grace_s, self._end_now, f"{reason}; workers did not leave in time"
-            )
+            self._limit_stop(reason)
         else:
             self._end_now(reason)
+
+    def _limit_stop(self, reason: str) -> None:
+        self._stop_requested = True
+        asyncio.get_running_loop().call_later(
+            self._config.stop_grace_s, self._end_now, f"{reason}; workers did not leave in time"
+        )
 
     def _end_now(self, reason: str) -> None:
         self._at_once = True
         if not self._end.done():
-            self._end.set_result(act.EndJob(succeeded=False, reason=reason))
+            self._end.set_result(act.EndJob(act.Outcome.FAILED, reason))
 
     def _finish(self, end: act.EndJob) -> JobResult:
-        training = self._state.training
-        recorded_training, recorded_step = self._recorded
-        step = max(self._state.newest_step, recorded_step if recorded_training == training else 0)
-        stopped = self._stop_requested and end.reason != "finished"
-        status = "stopped" if stopped else "finished" if end.succeeded else "failed"
-        self._events.write(
-            "job_finished",
-            {"status": status, "reason": end.reason, "training": training, "step": step},
-        )
-        return JobResult(
-            end.succeeded,
-            stopped,
-            end.reason,
-            step,
-            self._state.last_failed_worker,
-            training,
-            end.refused,
-        )
+        recorded = self.workers.recorded.newest_step(self._state.training.number)
+        result, entry = concluded(self._state, end, self._stop_requested, recorded, self._now())
+        self._events.write(entry)
+        return result
 
     # --- events and actions --------------------------------------------------------------
 
-    def dispatch(self, event: act.Event) -> None:
-        """Applies an event and carries out the decisions, in order."""
-        before = self._state.version
-        self._state, actions = decide(self._config, self._state, event, time.monotonic())
-        for action in actions:
-            self._execute(action)
-        if self._state.version != before:
-            self._spawn(self._notify())
+    def dispatch(self, *events: act.Event) -> None:
+        """Applies events; the decisions are carried out in a moment, in order."""
+        for event in events:
+            before = self._state
+            self._state, actions = decide(self._config, before, event, self._now())
+            self._due.add(before, self._state, actions)
+
+    def _dispatch_command(self, *events: act.Event) -> None:
+        self._due.add_decision()  # its answer
+        self.dispatch(*events)
+
+    async def kept(self) -> None:
+        """Returns when all that has been decided is on disk."""
+        await self._due.kept()
+
+    def _keep(self) -> None:
+        """Writes down what was decided: before anybody hears of it."""
+        claims = self.workers.claims
+        answers, at = self._changes.answers, time.time()
+        self._term.keep(decisions_of(self._state, claims.holders, claims.done, answers, at))
 
     def _execute(self, action: act.Action) -> None:
-        if isinstance(action, act.Emit):
-            self._events.write(action.event, action.fields)
-        elif isinstance(action, act.Say):
-            self._console.line(action.text)
-        elif isinstance(action, act.Reply):
-            self._reply(action)
-        elif isinstance(action, act.CloseRendezvous):
-            self._server.rendezvous.close(action.round)
-        elif isinstance(action, act.Launch):
-            self._spawn(self._launch(action))
-        elif isinstance(action, act.Kill) and self._launcher:
-            self._launcher.kill(action.worker_id)
-        elif isinstance(action, act.EndJob) and not self._end.done():
-            self._end.set_result(action)
+        match action:
+            case act.Emit():
+                self._events.write(action.entry)
+            case act.Say():
+                self._console.line(action.text)
+            case act.Reply():
+                self._reply(action)
+            case act.CloseRendezvous():
+                self._server.rendezvous.close(action.round)
+            case act.Launch():
+                task = asyncio.create_task(self._launch(action))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            case act.Kill() if self._launcher:
+                self._launcher.kill(action.worker_id)
+            case act.EndJob() if not self._end.done():
+                self.joiners.end = action
+                self._end.set_result(action)
 
     def _reply(self, action: act.Reply) -> None:
         reply = action.reply
         if reply.assignment:
             rendezvous = self._server.rendezvous_of(reply.assignment.round)
             place = msgspec.structs.replace(reply.assignment, rendezvous=rendezvous)
+            if not place.root_has_state:
+                self.workers.claims.forget(self._state.training.number)
             reply = protocol.EnterReply(assignment=place)
-        future = self._waiting.pop(action.worker_id, None)
-        if future and not future.done():
-            future.set_result(reply)
-        else:
-            self._replies[action.worker_id] = reply
+        self.workers.entrance.answer(action.worker_id, reply)
 
     async def _launch(self, action: act.Launch) -> None:
         await asyncio.sleep(action.delay_s)
         worker = self._state.workers.get(action.worker_id)
         if self._launcher is None or self._state.stop or worker is None or worker.leaving:
-            self.dispatch(act.Exited(action.worker_id, "was not started", failed=False))
+            self.dispatch(act.LaunchCancelled(action.worker_id))
             return
         try:
-            process = self._launcher.launch(action.worker_id, self._on_exit)
+            process = self._launcher.launch(action.worker_id, action.host, self._on_exit)
         except OSError as error:
-            cause = f"could not be started: {error}"
-            self.dispatch(act.Exited(action.worker_id, cause, failed=True))
+            self.dispatch(act.LaunchFailed(action.worker_id, str(error)))
             return
         self.dispatch(act.Started(action.worker_id, process.host, process.pid))
 
-    def _on_exit(self, event: act.Exited) -> None:
-        self._replies.pop(event.worker_id, None)
-        waiting = self._waiting.pop(event.worker_id, None)
-        if waiting and not waiting.done():
-            waiting.cancel()
+    def on_output(self, worker_id: str, line: str) -> None:
+        """Takes a line that a worker has printed."""
+        if self._shown.shows(self._state, worker_id):
+            self._console.worker_line(worker_id, line)
+
+    def _on_exit(self, event: WorkerExit) -> None:
+        self._shown.note_exit(self._state, event)
+        self.workers.entrance.gone(event.worker_id)
         self.dispatch(event)
-
-    def _spawn(self, coroutine: Any) -> None:
-        task = asyncio.ensure_future(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
 
     async def _tick(self) -> None:
         while True:
@@ -212,91 +333,16 @@ class Controller:
         if not ticker.cancelled() and ticker.exception() and not self._end.done():
             self._end.set_exception(ticker.exception() or RuntimeError())
 
-    async def _clear_away(self, launcher: Launcher) -> None:
-        """Waits for the workers to leave, and ends those that do not.
-
-        Those that are still starting know nothing of the job's end and are told by a signal.
-        """
-        await self._notify()
-        deadline = time.monotonic() + self._config.stop_grace_s
-        for worker_id in launcher.running():
-            worker = self._state.workers.get(worker_id)
-            if worker is None or worker.ready_at is None:
-                launcher.kill(worker_id)
-        while launcher.running() and time.monotonic() < deadline and not self._at_once:
-            await asyncio.sleep(0.02)
-        for worker_id in launcher.running():
-            launcher.kill(worker_id)
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._all_gone(launcher), timeout=10.0)
-
-    @staticmethod
-    async def _all_gone(launcher: Launcher) -> None:
-        while launcher.running():
-            await asyncio.sleep(0.02)
-
     # --- what the server calls -----------------------------------------------------------
 
-    def on_worker_event(self, event: protocol.WorkerEvent) -> None:
-        """Takes a worker's message."""
-        if isinstance(event, protocol.Console):
-            self._console.raw(event.text)
-        elif isinstance(event, protocol.Record):
-            self._events.write(event.event, event.fields)
-            if "step" in event.fields and event.training >= self._recorded[0]:
-                # Exact, while heartbeats lag behind by some steps.
-                self._recorded = (event.training, int(event.fields["step"]))
-            if event.event == protocol.CHECKPOINT_LOADED:
-                step = event.fields.get("step", 0)
-                self._console.line(f"going on from the checkpoint of step {step}")
-        else:
-            if isinstance(event, protocol.Joined):
-                # An answer that is still here was for an earlier training.
-                self._replies.pop(event.worker_id, None)
-            self.dispatch(event)
-
-    async def enter(self, request: protocol.EnterRequest) -> protocol.EnterReply:
-        """Holds a worker at the entrance until it has a place, or asks it to come again."""
-        known = self._replies.pop(request.worker_id, None)
-        if known:
-            return known
-        future: asyncio.Future[protocol.EnterReply] = asyncio.get_running_loop().create_future()
-        self._waiting[request.worker_id] = future
-        self.dispatch(request)
-        try:
-            return await asyncio.wait_for(future, protocol.LONG_POLL_S)
-        except asyncio.TimeoutError:
-            return protocol.EnterReply()
-        finally:
-            if self._waiting.get(request.worker_id) is future:
-                del self._waiting[request.worker_id]
-
-    async def update_after(self, worker_id: str, version: int) -> protocol.WorkerUpdate:
-        """Waits for something newer than `version`."""
-        await wait_for_newer(self._changed, lambda: self._state.version, version)
-        return update_for(self._state, worker_id)
-
-    def input_position(self) -> protocol.InputReply:
-        """Where those read who hold a state."""
-        return protocol.InputReply(position=reading_of(self._state))
-
-    def status(self) -> protocol.JobStatus:
+    def status(self) -> control.JobStatus:
         """The present state, for people."""
-        return job_status(self._config, self._state, time.monotonic())
+        return job_status(self._config, self._state, self._now())
 
-    def change_workers(self, request: protocol.ChangeRequest) -> protocol.ChangeReply:
+    def change_workers(self, request: control.ChangeRequest) -> control.ChangeReply:
         """Adds or removes workers, or says why not."""
-        decision = plan_change(self._config, self._state, request)
-        if isinstance(decision, str):
-            return protocol.ChangeReply(accepted=False, text=decision)
-        for event in decision.events:
-            self.dispatch(event)
-        return protocol.ChangeReply(accepted=True, text=decision.text)
+        return self._changes.change_workers(request)
 
-    def change_slots(self, request: protocol.SlotsRequest) -> protocol.SlotsReply:
+    def change_slots(self, request: control.SlotsRequest) -> control.SlotsReply:
         """Grants or revokes slots, or says why not."""
-        decision = plan_slots(self._config, self._state, request)
-        if isinstance(decision, str):
-            return protocol.SlotsReply(accepted=False, text=decision)
-        self.dispatch(decision.event)
-        return protocol.SlotsReply(accepted=True, text=decision.text, workers=decision.workers)
+        return self._changes.change_slots(request)

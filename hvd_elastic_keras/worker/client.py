@@ -6,21 +6,28 @@ heartbeats and queued messages. The training thread only ever waits in `enter`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
+import logging
 import queue
 import threading
 import time
 from collections.abc import Callable
 
+import msgspec
 import requests
+import tenacity
 
-from hvd_elastic_keras import protocol
-from hvd_elastic_keras.env import WorkerEnvironment
-from hvd_elastic_keras.errors import MasterUnreachableError
+from hvd_elastic_keras.common import files, messages, protocol
+from hvd_elastic_keras.common.chaos_holds import HeldWorker
+from hvd_elastic_keras.common.env import WorkerEnvironment
+from hvd_elastic_keras.common.errors import ConfigurationError, MasterUnreachableError
+from hvd_elastic_keras.common.master_session import session_of, url_of
+from hvd_elastic_keras.worker.standstill import Standstill
 
+log = logging.getLogger(__name__)
 HEARTBEAT_INTERVAL_S = 0.5
-MASTER_TIMEOUT_S = 30.0
-"""How long a worker goes on asking a master that does not answer."""
 RETRY_S = 0.2
 CONNECT_TIMEOUT_S = 5.0
 
@@ -53,12 +60,22 @@ class MasterClient:
     ) -> None:
         self.worker_id = environment.worker_id
         self.activity = WorkerActivity()
-        self._url = f"http://{environment.master}/v1"
-        self._headers = {"Authorization": f"Bearer {environment.token}"}
+        self.is_in_collective: Callable[[], bool] = lambda: False
+        self.is_computing: Callable[[], bool] = lambda: False
+        """See `protocol.Heartbeat`."""
+        self.standstill = Standstill()
+        self.chaos = HeldWorker(environment.job_path, environment.worker_id)
+        self._environment = environment
+        self._address = environment.master
+        self.term = 0
+        """Of the newest master that has answered."""
         self._on_update = on_update
         self._on_lost = on_lost
-        self._outbox: queue.Queue[protocol.Message | threading.Event | None] = queue.Queue()
+        self._outbox: queue.Queue[messages.Message | threading.Event | None] = queue.Queue()
+        self._numbers = itertools.count(1)
         self._closed = threading.Event()
+        self._gone = threading.Event()
+        """Set when no master is waited for any more."""
         self._entrance = self._session()
         self._asking = self._session()
         self._threads = [
@@ -71,62 +88,130 @@ class MasterClient:
         for thread in self._threads:
             thread.start()
 
-    def close(self) -> None:
-        """Sends what is queued and stops the heartbeat."""
+    def close(self, within_s: float | None = None) -> None:
+        """Sends what is queued and stops the heartbeat.
+
+        If there is no master at present, this waits for the next one, which must hear how the
+        training ended: `within_s` seconds, or as long as this worker waits for masters at all.
+        """
         self._closed.set()
         self._outbox.put(None)
-        self._threads[1].join(timeout=CONNECT_TIMEOUT_S)
+        self._threads[1].join(timeout=within_s)
 
-    def post(self, event: protocol.Message) -> None:
+    def begin(self, phase: str) -> None:
+        """Tells the phase from now on."""
+        if phase != self.activity.phase:
+            self.activity.phase = phase
+            self.chaos.begins(phase)
+
+    def post(self, event: messages.Message) -> None:
         """Queues an event; it is sent in order, within milliseconds."""
         self._outbox.put(event)
+
+    def has_delivered(self, within_s: float) -> bool:
+        """Whether all that was posted is sent by then, or refused; waits for it."""
+        reached = threading.Event()
+        self._outbox.put(reached)
+        return reached.wait(within_s)
+
+    def give_up(self) -> None:
+        """No master is waited for any more."""
+        self._gone.set()
 
     def tell(self, event: protocol.Joined | protocol.Refused) -> None:
         """Tells the master something, after all that was posted and before all that comes.
 
         Raises:
-          MasterUnreachableError: the master did not answer for `MASTER_TIMEOUT_S`.
+          MasterUnreachableError: the master did not answer for `master_timeout_s`.
         """
-        posted = threading.Event()
-        self._outbox.put(posted)
-        posted.wait(CONNECT_TIMEOUT_S)
-        self._ask("events", protocol.encode(event))
+        self.has_delivered(CONNECT_TIMEOUT_S)
+        self._ask(self._once(), messages.encode(event))
 
     def enter(self, request: protocol.EnterRequest) -> protocol.EnterReply:
         """Waits at the entrance of the next round until the master has decided.
 
         Raises:
-          MasterUnreachableError: the master did not answer for `MASTER_TIMEOUT_S`.
+          MasterUnreachableError: the master did not answer for `master_timeout_s`.
         """
         while True:
-            body = self._ask("enter", protocol.encode(request))
-            reply = protocol.decode(body, protocol.EnterReply)
+            body = self._ask("enter", messages.encode(request))
+            reply = messages.decode(body, protocol.EnterReply)
             if reply.assignment or reply.leave or reply.training_over:
-                return reply
+                return self._with_host(reply)
+
+    def _with_host(self, reply: protocol.EnterReply) -> protocol.EnterReply:
+        """The store is reached by the same host as the master."""
+        place = reply.assignment
+        if place is None:
+            return reply
+        rendezvous = self._address.rpartition(":")[0] + place.rendezvous
+        place = msgspec.structs.replace(place, rendezvous=rendezvous)
+        return msgspec.structs.replace(reply, assignment=place)
 
     def input_position(self) -> protocol.InputPosition | None:
         """Where those read who hold a state. To be called from one thread only.
 
         Raises:
           requests.RequestException: the master did not answer.
-          protocol.ProtocolError: it answered something else.
+          messages.ProtocolError: it answered something else.
         """
         body = self._request(self._asking, "GET", "input")
-        return protocol.decode(body, protocol.InputReply).position
+        return messages.decode(body, protocol.InputReply).position
 
-    def _ask(self, path: str, body: bytes) -> bytes:
-        """A request of the training thread, repeated while the master does not answer."""
-        deadline = time.monotonic() + MASTER_TIMEOUT_S
-        while True:
-            try:
-                return self._request(self._entrance, "POST", path, body)
-            except requests.RequestException as error:
-                if time.monotonic() > deadline:
-                    raise MasterUnreachableError(
-                        f"The master at {self._url} did not answer for {MASTER_TIMEOUT_S:.0f} s: "
-                        f"{error}"
-                    ) from error
-                time.sleep(RETRY_S)
+    def claim(self, request: protocol.ClaimRequest) -> protocol.ClaimReply:
+        """Asks to do what only one worker is to do. From any thread.
+
+        Raises:
+          MasterUnreachableError: the master did not answer for `master_timeout_s`.
+        """
+        with self._session() as session:
+            body = self._ask("claim", messages.encode(request), session)
+        return messages.decode(body, protocol.ClaimReply)
+
+    def release(self, request: protocol.ReleaseRequest) -> None:
+        """Tells that it is done, or has failed. From any thread.
+
+        Raises:
+          MasterUnreachableError: the master did not answer for `master_timeout_s`.
+        """
+        with self._session() as session:
+            self._ask("release", messages.encode(request), session)
+
+    def root(self) -> str:
+        """Who stands for all workers at present. From any thread.
+
+        Raises:
+          MasterUnreachableError: the master did not answer for `master_timeout_s`.
+        """
+        with self._session() as session:
+            body = self._ask("root", None, session, method="GET")
+        return messages.decode(body, protocol.RootReply).worker_id
+
+    def _ask(
+        self,
+        path: str,
+        body: bytes | None,
+        session: requests.Session | None = None,
+        method: str = "POST",
+    ) -> bytes:
+        """A request of the user's thread, repeated while the master does not answer."""
+        repeated = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(requests.RequestException),
+            wait=tenacity.wait_fixed(RETRY_S),
+            stop=tenacity.stop_after_delay(self._environment.master_timeout_s)
+            | tenacity.stop_when_event_set(self._gone),
+            sleep=tenacity.sleep_using_event(self._gone),
+            reraise=True,
+        )
+        began = time.monotonic()
+        try:
+            return repeated(self._request, session or self._entrance, method, path, body)
+        except requests.RequestException as error:
+            waited_s = time.monotonic() - began
+            raise MasterUnreachableError(
+                f"The master at {self._address} did not answer for {waited_s:.0f} s: {error}. "
+                f"{self._how_to_go_on()}"
+            ) from error
 
     def _poll(self) -> None:
         session = self._session()
@@ -135,13 +220,14 @@ class MasterClient:
         while not self._closed.is_set():
             query = f"updates?worker_id={self.worker_id}&version={version}"
             try:
-                update = protocol.decode(
+                update = messages.decode(
                     self._request(session, "GET", query), protocol.WorkerUpdate
                 )
-            except (requests.RequestException, protocol.ProtocolError) as error:
+            except (requests.RequestException, messages.ProtocolError) as error:
                 silent_since = silent_since or time.monotonic()
-                if time.monotonic() - silent_since > MASTER_TIMEOUT_S:
-                    self._on_lost(f"the master does not answer: {error}")
+                if time.monotonic() - silent_since > self._environment.master_timeout_s:
+                    self._gone.set()
+                    self._on_lost(f"the master does not answer: {error}. {self._how_to_go_on()}")
                     return
                 self._closed.wait(RETRY_S)
                 continue
@@ -171,31 +257,87 @@ class MasterClient:
     def _heartbeat(self) -> protocol.Heartbeat:
         activity = self.activity
         fields = {f.name: getattr(activity, f.name) for f in dataclasses.fields(activity)}
-        return protocol.Heartbeat(worker_id=self.worker_id, **fields)
+        computing = self.is_computing()
+        heartbeat = protocol.Heartbeat(
+            worker_id=self.worker_id,
+            in_collective=not computing and self.is_in_collective(),
+            computing=computing,
+            **fields,
+        )
+        self.standstill.look(heartbeat)
+        return heartbeat
 
-    def _deliver(self, session: requests.Session, event: protocol.Message) -> None:
-        deadline = time.monotonic() + MASTER_TIMEOUT_S
-        while True:
-            try:
-                self._request(session, "POST", "events", protocol.encode(event))
-                return
-            except requests.RequestException:
-                # `_poll` decides when the master is lost for good. A heartbeat is not worth a
-                # second try, the next one is newer.
-                late = isinstance(event, protocol.Heartbeat) or time.monotonic() > deadline
-                if late or self._closed.wait(RETRY_S):
-                    return
+    def _deliver(self, session: requests.Session, event: messages.Message) -> None:
+        # A heartbeat is not worth a second try, the next one is newer. What the master has refused
+        # it would refuse again, and meanwhile there were no heartbeats.
+        once = isinstance(event, protocol.Heartbeat)
+        repeated = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(_is_no_answer),
+            wait=tenacity.wait_fixed(RETRY_S),
+            stop=(
+                tenacity.stop_after_attempt(1)
+                if once
+                else tenacity.stop_after_delay(self._environment.master_timeout_s)
+            )
+            | tenacity.stop_when_event_set(self._gone),
+            sleep=tenacity.sleep_using_event(self._gone),
+            reraise=True,
+        )
+        body = messages.encode(event)
+        try:
+            repeated(self._request, session, "POST", self._once(), body)
+        except requests.HTTPError as error:
+            kind = type(event).__name__
+            log.warning("the master refuses a %s of %d bytes: %s", kind, len(body), error)
+        except requests.RequestException:
+            if not once:
+                self._gone.set()
+
+    def _once(self) -> str:
+        """Where to send one message: sent again, with the same number, it counts once."""
+        return f"events?number={next(self._numbers)}"
 
     def _session(self) -> requests.Session:
-        session = requests.Session()
-        session.trust_env = False  # no proxy between a worker and its master
-        session.headers.update(self._headers)
-        return session
+        return session_of(self._environment.token, self._environment.fingerprint)
 
     def _request(
         self, session: requests.Session, method: str, path: str, body: bytes | None = None
     ) -> bytes:
         timeout = (CONNECT_TIMEOUT_S, protocol.LONG_POLL_S + CONNECT_TIMEOUT_S)
-        response = session.request(method, f"{self._url}/{path}", data=body, timeout=timeout)
-        response.raise_for_status()
+        url = url_of(self._address, self._environment.fingerprint, path)
+        headers = {protocol.TERM_HEADER: str(self.term)}
+        try:
+            response = session.request(method, url, data=body, headers=headers, timeout=timeout)
+            self._check_term(response)
+            response.raise_for_status()
+        except requests.RequestException:
+            self._look_for_another_master()
+            raise
         return response.content
+
+    def _look_for_another_master(self) -> None:
+        """The next launcher of the job may have had to take another port."""
+        with contextlib.suppress(ConfigurationError, messages.ProtocolError):
+            self._address = files.read_endpoint(self._environment.job_path).address
+
+    def _how_to_go_on(self) -> str:
+        job_dir = self._environment.job_dir
+        return f"To go on: python -m hvd_elastic_keras.run --resume --job_dir={job_dir}"
+
+    def _check_term(self, response: requests.Response) -> None:
+        """Listens to no master that another one has followed.
+
+        Raises:
+          requests.ConnectionError: it is such a master.
+        """
+        text = response.headers.get(protocol.TERM_HEADER, "")
+        term = int(text) if text.isdecimal() else 0
+        if term < self.term:  # what it has refused is for another one
+            raise requests.ConnectionError(f"its term {term} is over; this one is {self.term}")
+        self.term = term
+
+
+def _is_no_answer(error: BaseException) -> bool:
+    return isinstance(error, requests.RequestException) and not isinstance(
+        error, requests.HTTPError
+    )

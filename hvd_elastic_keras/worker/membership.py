@@ -7,16 +7,15 @@ import logging
 import sys
 from typing import NoReturn
 
-from hvd_elastic_keras import env
-from hvd_elastic_keras.errors import WorkerLeavingError
-from hvd_elastic_keras.worker import one_line_errors
-from hvd_elastic_keras.worker.communicator import Communicator
-from hvd_elastic_keras.worker.session import (
-    ElasticSession,
-    Session,
-    SoloSession,
-    session_of_process,
-)
+from hvd_elastic_keras.common import env, one_line_errors
+from hvd_elastic_keras.common.errors import WorkerLeavingError
+from hvd_elastic_keras.common.protocol import ALONE, Assignment
+from hvd_elastic_keras.worker import network, other_launchers
+from hvd_elastic_keras.worker.elastic_session import ElasticSession, session_of_process
+from hvd_elastic_keras.worker.horovod_runtime import Communicator
+from hvd_elastic_keras.worker.launched_communicator import LaunchedCommunicator
+from hvd_elastic_keras.worker.launched_session import LaunchedSession, session_of_launcher
+from hvd_elastic_keras.worker.session import Session, SoloSession
 
 log = logging.getLogger(__name__)
 GLOO_TIMEOUT_S = 30
@@ -44,10 +43,26 @@ class Membership:
         if session is not None:
             return cls(session, environment)
         if environment is None:
+            other_launchers.refuse()
             one_line_errors.install()
-            return cls(SoloSession(), None)
+            return cls(session_of_launcher() or SoloSession(), None)
         own = session_of_process(environment)
         return cls(own, environment, own)
+
+    @property
+    def has_others(self) -> bool:
+        """Whether other processes train, or may come to train, with this one."""
+        return self.environment is not None or self.launched is not None
+
+    @property
+    def launched(self) -> LaunchedSession | None:
+        """The session, if `horovodrun` has started this process as one of several."""
+        return self.session if isinstance(self.session, LaunchedSession) else None
+
+    @property
+    def place_before_rounds(self) -> Assignment:
+        """Where this process is before it has entered a round."""
+        return ALONE if self.launched is None else self.launched.place
 
     @property
     def interactive(self) -> bool:
@@ -57,14 +72,16 @@ class Membership:
     def communicator(self) -> Communicator:
         """Horovod, set up for this place."""
         environment = self.environment
+        if self.launched is not None:
+            return LaunchedCommunicator(self.launched.launched)
         if environment is None:
             return Communicator("lo", "localhost", GLOO_TIMEOUT_S, master=None)
-        host, port = environment.master.rsplit(":", 1)
+        way = network.way_to(environment.master, environment.iface)
         return Communicator(
-            environment.iface,
+            way.interface,
             environment.hostname,
             environment.gloo_timeout_s,
-            master=(host, int(port)),
+            master=way.master,
             timeline_dir=environment.timeline_dir,
         )
 

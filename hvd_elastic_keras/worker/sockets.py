@@ -26,6 +26,11 @@ def open_sockets() -> SocketSet:
     return frozenset(found)
 
 
+def named(connection: socket.socket) -> tuple[int, str]:
+    """A socket as it is among `open_sockets`."""
+    return connection.fileno(), _link(connection.fileno())
+
+
 def shut_down(sockets: Iterable[tuple[int, str]], except_peer: tuple[str, int] | None) -> int:
     """Ends all traffic of TCP sockets and returns how many there were.
 

@@ -1,4 +1,4 @@
-"""Handwritten digits of scikit-learn."""
+"""The bundled handwritten digits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Digits from scikit-learn; CIFAR-10 and ImageNet through tensorflow-datasets."""
+"""The bundled digits; CIFAR-10 and ImageNet through tensorflow-datasets."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ medians over epochs, and their ratios.
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -13,15 +14,24 @@ from typing import Any
 
 from absl import app, flags
 
-from hvd_elastic_keras import env
+from hvd_elastic_keras.common import env
 
 env.set_defaults({"TF_CPP_MIN_LOG_LEVEL": "3"})
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
-from networks import small_resnet, tiny_mlp  # noqa: E402
+import rows  # noqa: E402
+from networks import (  # noqa: E402
+    depthwise_net,
+    dropout_net,
+    recurrent_net,
+    small_resnet,
+    tiny_mlp,
+    transformer,
+)
 
 from hvd_elastic_keras import ElasticCallback  # noqa: E402
+from hvd_elastic_keras.common.options import AUTO, LOOP, RunOptions  # noqa: E402
 
 _REPETITIONS = flags.DEFINE_integer("repetitions", 5, "Measured epochs of each kind.")
 
@@ -59,23 +69,46 @@ def measure(
     return timer.step_s
 
 
+PLAIN = "plain fit"
+KINDS: dict[str, tuple[str, Callable[[int], list[Any]]]] = {
+    PLAIN: (AUTO, lambda size: []),
+    "elastic, 1 micro-batch": (AUTO, lambda size: [ElasticCallback(micro_batch_size=size)]),
+    "elastic, default cut": (AUTO, lambda size: [ElasticCallback()]),
+    "the same, in a loop": (LOOP, lambda size: [ElasticCallback()]),
+}
+BATCH_SIZE = 64
+NETWORKS = {
+    "tiny MLP": (tiny_mlp, 300),
+    "small ResNet": (small_resnet, 30),
+    "dropout net": (dropout_net, 30),
+    "transformer": (transformer, 30),
+    "depthwise net": (depthwise_net, 30),
+    "LSTM": (recurrent_net, 30),
+}
+
+
+def row(what: str, ratio: float) -> rows.Row:
+    """Against plain `fit`, which computes each example once."""
+    limit = "one pass of the same examples"
+    return rows.Row(what=what, against=PLAIN, ratio=ratio, limit=limit, from_limit=ratio)
+
+
 def main(_: list[str]) -> None:
     """Prints the table."""
-    kinds = {
-        "plain fit": lambda size: [],
-        "elastic, 1 micro-batch": lambda size: [ElasticCallback(micro_batch_size=size)],
-        "elastic, default cut": lambda size: [ElasticCallback()],
-    }
-    models = {"tiny MLP": (tiny_mlp, 64, 300), "small ResNet": (small_resnet, 64, 30)}
-    for name, (make, size, steps) in models.items():
-        times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    found: list[rows.Row] = []
+    for name, (make, steps) in NETWORKS.items():
+        times: dict[str, list[float]] = {kind: [] for kind in KINDS}
         for _ in range(_REPETITIONS.value):
-            for kind, callbacks in kinds.items():
-                times[kind].append(measure(make, size, steps, callbacks(size)))
-        plain = statistics.median(times["plain fit"])
+            for kind, (how, callbacks) in KINDS.items():
+                os.environ[env.OPTIONS] = RunOptions(micro_batches=how).encode()
+                times[kind].append(measure(make, BATCH_SIZE, steps, callbacks(BATCH_SIZE)))
+        plain = statistics.median(times[PLAIN])
         for kind, values in times.items():
             median = statistics.median(values)
-            print(f"{name:14}{kind:26}{median * 1e3:9.2f} ms/step   ratio {median / plain:.3f}")
+            print(f"{name:14}{kind:26}{median * 1e3:9.2f} ms/step", flush=True)
+            if kind != PLAIN:
+                found.append(row(f"a step of the {name}, {kind}", median / plain))
+    rows.show(found)
 
 
 if __name__ == "__main__":

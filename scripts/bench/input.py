@@ -22,9 +22,9 @@ import tensorflow as tf
 from absl import app, flags
 
 from hvd_elastic_keras import TFRecordSource
-from hvd_elastic_keras.batch_plan import Share
-from hvd_elastic_keras.data.partition import Partition
-from hvd_elastic_keras.data.source import as_source
+from hvd_elastic_keras.common.batch_plan import Share
+from hvd_elastic_keras.data.plan.partition import Partition
+from hvd_elastic_keras.data.sources.source import as_source
 from model_zoo import digits
 
 BATCH = 128

@@ -16,6 +16,13 @@ LIMIT_S = 300.0
 def epoch_means(
     network: str, flags: Sequence[str], environment: Mapping[str, str], skip: int = 1
 ) -> list[float]:
+    """Seconds per step of one job, a mean for each epoch on each worker; see `epochs_of`."""
+    return [seconds for seconds, _ in epochs_of(network, flags, environment, skip)]
+
+
+def epochs_of(
+    network: str, flags: Sequence[str], environment: Mapping[str, str], skip: int = 1
+) -> list[tuple[float, float]]:
     """Runs one job.
 
     Args:
@@ -25,7 +32,7 @@ def epoch_means(
       skip: epochs at the beginning that do not count.
 
     Returns:
-      Seconds per step, a mean for each epoch on each worker.
+      Seconds and received bytes per step, a mean for each epoch on each worker.
 
     Raises:
       SystemExit: the job failed.
@@ -52,5 +59,6 @@ def epoch_means(
         )
         if result.returncode:
             raise SystemExit(f"the job failed:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
-        files = [file.read_text().split() for file in times.iterdir()]
-    return [float(value) for values in files for value in values[skip:]]
+        files = [file.read_text().splitlines() for file in times.iterdir()]
+    epochs = [line.split() for lines in files for line in lines[skip:]]
+    return [(float(seconds), float(received)) for seconds, received in epochs]

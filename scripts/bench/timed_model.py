@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -19,22 +22,40 @@ BATCH_SIZE = 64
 NETWORKS = {
     "tiny MLP": (networks.tiny_mlp, 200),
     "small ResNet": (networks.small_resnet, 20),
+    "wide MLP": (networks.wide_mlp, 20),
 }
 """And their steps per epoch."""
 
 
+BYTES_RECEIVED = 128
+"""Where `tcp_info` of Linux has them."""
+
+
+def received() -> int:
+    """Bytes that have come over the TCP connections which this process has at present."""
+    total = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as duplicate:
+            info = duplicate.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+            total += struct.unpack_from("<Q", info, BYTES_RECEIVED)[0]
+    return total
+
+
 class StepTimes(keras.callbacks.Callback):
-    """Appends the seconds per step of each epoch to a file of this process."""
+    """Appends seconds and received bytes per step of each epoch to a file of this process."""
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """The beginning."""
+        self._received = received()
         self._began = time.perf_counter()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """The end."""
-        step_s = (time.perf_counter() - self._began) / NETWORKS[os.environ[KIND]][1]
+        steps = NETWORKS[os.environ[KIND]][1]
+        step_s = (time.perf_counter() - self._began) / steps
+        step_bytes = (received() - self._received) / steps
         with (Path(os.environ[STEP_TIMES]) / f"{os.getpid()}").open("a") as file:
-            file.write(f"{step_s}\n")
+            file.write(f"{step_s} {step_bytes}\n")
 
 
 def _pin() -> None:

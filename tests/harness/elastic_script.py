@@ -1,6 +1,6 @@
 """A script with a training loop of its own, for tests.
 
-    elastic_script.py OUTPUT COMMIT_EVERY [eager|accumulate]
+    elastic_script.py OUTPUT COMMIT_EVERY [eager|accumulate|durable]
 
 Every step has a global batch that follows from its number alone, of which each worker takes a
 share: the weights do not depend on the workers. In OUTPUT, rank 0 leaves `weights.npz`, and each
@@ -84,7 +84,14 @@ if "eager" in sys.argv:
     step = step.python_function
 
 state = hvd.elastic.ElasticState(
-    model, optimizer, variables=[counter], epoch=0, batch=0, sizes=[], best=np.full(2, np.inf)
+    model,
+    optimizer,
+    variables=[counter],
+    checkpoint_every_n_commits=5 if "durable" in sys.argv else None,
+    epoch=0,
+    batch=0,
+    sizes=[],
+    best=np.full(2, np.inf),
 )
 step(*share(0, 0))
 state.restore()

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+import socket
+from collections.abc import Callable
 from typing import Any
 
 import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
 
-from hvd_elastic_keras import env, files
-from hvd_elastic_keras.data.order import Order
-from hvd_elastic_keras.protocol import Assignment
-from hvd_elastic_keras.worker.communicator import Communicator
+from hvd_elastic_keras.common import env, files
+from hvd_elastic_keras.common.protocol import Assignment
+from hvd_elastic_keras.data.plan.order import Order
+from hvd_elastic_keras.keras_internals import file_writers
+from hvd_elastic_keras.worker.horovod_runtime import Communicator
+from hvd_elastic_keras.worker.transfer import frames
 from model_zoo import digits
 from tests.harness import faults
+
+MIDDLE = 10
+"""Chunks of 1 MiB after which a transfer of state counts as half done."""
 
 
 class _Here:
@@ -81,6 +88,20 @@ def dataset(split: str) -> digits.Arrays:
     return images[:size], labels[:size]
 
 
+def _happens_amid(point: str, transfer: Callable[..., None]) -> Callable[..., None]:
+    """Lets a fault happen when so many chunks of a state have gone through a connection."""
+    counts: dict[socket.socket, int] = {}
+
+    def faulty(connection: socket.socket, chunk: frames.Chunk) -> None:
+        counts[connection] = counts.get(connection, 0) + 1
+        place = _Here.place
+        if counts[connection] == MIDDLE and place is not None:
+            faults.happen(point, place.rank, place.size, round_number=place.round)
+        transfer(connection, chunk)
+
+    return faulty
+
+
 def _with_faults() -> None:
     """Puts fault points round the moments that user code cannot see."""
     start, broadcast_bytes = Communicator.start, Communicator.broadcast_bytes
@@ -115,6 +136,15 @@ def _with_faults() -> None:
             faults.happen("checkpoint", _Here.place.rank, _Here.place.size, step=step)
         save_weights(self, *args, **kwargs)
 
+    flush = file_writers.flush
+
+    def faulty_flush(callback: keras.callbacks.Callback, hook: str) -> None:
+        """Between what a callback has written and the system's knowledge of it."""
+        if isinstance(callback, keras.callbacks.TensorBoard) and _Here.place is not None:
+            step = int(callback.model.optimizer.iterations)
+            faults.happen(f"flush {hook}", _Here.place.rank, _Here.place.size, step=step)
+        flush(callback, hook)
+
     indices = Order.indices
 
     def wrong_indices(self: Order, positions: tf.Tensor) -> tf.Tensor:
@@ -124,7 +154,10 @@ def _with_faults() -> None:
 
     if faults.reads_wrongly(worker_id()):
         Order.indices = wrong_indices
+    frames.send = _happens_amid("give", frames.send)
+    frames.receive = _happens_amid("take", frames.receive)
     keras.Model.save_weights = faulty_save
+    file_writers.flush = faulty_flush
     Communicator.start = faulty_start
     Communicator.broadcast_bytes = faulty_broadcast
     Communicator.shut_down = shut_down_and_forget

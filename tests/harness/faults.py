@@ -14,11 +14,17 @@ import signal
 import time
 from pathlib import Path
 
+import requests
+
+from hvd_elastic_keras.common import env, master_session, messages, protocol
+from hvd_elastic_keras.worker.elastic_session import ElasticSession
+
 FILE = "HVD_ELASTIC_TEST_FAULTS"
 SLOW = "HVD_ELASTIC_TEST_SLOW"
 WRONG = "HVD_ELASTIC_TEST_WRONG"
 WAIT_LIMIT_S = 90.0
 POLL_S = 0.005
+ANSWER_LIMIT_S = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,10 +33,12 @@ class Fault:
 
     Attributes:
       point: "train", "evaluate" (inside the forward pass), "init" (assigned, before hvd.init()),
-        "sync" (in the middle of the broadcast), "save" (while the results are written),
-        "checkpoint" (before a callback saves weights), "between" (two trainings).
+        "sync" (in the middle of the broadcast), "give" and "take" (in the middle of a large
+        state's way from a holder to a joiner), "save" (while the results are written),
+        "checkpoint" (before a callback saves weights), "between" (two trainings), "flush HOOK"
+        (before what `TensorBoard` has written in a hook is flushed).
       rank: which rank of the round.
-      step: for "train", "evaluate" and "checkpoint": finished optimizer steps.
+      step: for "train", "evaluate", "checkpoint" and "flush": finished optimizer steps.
       round: for the others; 0 is any round.
       action: a signal name, or "wait" to hold the worker until the test opens the gate.
       size: only in a round of so many workers; 0 is any.
@@ -124,4 +132,27 @@ def _act(directory: Path, fault: Fault) -> None:
     while not (directory / f"{fault.name}.open").exists():
         if time.monotonic() > deadline:
             raise TimeoutError(f"nobody opened the gate {fault.name}")
+        time.sleep(POLL_S)
+    _hear_of_changes()
+
+
+def _hear_of_changes() -> None:
+    """Waits until this worker knows what the master knew when the gate was opened.
+
+    A change that a test has seen in the job's events is then one that this worker has been told of.
+    """
+    session, environment = ElasticSession.current, env.worker_environment()
+    if session is None or environment is None:
+        return
+    query = f"updates?worker_id={environment.worker_id}&version=0"
+    url = master_session.url_of(environment.master, environment.fingerprint, query)
+    with master_session.session_of(environment.token, environment.fingerprint) as http:
+        try:
+            reply = http.get(url, timeout=ANSWER_LIMIT_S)
+            reply.raise_for_status()
+        except requests.RequestException:
+            return  # there is no master at present, or it has had no news yet
+    newest = messages.decode(reply.content, protocol.WorkerUpdate)
+    deadline = time.monotonic() + ANSWER_LIMIT_S
+    while session._update.version < newest.version and time.monotonic() < deadline:
         time.sleep(POLL_S)

@@ -1,4 +1,4 @@
-"""Jobs that run `fit_script.py`, and what they end with."""
+"""Jobs that run a scenario, and what they end with."""
 
 from __future__ import annotations
 
@@ -10,28 +10,25 @@ from typing import Any
 import numpy as np
 
 from tests.harness.faults import Fault
+from tests.harness.fit_scenario import Scenario
 from tests.harness.job import REPOSITORY, Job
 
 FIT_SCRIPT = REPOSITORY / "tests" / "harness" / "fit_script.py"
-FIT_CASES = (
-    *("weighted arrays", "unknown length", "PyDataset", "infinite dataset", "eager"),
-    *("mixed_float16", "two fits", "stops", "largest", "accumulation"),
-    *("writers", "backup"),
-)
-"""As in `fit_cases.py`, which only scripts import: it needs TensorFlow."""
 
 
 @dataclasses.dataclass(frozen=True)
 class FitResult:
-    """What one process wrote at the end of a case.
+    """What one process wrote at the end of a scenario.
 
     Attributes:
       weights: all variables of model and optimizer but random seeds, in order, with their names.
       logs: histories, hooks with their logs, evaluations and predictions.
+      files: where its callbacks have written.
     """
 
     weights: dict[str, np.ndarray]
     logs: dict[str, Any]
+    files: Path
 
     @classmethod
     def read(cls, directory: Path, worker: str) -> FitResult:
@@ -39,7 +36,8 @@ class FitResult:
         path = directory / worker
         with np.load(path.with_suffix(".npz")) as file:
             weights = dict(file)
-        return cls(weights, json.loads(path.with_suffix(".json").read_text()))
+        logs = json.loads(path.with_suffix(".json").read_text())
+        return cls(weights, logs, directory / "files")
 
 
 def assert_same_weights(found: FitResult, expected: FitResult, tolerance: float = 1e-5) -> None:
@@ -74,13 +72,24 @@ def assert_same_logs(found: Any, expected: Any, where: str, tolerance: float = 1
         assert found == expected, where
 
 
-class FitJob(Job):
-    """A job that runs one case."""
+def gate(step: int, point: str = "train") -> Fault:
+    """Holds rank 0 at a step, until a late joiner is warm."""
+    return Fault("gate", point, 0, step=step, action="wait")
 
-    def __init__(self, directory: Path, case: str, *flags: str, plan: list[Fault]) -> None:
-        self.case_dir = directory / case
+
+def kill_of_root(point: str, step: int = -1, size: int = 3) -> Fault:
+    """Kills rank 0 of so many workers; three are there with the late joiner."""
+    return Fault(f"kill{size}", point, 0, step=step, size=size)
+
+
+class FitJob(Job):
+    """A job that runs one scenario."""
+
+    def __init__(self, directory: Path, scenario: Scenario, *flags: str, plan: list[Fault]) -> None:
+        self._results = scenario.directory_in(directory)
+        self.files = self._results / "files"
         self.faults = plan
-        command = (str(FIT_SCRIPT), str(directory), case)
+        command = (str(FIT_SCRIPT), str(directory), scenario.reference)
         super().__init__(directory, "--max_restarts=0", *flags, plan=plan, command=command)
 
     def let_join(self, gate: str, joiner: str = "w2") -> None:
@@ -90,11 +99,15 @@ class FitJob(Job):
         self.wait_for("round_opened", lambda e: e["reason"] == f"{joiner} joins")
         self.plan.open_gate(gate)
 
+    def result(self, worker: str) -> FitResult:
+        """What a worker has ended with."""
+        return FitResult.read(self._results, worker)
+
     def finish_with(self, workers: list[str], expected: FitResult, tolerance: float = 1e-5) -> None:
         """Ends well with exactly these workers, all with the expected result."""
         self.finish()
         assert [f.name for f in self.faults if not self.plan.happened(f.name)] == []
         assert all(e["steps_lost"] == 0 for e in self.events("round_running"))
-        assert sorted(p.stem for p in self.case_dir.glob("*.npz")) == sorted(workers)
+        assert sorted(p.stem for p in self._results.glob("*.npz")) == sorted(workers)
         for worker in workers:
-            assert_same_result(FitResult.read(self.case_dir, worker), expected, tolerance)
+            assert_same_result(self.result(worker), expected, tolerance)

@@ -13,14 +13,17 @@ import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
 import psutil
 
-from hvd_elastic_keras import env
+from hvd_elastic_keras.common import env, files
 from tests.harness import faults
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FAULT_MODEL = REPOSITORY / "tests" / "harness" / "fault_model.py"
@@ -33,6 +36,9 @@ Event = dict[str, Any]
 
 class Job:
     """A job as a user would start it. Use it in a `with` block: nothing outlives the block."""
+
+    limit_s = LIMIT_S
+    """How long it may take until what is waited for."""
 
     def __init__(
         self,
@@ -50,8 +56,16 @@ class Job:
         # Later flags win over earlier ones; a script must come last.
         self._arguments = [f"--job_dir={self.job_dir}", *flags]
         self._process: subprocess.Popen[bytes] | None = None
+        self._entries: list[Event] = []
+        self._read = 0
+        """So many bytes of `events.jsonl` have become `_entries`."""
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> Self:
+        self.start_launcher()
+        return self
+
+    def start_launcher(self, *more_flags: str) -> None:
+        """Runs the command; again, if its launcher was killed."""
         options = list(itertools.takewhile(lambda a: a.startswith("--"), self._command))
         script = self._command[len(options) :]
         self._temporary.mkdir(exist_ok=True)
@@ -63,6 +77,7 @@ class Job:
                     "hvd_elastic_keras.run",
                     *options,
                     *self._arguments,
+                    *more_flags,
                     *script,
                 ],
                 env={
@@ -74,7 +89,11 @@ class Job:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        return self
+
+    def kill_launcher(self) -> None:
+        """With SIGKILL; its workers go on."""
+        self.process.kill()
+        self.process.wait(LIMIT_S)
 
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
@@ -100,11 +119,14 @@ class Job:
     def events(self, name: str | None = None) -> list[Event]:
         """The entries of `events.jsonl` so far, of one kind or all."""
         path = self.job_dir / "events.jsonl"
-        if not path.exists():
-            return []
-        lines = path.read_text().splitlines(keepends=True)
-        entries = [json.loads(line) for line in lines if line.endswith("\n")]
-        return [e for e in entries if name in (None, e["event"])]
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(self._read)
+                new = file.read()
+            whole = new[: new.rfind(b"\n") + 1]
+            self._entries += map(json.loads, whole.splitlines())
+            self._read += len(whole)
+        return [e for e in self._entries if name in (None, e["event"])]
 
     def wait_for(self, name: str, condition: Callable[[Event], bool] = lambda _: True) -> Event:
         """Waits for an event that meets a condition."""
@@ -124,7 +146,7 @@ class Job:
 
     def wait(self, look: Callable[[], Any], what: str) -> Any:
         """Waits until `look` finds something. Fails if the job ends or takes too long before."""
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + self.limit_s
         while time.monotonic() < deadline:
             ended = self.process.poll() is not None
             found = look()
@@ -133,7 +155,14 @@ class Job:
             if ended:
                 raise AssertionError(f"the job ended before {what}:\n{self.report()}")
             time.sleep(POLL_S)
-        raise AssertionError(f"no {what} within {LIMIT_S:.0f} s:\n{self.report()}")
+        raise AssertionError(f"no {what} within {self.limit_s:.0f} s:\n{self.report()}")
+
+    def wait_while_alone(self, look: Callable[[], bool]) -> None:
+        """Waits for something that workers do without their launcher."""
+        deadline = time.monotonic() + LIMIT_S
+        while not look():
+            assert time.monotonic() < deadline, self.report()
+            time.sleep(POLL_S)
 
     # --- the end -------------------------------------------------------------------------
 
@@ -159,7 +188,7 @@ class Job:
         assert not (self.job_dir / "master.json").exists()
 
     def worker_processes(self) -> list[psutil.Process]:
-        """All processes that belong to this job, but the launcher."""
+        """All processes that belong to this job, but the launcher: workers and their keepers."""
         found = []
         for process in psutil.process_iter():
             try:
@@ -179,6 +208,10 @@ class Job:
             return None
         host, port = content["address"].split(":")
         return host, int(port)
+
+    def token(self) -> str:
+        """The secret of a job that runs."""
+        return files.read_endpoint(self.job_dir).token
 
     def report(self) -> str:
         """Everything that helps to understand a failure."""

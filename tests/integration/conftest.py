@@ -12,22 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.harness.fit_job import FIT_CASES, FIT_SCRIPT, FitResult
+from tests.harness import alone
+from tests.harness.fit_job import FIT_SCRIPT, FitResult
+from tests.harness.fit_scenario import Scenario, scenarios_of
 from tests.harness.job import FAULT_MODEL, REPOSITORY, read_weights
-
-ALONE = f"""
-from hvd_elastic_keras import Trainer, TrainingConfig
-from hvd_elastic_keras.training.model_module import ModelModule
-
-module = ModelModule({str(FAULT_MODEL)!r}, config=None, seed=0, data_dir="")
-Trainer(
-    module.model(),
-    module.dataset("train"),
-    validation=module.dataset("validation"),
-    config=TrainingConfig(global_batch_size=64, micro_batch_size=8, epochs=3),
-    job_dir={{job_dir!r}},
-).fit()
-"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -47,8 +35,9 @@ def expected_weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.n
     with (shared / "alone.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not model.exists():
+            script = alone.script_of(FAULT_MODEL, model.parent, micro_batch_size=8, epochs=3)
             subprocess.run(
-                [sys.executable, "-c", ALONE.format(job_dir=str(model.parent))],
+                [sys.executable, "-c", script],
                 cwd=REPOSITORY,
                 check=True,
                 timeout=100,
@@ -56,9 +45,17 @@ def expected_weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.n
     return read_weights(model, tmp_path_factory.mktemp("expected"))
 
 
+def _references(session: pytest.Session) -> dict[str, None]:
+    """Of the scenarios in the modules of all tests of this session, each once."""
+    modules = dict.fromkeys(i.module for i in session.items if isinstance(i, pytest.Function))
+    return dict.fromkeys(s.reference for module in modules for s in scenarios_of(module))
+
+
 @pytest.fixture(scope="session")
-def fit_alone_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Results of one process without any launcher, for all cases of `fit_cases.py`."""
+def fit_alone(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Scenario], FitResult]:
+    """The result of a scenario without a launcher: one process trains those of all test modules."""
     shared = tmp_path_factory.getbasetemp()
     if shared.name.startswith("popen-"):
         shared = shared.parent
@@ -67,16 +64,10 @@ def fit_alone_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not directory.exists():
             subprocess.run(
-                [sys.executable, str(FIT_SCRIPT), str(directory), *FIT_CASES],
+                [sys.executable, str(FIT_SCRIPT), str(directory), *_references(request.session)],
                 cwd=REPOSITORY,
                 env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-                check=False,  # a case that fails shows in its own tests
+                check=False,  # a scenario that fails shows in its own tests
                 timeout=100,
             )
-    return directory
-
-
-@pytest.fixture
-def fit_alone(fit_alone_dir: Path) -> Callable[[str], FitResult]:
-    """The result of one process for a case."""
-    return lambda case: FitResult.read(fit_alone_dir / case, "alone")
+    return lambda scenario: FitResult.read(scenario.directory_in(directory), "alone")

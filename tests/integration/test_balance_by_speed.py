@@ -9,6 +9,7 @@ import pytest
 
 from tests.harness import faults
 from tests.harness.job import FAULT_MODEL, Event, Job, assert_same_weights
+from tests.harness.pauses import paused
 
 EPOCHS = 4
 """32 steps, with even shares 0.3 s and more each: 20 to 22 are two windows of measurements."""
@@ -79,3 +80,27 @@ def test_an_unchanged_script_follows_speed_when_the_launcher_asks_for_it(
         job.finish()
         assert slowest_gets_less(job.events("shares_balanced")[0])
         assert_same_weights(job.weights(), expected)
+
+
+def test_a_worker_that_is_paused_most_of_the_time_gets_less_also_in_the_next_round(
+    tmp_path: Path,
+) -> None:
+    """It runs for 10 of every 40 ms, and a step takes less than that."""
+    command = (
+        f"--model={FAULT_MODEL}",
+        *("--global_batch_size=64", "--micro_batch_size=4", "--epochs=100000"),
+    )
+    with Job(tmp_path, "--num_workers=2", "--balance=speed", command=command) as job:
+        job.wait_for_round(2)
+        with paused(job.pid_of("w1"), stop_s=0.03, run_s=0.01):
+            balanced = job.wait_for("shares_balanced")
+            assert balanced["micro_batches"][1] <= 6, balanced
+            assert balanced["slowness"]["w1"] > 1.5
+            job.ctl("add", "1")
+            running = job.wait_for_round(3)
+            # The first event of that round: what was known before.
+            kept = job.wait_for("shares_balanced", lambda e: len(e["micro_batches"]) == 3)
+            assert kept["step"] == running["step"]
+            assert kept["micro_batches"][1] < min(kept["micro_batches"][::2])
+        job.process.send_signal(signal.SIGINT)
+        job.finish(exit_code=130)

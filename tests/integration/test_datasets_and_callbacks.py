@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hvd_elastic_keras import ledger
+from hvd_elastic_keras.audit import ledger_file
+from hvd_elastic_keras.data.plan import example_ids
 from model_zoo import digits
 from tests.harness.faults import Fault
 from tests.harness.job import FAULT_MODEL, SMALL, Job, assert_same_weights
@@ -58,11 +59,11 @@ def assert_ids_are_the_places_of_what_was_computed(job: Job) -> None:
         for step, number, sums in map(json.loads, notes.read_text().splitlines()):
             computed[worker, step, number] += sums
     workers = set()
-    for epoch, path in enumerate(ledger.epochs_in(job.job_dir / "ledger")):
+    for epoch, path in enumerate(ledger_file.epochs_in(job.job_dir / "ledger")):
         in_order = images_of_epoch(epoch)
-        for line in ledger.LinesOf(path):
-            for worker, text in line.ids.items() if isinstance(line, ledger.Step) else ():
-                expected = sorted(in_order[place] for place in ledger.unpacked(text))
+        for line in ledger_file.LinesOf(path):
+            for worker, text in line.ids.items() if isinstance(line, ledger_file.Step) else ():
+                expected = sorted(in_order[place] for place in example_ids.unpacked(text))
                 assert sorted(computed[worker, line.step, line.round]) == expected, line
                 workers.add(worker)
     assert workers == {"w0", "w1", "w2"}

@@ -6,24 +6,31 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from hvd_elastic_keras import env
+from hvd_elastic_keras.common import env
 from tests.harness.faults import Fault
-from tests.harness.fit_job import FitJob, FitResult, assert_same_result
+from tests.harness.fit_job import FitJob, assert_same_result
+from tests.harness.fit_scenario import Scenario, scenario
 from tests.harness.job import REPOSITORY, SMALL, Job, read_weights
-from tests.integration.test_fit import PLANS
+from tests.integration.test_fit import PLANS, metric_that_does_not_add_up
+
+if TYPE_CHECKING:
+    from tests.harness.recorded_fit import Script  # needs TensorFlow
 
 MODEL = REPOSITORY / "tests" / "harness" / "digest_model.py"
+IN_SLICES = REPOSITORY / "tests" / "harness" / "sliced_digest_model.py"
 DIGESTS = "HVD_ELASTIC_TEST_DIGESTS"
+THREADS = 2
 GATE = Fault("gate", "train", 0, step=10, action="wait")
 ALONE = f"""
 import tensorflow as tf
 tf.config.threading.set_intra_op_parallelism_threads(1)
 from hvd_elastic_keras import Trainer, TrainingConfig
-from hvd_elastic_keras.training.model_module import ModelModule
+from hvd_elastic_keras.api.model_module import ModelModule
 
 module = ModelModule({str(MODEL)!r}, config=None, seed=0, data_dir="")
 config = TrainingConfig(global_batch_size=64, micro_batch_size=8, epochs=3, deterministic=True)
@@ -113,6 +120,19 @@ def test_a_join_and_a_kill_change_no_bit(
         assert_same_bits(job, digests_dir, alone)
 
 
+def test_a_kill_changes_no_bit_of_sums_that_are_exchanged_in_slices(
+    tmp_path: Path, digests_dir: Path, alone: tuple[Digests, Weights]
+) -> None:
+    plan = [Fault("kill", "train", 1, step=5)]
+    flags = ("--num_workers=3", "--max_restarts=0")
+    command = (f"--model={IN_SLICES}", "--deterministic", *SMALL)
+    with Job(tmp_path, *flags, plan=plan, command=command) as job:
+        job.finish()
+        assert job.plan.happened("kill")
+        assert [e["world_size"] for e in job.events("round_running")] == [3, 2]
+        assert_same_bits(job, digests_dir, alone)
+
+
 def test_a_job_that_goes_on_from_a_checkpoint_has_the_bits_of_one_that_was_not_stopped(
     tmp_path: Path, digests_dir: Path, alone: tuple[Digests, Weights]
 ) -> None:
@@ -127,19 +147,54 @@ def test_a_job_that_goes_on_from_a_checkpoint_has_the_bits_of_one_that_was_not_s
         assert_same_bits(job, digests_dir, alone)
 
 
-@pytest.mark.parametrize("case", PLANS)
+@pytest.mark.parametrize("scenario", PLANS, ids=str)
 def test_an_unchanged_script_has_the_same_bits_with_a_late_joiner_and_a_kill_of_rank_0(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The user's own number of threads must not win here.
     monkeypatch.setenv(env.INTRA_OP_THREADS, "2")
     (tmp_path / "one").mkdir()
-    with FitJob(tmp_path / "one", case, "--deterministic", "--num_workers=1", plan=[]) as job:
+    with FitJob(tmp_path / "one", scenario, "--deterministic", "--num_workers=1", plan=[]) as job:
         job.finish()
-        expected = FitResult.read(job.case_dir, "w0")
-    with FitJob(tmp_path, case, "--deterministic", "--num_workers=2", plan=PLANS[case]) as job:
+        expected = job.result("w0")
+    plan = PLANS[scenario]
+    with FitJob(tmp_path, scenario, "--deterministic", "--num_workers=2", plan=plan) as job:
         job.let_join("gate")
         job.finish_with(["w1", "w2"], expected, tolerance=0.0)
+
+
+@scenario(plain=False)
+def layers_of_many_kinds(script: Script) -> None:
+    """Large enough for operations to be divided among threads."""
+    import keras
+
+    assert env.intra_op_threads() == THREADS
+    keras.utils.set_random_seed(1)
+    layers = keras.layers
+    inputs = keras.Input((24, 24, 8))
+    x = layers.Conv2D(32, 3, padding="same")(inputs)
+    x = layers.DepthwiseConv2D(3)(layers.ReLU()(layers.BatchNormalization()(x)))
+    x = layers.LSTM(32)(layers.Reshape((22, 22 * 32))(x))
+    outputs = layers.Dense(10)(layers.Dense(256, "relu")(x))
+    model = keras.Model(inputs, outputs)
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    random = np.random.default_rng(0)
+    x = random.normal(size=(64, 24, 24, 8)).astype(np.float32)
+    script.fit(model, x=x, y=random.integers(0, 10, 64), batch_size=32, epochs=1)
+
+
+def test_a_fixed_number_of_threads_has_the_same_bits_with_any_workers(tmp_path: Path) -> None:
+    results = []
+    for num_workers in (1, 2):
+        directory = tmp_path / str(num_workers)
+        directory.mkdir()
+        threads = f"--deterministic_threads={THREADS}"
+        flags = ("--deterministic", threads, f"--num_workers={num_workers}")
+        with FitJob(directory, layers_of_many_kinds, *flags, plan=[]) as job:
+            job.finish()
+            results.append(job.result(f"w{num_workers - 1}"))
+    one, two = results
+    assert_same_result(two, one, tolerance=0.0)
 
 
 def test_a_metric_that_does_not_add_up_has_the_same_bits_with_three_workers(
@@ -150,7 +205,8 @@ def test_a_metric_that_does_not_add_up_has_the_same_bits_with_three_workers(
         directory = tmp_path / str(num_workers)
         directory.mkdir()
         flags = ("--deterministic", f"--num_workers={num_workers}")
-        with FitJob(directory, "largest", *flags, plan=[]) as job:
+        with FitJob(directory, metric_that_does_not_add_up, *flags, plan=[]) as job:
             job.finish()
-            results.append(FitResult.read(job.case_dir, f"w{num_workers - 1}"))
-    assert_same_result(*results, tolerance=0.0)
+            results.append(job.result(f"w{num_workers - 1}"))
+    one, three = results
+    assert_same_result(three, one, tolerance=0.0)

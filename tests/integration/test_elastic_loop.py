@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hvd_elastic_keras import env
+from hvd_elastic_keras.common import env
 from tests.harness.faults import Fault
 from tests.harness.job import REPOSITORY, Job, assert_same_weights
 
@@ -224,10 +224,61 @@ def test_a_kill_when_others_have_finished_is_no_matter(tmp_path: Path, expected:
         assert_same_weights(job.final(), expected)
 
 
+def test_when_all_workers_are_killed_their_replacements_go_on_from_the_newest_checkpoint(
+    tmp_path: Path, expected: Weights
+) -> None:
+    with LoopJob(tmp_path, "--num_workers=2", mode="durable", plan=[GATE]) as job:
+        job.wait_for_fault("gate")
+        job.wait_for("checkpoint_saved")
+        # What the launcher calls lost is what it has heard of.
+        job.wait(lambda: "step 11" in job.ctl("status") or None, "a heartbeat after commit 11")
+        for worker_id in ("w0", "w1"):
+            job.signal(worker_id, signal.SIGKILL)
+        job.finish()
+        (loaded,) = job.events("checkpoint_loaded")
+        commit = loaded["step"]
+        assert 5 <= commit <= 11
+        assert f"going on from the checkpoint of commit {commit}" in job.output
+        rounds = job.events("round_running")
+        assert (rounds[1]["step"], rounds[1]["steps_lost"]) == (commit, 11 - commit)
+        for replacement in rounds[1]["members"]:
+            assert job.trace(replacement, "enter")[0]["best"] == [commit - 1.0] * 2
+            assert job.steps(replacement) == [*range(commit, STEPS)]
+        assert_same_weights(job.final(), expected)
+
+
+def test_after_ctrl_c_the_job_goes_on_from_its_last_step_and_afterwards_it_is_finished(
+    tmp_path: Path, expected: Weights
+) -> None:
+    with LoopJob(tmp_path, "--num_workers=2", plan=[GATE]) as job:
+        job.wait_for_fault("gate")
+        job.process.send_signal(signal.SIGINT)
+        job.wait_for("job_stopping")
+        job.plan.open_gate("gate")
+        job.finish(exit_code=130)
+        assert "to go on, start it again" in job.output
+        assert job.steps("w0")[-1] == 11
+    with LoopJob(tmp_path, "--num_workers=3") as job:
+        job.finish()
+        assert "going on from the checkpoint of commit 12" in job.output
+        assert job.steps("w2") == [*range(12, STEPS)]
+        assert [e["result"] for e in job.trace("w2", "returned")] == ["trained"]
+        assert_same_weights(job.final(), expected)
+    (job.results / "weights.npz").unlink()
+    with LoopJob(tmp_path, "--num_workers=2") as job:
+        job.finish()
+        assert "its function is not called again" in job.output
+        for worker_id in ("w5", "w6"):
+            assert job.steps(worker_id) == []
+            (returned,) = job.trace(worker_id, "returned")
+            assert (returned["result"], returned["counter"]) == ("trained", STEPS)
+        assert_same_weights(job.final(), expected)
+
+
 def test_a_script_may_train_twice_with_the_same_state(tmp_path: Path) -> None:
     script = tmp_path / "twice.py"
     script.write_text(TWICE)
-    with Job(tmp_path, "--num_workers=2", command=(str(script),)) as job:
+    with Job(tmp_path, "--num_workers=2", "--all_output", command=(str(script),)) as job:
         job.finish()
         assert_no_error(job)
         for worker_id in ("w0", "w1"):

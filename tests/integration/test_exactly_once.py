@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hvd_elastic_keras.account import listed
-from hvd_elastic_keras.ledger import unpacked
+from hvd_elastic_keras.audit.verdict import listed
+from hvd_elastic_keras.data.plan.example_ids import unpacked
 from tests.harness import faults, growing
 from tests.harness.faults import Fault
 from tests.harness.job import FAULT_MODEL, SMALL, Job, assert_same_weights

@@ -5,21 +5,54 @@ from __future__ import annotations
 import csv
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import keras
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
+from tests.harness.fault_model import FaultPoint
 from tests.harness.faults import Fault
 from tests.harness.fit_job import FitJob, FitResult, assert_same_logs, assert_same_weights
+from tests.harness.fit_scenario import Scenario, scenario
 from tests.harness.job import assert_same_weights as assert_same_variables
 from tests.harness.job import read_weights
+from tests.harness.recorded_fit import Script
+from tests.harness.small_classifier import VALIDATION, arrays, classifier
+
+Alone = Callable[[Scenario], FitResult]
+
+
+@scenario(plain=True)
+def callbacks_that_write(script: Script) -> None:
+    """Each worker notes its epochs in a file of its own; all other files are shared."""
+    notes = script.files / f"{script.worker}.txt"
+
+    def note(epoch: int, logs: Any) -> None:
+        with notes.open("a") as file:
+            file.write(f"{epoch} ")
+
+    c = keras.callbacks
+    best = script.files / "best-{epoch:02d}.weights.h5"
+    every_5_steps = script.files / "every-{epoch:02d}-{batch:02d}.keras"
+    script.fit(
+        classifier(FaultPoint()),
+        **arrays(epochs=5, validation_data=VALIDATION),
+        callbacks=(
+            c.CSVLogger(str(script.files / "log.csv")),
+            c.TensorBoard(str(script.files / "board"), update_freq=4),
+            c.ModelCheckpoint(str(best), save_best_only=True, save_weights_only=True),
+            c.ModelCheckpoint(str(every_5_steps), save_freq=5),
+            c.LambdaCallback(on_epoch_begin=note, on_train_begin=lambda logs: None),
+        ),
+    )
 
 
 def test_files_are_those_of_one_process_when_three_ranks_0_are_killed(
-    tmp_path: Path, fit_alone_dir: Path
+    tmp_path: Path, fit_alone: Alone
 ) -> None:
     plan = [
         Fault("gate", "train", 0, step=7, action="wait"),
@@ -27,12 +60,11 @@ def test_files_are_those_of_one_process_when_three_ranks_0_are_killed(
         Fault("saving", "checkpoint", 0, step=18, size=3),
         Fault("evaluation", "evaluate", 0, step=24, size=2),
     ]
-    with FitJob(tmp_path, "writers", "--num_workers=3", plan=plan) as job:
+    with FitJob(tmp_path, callbacks_that_write, "--num_workers=3", plan=plan) as job:
         job.let_join("gate", "w3")
-        alone = fit_alone_dir / "writers"
-        result = FitResult.read(alone, "alone")
-        job.finish_with(["w3"], result)
-        found, expected = job.case_dir / "files", alone / "files"
+        alone = fit_alone(callbacks_that_write)
+        job.finish_with(["w3"], alone)
+        found, expected = job.files, alone.files
         assert_same_csv(found / "log.csv", expected / "log.csv")
         assert_same_checkpoints(found, expected, tmp_path)
         assert_same_board(found / "board", expected / "board")
@@ -42,6 +74,23 @@ def test_files_are_those_of_one_process_when_three_ranks_0_are_killed(
             assert sorted(pids) == sorted(writers)
         assert (found / "w2.txt").read_text().split() == ["0", "1", "2", "3"]
         assert (found / "w3.txt").read_text().split() == ["2", "3", "4"]
+
+
+def test_a_rank_0_that_is_killed_between_a_record_and_its_flush_takes_no_record_along(
+    tmp_path: Path, fit_alone: Alone
+) -> None:
+    plan = [
+        Fault("batch", "flush on_train_batch_end", 0, step=8, size=4),
+        Fault("epoch", "flush on_epoch_end", 0, step=12, size=3),
+        Fault("evaluation", "flush on_test_end", 0, step=24, size=2),
+    ]
+    with FitJob(tmp_path, callbacks_that_write, "--num_workers=4", plan=plan) as job:
+        alone = fit_alone(callbacks_that_write)
+        job.finish_with(["w3"], alone)
+        found, expected = job.files, alone.files
+        assert_same_csv(found / "log.csv", expected / "log.csv")
+        assert_same_checkpoints(found, expected, tmp_path)
+        assert_same_board(found / "board", expected / "board")
 
 
 def assert_same_csv(found: Path, expected: Path) -> None:
@@ -64,7 +113,9 @@ def assert_same_checkpoints(found: Path, expected: Path, scratch: Path) -> None:
     assert names == other_names
     assert len(names) > 6
     for name in names:
-        assert_same_variables(*(read_weights(p / name, scratch) for p in (found, expected)))
+        assert_same_variables(
+            read_weights(found / name, scratch), read_weights(expected / name, scratch)
+        )
 
 
 def assert_same_board(found: Path, expected: Path) -> None:
@@ -88,26 +139,33 @@ def scalars_of(directory: Path) -> dict[str, Any]:
     return result
 
 
+@scenario(plain=False)
+def with_backup(script: Script) -> None:
+    """The user's own way to go on after an interruption."""
+    backup = keras.callbacks.BackupAndRestore(str(script.files / "backup"))
+    script.fit(classifier(FaultPoint()), **arrays(shuffle=True, epochs=4), callbacks=(backup,))
+
+
 @pytest.mark.parametrize("job_directory", ["kept", "lost"])
 def test_an_interrupted_job_goes_on_from_its_directory_or_else_from_the_users_backup(
-    job_directory: str, tmp_path: Path, fit_alone_dir: Path
+    job_directory: str, tmp_path: Path, fit_alone: Alone
 ) -> None:
     plan = [Fault("gate", "train", 0, step=8, action="wait")]
-    with FitJob(tmp_path, "backup", "--num_workers=2", plan=plan) as job:
+    with FitJob(tmp_path, with_backup, "--num_workers=2", plan=plan) as job:
         job.wait_for_fault("gate")
         job.process.send_signal(signal.SIGINT)
         job.wait_for("job_stopping")
         job.plan.open_gate("gate")
         job.finish(exit_code=130)
-        assert (job.case_dir / "files" / "backup").is_dir()
+        assert (job.files / "backup").is_dir()
     if job_directory == "lost":
         shutil.rmtree(job.job_dir)
-    with FitJob(tmp_path, "backup", "--num_workers=2", plan=plan) as job:
+    with FitJob(tmp_path, with_backup, "--num_workers=2", plan=plan) as job:
         job.finish()
-        expected = FitResult.read(fit_alone_dir / "backup", "alone")
+        expected = fit_alone(with_backup)
         workers = ["w0", "w1"] if job_directory == "lost" else ["w2", "w3"]
         for worker in workers:
-            found = FitResult.read(job.case_dir, worker)
+            found = job.result(worker)
             assert_same_weights(found, expected)
             epochs_before = 1 if job_directory == "lost" else 0
             history = {
@@ -115,4 +173,4 @@ def test_an_interrupted_job_goes_on_from_its_directory_or_else_from_the_users_ba
                 for name, values in expected.logs["histories"][0].items()
             }
             assert_same_logs(found.logs["histories"][0], history, worker)
-        assert not (job.case_dir / "files" / "backup").exists()
+        assert not (job.files / "backup").exists()

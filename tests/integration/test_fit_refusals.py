@@ -51,6 +51,12 @@ ENDS_ELSEWHERE = """import os
 mine = 64 if os.environ["HVD_ELASTIC_WORKER_ID"] == "w0" else 48
 data = data.unbatch().take(mine).filter(lambda x, y: True).batch(16)
 model.fit("""
+DIFFERS_LATER = """import os
+mine = os.environ["HVD_ELASTIC_WORKER_ID"] == "w1"
+late = tf.data.Dataset.range(4).map(lambda i: tf.cast(mine and i > 1, tf.float32))
+data = tf.data.Dataset.zip(data, late).map(lambda xy, more: (xy[0] + more, xy[1]))
+model.fit("""
+NOTICED_LATE = ("data that end elsewhere", "data that differ later")
 REFUSALS = {
     "unseeded shuffle": (
         [UNSEEDED, (".batch(16)", ".shuffle(64).batch(16)")],
@@ -64,11 +70,16 @@ REFUSALS = {
         [("model.fit(", ENDS_ELSEWHERE)],
         "The data of some workers have ended after 3 batches of this epoch",
     ),
+    "data that differ later": (
+        [("model.fit(", DIFFERS_LATER)],
+        "Batch 2 of pass 0 over the training data (counted from 0) was not the same in all "
+        "workers: w1 had another one than w0, w2. It was noticed after step 4;",
+    ),
     "two applications": ([("class Steps", TWO_STEPS)], "applies optimizers more than once"),
     "other loop": ([("class Steps", OTHER_LOOP)], "Override train_step instead."),
-    "sum of losses": (
-        [('"mse")', 'keras.losses.MeanSquaredError(reduction="sum"))')],
-        "Use reduction='sum_over_batch_size'",
+    "a value per example": (
+        [('"mse")', 'keras.losses.MeanSquaredError(reduction="none"))')],
+        "Use reduction='sum', which trains in the same way, or 'sum_over_batch_size'",
     ),
     "strategy": (
         [
@@ -108,9 +119,9 @@ def test_it_is_refused_in_one_line_and_where_possible_before_the_first_step(
         text = text.replace(old, new)
     script = tmp_path / "script.py"
     script.write_text(text)
-    workers = 2 if "data" in case else 1
+    workers = 3 if case == "data that differ later" else 2 if "data" in case else 1
     with Job(tmp_path, f"--num_workers={workers}", command=(str(script),)) as job:
-        ends_late = case == "data that end elsewhere"
+        ends_late = case in NOTICED_LATE
         job.finish(exit_code=1 if ends_late else 2)
         errors = [line for line in job.output.splitlines() if line.startswith("error: ")]
         assert len(errors) == 1

@@ -14,26 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from hvd_elastic_keras import env
+from hvd_elastic_keras.common import env
+from tests.harness import alone
+from tests.harness.fault_model import FaultPoint
 from tests.harness.faults import Fault
 from tests.harness.fit_job import FitJob, FitResult
+from tests.harness.fit_scenario import Scenario, scenario
 from tests.harness.job import REPOSITORY, SMALL, Job, assert_same_weights, read_weights
+from tests.harness.recorded_fit import Script
+from tests.harness.small_classifier import arrays, classifier, sgd
 from tests.integration.test_elastic_loop import SCRIPT, LoopJob
 
 MODEL = REPOSITORY / "tests" / "harness" / "accumulation_model.py"
-ALONE = f"""
-from hvd_elastic_keras import Trainer, TrainingConfig
-from hvd_elastic_keras.training.model_module import ModelModule
-
-module = ModelModule({str(MODEL)!r}, config=None, seed=0, data_dir="")
-Trainer(
-    module.model(),
-    module.dataset("train"),
-    validation=module.dataset("validation"),
-    config=TrainingConfig(global_batch_size=64, micro_batch_size=8, epochs=3),
-    job_dir={{job_dir!r}},
-).fit()
-"""
 Weights = dict[str, np.ndarray]
 
 
@@ -77,7 +69,8 @@ def revoke_and_grant(job: Job) -> list[dict[str, Any]]:
 def test_a_model_module_that_accumulates_5_steps_ends_with_the_weights_of_one_process(
     tmp_path: Path, expected_weights: Weights
 ) -> None:
-    run_alone("-c", ALONE.format(job_dir=str(tmp_path / "alone")))
+    script = alone.script_of(MODEL, tmp_path / "alone", micro_batch_size=8, epochs=3)
+    run_alone("-c", script)
     expected = read_weights(tmp_path / "alone" / "model.keras", tmp_path)
     plan = gates("train", 1, 2)  # when 5 and 10 steps have been applied
     command = (f"--model={MODEL}", *SMALL)
@@ -89,14 +82,21 @@ def test_a_model_module_that_accumulates_5_steps_ends_with_the_weights_of_one_pr
     assert any(np.abs(v - expected[n]).max() > 1e-2 for n, v in expected_weights.items())
 
 
+@scenario(plain=True)
+def accumulated_over_4_steps(script: Script) -> None:
+    """18 steps: the last 2 are accumulated, but not applied."""
+    optimizer = sgd(gradient_accumulation_steps=4)
+    script.fit(classifier(FaultPoint(), optimizer=optimizer), **arrays(epochs=3))
+
+
 def test_a_fit_that_accumulates_4_steps_ends_like_plain_fit(
-    tmp_path: Path, fit_alone: Callable[[str], FitResult]
+    tmp_path: Path, fit_alone: Callable[[Scenario], FitResult]
 ) -> None:
     plan = gates("train", 1, 2)  # when 4 and 8 steps have been applied
-    with FitJob(tmp_path, "accumulation", "--num_workers=3", plan=plan) as job:
+    with FitJob(tmp_path, accumulated_over_4_steps, "--num_workers=3", plan=plan) as job:
         rounds = revoke_and_grant(job)
         assert [e["step"] for e in rounds] == [0, 5, 9]  # with 1 step that is not applied
-        job.finish_with(rounds[-1]["members"], fit_alone("accumulation"))
+        job.finish_with(rounds[-1]["members"], fit_alone(accumulated_over_4_steps))
 
 
 def test_a_loop_that_accumulates_4_steps_ends_with_the_weights_of_one_process(

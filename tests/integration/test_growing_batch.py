@@ -113,7 +113,7 @@ def refusal(*flags: str) -> str:
 
 
 def test_workers_without_a_part_in_validation_or_in_the_last_step_take_part(tmp_path: Path) -> None:
-    """25 portions, and validation in batches of one micro-batch, for three workers."""
+    """25 worker batches, and validation in batches of one micro-batch, for three workers."""
     sizes_of_batches = ("--global_batch_size=8", "--micro_batch_size=8")
     flags = ("--num_workers=3", *sizes_of_batches, "--lr_scaling=sqrt")
     kill = Fault("kill", "evaluate", 0, step=9)

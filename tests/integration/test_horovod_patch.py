@@ -12,6 +12,7 @@ import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import psutil
 import pytest
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -169,18 +171,20 @@ class Worker:
 class Store:
     """A rendezvous store that holds a `GET` until the key is there.
 
-    With `trap = (round, scope)` it does not hand out the address of rank 1 in a scope that
-    begins so, but sets `trapped` as soon as it has that address and waits for
-    `declare_dead`. The answer then is empty, which Gloo refuses at once, or, with
+    With `trap = (round, scope)` it does not hand out the addresses of the ranks in `trapped_ranks`
+    in a scope that begins so, but sets `trapped` as soon as it has them. After `let_go` all is as
+    without a trap. After `declare_dead` the answer is empty, which Gloo refuses at once, or, with
     `tells_death` false, the address at which nobody listens any more.
     """
 
     def __init__(self) -> None:
         self.trap: tuple[str, str] | None = None
+        self.trapped_ranks = {"1"}
         self.tells_death = True
         self.trapped = threading.Event()
         self._keys: dict[str, bytes] = {}
         self._dead: set[str] = set()
+        self._is_let_go = False
         self._changed = threading.Condition()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -205,6 +209,12 @@ class Store:
             self._dead.add(round_name)
             self._changed.notify_all()
 
+    def let_go(self) -> None:
+        """From now on, hand out what was held back: everybody lives."""
+        with self._changed:
+            self._is_let_go = True
+            self._changed.notify_all()
+
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
@@ -215,15 +225,19 @@ class Store:
         round_name = round_name.split(":")[0]
         with self._changed:
             if (
-                key == "1"
+                key in self.trapped_ranks
                 and self.trap
                 and round_name == self.trap[0]
                 and scope.startswith(self.trap[1])
             ):
-                self._changed.wait_for(lambda: path in self._keys, REPLY_TIMEOUT_S)
+                here = path.removesuffix(key)
+                trapped = {here + rank for rank in self.trapped_ranks}
+                self._changed.wait_for(lambda: trapped <= self._keys.keys(), REPLY_TIMEOUT_S)
                 self.trapped.set()
-                self._changed.wait_for(lambda: round_name in self._dead, REPLY_TIMEOUT_S)
-                return b"" if self.tells_death else self._keys[path]
+                self._changed.wait_for(
+                    lambda: self._is_let_go or round_name in self._dead, REPLY_TIMEOUT_S
+                )
+                return b"" if self.tells_death and not self._is_let_go else self._keys[path]
             self._changed.wait_for(
                 lambda: path in self._keys or round_name in self._dead, REPLY_TIMEOUT_S
             )
@@ -381,6 +395,40 @@ def test_process_ends_cleanly_after_a_failed_init_without_shutdown(
         store.declare_dead("r")
         assert_init_failed(survivor.call("init", store.environ("r", rank=0)))
         assert survivor.close() == 0
+
+
+@pytest.mark.parametrize("scope", ["global", "local_localhost_process_set"])
+def test_strangers_at_the_listening_ports_are_turned_away(
+    store: Store, tmp_path: Path, scope: str
+) -> None:
+    """Stock Gloo takes the first connection for that of the peer, whatever comes on it."""
+    store.trap, store.trapped_ranks = ("r", scope), {"0", "1"}
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(Worker(tmp_path / f"{rank}.log")) for rank in range(2)]
+        for rank, worker in enumerate(workers):
+            worker.wait_ready()
+            worker.ask("init", store.environ("r", rank))
+        assert store.trapped.wait(REPLY_TIMEOUT_S), "nobody came to that stage"
+        ports = {port for worker in workers for port in listening_ports(worker.process.pid)}
+        assert len(ports) >= 2, "each listens for the other"
+        for port in ports:
+            for garbage in (b"", b"x", bytes(8), os.urandom(1000)):
+                stranger = socket.create_connection(("127.0.0.1", port))
+                stack.enter_context(stranger).sendall(garbage)
+        store.let_go()
+        assert [worker.reply().get("size") for worker in workers] == [2, 2]
+        for worker in workers:
+            worker.ask("allreduce", 1.5)
+        assert [worker.reply() for worker in workers] == [{"sum": 3.0}] * 2
+        for worker in workers:
+            worker.ask("shutdown")
+        assert [worker.reply() for worker in workers] == [{"initialized": False}] * 2
+
+
+def listening_ports(pid: int) -> set[int]:
+    """The ports at which a process takes connections."""
+    found = psutil.Process(pid).net_connections("tcp4")
+    return {c.laddr.port for c in found if c.status == psutil.CONN_LISTEN}
 
 
 @pytest.mark.parametrize("tells_death", [True, False], ids=["told", "left_to_gloo"])

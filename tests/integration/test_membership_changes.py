@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +111,56 @@ def test_a_job_below_min_workers_waits_and_goes_on_with_a_replacement(
         assert "waiting: 1 of at least 2 workers are here" in job.output
         job.finish()
         assert_same_weights(job.weights(), expected_weights)
+
+
+def test_a_launcher_that_was_suspended_blames_nobody(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    with Job(tmp_path, "--num_workers=2", "--heartbeat_timeout_s=3", plan=[GATE]) as job:
+        job.wait_for_fault("gate")
+        job.process.send_signal(signal.SIGSTOP)
+        time.sleep(7.0)  # this is the pause: more than twice the launcher's patience with workers
+        job.process.send_signal(signal.SIGCONT)
+        job.wait(lambda: "launcher stood still for 7 s" in job.output or None, "line of the pause")
+        job.plan.open_gate("gate")
+        finish_without_any_error(job, expected_weights)
+        assert len(job.events("round_running")) == 1
+
+
+def test_who_hangs_outside_of_a_step_is_told_and_replaced(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    hang = Fault("hang", "save", 0, action="wait")
+    with Job(tmp_path, "--num_workers=2", "--stall_timeout_s=5", plan=[hang]) as job:
+        stalled = job.wait_for("worker_stalled")
+        evicted = job.wait_for("worker_exited")
+        assert evicted["worker_id"] == stalled["worker_id"]
+        assert "for which the others wait, within 5 s" in evicted["cause"]
+        job.finish()
+        assert f"{stalled['worker_id']} has not come to step 24, for which the others" in job.output
+        assert all(e["steps_lost"] == 0 for e in job.events("round_running"))
+        assert_same_weights(job.weights(), expected_weights)
+
+
+def test_a_worker_that_hangs_inside_of_its_step_is_found_and_evicted(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    hang = Fault("hang", "train", 1, step=3, action="wait")
+    flags = ("--num_workers=2", "--stall_timeout_s=10", "--max_restarts=0")
+    with Job(tmp_path, *flags, plan=[hang]) as job:
+        job.wait_for_fault("hang")
+        worker = job.worker_that_had("hang")
+        evicted = job.wait_for("worker_exited", lambda e: e["worker_id"] == worker)
+        assert "has not computed its part of step 3, for which the others wait" in evicted["cause"]
+        job.finish()
+        assert "the others wait for this worker" in (text := log_of(job, worker))
+        assert "tests/harness/faults.py" in text[text.index("the others wait") :]
+        assert all(e["steps_lost"] == 0 for e in job.events("round_running"))
+        assert_same_weights(job.weights(), expected_weights)
+
+
+def log_of(job: Job, worker_id: str) -> str:
+    return (job.job_dir / "logs" / f"{worker_id}.log").read_text()
 
 
 def test_a_stopped_process_is_evicted_and_replaced(

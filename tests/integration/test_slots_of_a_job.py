@@ -147,8 +147,8 @@ BAD_REQUESTS = [
     (b'{"revoke": 1, "grant": 1}', 400, "Revoke and grant were given"),
     (b"{}", 400, "Neither revoke nor grant was given"),
     (b'{"revoke": 1, "deadline_s": 0}', 400, "deadline_s 0 was given"),
-    (b'{"revoke": "one"}', 400, "expected a SlotsRequest message"),
-    (b'{"revoke": 1', 400, "expected a SlotsRequest message"),
+    (b'{"revoke": "one"}', 400, "expected a SlotsRequest in JSON such as"),
+    (b'{"revoke": 1', 400, "expected a SlotsRequest in JSON such as"),
 ]
 
 
@@ -159,6 +159,7 @@ def test_bad_requests_are_answered_clearly_and_change_nothing(
     with Job(tmp_path, *flags, plan=[GATE]) as job:
         job.wait_for_fault("gate")
         job.wait_for_round(2)
+        job.wait_for("checkpoint_saved")  # in the background
         before = job.events(), job.output
         for body, expected_status, words in BAD_REQUESTS:
             status, reply = post_slots(job, body)

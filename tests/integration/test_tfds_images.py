@@ -14,11 +14,11 @@ import pytest
 import tensorflow_datasets as tfds
 
 from hvd_elastic_keras import TfdsSource
-from hvd_elastic_keras.batch_plan import Share
-from hvd_elastic_keras.data.partition import Partition
-from hvd_elastic_keras.data.source import as_source
-from hvd_elastic_keras.errors import DataError
-from hvd_elastic_keras.training.model_module import ModelModule
+from hvd_elastic_keras.api.model_module import ModelModule
+from hvd_elastic_keras.common.batch_plan import Share
+from hvd_elastic_keras.common.errors import DataError
+from hvd_elastic_keras.data.plan.partition import Partition
+from hvd_elastic_keras.data.sources.source import as_source
 from model_zoo import digits, tfds_images
 from tests.harness.faults import Fault
 from tests.harness.job import FAULT_MODEL, REPOSITORY, SMALL, Job, assert_same_weights
@@ -146,6 +146,7 @@ def test_what_there_is_not_is_reported(prepared: Path) -> None:
         TfdsSource(NAME, "validation", prepared / "tfrecord")
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_a_kill_changes_nothing(file_format: str, prepared: Path, tmp_path: Path) -> None:
     command = (f"--model={TFDS_MODEL}", f"--data_dir={prepared / file_format}", *SMALL)

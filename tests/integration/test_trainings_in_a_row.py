@@ -9,21 +9,27 @@ from tests.harness.job import Job
 SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path
-from hvd_elastic_keras import env
-from hvd_elastic_keras.errors import ConfigurationError, TrainingOverError
-from hvd_elastic_keras.worker.session import EntryReport, session_of_process
+from hvd_elastic_keras.common import env
+from hvd_elastic_keras.common.errors import ConfigurationError, TrainingOverError
+from hvd_elastic_keras.worker.session import EntryReport
+from hvd_elastic_keras.worker.elastic_session import session_of_process
 
 environment = env.worker_environment()
 session = session_of_process(environment)
 directory = Path(environment.job_dir)
 
 class Nothing:
+    in_collective = False
+
+    def computing(self):
+        return False
+
     def abort(self, through_round):
         return False
 
 def train():
     session.join(Nothing(), 0, 0.0)
-    assert not session.finished
+    assert session.in_training
     try:
         place = session.enter(EntryReport(has_state=False, progress=0, step=0))
     except TrainingOverError as error:
@@ -36,7 +42,7 @@ def train():
     while len(list(directory.glob(f"round{place.round}-*"))) < place.size:
         time.sleep(0.01)
     session.finish()
-    assert session.finished
+    assert not session.in_training
     print("trained", session.training, "rank", place.rank, "of", place.size)
 """
 
@@ -61,7 +67,7 @@ train()
 print("end of the script")
 """,
     )
-    with Job(tmp_path, "--num_workers=2", command=(script,)) as job:
+    with Job(tmp_path, "--num_workers=2", "--all_output", command=(script,)) as job:
         job.finish()
         rounds = job.events("round_running")
         assert [(r["training"], r["members"]) for r in rounds] == [

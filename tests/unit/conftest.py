@@ -1,14 +1,52 @@
 """Settings and fixtures for all unit tests: the same examples in every run, nothing is written."""
 
-from collections.abc import Iterator
+import gc
+import resource
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from hvd_elastic_keras.data.notices import notices
+from hvd_elastic_keras.observe.notices import notices
+
+MOST_GROWTH_BYTES = 2**30
 
 settings.register_profile("unit", database=None, deadline=None, derandomize=True)
 settings.load_profile("unit")
+
+
+class Collector:
+    """Keeps Python's garbage collector to what is new.
+
+    Else half of the time goes into looking again and again through all that TensorFlow keeps. What
+    has become garbage meanwhile goes when it may be as much as `MOST_GROWTH_BYTES`.
+    """
+
+    def __init__(self) -> None:
+        self._size = resident_bytes()
+
+    def begin_test(self) -> None:
+        if resident_bytes() - self._size > MOST_GROWTH_BYTES:
+            gc.unfreeze()
+            gc.collect()
+            self._size = resident_bytes()
+        gc.freeze()
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+COLLECTOR = Collector()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Before the time of a test begins: to take apart what hundreds have left may take minutes."""
+    COLLECTOR.begin_test()
+    return (yield)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -357,12 +358,21 @@ def test_setups_at_the_same_time_install_once(fake: FakeCheckout) -> None:
     assert sum("waiting for it" in output for output in outputs) == 3
 
 
+def end_group(process: subprocess.Popen[str], number: int) -> None:
+    """Sends a signal, as often as a person would: a shell that forks just then may miss one."""
+    for _ in range(5):
+        os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=5)
+            return
+    raise AssertionError(f"the processes do not end by signal {number}")
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_setup_killed_while_pip_runs_starts_afresh(fake: FakeCheckout, number: int) -> None:
     process = fake.start(FAKE_PIP_S="30")
     fake.wait_for("pip")
-    os.killpg(process.pid, number)
-    process.communicate(timeout=30)
+    end_group(process, number)
     assert process.returncode != 0
     status, output = fake.setup()
     assert status == 0
@@ -383,3 +393,50 @@ def test_setup_goes_on_where_pip_failed_by_itself(fake: FakeCheckout) -> None:
 def test_setup_fails_when_the_wheel_cannot_be_built(fake: FakeCheckout) -> None:
     assert fake.setup(FAKE_BUILD_STATUS="1")[0] == 1
     assert not (fake.root / ".venv" / ".setup-complete").exists()
+
+
+def test_a_gpu_build_without_a_toolkit_says_where_it_was_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "USUAL_TOOLKIT", tmp_path)
+    with pytest.raises(build.BuildError, match=r"CUDA toolkit.*CUDA_HOME.*leave out --gpu"):
+        build.gpu_environment({"PATH": str(tmp_path), "CUDA_HOME": str(tmp_path)})
+
+
+def test_a_gpu_build_needs_the_headers_of_nccl_and_finds_both(tmp_path: Path) -> None:
+    compiler = tmp_path / "bin" / "nvcc"
+    compiler.parent.mkdir()
+    compiler.touch(0o755)
+    given = {"PATH": str(compiler.parent), "HOROVOD_GPU_BROADCAST": "MPI"}
+    if not Path("/usr/include/nccl.h").exists():
+        with pytest.raises(
+            build.BuildError, match=rf"toolkit in {tmp_path}, but no include/nccl.h"
+        ):
+            build.gpu_environment(given)
+    header = tmp_path / "include" / "nccl.h"
+    header.parent.mkdir()
+    header.touch()
+    found = build.gpu_environment(given)
+    assert build.build_settings(found) == {
+        **build.DEFAULT_BUILD_SETTINGS,
+        "HOROVOD_GPU_OPERATIONS": "NCCL",
+        "HOROVOD_GPU_BROADCAST": "MPI",
+        "HOROVOD_CUDA_HOME": str(tmp_path),
+        "HOROVOD_NCCL_HOME": str(tmp_path),
+    }
+
+
+def test_the_script_refuses_a_gpu_build_here_in_one_line(tmp_path: Path) -> None:
+    if build.cuda_toolkit({}) and build.nccl_home({}, build.USUAL_TOOLKIT):
+        pytest.skip("this machine has what such a build needs")
+    result = subprocess.run(
+        [sys.executable, SCRIPTS / "build_horovod_wheel", "--gpu"],
+        env={"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("[horovod] error: --gpu ")
+    assert len(result.stderr.splitlines()) == 1

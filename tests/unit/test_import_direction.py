@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,20 +15,25 @@ import pytest
 PACKAGE = "hvd_elastic_keras"
 ROOT = Path(__file__).resolve().parents[2] / PACKAGE
 HEAVY = {"tensorflow", "keras", "horovod", "tf_keras"}
-SHARED = {"batch_plan", "config", "env", "errors", "protocol", "files", "timeline", "console"}
-SHARED |= {"_version", "ledger", "account"}
-CONTROL = {
-    "master",
-    "launchers",
-    "run",
-    "ctl",
-    "job_ledgers",
-    "job_runner",
-    "model_check",
-    "model_location",
-    "command_line",
+LEVELS = {
+    **dict.fromkeys(["common"], 0),
+    **dict.fromkeys(["launchers", "observe", "keras_internals"], 1),
+    **dict.fromkeys(["master", "worker", "data"], 2),
+    **dict.fromkeys(["step", "state"], 3),
+    **dict.fromkeys(["audit"], 4),
+    **dict.fromkeys(["loop"], 5),
+    **dict.fromkeys(["api"], 6),
+    **dict.fromkeys(["cli"], 7),
+    **dict.fromkeys(["chaos"], 8),
 }
-TRAINING = {"worker", "data", "training", "checkpoint", "elastic", "horovod"}
+"""The rooms, from the ground up; a room may only import from lower ones, and from itself."""
+DOORS = {"run", "ctl", "report", "elastic", "horovod", "_version"}
+"""Modules at the top level: they import what they open to, and nothing imports them."""
+CONTROL = {"common", "launchers", "observe", "master", "cli", "chaos", "run", "ctl", "report"}
+"""What never reaches TensorFlow, except for the process of a worker."""
+WORKER_PROCESS = f"{PACKAGE}.cli.worker_main"
+WORKERS_WING = {"worker", "data", "keras_internals", "step", "state", "audit", "loop", "api"}
+CONTROLS_WING = {"master", "launchers", "cli", "chaos"}
 
 
 def module_name(path: Path) -> str:
@@ -91,13 +98,38 @@ def in_areas(areas: set[str]) -> list[str]:
     return [module for module in MODULES if area(module) in areas]
 
 
-def test_the_areas_of_the_rules_exist_and_cover_the_package() -> None:
+def own_imports_of(module: str) -> set[str]:
+    return {name for name in imports_of(module) if name.startswith(f"{PACKAGE}.")}
+
+
+def test_the_rules_know_all_rooms() -> None:
     found = {area(module) for module in MODULES} - {""}
-    assert found == SHARED | CONTROL | TRAINING
+    assert found == LEVELS.keys() | DOORS
 
 
-@pytest.mark.parametrize("module", in_areas(SHARED | CONTROL))
-def test_control_and_shared_modules_never_reach_tensorflow(module: str) -> None:
+@pytest.mark.parametrize("module", in_areas(set(LEVELS)))
+def test_a_room_imports_from_lower_ones_only(module: str) -> None:
+    here = area(module)
+    others = {area(name) for name in own_imports_of(module)} - {here, "_version"}
+    assert {name for name in others if LEVELS.get(name, 99) >= LEVELS[here]} == set()
+
+
+def test_there_is_no_circle_of_modules() -> None:
+    graph = {module: own_imports_of(module) & MODULES.keys() for module in MODULES}
+    assert list(graphlib.TopologicalSorter(graph).static_order())
+
+
+def test_there_is_no_circle_of_folders() -> None:
+    graph: dict[str, set[str]] = {}
+    for module in MODULES:
+        folder = module.rpartition(".")[0]
+        others = {name.rpartition(".")[0] for name in own_imports_of(module)}
+        graph.setdefault(folder, set()).update(others - {folder, PACKAGE})
+    assert list(graphlib.TopologicalSorter(graph).static_order())
+
+
+@pytest.mark.parametrize("module", [m for m in in_areas(CONTROL) if m != WORKER_PROCESS])
+def test_the_control_side_never_reaches_tensorflow(module: str) -> None:
     heavy = {
         name: importer
         for name, importer in reachable_from(module).items()
@@ -106,20 +138,45 @@ def test_control_and_shared_modules_never_reach_tensorflow(module: str) -> None:
     assert heavy == {}
 
 
-@pytest.mark.parametrize("module", in_areas(TRAINING))
-def test_training_modules_meet_the_control_side_in_shared_modules_only(module: str) -> None:
-    own = {name for name in imports_of(module) if name.startswith(f"{PACKAGE}.")}
-    wrong = {name for name in own if area(name) not in SHARED | TRAINING}
-    assert wrong == set()
+@pytest.mark.parametrize("module", in_areas(WORKERS_WING))
+def test_the_workers_wing_knows_nothing_of_master_and_launchers(module: str) -> None:
+    assert {name for name in own_imports_of(module) if area(name) in CONTROLS_WING} == set()
 
 
-@pytest.mark.parametrize("module", in_areas(SHARED))
-def test_shared_modules_import_shared_modules_only(module: str) -> None:
-    own = {name for name in imports_of(module) if name.startswith(f"{PACKAGE}.")}
-    assert {area(name) for name in own} <= SHARED
+@pytest.mark.parametrize(
+    "module", [m for m in MODULES if area(m) != "keras_internals"], ids=lambda m: m
+)
+def test_private_names_of_keras_and_tensorflow_are_in_one_folder(module: str) -> None:
+    private = ("keras.src", "tensorflow.python")
+    assert {name for name in imports_of(module) if name.startswith(private)} == set()
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if m != f"{PACKAGE}.env"], ids=lambda m: m)
+@pytest.mark.parametrize(
+    "module", [m for m in MODULES if area(m) != "keras_internals"], ids=lambda m: m
+)
+def test_private_attributes_of_others_are_read_in_one_folder(module: str) -> None:
+    """Those of this package's own objects are written as attributes, not as texts."""
+    calls = [n for n in ast.walk(ast.parse(MODULES[module].read_text())) if isinstance(n, ast.Call)]
+    private = [
+        ast.unparse(call)
+        for call in calls
+        if isinstance(call.func, ast.Name) and call.func.id in ("getattr", "hasattr", "setattr")
+        for name in call.args[1:2]
+        if isinstance(name, ast.Constant) and re.match("_[a-z]", str(name.value))
+    ]
+    assert private == []
+
+
+MAY_TOUCH_THE_ENVIRONMENT = {
+    f"{PACKAGE}.common.env",
+    # A program of its own, which cannot import the package: it hands all of it on.
+    f"{PACKAGE}.launchers.keeper",
+}
+
+
+@pytest.mark.parametrize(
+    "module", [m for m in MODULES if m not in MAY_TOUCH_THE_ENVIRONMENT], ids=lambda m: m
+)
 def test_only_env_touches_the_environment(module: str) -> None:
     names = {"environ", "environb", "getenv", "putenv", "unsetenv"}
     tree = ast.parse(MODULES[module].read_text())
@@ -136,20 +193,22 @@ def test_only_env_touches_the_environment(module: str) -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        "master.membership",
-        "master.placement",
-        "master.reasons",
-        "master.restart_policy",
-        "master.change_request",
-        "master.slots",
-        "master.status",
-        "master.state",
-        "master.actions",
-        "data.partition",
-        "data.passes",
-        "training.schedule",
-        "batch_plan",
-        "training.cursor",
+        *(
+            m.removeprefix(f"{PACKAGE}.")
+            for m in MODULES
+            if m.startswith(f"{PACKAGE}.master.machine.")
+        ),
+        "common.events",
+        "common.goodput",
+        "launchers.hosts",
+        "launchers.cool_down",
+        "chaos.due",
+        "chaos.outcome",
+        "data.plan.partition",
+        "data.plan.fit_passes",
+        "loop.schedule",
+        "common.batch_plan",
+        "state.cursor",
     ],
 )
 def test_pure_modules_know_no_clock_socket_or_process(module: str) -> None:
@@ -158,11 +217,13 @@ def test_pure_modules_know_no_clock_socket_or_process(module: str) -> None:
 
 
 def test_the_rules_would_notice_a_wrong_import() -> None:
-    assert "tensorflow" in reachable_from(f"{PACKAGE}.worker.communicator")
-    assert f"{PACKAGE}.config" in imports_of(f"{PACKAGE}.run")
+    assert "tensorflow" in reachable_from(f"{PACKAGE}.worker.horovod_runtime")
+    assert f"{PACKAGE}.common.config" in imports_of(f"{PACKAGE}.run")
 
 
-@pytest.mark.parametrize("modules", ["hvd_elastic_keras.run", "hvd_elastic_keras.ctl"])
+@pytest.mark.parametrize(
+    "modules", ["hvd_elastic_keras.run", "hvd_elastic_keras.ctl", "hvd_elastic_keras.report"]
+)
 def test_a_command_line_leaves_tensorflow_out_of_the_process(modules: str) -> None:
     assert heavy_after_importing(modules) == ("[]", "")
 

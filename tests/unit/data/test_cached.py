@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hvd_elastic_keras.batch_plan import Share
-from hvd_elastic_keras.data.cached import CachedSource
-from hvd_elastic_keras.data.partition import Partition
-from hvd_elastic_keras.data.source import as_source
-from hvd_elastic_keras.errors import DataError
+from hvd_elastic_keras.common.batch_plan import Share
+from hvd_elastic_keras.common.errors import DataError
+from hvd_elastic_keras.data.plan.partition import Partition
+from hvd_elastic_keras.data.sources.cached import CachedSource
+from hvd_elastic_keras.data.sources.source import as_source
 
 SIZE = 12
 

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hvd_elastic_keras.batch_plan import Share
-from hvd_elastic_keras.data import notices as notices_module
-from hvd_elastic_keras.data.notices import notices
-from hvd_elastic_keras.data.partition import Partition
-from hvd_elastic_keras.data.pipeline import Pipeline
-from hvd_elastic_keras.data.source import as_source
-from hvd_elastic_keras.errors import DataError, ElasticError, InputUnavailableError
+from hvd_elastic_keras.common.batch_plan import Share
+from hvd_elastic_keras.common.errors import DataError, ElasticError, InputUnavailableError
+from hvd_elastic_keras.data.input.pipeline import Pipeline
+from hvd_elastic_keras.data.plan.partition import Partition
+from hvd_elastic_keras.data.sources.source import as_source
+from hvd_elastic_keras.observe import notices as notices_module
+from hvd_elastic_keras.observe.notices import notices
 
 SIZE = 24
 WHOLE = Share(0, 2)

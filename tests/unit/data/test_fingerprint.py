@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hvd_elastic_keras.data import structure
+from hvd_elastic_keras.data.examples import structure
 
 
 def in_one_piece(array: Any) -> list[Any]:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvd_elastic_keras.data.order import Order
+from hvd_elastic_keras.data.plan.order import Order
 
 
 def indices(order: Order, first: int = 0, last: int | None = None) -> npt.NDArray[np.int64]:

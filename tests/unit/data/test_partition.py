@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_elastic_keras.batch_plan import share_of
-from hvd_elastic_keras.data.partition import Partition
+from hvd_elastic_keras.common.batch_plan import share_of
+from hvd_elastic_keras.data.plan.partition import Partition
 
 
 @st.composite
@@ -26,7 +26,7 @@ def micro_batches(partition: Partition, step: int, size: int) -> dict[int, list[
     result: dict[int, list[int]] = {}
     for rank in range(size):
         share = share_of(rank, size, partition.num_micro_batches)
-        part = partition.slice_of(step, share.first, share.last)
+        part = partition.step_share(step, share.first, share.last)
         bounds = part.start + part.offsets
         for i in range(len(bounds) - 1):
             index = part.first_micro_batch + i
@@ -81,7 +81,7 @@ def test_no_micro_batch_is_empty_and_only_the_last_of_a_step_may_be_smaller(
 def test_a_slice_of_13_examples_in_batches_of_4_times_2(
     step: int, micro_batches_of: tuple[int, int], positions: tuple[int, int], offsets: list[int]
 ) -> None:
-    part = Partition(13, 8, 2).slice_of(step, *micro_batches_of)
+    part = Partition(13, 8, 2).step_share(step, *micro_batches_of)
     assert (part.start, part.stop) == positions
     assert part.offsets.tolist() == offsets
     assert part.offsets.dtype == np.int32
@@ -90,4 +90,4 @@ def test_a_slice_of_13_examples_in_batches_of_4_times_2(
 @pytest.mark.parametrize("step", [-1, 2])
 def test_a_step_outside_the_epoch_is_refused(step: int) -> None:
     with pytest.raises(ValueError, match=rf"step={step} was given, expected a value in \[0, 2\)"):
-        Partition(13, 8, 2).slice_of(step, 0, 1)
+        Partition(13, 8, 2).step_share(step, 0, 1)

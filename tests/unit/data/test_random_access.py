@@ -18,12 +18,12 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvd_elastic_keras.batch_plan import Share, share_of
-from hvd_elastic_keras.data.example_source import ExampleSource
-from hvd_elastic_keras.data.partition import Partition
-from hvd_elastic_keras.data.random_access import LONGEST_READ, RandomAccessExamples, Source
-from hvd_elastic_keras.data.source import as_source
-from hvd_elastic_keras.errors import DataError, InputUnavailableError
+from hvd_elastic_keras.common.batch_plan import Share, share_of
+from hvd_elastic_keras.common.errors import DataError, InputUnavailableError
+from hvd_elastic_keras.data.plan.partition import Partition
+from hvd_elastic_keras.data.sources.example_source import ExampleSource
+from hvd_elastic_keras.data.sources.random_access import LONGEST_READ, RandomAccessExamples, Source
+from hvd_elastic_keras.data.sources.source import as_source
 
 
 class Numbers:
@@ -92,10 +92,10 @@ def test_a_stream_is_the_parts_of_its_steps_one_after_the_other(
     first = data.draw(st.integers(0, count))
     share = Share(first, data.draw(st.integers(first, count)))
     first_step = data.draw(st.integers(0, partition.steps_per_epoch))
-    stream = partition.stream(share, first_step, every)
+    stream = partition.epoch_share(share, first_step, every)
     wanted: list[int] = []
     for step in range(first_step, partition.steps_per_epoch, every):
-        part = partition.slice_of(step, share.first, share.last)
+        part = partition.step_share(step, share.first, share.last)
         wanted += range(part.start, part.stop)
     assert stream.total == len(wanted)
     if wanted:
@@ -380,7 +380,7 @@ def test_an_epoch_may_be_opened_before_its_share_is_known(share: Share) -> None:
     list(source.batches(0, partition, Share(0, 2), 0))
     numbers.asked.clear()
     found = np.concatenate(labels(source.batches(1, partition, share, 0)))
-    parts = [partition.slice_of(step, share.first, share.last) for step in range(4)]
+    parts = [partition.step_share(step, share.first, share.last) for step in range(4)]
     wanted = np.concatenate([expected(source, 1, part.start, part.stop) for part in parts])
     np.testing.assert_array_equal(found, wanted)
     assert sorted(numbers.asked) == sorted(wanted)  # nothing else is read

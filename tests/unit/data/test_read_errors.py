@@ -6,8 +6,8 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from hvd_elastic_keras.data.read_errors import read_error  # noqa: E402
-from hvd_elastic_keras.errors import ConfigurationError, InputUnavailableError  # noqa: E402
+from hvd_elastic_keras.common.errors import ConfigurationError, InputUnavailableError
+from hvd_elastic_keras.data.examples.read_errors import read_error
 
 
 @pytest.mark.parametrize(

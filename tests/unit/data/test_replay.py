@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hvd_elastic_keras.batch_plan import Share
-from hvd_elastic_keras.data import notices as notices_module
-from hvd_elastic_keras.data import reader as reader_module
-from hvd_elastic_keras.data.example_source import ExampleSource
-from hvd_elastic_keras.data.notices import Notice, notices
-from hvd_elastic_keras.data.partition import Partition
-from hvd_elastic_keras.data.pipeline import Pipeline
-from hvd_elastic_keras.data.source import as_source
-from hvd_elastic_keras.errors import DataError
+from hvd_elastic_keras.common.batch_plan import Share
+from hvd_elastic_keras.common.errors import DataError
+from hvd_elastic_keras.common.events import RecordsSkipped
+from hvd_elastic_keras.data.input.pipeline import Pipeline
+from hvd_elastic_keras.data.plan.partition import Partition
+from hvd_elastic_keras.data.sources import reader as reader_module
+from hvd_elastic_keras.data.sources.example_source import ExampleSource
+from hvd_elastic_keras.data.sources.source import as_source
+from hvd_elastic_keras.observe import notices as notices_module
+from hvd_elastic_keras.observe.notices import Notice, notices
 
 PARTITION = Partition(1000, 10, 5)
 WHOLE = Share(0, 2)
@@ -63,8 +64,9 @@ def test_positions_of_a_dataset_are_its_indices(source: ExampleSource) -> None:
 
 def test_notices_wait_for_somebody_who_shows_them() -> None:
     notices.report_to(None)
-    notices.tell("first", "an_event", a=1)
-    assert notices.report_to(None) == [Notice("first", "an_event", {"a": 1})]
+    entry = RecordsSkipped(count=1, records=[])
+    notices.tell("first", entry)
+    assert notices.report_to(None) == [Notice("first", entry)]
     assert notices.report_to(None) == []
 
 

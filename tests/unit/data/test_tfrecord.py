@@ -17,12 +17,13 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvd_elastic_keras import env
-from hvd_elastic_keras.data import tfrecord, tfrecord_index
-from hvd_elastic_keras.data.notices import notices
-from hvd_elastic_keras.data.tfrecord import FilePart, TFRecordSource
-from hvd_elastic_keras.data.tfrecord_index import OVERHEAD
-from hvd_elastic_keras.errors import DataError
+from hvd_elastic_keras.common import env
+from hvd_elastic_keras.common.errors import DataError
+from hvd_elastic_keras.common.events import RecordsSkipped
+from hvd_elastic_keras.data.sources import tfrecord, tfrecord_index
+from hvd_elastic_keras.data.sources.tfrecord import FilePart, TFRecordSource
+from hvd_elastic_keras.data.sources.tfrecord_index import OVERHEAD
+from hvd_elastic_keras.observe.notices import notices
 
 RECORDS = [b"", b"a", bytes(range(256)), b"\0" * 1000, b"last"]
 OFFSETS = [sum(len(r) + OVERHEAD for r in RECORDS[:i]) for i in range(len(RECORDS))]
@@ -60,10 +61,10 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def told() -> Iterator[list[tuple[str, str, dict[str, Any]]]]:
+def told() -> Iterator[list[tuple[str, RecordsSkipped]]]:
     """The notices of a test."""
-    found: list[tuple[str, str, dict[str, Any]]] = []
-    notices.report_to(lambda n: found.append((n.text, n.event, n.fields)))
+    found: list[tuple[str, RecordsSkipped]] = []
+    notices.report_to(lambda n: found.append((n.text, n.entry)))
     yield found
     notices.report_to(None)
 
@@ -145,7 +146,7 @@ def test_an_index_goes_to_the_cache_where_the_data_cannot_be_written(
 def test_several_processes_make_the_same_index_at_the_same_time(file: Path) -> None:
     write(file, [bytes(1000)] * 3000)
     code = (
-        "import sys, pathlib; from hvd_elastic_keras.data.tfrecord_index import index_of\n"
+        "import sys, pathlib; from hvd_elastic_keras.data.sources.tfrecord_index import index_of\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "for _ in range(5):\n"
         "    print(len(index_of(pathlib.Path(sys.argv[1])).offsets))\n"
@@ -195,13 +196,12 @@ def test_a_corrupt_record_is_named_or_left_out(
         assert "--skip_corrupt" in str(caught.value)
     source = TFRecordSource(file, skip_corrupt=True)
     assert read(source) == [RECORDS[i] for i in kept]
-    ((text, event, fields),) = told
+    ((text, entry),) = told
     count = "at least 1" if why == tfrecord_index.LENGTH_WRONG else "1"
     where = f"{file} at byte {OFFSETS[2]:,}"
     assert text.startswith(f"warning: {count} corrupt record is left out: {where}")
-    assert event == tfrecord.RECORDS_SKIPPED
     record = {"path": str(file), "offset": OFFSETS[2], "why": why}
-    assert fields == {"count": 1, "records": [record]}
+    assert entry == RecordsSkipped(count=1, records=[record])
 
 
 @pytest.mark.parametrize(
@@ -219,15 +219,15 @@ def test_where_the_number_of_records_is_known_all_after_a_damaged_length_are_cou
     change(file, OFFSETS[2])
     source = TFRecordSource([FilePart(file, *part) for part in parts], skip_corrupt=True)
     assert read(source) == [RECORDS[i] for i in kept]
-    assert [fields["count"] for _, _, fields in told] == [count] * bool(count)
-    assert all(text.startswith(f"warning: {count} corrupt records are left") for text, _, _ in told)
+    assert [entry.count for _, entry in told] == [count] * bool(count)
+    assert all(text.startswith(f"warning: {count} corrupt records are left") for text, _ in told)
 
 
 def test_the_flag_decides_where_the_source_does_not(
     file: Path, monkeypatch: pytest.MonkeyPatch, told: list[Any]
 ) -> None:
     change(file, OFFSETS[2] + 20)
-    monkeypatch.setenv(env.SKIP_CORRUPT, "1")
+    monkeypatch.setenv(env.OPTIONS, '{"skip_corrupt": true}')
     assert len(TFRecordSource(file)) == 4
     with pytest.raises(DataError, match="is corrupt"):
         TFRecordSource(file, skip_corrupt=False)

@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
-from hvd_elastic_keras import protocol
-from hvd_elastic_keras.config import JobConfig
-from hvd_elastic_keras.master import actions as act
-from hvd_elastic_keras.master.membership import decide
-from hvd_elastic_keras.master.state import State, Worker
+from hvd_elastic_keras.common import events, messages, protocol
+from hvd_elastic_keras.common.config import JobConfig
+from hvd_elastic_keras.launchers.base import WorkerExit
+from hvd_elastic_keras.master.machine import actions as act
+from hvd_elastic_keras.master.machine.decide import decide
+from hvd_elastic_keras.master.machine.decisions import (
+    Decisions,
+    decisions_of,
+    is_only_observed,
+    restored,
+)
+from hvd_elastic_keras.master.machine.phases import Confirming
+from hvd_elastic_keras.master.machine.state import State, Worker, WorkerPhase
 
-SIGKILL = "was killed by SIGKILL"
-EXIT_1 = "failed with exit code 1"
-EXIT_0 = "ended with exit code 0"
+SIGKILL = -9
+PATIENT: dict[str, Any] = {"heartbeat_timeout_s": 1e9}
+"""Settings of a job in which nobody is evicted for silence."""
+FINISHED = act.EndJob(act.Outcome.FINISHED, "finished")
+INTERRUPTED = act.EndJob(act.Outcome.STOPPED, "interrupted")
+
+
+def news_for_workers(state: State) -> object:
+    """What must not change without a newer version."""
+    return state.rounds.pending_through, state.rounds.broken_through, state.stop
+
+
+def running_job(num_workers: int, micro_batches: int = 8, **settings: Any) -> Job:
+    """A job whose workers have all become warm; the first round runs."""
+    job = Job(num_workers, micro_batches, **settings)
+    job.start()
+    return job
 
 
 class Job:
@@ -27,7 +48,7 @@ class Job:
         self.micro_batches = micro_batches
         self.batch_grows = False
         """Whether each worker computes so many."""
-        self.now = 100.0
+        self.now = self.began = 100.0
         self.state = State()
         self.actions: list[act.Action] = []
         self.places: dict[str, protocol.Assignment] = {}
@@ -46,14 +67,47 @@ class Job:
         self.state, actions = decide(self.config, before, event, self.now)
         self.actions += actions
         self._hold_monotone(before)
+        self._hold_time()
         self._hold_slots(before, event)
+        self._hold_decisions(before)
         self._take_replies([a for a in actions if isinstance(a, act.Reply)])
         return actions
+
+    def restart(self) -> None:
+        """The master is killed. Another one goes on from the journal; who waited asks again."""
+        before = self.state
+        kept = decisions_of(before, {}, {}, {})
+        written = messages.decode(messages.encode(kept), Decisions)
+        assert written == kept
+        away_s = self.now - (before.spent.until or self.now)
+        self.state, actions = restored(self.config, written, self.now, away_s)
+        self.actions += actions
+        self.at_entrance = set()
+        self._hold_monotone(before)
+        self._hold_time()
+        self._take_replies([a for a in actions if isinstance(a, act.Reply)])
 
     def wait(self, seconds: float) -> list[act.Action]:
         """Lets time pass, then ticks once."""
         self.now += seconds
         return self.send(act.Tick())
+
+    def later(self, seconds: float) -> None:
+        """Lets time pass, in which nothing happens."""
+        self.now += seconds
+
+    def add(self, *worker_ids: str) -> None:
+        """Somebody asks for more workers; these are launched."""
+        self.send(act.AddWorkers(len(worker_ids)))
+        assert self.launches[-len(worker_ids) :] == list(worker_ids)
+
+    def remove(self, worker_id: str) -> None:
+        """Somebody asks for a worker to leave."""
+        self.send(act.RemoveWorker(worker_id))
+
+    def interrupt(self) -> None:
+        """Somebody stops the job."""
+        self.send(act.StopJob("interrupted"))
 
     def joined(self, worker_id: str, training: int | None = None) -> None:
         """A worker is warm for a training: its next one, if none is given."""
@@ -101,13 +155,34 @@ class Job:
             self.joined(worker_id)
             self.enter(worker_id, has_state=False)
 
+    def add_ready(self, *worker_ids: str) -> None:
+        """Workers are added, and become warm."""
+        self.add(*worker_ids)
+        self.ready(*worker_ids)
+
+    def lose_contact(self, worker_id: str, step: int = 0) -> None:
+        """A member comes to the entrance because its collective has failed."""
+        self.enter(worker_id, step=step, failure="a collective failed")
+
+    def resume(self, *worker_ids: str, step: int = 0) -> None:
+        """These workers, some of whom may be at the entrance already, enter a round and run it."""
+        self.enter(*(w for w in worker_ids if w not in self.at_entrance), step=step)
+        self.running(*worker_ids, step=step)
+
     def running(self, *worker_ids: str, step: int = 0) -> None:
         """Members confirm that they run."""
         for worker_id in worker_ids:
             number = self.places[worker_id].round
             self.send(protocol.Running(worker_id=worker_id, round=number, step=step))
 
-    def heartbeat(self, *worker_ids: str, step: int = 0) -> None:
+    def heartbeat(
+        self,
+        *worker_ids: str,
+        step: int = 0,
+        phase: str = "training",
+        in_collective: bool = False,
+        computing: bool = False,
+    ) -> None:
         """Workers are alive."""
         for worker_id in worker_ids:
             self.send(
@@ -117,24 +192,26 @@ class Job:
                     round=1,
                     step=step,
                     progress=step,
-                    phase="training",
+                    phase=phase,
+                    in_collective=in_collective,
+                    computing=computing,
                 )
             )
 
     def kill(self, *worker_ids: str) -> None:
         """The launcher sees workers end by SIGKILL."""
         for worker_id in worker_ids:
-            self.send(act.Exited(worker_id, SIGKILL, failed=True))
+            self.send(WorkerExit(worker_id, SIGKILL))
 
     def fail(self, *worker_ids: str) -> None:
         """The launcher sees workers end by an error of their own."""
         for worker_id in worker_ids:
-            self.send(act.Exited(worker_id, EXIT_1, failed=True, by_itself=True))
+            self.send(WorkerExit(worker_id, 1))
 
     def exit(self, *worker_ids: str) -> None:
         """The launcher sees workers end with exit code 0."""
         for worker_id in worker_ids:
-            self.send(act.Exited(worker_id, EXIT_0, failed=False))
+            self.send(WorkerExit(worker_id, 0))
 
     def sigterm(self, worker_id: str) -> None:
         """A worker tells that it got SIGTERM."""
@@ -162,15 +239,30 @@ class Job:
     @property
     def members(self) -> list[str]:
         """Members by rank of the newest assigned round."""
-        forming, running = self.state.forming, self.state.running
-        if forming and forming.members:
+        forming, running = self.state.rounds.forming, self.state.rounds.running
+        if isinstance(forming, Confirming):
             return list(forming.members)
         return list(running.members) if running else []
 
     @property
+    def spares(self) -> list[str]:
+        """Warm workers without a rank, oldest first."""
+        return [w for w in self.workers if self.worker(w).phase is WorkerPhase.READY]
+
+    @property
+    def pending_through(self) -> int:
+        """The newest round that all leave after the same step; 0 if there is none."""
+        return self.state.rounds.pending_through
+
+    @property
+    def broken_through(self) -> int:
+        """The newest round whose collectives cannot complete; 0 if there is none."""
+        return self.state.rounds.broken_through
+
+    @property
     def round_number(self) -> int:
         """The running round; 0 if none runs."""
-        return self.state.running.number if self.state.running else 0
+        return self.state.rounds.running.number if self.state.rounds.running else 0
 
     def training_of(self, worker_id: str) -> int:
         """The training that a worker has last begun; 0 if it is not known."""
@@ -197,6 +289,17 @@ class Job:
         return [a.text for a in self.of(act.Say)]
 
     @property
+    def has_ended(self) -> bool:
+        return self.end is not None
+
+    @property
+    def failure(self) -> str:
+        """Why the job has failed."""
+        assert self.end is not None, "the job has not ended"
+        assert not self.end.succeeded
+        return self.end.reason
+
+    @property
     def end(self) -> act.EndJob | None:
         ends = self.of(act.EndJob)
         assert len(ends) <= 1, "a job ends once"
@@ -204,7 +307,12 @@ class Job:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """Fields of all entries of `events.jsonl` with that name."""
-        return [a.fields for a in self.of(act.Emit) if a.event == name]
+        entries = [a.entry for a in self.of(act.Emit)]
+        return [events.fields_of(e) for e in entries if events.name_of(type(e)) == name]
+
+    def last(self, name: str) -> dict[str, Any]:
+        """Fields of the newest of them."""
+        return self.events(name)[-1]
 
     def told_to_leave(self, worker_id: str) -> list[str]:
         """The reasons with which a worker was sent away from the entrance."""
@@ -219,23 +327,36 @@ class Job:
     # --- invariants ----------------------------------------------------------------------
 
     def _hold_monotone(self, before: State) -> None:
-        for name in ("training", "version", "last_round", "pending_through", "broken_through"):
-            assert getattr(self.state, name) >= getattr(before, name), name
-        if self.state != dataclasses.replace(before, version=self.state.version):
-            relevant = ("pending_through", "broken_through", "stop")
-            if any(getattr(self.state, n) != getattr(before, n) for n in relevant):
-                assert self.state.version > before.version
+        assert self.state.training.number >= before.training.number
+        assert self.state.version >= before.version
+        for name in ("last_number", "pending_through", "broken_through"):
+            assert getattr(self.state.rounds, name) >= getattr(before.rounds, name), name
+        if news_for_workers(self.state) != news_for_workers(before):
+            assert self.state.version > before.version
+
+    def _hold_decisions(self, before: State) -> None:
+        """What is only observed is what leaves the journal as it is."""
+        old, new = (decisions_of(state, {}, {}, {}) for state in (before, self.state))
+        assert is_only_observed(before, self.state) == old.equal(new)
+
+    def _hold_time(self) -> None:
+        """Every second since the job began belongs to one part, also of those without a master."""
+        spent = self.state.spent
+        assert spent.until == self.now
+        assert abs(spent.total_s - (self.now - self.began)) < 1e-6
+        assert min(spent.seconds.values()) >= 0.0
 
     def _hold_slots(self, before: State, event: act.Event) -> None:
         for host, granted in self.state.slots.items():
             staying = [w for w in self.state.workers.values() if w.host == host and not w.leaving]
             assert len(staying) <= granted, "nobody is kept up beyond the granted slots"
         asked = isinstance(event, (act.RevokeSlots, act.GrantSlots, act.RemoveWorker))
-        if isinstance(event, act.Exited) and event.worker_id in before.workers:
+        if isinstance(event, WorkerExit) and event.worker_id in before.workers:
             asked = bool(before.workers[event.worker_id].leaving)
         if asked:
-            for name in ("restarts_used", "last_failure", "start_failures", "own_errors"):
-                assert getattr(self.state, name) == getattr(before, name), "it is no failure"
+            for name in ("used", "last_failure", "start_failures", "own_errors"):
+                now, then = getattr(self.state.restarts, name), getattr(before.restarts, name)
+                assert now == then, "it is no failure"
 
     def _take_replies(self, replies: list[act.Reply]) -> None:
         assigned = {}
@@ -255,8 +376,8 @@ class Job:
         self.places.update(assigned)
 
     def _hold_assignment(self, assigned: dict[str, protocol.Assignment]) -> None:
-        forming = self.state.forming
-        assert forming is not None
+        forming = self.state.rounds.forming
+        assert isinstance(forming, Confirming)
         numbers = {place.round for place in assigned.values()}
         assert numbers == {forming.number}, "all replies are for the round that forms"
         older = [place.round for place in self.places.values()]
@@ -269,8 +390,8 @@ class Job:
         assert set(assigned) <= set(self.state.workers), "members are alive"
         assert not any(self.worker(w).leaving for w in assigned), "members stay"
         trainings = {self.worker(w).training for w in assigned}
-        assert trainings == {self.state.training}, "members are at the same training"
+        assert trainings == {self.state.training.number}, "members are at the same training"
         useful = 0 if self.batch_grows else self.micro_batches
         assert len(assigned) <= min(self.config.max_workers, useful or len(assigned))
-        if not self.state.finishing:
+        if not self.state.training.finishing:
             assert len(assigned) >= self.config.min_workers

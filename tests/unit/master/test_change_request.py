@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from hvd_elastic_keras.config import JobConfig
-from hvd_elastic_keras.master import actions as act
-from hvd_elastic_keras.master.change_request import Change, plan_change
-from hvd_elastic_keras.master.state import State, Worker, WorkerPhase
-from hvd_elastic_keras.protocol import ChangeRequest
+from hvd_elastic_keras.common.config import JobConfig
+from hvd_elastic_keras.common.control import ChangeRequest
+from hvd_elastic_keras.master.machine import actions as act
+from hvd_elastic_keras.master.machine.change_request import Change, plan_change
+from hvd_elastic_keras.master.machine.phases import Stopping
+from hvd_elastic_keras.master.machine.state import Finish, State, Training, Worker, WorkerPhase
 
 CONFIG = JobConfig(num_workers=3, min_workers=2, max_workers=4)
 
@@ -78,12 +79,12 @@ def test_a_refusal_says_what_was_asked_for_and_what_is_possible(
 
 
 def test_nothing_is_changed_when_the_job_is_ending() -> None:
-    plan = plan_change(CONFIG, state_of(0, 1, 2, stop="interrupted"), ChangeRequest(add=1))
+    plan = plan_change(CONFIG, state_of(0, 1, 2, job=Stopping("interrupted")), ChangeRequest(add=1))
     assert plan == "The job is ending; nothing was changed."
 
 
 def test_nothing_is_changed_between_two_trainings() -> None:
-    state = state_of(0, 1, 2, finishing=True, training=1)
+    state = state_of(0, 1, 2, training=Training(1, finish=Finish()))
     plan = plan_change(CONFIG, state, ChangeRequest(add=1))
     assert isinstance(plan, str)
     assert plan.startswith("Training 1 is finished; nothing was changed.")

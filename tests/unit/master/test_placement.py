@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_elastic_keras import protocol
-from hvd_elastic_keras.master.placement import assignments, rank_order
-from hvd_elastic_keras.master.state import Worker
+from hvd_elastic_keras.common import protocol
+from hvd_elastic_keras.master.machine.placement import assignments, rank_order
+from hvd_elastic_keras.master.machine.state import Worker
 
 
 def worker(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hvd_elastic_keras.master import rendezvous
-from hvd_elastic_keras.master.rendezvous import EMPTY, RendezvousStore
+from hvd_elastic_keras.master.http import rendezvous
+from hvd_elastic_keras.master.http.rendezvous import EMPTY, RendezvousStore
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -69,6 +69,36 @@ def test_closing_a_round_answers_all_its_readers_with_an_empty_value() -> None:
         assert await new == b"y"
 
     run(scenario())
+
+
+def test_no_value_takes_the_place_of_another_until_its_writer_deletes_it() -> None:
+    async def scenario() -> None:
+        store = RendezvousStore()
+        assert store.put(1, "a", b"x")
+        assert store.put(1, "a", b"x"), "the answer to the first was lost"
+        assert not store.put(1, "a", b"y")
+        assert await store.get(1, "a") == b"x"
+        store.delete(1, "a")
+        store.delete(1, "never")
+        assert store.put(1, "a", b"y")
+        assert await store.get(1, "a") == b"y"
+
+    run(scenario())
+
+
+def test_a_round_has_so_many_keys_and_bytes_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "MOST_KEYS", 2)
+    monkeypatch.setattr(rendezvous, "MOST_KEY_LENGTH", 3)
+    monkeypatch.setattr(rendezvous, "MOST_VALUE_BYTES", 4)
+    store = RendezvousStore()
+    assert not store.put(1, "long", b"x")
+    assert not store.put(1, "a", b"large")
+    assert store.put(1, "abc", b"four")
+    assert store.put(1, "b", b"x")
+    assert not store.put(1, "c", b"x")
+    assert store.put(2, "c", b"x"), "each round has room of its own"
+    store.close(2)
+    assert store.put(2, "a closed round", b"takes and forgets")
 
 
 def test_closing_an_older_round_again_opens_nothing() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from membership_driver import EXIT_1, SIGKILL, Job
 
-from hvd_elastic_keras import protocol
-from hvd_elastic_keras.master import actions as act
-from hvd_elastic_keras.master.state import WorkerPhase
-from hvd_elastic_keras.master.status import job_status
+from hvd_elastic_keras.common import protocol
+from hvd_elastic_keras.launchers.base import WorkerExit
+from hvd_elastic_keras.master.machine import actions as act
+from hvd_elastic_keras.master.machine.actions import Outcome
+from hvd_elastic_keras.master.machine.state import WorkerPhase
+from hvd_elastic_keras.master.machine.status import job_status
+from tests.unit.master.membership_driver import Job
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ def test_the_same_workers_train_again_in_a_new_round_without_a_state(second: Job
     assert second.places["w1"].sync
     assert not second.places["w0"].root_has_state
     assert [second.worker(w).seniority for w in second.members] == [0, 1, 2]
-    assert second.state.broken_through == 0
+    assert second.state.rounds.broken_through == 0
     assert second.launches == ["w0", "w1", "w2"]
 
 
@@ -51,7 +53,7 @@ def test_the_most_senior_worker_is_the_root_of_the_second_training(between: Job)
 
 def test_steps_count_from_0_in_every_training(between: Job) -> None:
     between.ready("w0", "w1", "w2")
-    assert between.state.newest_step == 0
+    assert between.state.training.newest_step == 0
     between.running("w0", "w1", "w2")
     assert between.events("round_running")[-1]["steps_lost"] == 0
     assert job_status(between.config, between.state, between.now).step == 0
@@ -63,7 +65,7 @@ def test_a_heartbeat_from_the_training_before_does_not_count(between: Job) -> No
         worker_id="w0", training=1, round=1, step=30, progress=30, phase="waiting"
     )
     between.send(old)
-    assert between.state.newest_step == 0
+    assert between.state.training.newest_step == 0
     assert between.worker("w0").step == 0
 
 
@@ -185,13 +187,13 @@ def test_a_new_worker_is_sent_on_through_the_old_training_and_joins_the_current(
     second.send(act.AddWorkers(1))
     second.micro_batches = 1
     second.joined("w3", training=1)
-    assert second.state.num_micro_batches == 8, "those of training 1 do not matter"
+    assert second.state.training.num_micro_batches == 8, "those of training 1 do not matter"
     second.enter("w3", has_state=False)
     assert second.told_over("w3") == 1
-    assert second.state.pending_through == 0, "the others train on"
+    assert second.state.rounds.pending_through == 0, "the others train on"
     second.micro_batches = 8
     second.ready("w3")
-    assert second.state.pending_through == 2
+    assert second.state.rounds.pending_through == 2
     second.enter("w0", "w1", "w2", step=6)
     assert second.members == ["w0", "w1", "w2", "w3"]
 
@@ -265,7 +267,7 @@ def test_a_worker_may_join_before_it_is_heard_that_it_is_done(between: Job) -> N
     between.joined("w0", training=2)
     between.done("w0", step=30, training=1)
     assert between.worker("w0").phase is WorkerPhase.READY
-    assert not between.state.finishing
+    assert not between.state.training.finishing
 
 
 def test_the_last_members_may_finish_when_others_have_begun_the_next_training() -> None:
@@ -286,7 +288,7 @@ def test_a_member_whose_last_barrier_failed_is_sent_on_once_the_job_is_further()
     job.done("w0", step=30)
     job.ready("w0")
     job.kill("w2")
-    assert job.state.broken_through == 1, "w1 may hang in the barrier"
+    assert job.state.rounds.broken_through == 1, "w1 may hang in the barrier"
     assert act.CloseRendezvous(1) in job.actions
     job.enter("w1", step=30, failure="a collective failed", training=1)
     assert job.told_over("w1") == 1
@@ -318,9 +320,9 @@ def test_a_round_of_the_old_training_that_still_forms_is_forgotten() -> None:
     job.start()
     job.done("w0", step=30)
     job.kill("w2")
-    assert job.state.forming is not None
+    assert job.state.rounds.forming is not None
     job.ready("w0")
-    assert job.state.forming is None
+    assert job.state.rounds.forming is None
     job.enter("w1", step=30, failure="a collective failed")
     assert job.told_over("w1") == 1
 
@@ -347,7 +349,7 @@ def test_a_worker_killed_between_two_trainings_is_replaced_when_the_next_begins(
     assert between.launches == ["w0", "w1", "w2"], "there may be no other training"
     between.ready("w0")
     assert between.launches[3:] == ["w3"]
-    assert between.state.restarts_used == 1
+    assert between.state.restarts.used == 1
     assert between.said[-1] == (
         "w1 was killed by SIGKILL before training 2; starting a replacement (restart 1 of 10)"
     )
@@ -402,12 +404,12 @@ def test_a_worker_that_is_lost_after_the_next_training_has_begun_is_replaced_at_
 def test_an_own_error_in_the_second_training_is_counted_for_itself(second: Job) -> None:
     second.heartbeat("w0", "w1", "w2", step=40)
     second.fail("w0")
-    assert second.state.own_errors == 1
+    assert second.state.restarts.own_errors == 1
     second.enter("w1", "w2", step=40)
     second.running("w1", "w2", step=40)
     second.done("w1", "w2", step=40)
     second.ready("w1")
-    assert (second.state.own_errors, second.state.own_errors_step) == (0, 0)
+    assert (second.state.restarts.own_errors, second.state.restarts.own_errors_step) == (0, 0)
 
 
 # --- the end of the script ---------------------------------------------------------------
@@ -418,14 +420,14 @@ def test_the_job_ends_well_after_two_trainings(second: Job) -> None:
     second.exit("w2", "w0")
     assert second.end is None
     second.exit("w1")
-    assert second.end == act.EndJob(True, "finished")
-    assert second.state.newest_step == 12
+    assert second.end == act.EndJob(Outcome.FINISHED, "finished")
+    assert second.state.training.newest_step == 12
 
 
 def test_a_worker_still_starting_does_not_hold_back_the_end_of_the_script(between: Job) -> None:
     between.send(act.AddWorkers(1))
     between.exit("w0", "w1", "w2")
-    assert between.end == act.EndJob(True, "finished")
+    assert between.end == act.EndJob(Outcome.FINISHED, "finished")
 
 
 def test_one_worker_at_the_end_of_the_script_is_enough_if_the_others_were_killed(
@@ -434,14 +436,16 @@ def test_one_worker_at_the_end_of_the_script_is_enough_if_the_others_were_killed
     between.kill("w0")
     between.exit("w1")
     between.kill("w2")
-    assert between.end == act.EndJob(True, "finished")
+    assert between.end == act.EndJob(Outcome.FINISHED, "finished")
     assert between.launches == ["w0", "w1", "w2"]
 
 
 def test_an_error_in_the_script_after_the_training_fails_the_job(between: Job) -> None:
     between.fail("w1", "w0", "w2")
-    assert between.end == act.EndJob(False, f"w0 {EXIT_1} after the training")
-    assert between.state.last_failed_worker == "w0", "its log is shown"
+    assert between.end == act.EndJob(
+        Outcome.FAILED, "w0 failed with exit code 1 after the training"
+    )
+    assert between.state.restarts.last_failure == WorkerExit("w0", 1), "its log is shown"
     assert between.launches == ["w0", "w1", "w2"]
     assert [e["failed"] for e in between.events("worker_exited")] == [True] * 3
 
@@ -451,7 +455,9 @@ def test_an_error_of_one_worker_after_the_training_fails_the_job_in_the_end(betw
     between.fail("w1")
     assert between.end is None, "w2 may yet begin another training"
     between.exit("w2")
-    assert between.end == act.EndJob(False, f"w1 {EXIT_1} after the training")
+    assert between.end == act.EndJob(
+        Outcome.FAILED, "w1 failed with exit code 1 after the training"
+    )
 
 
 def test_an_error_between_two_trainings_is_forgotten_when_the_others_train_on(
@@ -464,7 +470,7 @@ def test_an_error_between_two_trainings_is_forgotten_when_the_others_train_on(
     between.running("w0", "w1", "w3")
     between.done("w0", "w1", "w3", step=5)
     between.exit("w0", "w1", "w3")
-    assert between.end == act.EndJob(True, "finished")
+    assert between.end == act.EndJob(Outcome.FINISHED, "finished")
 
 
 def test_an_error_of_a_worker_that_has_never_trained_does_not_fail_the_job(between: Job) -> None:
@@ -472,7 +478,7 @@ def test_an_error_of_a_worker_that_has_never_trained_does_not_fail_the_job(betwe
     between.ready("w3")
     between.fail("w3")
     between.exit("w0", "w1", "w2")
-    assert between.end == act.EndJob(True, "finished")
+    assert between.end == act.EndJob(Outcome.FINISHED, "finished")
 
 
 def test_a_script_that_no_worker_has_ended_is_no_success(between: Job) -> None:
@@ -480,7 +486,7 @@ def test_a_script_that_no_worker_has_ended_is_no_success(between: Job) -> None:
     assert between.end is not None
     assert not between.end.succeeded
     assert "no worker has come to the end of the script" in between.end.reason
-    assert f"w2 {SIGKILL}" in between.end.reason
+    assert "w2 was killed by SIGKILL" in between.end.reason
 
 
 def test_a_new_worker_may_bring_the_script_to_its_end_when_all_others_were_killed(
@@ -492,7 +498,7 @@ def test_a_new_worker_may_bring_the_script_to_its_end_when_all_others_were_kille
     between.ready("w3")
     assert between.told_over("w3") == 1
     between.exit("w3")
-    assert between.end == act.EndJob(True, "finished")
+    assert between.end == act.EndJob(Outcome.FINISHED, "finished")
 
 
 def test_a_stop_between_two_trainings_is_told_at_the_entrance_of_the_next(between: Job) -> None:
@@ -501,14 +507,14 @@ def test_a_stop_between_two_trainings_is_told_at_the_entrance_of_the_next(betwee
     between.ready("w0", "w1")
     assert between.told_to_leave("w0") == ["interrupted"]
     between.exit("w0", "w1")
-    assert between.end == act.EndJob(True, "interrupted")
+    assert between.end == act.EndJob(Outcome.STOPPED, "interrupted")
     assert between.launches == ["w0", "w1", "w2"]
 
 
 def test_a_script_that_ends_although_the_job_is_to_stop_has_finished(between: Job) -> None:
     between.send(act.StopJob("interrupted"))
     between.exit("w0", "w1", "w2")
-    assert between.end == act.EndJob(True, "finished")
+    assert between.end == act.EndJob(Outcome.FINISHED, "finished")
 
 
 def test_a_worker_that_is_told_to_leave_between_two_trainings_opens_no_round(
@@ -516,7 +522,7 @@ def test_a_worker_that_is_told_to_leave_between_two_trainings_opens_no_round(
 ) -> None:
     between.sigterm("w1")
     between.wait(1.0)
-    assert between.state.forming is None
+    assert between.state.rounds.forming is None
     assert len(between.said) == 1
 
 
@@ -526,10 +532,10 @@ def test_who_was_done_and_leaves_does_not_disturb_those_who_still_finish() -> No
     job.done("w0", step=30)
     job.sigterm("w0")
     job.wait(1.0)
-    assert job.state.forming is None
+    assert job.state.rounds.forming is None
     job.done("w1", "w2", step=30)
     job.exit("w0", "w1", "w2")
-    assert job.end == act.EndJob(True, "finished")
+    assert job.end == act.EndJob(Outcome.FINISHED, "finished")
 
 
 # --- configuration errors ----------------------------------------------------------------
@@ -540,7 +546,7 @@ def test_a_refusal_ends_the_job_at_once_with_its_message() -> None:
     for worker_id in ("w0", "w1"):
         job.send(protocol.Refused(worker_id=worker_id, message="epochs=0 was given"))
         job.fail(worker_id)
-    assert job.end == act.EndJob(False, "epochs=0 was given", refused=True)
+    assert job.end == act.EndJob(Outcome.REFUSED, "epochs=0 was given")
     assert job.launches == ["w0", "w1"]
     assert job.said == []
     assert len(job.events("worker_refused")) == 1
@@ -550,4 +556,4 @@ def test_a_refusal_between_two_trainings_dismisses_who_waits_for_the_next(betwee
     between.ready("w0")
     between.send(protocol.Refused(worker_id="w1", message="epochs=0 was given"))
     assert between.told_to_leave("w0") == ["epochs=0 was given"]
-    assert between.end == act.EndJob(False, "epochs=0 was given", refused=True)
+    assert between.end == act.EndJob(Outcome.REFUSED, "epochs=0 was given")

@@ -6,18 +6,27 @@ import dataclasses
 from typing import Any
 
 import pytest
-from membership_driver import Job
 
-from hvd_elastic_keras.config import JobConfig
-from hvd_elastic_keras.master import actions as act
-from hvd_elastic_keras.master.change_request import (
+from hvd_elastic_keras.common.config import JobConfig
+from hvd_elastic_keras.common.control import ChangeRequest, SlotsRequest
+from hvd_elastic_keras.master.machine import actions as act
+from hvd_elastic_keras.master.machine.actions import Outcome
+from hvd_elastic_keras.master.machine.change_request import (
     SlotsChange,
     plan_change,
     plan_slots,
     slots_to_revoke,
 )
-from hvd_elastic_keras.master.state import State, Worker, WorkerPhase, update_for
-from hvd_elastic_keras.protocol import ChangeRequest, SlotsRequest
+from hvd_elastic_keras.master.machine.phases import Stopping
+from hvd_elastic_keras.master.machine.state import (
+    Finish,
+    State,
+    Training,
+    Worker,
+    WorkerPhase,
+    update_for,
+)
+from tests.unit.master.membership_driver import Job
 
 MEMBER, READY, STARTING = WorkerPhase.MEMBER, WorkerPhase.READY, WorkerPhase.STARTING
 CONFIG = JobConfig(num_workers=4, min_workers=2, max_workers=6)
@@ -43,6 +52,7 @@ def worker(number: int, host: str, phase: WorkerPhase, seniority: int | None = N
 
 
 FOUR = state_of(*(worker(i, "localhost", MEMBER, i) for i in range(4)))
+FINISHING = dataclasses.replace(FOUR, training=Training(1, finish=Finish()))
 TWO_HOSTS = state_of(
     worker(0, "a", MEMBER, 0),
     worker(1, "b", MEMBER, 1),
@@ -156,8 +166,16 @@ def test_empty_slots_are_told_apart_from_workers() -> None:
         (FOUR, SlotsRequest(revoke=1, host="x"), ["no host 'x'", "localhost"]),
         (FOUR, SlotsRequest(grant=1, host="x"), ["no host 'x'", "localhost"]),
         (TWO_HOSTS, SlotsRequest(grant=1), ["without a host", "a, b"]),
-        (dataclasses.replace(FOUR, stop="interrupted"), SlotsRequest(grant=1), ["is ending"]),
-        (dataclasses.replace(FOUR, finishing=True), SlotsRequest(revoke=1), ["is finished"]),
+        (
+            dataclasses.replace(FOUR, job=Stopping("interrupted")),
+            SlotsRequest(grant=1),
+            ["is ending"],
+        ),
+        (
+            dataclasses.replace(FOUR, training=Training(1, finish=Finish())),
+            SlotsRequest(revoke=1),
+            ["is finished"],
+        ),
         (
             state_of(*(worker(i, "a", MEMBER, i) for i in range(2)), slots={"a": 2, "b": 4}),
             SlotsRequest(revoke=1, host="a"),
@@ -199,16 +217,16 @@ def test_what_makes_sense_is_no_mistake() -> None:
 
 def test_a_revoked_worker_leaves_after_a_step_without_a_restart(four: Job) -> None:
     revoke(four, 1)
-    assert four.state.pending_through == 1
+    assert four.state.rounds.pending_through == 1
     assert update_for(four.state, "w3").leave == "slot revoked"
     four.enter("w3", step=11)
     assert four.told_to_leave("w3") == ["slot revoked"]
     four.exit("w3")
     four.enter("w0", "w1", "w2", step=11)
     four.running("w0", "w1", "w2", step=11)
-    assert four.state.broken_through == 0
+    assert four.state.rounds.broken_through == 0
     assert four.launches == ["w0", "w1", "w2", "w3"]
-    assert four.state.restarts_used == 0
+    assert four.state.restarts.used == 0
     exited = four.events("worker_exited")[-1]
     assert (exited["cause"], exited["failed"]) == ("left: slot revoked", False)
     assert four.said[-1] == (
@@ -251,7 +269,7 @@ def test_failures_are_replaced_up_to_the_granted_slots_only(four: Job) -> None:
     assert four.launches[4:] == ["w4"], "w0 alone would be one worker too few"
     four.kill("w3")
     assert four.launches[4:] == ["w4"], "its slot is revoked"
-    assert four.state.restarts_used == 1
+    assert four.state.restarts.used == 1
 
 
 def test_a_granted_slot_is_filled_by_a_new_worker_that_joins(four: Job) -> None:
@@ -267,7 +285,7 @@ def test_a_granted_slot_is_filled_by_a_new_worker_that_joins(four: Job) -> None:
     assert four.said[-1].startswith(
         "round 3: 3 → 4 workers (w0, w1, w2, w4), 2+2+2+2 micro-batches: w4 joins; stalled"
     )
-    assert four.state.restarts_used == 0
+    assert four.state.restarts.used == 0
 
 
 def test_a_slot_can_be_granted_while_the_worker_of_the_revoked_one_still_leaves(four: Job) -> None:
@@ -284,7 +302,7 @@ def test_a_spare_is_revoked_without_disturbing_the_round() -> None:
     job.start()
     assert revoke(job, 1).workers == ("w2",)
     job.exit("w2")
-    assert job.state.pending_through == 0
+    assert job.state.rounds.pending_through == 0
     assert job.said[-1] == "slot revoked: w2 (not in the round)"
 
 
@@ -335,7 +353,7 @@ def test_who_has_not_left_by_the_deadline_is_killed_and_the_others_recover(four:
     four.wait(0.1)
     assert four.killed == ["w3"]
     assert "w3 has not left within 5 s (slot revoked): it is killed" in four.said
-    assert four.state.broken_through == 1
+    assert four.state.rounds.broken_through == 1
     exited = four.events("worker_exited")[-1]
     assert exited["cause"] == "was killed: it had not left within 5 s"
     assert exited["failed"] is False
@@ -343,7 +361,7 @@ def test_who_has_not_left_by_the_deadline_is_killed_and_the_others_recover(four:
     four.running("w0", "w1", "w2", step=10)
     assert four.said[-1].startswith("round 2: 4 → 3 workers (w0, w1, w2), 3+3+2 micro-batches: ")
     assert four.launches == ["w0", "w1", "w2", "w3"]
-    assert (four.state.restarts_used, four.state.last_failure) == (0, "")
+    assert (four.state.restarts.used, four.state.restarts.last_failure) == (0, None)
     four.kill("w3")
     assert len(four.events("worker_exited")) == 1, "the launcher's report comes second"
 
@@ -362,7 +380,7 @@ def test_who_has_left_the_round_but_not_ended_by_the_deadline_is_killed(four: Jo
     four.running("w0", "w1", "w2", step=11)
     four.wait(5.0)
     assert four.killed == ["w3"]
-    assert four.state.broken_through == 0, "the others train on"
+    assert four.state.rounds.broken_through == 0, "the others train on"
     assert four.round_number == 2
 
 
@@ -373,7 +391,7 @@ def test_the_deadline_holds_in_the_script_after_the_training_and_fails_no_job(fo
     assert four.end is None
     four.wait(5.0)
     assert four.killed == ["w3"]
-    assert four.end == act.EndJob(True, "finished")
+    assert four.end == act.EndJob(Outcome.FINISHED, "finished")
 
 
 def test_a_worker_that_has_not_been_started_yet_is_gone_at_once() -> None:

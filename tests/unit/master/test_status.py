@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from membership_driver import Job
+from hvd_elastic_keras.common import control, messages
+from hvd_elastic_keras.master.machine import actions as act
+from hvd_elastic_keras.master.machine.status import job_status
+from tests.unit.master.membership_driver import Job
 
-from hvd_elastic_keras import protocol
-from hvd_elastic_keras.master import actions as act
-from hvd_elastic_keras.master.status import job_status
 
-
-def status_of(job: Job) -> protocol.JobStatus:
+def status_of(job: Job) -> control.JobStatus:
     return job_status(job.config, job.state, job.now)
 
 
@@ -57,19 +56,19 @@ def test_the_numbers_are_those_of_the_job() -> None:
     status = status_of(job)
     assert (status.step, status.restarts_used, status.max_restarts) == (7, 1, 3)
     assert (status.target_workers, status.min_workers, status.max_workers) == (2, 1, 16)
-    assert status.slots == (protocol.HostSlots(host="localhost", granted=2, used=2),)
+    assert status.slots == (control.HostSlots(host="localhost", granted=2, used=2),)
     assert status.workers[0].heartbeat_age_s == 1.5
     assert status.workers[1].heartbeat_age_s is None
-    assert protocol.decode(protocol.encode(status), protocol.JobStatus) == status
+    assert messages.decode(messages.encode(status), control.JobStatus) == status
 
 
 def test_a_revoked_slot_is_in_use_until_its_worker_is_gone() -> None:
     job = Job(2)
     job.start()
     job.send(act.RevokeSlots(("w1",), {}, None))
-    assert status_of(job).slots == (protocol.HostSlots(host="localhost", granted=1, used=2),)
+    assert status_of(job).slots == (control.HostSlots(host="localhost", granted=1, used=2),)
     job.exit("w1")
-    assert status_of(job).slots == (protocol.HostSlots(host="localhost", granted=1, used=1),)
+    assert status_of(job).slots == (control.HostSlots(host="localhost", granted=1, used=1),)
 
 
 def test_workers_are_listed_in_the_order_of_their_numbers() -> None:

@@ -1,0 +1,1 @@
+"""What users call: callback, trainer, elastic.run, model modules."""

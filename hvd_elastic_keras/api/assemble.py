@@ -1,0 +1,280 @@
+"""Trains one model once: what `Trainer` and `ElasticCallback` have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterable
+
+import tensorflow as tf
+
+from hvd_elastic_keras.api import fit_in_elastic_run
+from hvd_elastic_keras.api.build_loop import Link, build_loop, by_phase
+from hvd_elastic_keras.api.fit_in_elastic_run import FitsInside, Prepared, RoundOverError
+from hvd_elastic_keras.api.horovod_optimizer import own_steps
+from hvd_elastic_keras.api.training import Training
+from hvd_elastic_keras.common.errors import WorkerLeavingError
+from hvd_elastic_keras.common.options import AUTO, LOOP, SKIP, SPEED, TOGETHER
+from hvd_elastic_keras.data.input.interfaces import Input
+from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
+from hvd_elastic_keras.keras_internals.global_seed import leave_as_after_fit
+from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, variables_of
+from hvd_elastic_keras.loop.observer import Observer, Round
+from hvd_elastic_keras.loop.per_worker_phase import PerWorkerRunner
+from hvd_elastic_keras.loop.phase import PhaseRunner
+from hvd_elastic_keras.loop.read_along import ReadAlong
+from hvd_elastic_keras.loop.warm_up import warm_up
+from hvd_elastic_keras.observe.notices import Notice, notices
+from hvd_elastic_keras.state.cursor import Cursor
+from hvd_elastic_keras.state.run_state import RunState
+from hvd_elastic_keras.step.compiled_steps import compiled_step
+from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
+from hvd_elastic_keras.step.trials.first_steps import explained_first_steps
+from hvd_elastic_keras.step.world import world_of_process
+from hvd_elastic_keras.worker.horovod_runtime import Communicator
+from hvd_elastic_keras.worker.membership import Membership
+from hvd_elastic_keras.worker.session import Session, SoloSession
+
+NOT_SHARED = (
+    "these variables of layers differ from worker to worker: {}. Only numeric variables of a fixed "
+    "shape can be sent to another one. Keep in them only what does not change while it trains."
+)
+
+
+def train(training: Training, membership: Membership) -> None:
+    """Trains to the end, with everybody who is there.
+
+    In a user's script, a worker that has to leave before the end (SIGTERM, `ctl remove`) ends its
+    process with exit code 0.
+
+    Raises:
+      MasterUnreachableError: the launcher is gone.
+      CollectiveFailedError: the same step fails again and again although nobody is lost.
+      ConfigurationError: the model or the data cannot be trained. If the script does not catch it,
+        the job ends with its text.
+    """
+    inside = fit_in_elastic_run.current()
+    try:
+        with own_steps():
+            if inside is None:
+                _train(training, membership)
+            else:
+                _train_inside(training, membership, inside)
+    except WorkerLeavingError as error:
+        membership.end_process(error)
+    finally:
+        leave_as_after_fit()
+
+
+def _train(training: Training, membership: Membership) -> None:
+    began = time.monotonic()
+    session, communicator = membership.session, membership.communicator()
+    link = Link(session, communicator, membership.interactive)
+    if membership.launched:  # what is tried out before the first step is this worker's affair
+        world_of_process().enter_round(0, 1)
+    prepared, told_of_steps = _prepare(training, communicator)
+    told = _open_to(session, membership)
+    along = _read_along(session, prepared.runners)
+    session.join(
+        communicator,
+        training.train.num_micro_batches,
+        warm_up_s=time.monotonic() - began,
+        each=training.growth is not None,
+    )
+    to_tell = [*told, *_warnings(training, told_of_steps)]
+    build_loop(training, prepared, link, to_tell, watching=along).run()
+
+
+def _train_inside(training: Training, membership: Membership, inside: FitsInside) -> None:
+    """Trains in a round of `elastic.run`, and goes on with what an earlier round has left.
+
+    Without files: those of the job belong to its trainings, of which the function is one.
+    """
+    unaudited = training.options.replaced({"audit": False})
+    training = dataclasses.replace(training, job_dir=None, options=unaudited)
+    session, communicator = inside.session, inside.communicator
+    link = Link(session, communicator, membership.interactive)
+    told_of_steps: list[str] = []
+    prepared = inside.prepared_for(training.data, training.model)
+    if prepared is None:
+        # What is tried out before the first step is this worker's affair.
+        world_of_process().enter_round(0, 1)
+        prepared, told_of_steps = _prepare(training, communicator, keeps=inside.goes_on)
+    before, prepared.callbacks = prepared.callbacks, training.callbacks
+    prepared.state.hand_over(training.callbacks, training.user)
+    inside.take_up(prepared.state)
+    training.callbacks.succeed(before)
+    told = _open_to(session, membership)
+    to_tell = [*told, *([] if inside.goes_on else _warnings(training, told_of_steps))]
+    loop = build_loop(training, prepared, link, to_tell)
+    with inside.until_end_of_round(prepared):
+        try:
+            loop.run()
+        except RoundOverError:
+            training.callbacks.pause()
+            raise
+
+
+def _prepare(
+    training: Training, communicator: Communicator, *, keeps: bool = False
+) -> tuple[Prepared, list[str]]:
+    """Traces and tries out all that the training needs; also what people should be told of it.
+
+    Args:
+      keeps: whether an epoch goes on, so that metrics keep their sums.
+    """
+    model = training.model
+    variables = variables_of(model)
+    before = variables.values()
+    world_of_process().follow(SoloSession())  # nothing is pending while it warms up
+    with explained_first_steps(model, training.train, training.evaluate):
+        made = [_runner(training, variables, source) for source in _inputs(training)]
+        runners, told_of_steps = [r for r, _ in made], [t for _, texts in made for t in texts]
+        if variables.lost:
+            told_of_steps.append(NOT_SHARED.format(", ".join(variables.lost)))
+        model.reset_metrics()
+        model.stop_training = False
+        warm_up(communicator, variables, runners)
+    if keeps:
+        variables.assign(before)
+    state = RunState(
+        model,
+        variables,
+        training.callbacks,
+        inputs=[runner.input for runner in runners],
+        cursor=Cursor(epoch=training.schedule.initial_epoch),
+        user=training.user,
+    )
+    prepared = Prepared(
+        model,
+        runners,
+        state,
+        training.callbacks,
+        _UserRounds(training),
+        data=training.data,
+        function=model.train_function,
+    )
+    return prepared, told_of_steps
+
+
+def _open_to(session: Session, membership: Membership) -> list[Notice]:
+    """From now on the training hears of changes, and people of what the input tells."""
+    world_of_process().follow(session)
+    return notices.report_to(_reporter(session, membership))
+
+
+def _read_along(session: Session, runners: list[PhaseRunner]) -> list[Observer]:
+    """Brings the inputs of a newcomer close to where the others are, if that takes reading."""
+    if not any(runner.input.from_front for runner in runners):
+        return []
+    training = session.training + 1
+    others_read = functools.partial(session.others_read, training)
+    along = ReadAlong(by_phase(runners), others_read)
+    session.at("reading", 0, 0)
+    along.start(gives_up=lambda: session.leaving)
+    return [along]
+
+
+class _UserRounds(Observer):
+    """Tells the user of changes of the world size that this worker sees."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._size = 0
+
+    def on_round(self, entered: Round) -> None:
+        """Before newcomers get the state: reset callbacks may change it."""
+        size = entered.place.size
+        old, self._size = self._size, size
+        if old:
+            self._training.user.on_reset()
+        if old and old != size and self._training.on_membership_change is not None:
+            self._training.on_membership_change(old, size)
+
+
+def _inputs(training: Training) -> list[Input]:
+    return [i for i in (training.train, training.evaluate) if i is not None]
+
+
+def _warnings(training: Training, told: Iterable[str]) -> list[Notice]:
+    """What people should be told about the training before it begins."""
+    texts = list(dict.fromkeys(told))
+    if training.options.audit and training.job_dir is None:
+        texts.append("there is no job directory, so that no ledger of used examples is written")
+    count, size = training.train.num_examples, training.train.global_batch_size
+    if count is not None and count < size:
+        texts.append(
+            f"there are {count} training examples, fewer than the {size} of a global batch: every "
+            "step takes all of them."
+        )
+    wanted, seen = training.options.gpus_per_worker, len(tf.config.list_physical_devices("GPU"))
+    if seen < wanted:
+        texts.append(
+            f"a worker sees {seen} GPUs, and --gpus_per_worker={wanted} asks for more. Is there "
+            "one for each place of a worker on its host, and does this TensorFlow use them?"
+        )
+    return [Notice(f"warning: {text}") for text in texts]
+
+
+def _reporter(session: Session, membership: Membership) -> Callable[[Notice], None]:
+    """Shows what the input tells while it is read."""
+    environment = membership.environment
+    who = f"[{environment.worker_id}] " if environment else ""
+
+    def report(notice: Notice) -> None:
+        if notice.once:
+            session.tell(notice.text, notice.entry, prefix=who)
+        else:
+            session.show(f"{who}{notice.text}\n")
+
+    return report
+
+
+def _runner(
+    training: Training, variables: ModelVariables, source: Input
+) -> tuple[PhaseRunner, tuple[str, ...]]:
+    """What computes a phase, and what people should be told of it."""
+    trains = source is training.train
+    compiled = compiled_step(
+        training.model,
+        variables,
+        source,
+        train=trains,
+        cut_is_chosen=training.cut_is_chosen,
+        seed=training.origin.seed,
+        deterministic=training.options.deterministic,
+        options=dataclasses.replace(
+            _options(training) if trains else PLAIN,
+            together=_together(training),
+            must_be_together=trains and training.options.micro_batches == TOGETHER,
+        ),
+    )
+    if isinstance(source, PerWorkerInput):
+        return PerWorkerRunner(source, compiled.step), compiled.told
+    return PhaseRunner(source, compiled.step, shared=compiled.shared), compiled.told
+
+
+def _together(training: Training) -> int | None:
+    """How many micro-batches may be computed in one pass; None: any number."""
+    options = training.options
+    if options.micro_batches == LOOP:
+        return 1
+    # There, memory may be why their size was chosen.
+    on_gpu = training.cut_is_chosen and tf.config.list_physical_devices("GPU")
+    # The speed of one pass depends on how many there are: shares that follow it would not settle.
+    if options.micro_batches == AUTO and (on_gpu or options.balance == SPEED):
+        return 1
+    return options.micro_batches_together or None
+
+
+def _options(training: Training) -> StepOptions:
+    return StepOptions(
+        audited=training.options.audit,
+        measured_workers=training.train.num_micro_batches
+        if training.options.balance == SPEED
+        else 0,
+        scales_rate=training.growth is not None,
+        skips_nonfinite=training.options.on_nonfinite == SKIP,
+        compression=training.options.compression,
+    )

@@ -1,0 +1,147 @@
+"""Builds the training loop of one worker, with all that watch it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Sequence
+
+from hvd_elastic_keras.api.fit_in_elastic_run import Prepared
+from hvd_elastic_keras.api.training import Training
+from hvd_elastic_keras.audit.recorder import Auditor, Ledgers
+from hvd_elastic_keras.audit.verdict import Account
+from hvd_elastic_keras.common import files
+from hvd_elastic_keras.common.events import EpochAudited
+from hvd_elastic_keras.loop.announcer import Announcer
+from hvd_elastic_keras.loop.course import Course
+from hvd_elastic_keras.loop.epoch_records import EpochRecords
+from hvd_elastic_keras.loop.growing_batch import GrowingBatch
+from hvd_elastic_keras.loop.kept_on_disk import Checkpoints, durable, term_for
+from hvd_elastic_keras.loop.ledger_notes import LedgerNotes
+from hvd_elastic_keras.loop.loop_parts import LoopParts
+from hvd_elastic_keras.loop.nonfinite_loss import NonFiniteLoss
+from hvd_elastic_keras.loop.observer import Observer, Observers
+from hvd_elastic_keras.loop.parting import Fence
+from hvd_elastic_keras.loop.phase import PhaseRunner
+from hvd_elastic_keras.loop.progress_display import ProgressDisplay
+from hvd_elastic_keras.loop.same_reading import SameReading
+from hvd_elastic_keras.loop.same_weights import SameWeights
+from hvd_elastic_keras.loop.shares import Shares
+from hvd_elastic_keras.loop.step_records import StepRecords
+from hvd_elastic_keras.loop.told_once import ToldOnce
+from hvd_elastic_keras.loop.training_loop import TrainingLoop
+from hvd_elastic_keras.observe.notices import Notice
+from hvd_elastic_keras.state.cursor import Phase
+from hvd_elastic_keras.step.world import world_of_process
+from hvd_elastic_keras.worker.horovod_runtime import Communicator
+from hvd_elastic_keras.worker.session import Session
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """How a training reaches the other workers and people.
+
+    Attributes:
+      interactive: whether what is shown ends up on a terminal that can redraw a line.
+    """
+
+    session: Session
+    communicator: Communicator
+    interactive: bool
+
+
+def build_loop(
+    training: Training,
+    prepared: Prepared,
+    link: Link,
+    to_tell: Iterable[Notice],
+    watching: Iterable[Observer] = (),
+) -> TrainingLoop:
+    """Makes the loop of a training that this worker has joined.
+
+    Args:
+      to_tell: what people are to be told when it begins.
+      watching: further observers.
+    """
+    session, communicator = link.session, link.communicator
+    state = prepared.state
+    display = ProgressDisplay(session.show, link.interactive, training.verbose)
+    phases, world = by_phase(prepared.runners), world_of_process()
+    announcer = Announcer(session, display)
+    shares = Shares(state, training.train.num_micro_batches, announcer)
+    kept = durable(
+        training.job_dir,
+        training.origin,
+        model=training.model,
+        callbacks=training.callbacks,
+        state=state,
+        session=session,
+        options=training.options,
+        term=term_for(session, training.options),
+    )
+    auditor = _auditor(training, phases[Phase.TRAIN], session, display)
+    growth = training.growth
+    options = training.options
+    losses = NonFiniteLoss(session, options.on_nonfinite)
+    fence = Fence(training.job_dir, session.term)
+    # In this order they hear of things: what comes before a checkpoint has to be on file.
+    observers = [
+        *watching,
+        announcer,
+        display,
+        losses,
+        SameReading(phases, communicator),
+        SameWeights(
+            session, communicator, state.variables.values, options.check_weights_every_n_steps
+        ),
+        prepared.rounds,
+        *([LedgerNotes(auditor)] if auditor else []),
+        shares,
+        *([GrowingBatch(growth, world, state, announcer)] if growth else []),
+        ToldOnce(session, to_tell, training.callbacks.what_is_lost),
+        StepRecords(session),
+        EpochRecords(session, audited=auditor is not None and auditor.records),
+        Checkpoints(kept, options, losses, fence, before=_written_up(auditor)),
+    ]
+    parts = LoopParts(
+        model=training.model,
+        session=session,
+        communicator=communicator,
+        state=state,
+        train=phases[Phase.TRAIN],
+        evaluate=phases.get(Phase.EVALUATE),
+        callbacks=training.callbacks,
+        world=world,
+        course=Course(training.schedule, state, phases[Phase.TRAIN], world),
+        shares=shares,
+        observers=Observers(observers),
+    )
+    return TrainingLoop(parts, kept)
+
+
+def by_phase(runners: Sequence[PhaseRunner]) -> dict[Phase, PhaseRunner]:
+    """The phases of a training, of which the evaluation may be missing."""
+    return dict(zip((Phase.TRAIN, Phase.EVALUATE), runners, strict=False))
+
+
+def _written_up(auditor: Auditor | None) -> Callable[[], None]:
+    """Puts the ledger on file: no step before a checkpoint is ever taken again."""
+    return functools.partial(auditor.flush, judged=False) if auditor else lambda: None
+
+
+def _auditor(
+    training: Training, runner: PhaseRunner, session: Session, display: ProgressDisplay
+) -> Auditor | None:
+    if training.job_dir is None:
+        return None
+    directory = files.training_dir(training.job_dir, session.training) / files.LEDGER
+    if not training.options.audit and not directory.exists():
+        return None
+
+    def tell(epoch: int, account: Account) -> None:
+        text = f"audit of epoch {epoch + 1}: {account.summary}" if training.verbose else ""
+        entry = EpochAudited(epoch=epoch, exact=account.is_exact, verdict=account.verdict)
+        session.tell(text, entry, prefix=display.line_break)
+
+    ledgers = Ledgers(directory, runner, tell, warn=display.warning)
+    return Auditor(ledgers, records=training.options.audit)

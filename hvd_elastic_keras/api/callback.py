@@ -1,0 +1,316 @@
+"""`ElasticCallback`: makes an unchanged `keras.Model.fit` elastic."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from hvd_elastic_keras.api import fit_in_elastic_run
+from hvd_elastic_keras.api.assemble import train
+from hvd_elastic_keras.api.training import Training
+from hvd_elastic_keras.common import env
+from hvd_elastic_keras.common.config import (
+    DEFAULT_LR_WARM_UP_STEPS,
+    GLOBAL,
+    LINEAR,
+    PER_WORKER,
+    BatchCut,
+    check_batch_may_grow,
+    check_growth,
+    check_seed,
+)
+from hvd_elastic_keras.common.learning_rate_scale import Growth
+from hvd_elastic_keras.common.options import EVEN, KEEP_CHECKPOINTS, NO_COMPRESSION, RunOptions
+from hvd_elastic_keras.data.input.fit_epochs import FitInput
+from hvd_elastic_keras.data.input.of_adapter import (
+    check_apart,
+    check_no_steps_per_epoch,
+    check_order,
+    check_repeatable,
+    input_of,
+    per_worker_input_of,
+)
+from hvd_elastic_keras.data.plan.fit_passes import Passes
+from hvd_elastic_keras.keras_internals import model_building, release
+from hvd_elastic_keras.keras_internals.fit_call import (
+    BATCH_END_GETS_LAST_STEP,
+    FitCall,
+    running_fit,
+    set_initial_epoch,
+)
+from hvd_elastic_keras.loop.callback_runner import CallbackRunner
+from hvd_elastic_keras.loop.schedule import Schedule
+from hvd_elastic_keras.observe.notices import notices
+from hvd_elastic_keras.state.checkpoint.manager import Origin
+from hvd_elastic_keras.state.user_state import UserState
+from hvd_elastic_keras.step import op_determinism
+from hvd_elastic_keras.worker import other_launchers
+from hvd_elastic_keras.worker.membership import Membership
+
+_NOT_CUT = (
+    "the batches do not fit the model's inputs, only its train_step takes them. Nobody knows "
+    "whether their first dimension is the examples, so they are not cut: one worker computes each, "
+    "and the others wait as spares. To share them, put the examples first and give "
+    "ElasticCallback(micro_batch_size=...)."
+)
+
+
+class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyped
+    """Trains with `keras.Model.fit` on as many workers as there are right now.
+
+        model.fit(x, y, batch_size=128, epochs=10, callbacks=[ElasticCallback()])
+
+    The script trains alone (`python script.py`) and elastically
+    (`python -m hvd_elastic_keras.run --num_workers=4 script.py`), to the same weights. Workers
+    share each batch: the batch that `fit` is given is the global batch, whatever their number.
+    Other callbacks run on all workers, on the same logs; those that write files on rank 0.
+
+    It takes the place of `fit`'s own loop, with the atomic steps of `Trainer`; arguments, order of
+    hooks, `History` and logs are those of `fit`. So are the weights, up to rounding, but for what
+    depends on how a batch is cut (batch normalisation, random layers, losses that divide by the
+    sum of masks or weights) and for the order of shuffled arrays.
+
+    Args:
+      micro_batch_size: examples per forward and backward pass. A batch is cut into micro-batches,
+        and workers compute whole ones. None: an eighth of the batch, but at least 16 examples if
+        the model has batch normalisation, which sees one micro-batch at a time; see `BatchCut`.
+        With `batch="per_worker"`, where no batch is shared: the whole batch of a worker.
+      seed: the order of shuffled arrays follows from it. None: that of
+        `keras.utils.set_random_seed`, else 0.
+      checkpoint_every_n_epochs, checkpoint_every_n_steps, checkpoint_every_minutes: how often rank
+        0 writes a checkpoint to the job directory, from which a job goes on that has lost all
+        workers or was interrupted; 0 turns it off. Whichever is due first, in the background. In
+        any case one is written when the job stops, and at the end.
+      keep_checkpoints: so many of the newest are kept.
+      deterministic: whether the weights after every step are bit-identical whatever the number of
+        workers, kills and joins. It costs time and fixes settings of the whole process: one thread
+        for each operation (or `run --deterministic_threads`), and TensorFlow's op determinism. `run
+        --deterministic script.py` turns it on, too. Alone, start the script with
+        TF_NUM_INTRAOP_THREADS=1.
+      balance: "even" shares of each batch, or shares that follow the workers' "speed": who is
+        persistently slower computes fewer micro-batches of the same batch, and the result stays
+        the same. `run --balance=speed script.py` turns it on, too.
+      compression: gradients travel between workers as they are ("none"), or rounded to "fp16" or
+        "bf16", which takes half of the time on a slow network. `run --compression=fp16 script.py`
+        turns it on, too.
+      audit: whether each epoch leaves a ledger in the job directory that says which examples were
+        used in which step, by whom, and whether each was used exactly once. `run --audit script.py`
+        turns it on, too.
+      batch: "global", or "per_worker": the batch that `fit` is given is what one worker takes per
+        step, so that the batch of a step grows with the workers; of a dataset, each takes a whole
+        batch. The learning rate belongs to the batch of one worker. Epochs take fewer steps the
+        more workers there are, and the result depends on their number.
+      lr_scaling: only with "per_worker": the learning rate is multiplied by the number of workers
+        ("linear", as is usual with Horovod), by its square root ("sqrt"), or stays ("none"). The
+        optimizer's `learning_rate`, which callbacks see and set, is the one before that. Weight
+        decay that Keras multiplies by the learning rate follows it.
+      lr_warm_up_steps: steps over which the learning rate gets to a larger value when workers have
+        come. A smaller value is taken at once.
+      on_membership_change: called on every worker that was there before, with the old and the new
+        number of workers, before newcomers get the state.
+
+    Attributes:
+      batch_grows: whether `batch` is "per_worker".
+      state: values of the user's that are committed with every step and given to late joiners;
+        see `UserState`.
+
+    Raises:
+      ConfigurationError: when `fit` begins, with the remedy: the model or the data cannot be
+        trained by several workers; or at once, if TensorFlow has too many threads for
+        `deterministic`.
+    """
+
+    def __init__(
+        self,
+        *,
+        micro_batch_size: int | None = None,
+        seed: int | None = None,
+        checkpoint_every_n_epochs: int = 1,
+        checkpoint_every_n_steps: int = 0,
+        checkpoint_every_minutes: float = 0.0,
+        keep_checkpoints: int = KEEP_CHECKPOINTS,
+        deterministic: bool = False,
+        balance: str = EVEN,
+        compression: str = NO_COMPRESSION,
+        audit: bool = False,
+        batch: str = GLOBAL,
+        lr_scaling: str = LINEAR,
+        lr_warm_up_steps: int = DEFAULT_LR_WARM_UP_STEPS,
+        on_membership_change: Callable[[int, int], None] | None = None,
+    ) -> None:
+        super().__init__()
+        other_launchers.refuse()
+        self._cut = BatchCut(micro_batch_size, batch)
+        check_seed(0 if seed is None else seed)
+        asked = RunOptions(
+            checkpoint_every_n_epochs=checkpoint_every_n_epochs,
+            checkpoint_every_n_steps=checkpoint_every_n_steps,
+            checkpoint_every_minutes=checkpoint_every_minutes,
+            keep_checkpoints=keep_checkpoints,
+            deterministic=deterministic,
+            balance=balance,
+            compression=compression,
+            audit=audit,
+        )
+        check_growth(batch, lr_scaling, lr_warm_up_steps)
+        self._seed = seed
+        self._options = asked | env.run_options()
+        self.batch_grows = batch == PER_WORKER
+        self._lr_scaling, self._lr_warm_up_steps = lr_scaling, lr_warm_up_steps
+        if self.batch_grows:
+            check_batch_may_grow(self._options)
+        self._on_membership_change = on_membership_change
+        self.state = UserState()
+        if self._options.deterministic:
+            op_determinism.enable()
+
+    def set_model(self, model: keras.Model) -> None:
+        """Called by Keras when a list of callbacks gets its model: replaces that list's begin."""
+        super().set_model(model)
+        caller = list_that_calls(self)
+        if caller is not None:
+            self.take_over(caller)
+
+    def take_over(self, callbacks: Any) -> None:
+        """Lets the `fit` that begins with this list of callbacks be an elastic training."""
+        # Before any `on_train_begin`: some callbacks open files then, which only rank 0 may. It
+        # stays, for a list that the user made and gives to `fit` again.
+        callbacks.on_train_begin = lambda logs=None: self._run(callbacks, sys._getframe(1))
+
+    def _run(self, callbacks: Any, frame: types.FrameType) -> None:
+        """Runs the whole training; afterwards `fit` finds that no epoch is left."""
+        membership = Membership.of_process()
+        release.check()
+        fit = running_fit(frame)
+        call = self._terms_of_all(fit, membership)
+        if call.epochs <= call.initial_epoch:
+            type(callbacks).on_train_begin(callbacks)  # there is nothing to take over
+            return
+        train(self._training(call, membership), membership)
+
+        def end(logs: Any = None) -> None:
+            del callbacks.on_train_end
+            set_initial_epoch(call.model, None)
+
+        set_initial_epoch(call.model, fit.epochs)
+        callbacks.on_train_end = end
+
+    def _terms_of_all(self, call: FitCall, membership: Membership) -> FitCall:
+        """Within `elastic.run`, the function may have been called with other values elsewhere."""
+        inside = fit_in_elastic_run.current()
+        terms = self._terms(call, 1 if inside is None else inside.size)
+        if inside is not None:
+            if membership.has_others:
+                check_repeatable(call.adapter)
+            terms = inside.agree(call.model, terms)
+        return dataclasses.replace(call, **terms)
+
+    def _terms(self, call: FitCall, size: int) -> dict[str, Any]:
+        """How long the training is, by a call of `fit` that was made where so many workers are."""
+        if self.batch_grows:
+            check_no_steps_per_epoch(call.steps_per_epoch)
+        return call.terms
+
+    def _training(self, call: FitCall, membership: Membership) -> Training:
+        model_building.check_fit(call.model)
+        alone = not membership.has_others
+        seed = self._seed if self._seed is not None else model_building.random_seed()
+        schedule = Schedule(
+            epochs=call.epochs,
+            initial_epoch=call.initial_epoch,
+            validation_freq=call.validation_freq,
+            steps_per_execution=int(call.model.steps_per_execution),
+            ends_with_last=BATCH_END_GETS_LAST_STEP,
+        )
+        if not alone:
+            for adapter, name in ((call.adapter, "x"), (call.validation, "validation_data")):
+                check_order(adapter, name)
+            check_apart(call.adapter, call.validation)
+        # What has been read once in this process is not read again in another order.
+        kept = fit_in_elastic_run.inputs_left(call.data, call.model)
+        source, evaluate = kept[0] if kept else None, kept[1] if len(kept) > 1 else None
+        if source is None:
+            source, cut = self._input(call, schedule, seed)
+            evaluate = _validation_input(call, schedule, seed, cut)
+        environment = membership.environment
+        return Training(
+            model=call.model,
+            schedule=schedule,
+            train=source,
+            evaluate=evaluate,
+            callbacks=CallbackRunner(self._others(call, alone), call.model, params=None),
+            origin=Origin(
+                global_batch_size=source.global_batch_size,
+                micro_batch_size=source.micro_batch_size,
+                seed=seed,
+                num_examples=source.num_examples,
+                batch=PER_WORKER if self.batch_grows else GLOBAL,
+                batch_size_per_worker=source.global_batch_size if self.batch_grows else 0,
+            ),
+            job_dir=None if environment is None else environment.job_path,
+            cut_is_chosen=self._cut.micro_batch_size is not None,
+            options=self._options,
+            growth=self._growth(source.global_batch_size) if self.batch_grows else None,
+            # Alone, Keras's own progress bar is among the callbacks.
+            verbose=0 if alone else call.verbose,
+            user=self.state,
+            on_membership_change=self._on_membership_change,
+            data=call.data,
+        )
+
+    def _input(self, call: FitCall, schedule: Schedule, seed: int) -> tuple[FitInput, BatchCut]:
+        """The training data and how they are cut."""
+        source = (per_worker_input_of if self.batch_grows else input_of)(
+            call.adapter,
+            passes=Passes(call.steps_per_epoch),
+            index_of=lambda epoch: epoch - schedule.initial_epoch,
+            micro_batch_size=lambda size: size,  # until the model is built
+            seed=seed,
+            name="x",
+        )
+        fits = model_building.build(call.model, source.batch_spec, source.first_batch())
+        cut = self._cut
+        if not fits and cut.micro_batch_size is None:
+            cut = BatchCut(sys.maxsize)
+            notices.tell(f"warning: {_NOT_CUT}")
+        has_batch_norm = model_building.has_batch_norm(call.model)
+        source.cut_into(cut.of(source.global_batch_size, has_batch_norm))
+        return source, cut
+
+    def _growth(self, batch_size: int) -> Growth:
+        return Growth(batch_size, batch_size, self._lr_scaling, self._lr_warm_up_steps)
+
+    def _others(self, call: FitCall, alone: bool) -> list[keras.callbacks.Callback]:
+        unwanted = (ElasticCallback,) if alone else (ElasticCallback, keras.callbacks.ProgbarLogger)
+        return [c for c in call.callbacks if not isinstance(c, unwanted)]
+
+
+def _validation_input(
+    call: FitCall, schedule: Schedule, seed: int, training_cut: BatchCut
+) -> FitInput | None:
+    if call.validation is None:
+        return None
+    # The moving averages of batch normalisation are used here: any cut will do.
+    cut = BatchCut(training_cut.micro_batch_size)
+    return input_of(
+        call.validation,
+        passes=Passes(call.validation_steps, goes_on=False),
+        index_of=schedule.evaluations_before,
+        micro_batch_size=lambda size: cut.of(size, has_batch_norm=False),
+        seed=seed,
+        name="validation_data",
+    )
+
+
+def list_that_calls(callback: keras.callbacks.Callback) -> Any:
+    """The list of callbacks that has called the `set_model` which calls this; None: another."""
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_locals.get("self") is callback:
+        frame = frame.f_back  # `set_model` of a subclass
+    caller = None if frame is None else frame.f_locals.get("self")
+    return caller if isinstance(caller, keras.callbacks.CallbackList) else None

@@ -1,0 +1,341 @@
+"""`ElasticState`: what a training loop of the user's own must have to go on, on any worker.
+
+The verbs are those of Elastic Horovod (`horovod/common/elastic.py`): commit, restore, sync, reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import keras
+import tensorflow as tf
+from horovod.common.exceptions import HostsUpdatedInterrupt
+
+from hvd_elastic_keras.api import elastic_state_arguments as arguments
+from hvd_elastic_keras.api.elastic_snapshot import Snapshot
+from hvd_elastic_keras.api.elastic_state_arguments import PlainValues
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.keras_internals import release
+from hvd_elastic_keras.keras_internals.model_variables import (
+    ModelVariables,
+    unwrapped,
+    variables_of,
+)
+from hvd_elastic_keras.state import broadcast, parts
+from hvd_elastic_keras.state.matched_variables import ROOT, StateOrigin, match, specs_of
+from hvd_elastic_keras.state.packing import Tree
+from hvd_elastic_keras.state.parts import Attribute, Attributes, Part
+from hvd_elastic_keras.worker.process_rounds import rounds_of_process
+
+VERSION = 3
+"""Of the parts; to be raised with every change of what they give."""
+CHECKPOINT_EVERY_S = 60.0
+
+
+class ElasticState:
+    """Model, optimizer, variables and plain values that all workers share.
+
+    Args:
+      model: a built `keras.Model`: weights, batch-norm statistics, metrics, seeds, and the
+        `tf.Variable`s that its layers hold.
+      optimizer: its slots and learning rate; the model's own by default. Optimizers that the model
+        or its layers hold as attributes are part of the state, too. Those that are not built are
+        built here for the model's trainable variables; one for others must be built before.
+      variables: `tf.Variable`s or Keras variables beside those.
+      values: plain values by name, which become attributes: numbers, texts, lists, tuples, dicts
+        of these, sets, NumPy arrays and scalars.
+      checkpoint_every_s: under a launcher, rank 0 writes a commit to the job directory if so many
+        seconds have passed since the last one, and in any case when the job stops and at the end.
+        A job that has lost all its workers, or was interrupted, goes on from there. None: not by
+        time.
+      checkpoint_every_n_commits: the same after so many commits. None: not by their number.
+
+    Raises:
+      ConfigurationError: the model is not built, or a value is of another type.
+
+    Example:
+
+        state = ElasticState(model, optimizer, batch=0, epoch=0)
+
+        @elastic.run
+        def train(state):
+            while state.batch < 1000:
+                step(state.batch)
+                state.batch += 1
+                state.commit()
+
+        train(state)
+    """
+
+    def __init__(
+        self,
+        model: keras.Model | None = None,
+        optimizer: keras.optimizers.Optimizer | None = None,
+        variables: Iterable[Any] | None = None,
+        *,
+        checkpoint_every_s: float | None = CHECKPOINT_EVERY_S,
+        checkpoint_every_n_commits: int | None = None,
+        **values: Any,
+    ) -> None:
+        release.check()
+        arguments.check_interval("checkpoint_every_s", checkpoint_every_s, (int, float))
+        arguments.check_interval("checkpoint_every_n_commits", checkpoint_every_n_commits, (int,))
+        self.checkpoint_every_s = checkpoint_every_s
+        self.checkpoint_every_n_commits = checkpoint_every_n_commits
+        self._after_commit: Callable[[], None] | None = None
+        self._rounds = rounds_of_process()
+        self.model = model
+        self.optimizer = optimizer if optimizer is not None else getattr(model, "optimizer", None)
+        self.variables = tuple(unwrapped(v) for v in variables or ())
+        arguments.check_and_build(self.model, self.optimizer, self.variables)
+        self._names = tuple(values)
+        for name, value in values.items():
+            arguments.check_name(type(self), name)
+            setattr(self, name, value)
+        self._reset_callbacks: list[Callable[[], object]] = []
+        self.num_commits = 0
+        """Number of commits so far, on any worker, since the function was first called."""
+        self.in_fit = False
+        """Whether `fit` trains, whose every step is safe without a commit."""
+        self.fit_position: dict[str, Any] | None = None
+        """Where a `fit` in the function is, if it has not ended: `fit_in_elastic_run.Position`."""
+        self.finished = False
+        """Whether the function of `elastic.run` has returned, on this worker or on another."""
+        self.exists = False
+        """Whether this state is worth keeping (false until the first sync)."""
+        self._parts: dict[str, Part] = {
+            "values": PlainValues(self, self._names),
+            "fit": Attribute(self, "fit_position"),
+        }
+        """What a commit keeps and a restore brings back."""
+        self._counters = {"counters": Attributes(self, ("num_commits", "finished"))}
+        """What follows every commit, and no restore takes back."""
+        self._keep()
+
+    if TYPE_CHECKING:  # the plain values
+
+        def __getattr__(self, name: str) -> Any: ...
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
+    @property
+    def commits(self) -> Any:
+        """Number of commits so far; in a state that has a value of this name, that value."""
+        return vars(self).get("commits", self.num_commits)
+
+    @commits.setter
+    def commits(self, value: Any) -> None:
+        vars(self)["commits"] = value
+
+    @property
+    def progress(self) -> int:
+        """Orders the states of workers by age."""
+        return self.num_commits + self.finished
+
+    # --- Horovod's verbs -----------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Keeps the present state, and ends the round if the membership is to change.
+
+        A collective: all workers of the round call it after the same step.
+
+        Raises:
+          HostsUpdatedInterrupt: for `elastic.run`, on all workers at once; no step is lost.
+          ConfigurationError: an attribute has a value that cannot be sent to another worker.
+        """
+        if self.in_fit:
+            return
+        self.save()
+        if self._change_is_agreed():
+            raise HostsUpdatedInterrupt(skip_sync=False)
+
+    def check_host_updates(self) -> None:
+        """Ends the round if the membership is to change; then the present state is kept first.
+
+        For loops that commit rarely: cheaper than `commit`. A collective, like `commit`.
+
+        Raises:
+          HostsUpdatedInterrupt: for `elastic.run`, on all workers at once; no step is lost.
+        """
+        if not self.in_fit and self._change_is_agreed():
+            self.save()
+            raise HostsUpdatedInterrupt(skip_sync=False)
+
+    def save(self) -> None:
+        """Keeps the present state, without a look at the membership."""
+        self._keep()
+        self.num_commits += 1
+        self._rounds.session.at("training", self.num_commits, self.progress)
+        if self._after_commit is not None:
+            self._after_commit()
+
+    def restore(self) -> None:
+        """Goes back to the last kept state, in variables and values.
+
+        Raises:
+          ConfigurationError: an optimizer has been made since, which cannot be taken back.
+        """
+        kept = self._kept
+        kept.check_complete(self._present().groups)
+        for variable, tensor in zip(kept.variables, kept.tensors, strict=True):
+            variable.assign(tensor)
+        parts.restore(self._parts, kept.states)
+
+    def sync(self) -> None:
+        """Takes over the present state of rank 0, on all workers, and keeps it.
+
+        Two phases: everything is received first, and only then is anything assigned.
+
+        Raises:
+          CollectiveFailedError: a peer went away meanwhile; nothing has changed.
+          ConfigurationError: rank 0 has other variables.
+        """
+        if self._rounds.size > 1:
+            self._receive()
+        else:
+            self._keep()
+        self.exists = True
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
+        """Adds functions that are called at the start of every round, before the sync.
+
+        Rank and size are those of the round then: the place to scale the learning rate. The
+        functions must not contain collectives, as a worker that has finished does not call them.
+        """
+        self._reset_callbacks.extend(callbacks)
+
+    @property
+    def has_reset_callbacks(self) -> bool:
+        """Whether functions have been registered."""
+        return bool(self._reset_callbacks)
+
+    def on_reset(self) -> None:
+        """Calls `reset` and the registered functions."""
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def reset(self) -> None:
+        """For subclasses: what has to be done anew at the start of every round."""
+
+    def on_hosts_updated(self, timestamp: object = None, update_res: object = None) -> NoReturn:
+        """In Horovod, its driver calls this; here the launcher tells each worker by itself.
+
+        Raises:
+          ConfigurationError: always.
+        """
+        raise ConfigurationError(
+            "state.on_hosts_updated() is for the driver of Horovod, which is not used here: the "
+            "launcher tells workers of changes. Leave it out; `python -m hvd_elastic_keras.ctl` "
+            "changes the number of workers."
+        )
+
+    # --- for `elastic.run` ---------------------------------------------------------------
+
+    def begin(self, after_commit: Callable[[], None] | None = None) -> None:
+        """A function begins, maybe with a state that another one has finished with."""
+        self._after_commit = after_commit
+        self.num_commits = 0
+        self.fit_position = None
+        self.finished = self.exists = False
+
+    def finish(self) -> None:
+        """The function has returned: others are brought to this state, and return too."""
+        self._keep()
+        self.finished = True
+
+    def what_is_lost(self) -> str:
+        """Names what changes in training and cannot be sent to another worker; "" if nothing."""
+        lost = self._present().lost
+        return arguments.LOST.format(", ".join(lost)) if lost else ""
+
+    def keep_as_it_is(self) -> None:
+        """`fit` in the function has come to the end of a round, at a finished step."""
+        self._keep()
+
+    def keep_without_sync(self) -> None:
+        """All members of the round hold this state already."""
+        self._keep()
+        self.exists = True
+
+    def kept(self) -> tuple[dict[str, Any], tuple[tf.Tensor, ...]]:
+        """What was kept last: states of the parts, and values of the variables."""
+        kept = self._kept
+        states = {**self._numbered(kept.states), broadcast.SPECS: specs_of(kept.groups)}
+        return states, kept.tensors
+
+    def take_over(
+        self,
+        states: dict[str, Any],
+        tensors: Sequence[tf.Tensor],
+        origin: StateOrigin,
+        checkpoint: Path | str | None,
+    ) -> None:
+        """Takes and keeps what `kept` has given, in another process.
+
+        Args:
+          checkpoint: where it was read from; None if another worker has sent it.
+
+        Raises:
+          ConfigurationError: it was made by another script or release; nothing has changed.
+        """
+        parts.check_version(states, VERSION, checkpoint)
+        self._check_names(states["values"], origin)
+        pairs = match(
+            self._present().groups, states[broadcast.SPECS], tensors, origin, made_late=True
+        )
+        parts.restore_all_or_none({**self._parts, **self._counters}, states)
+        for variable, tensor in pairs:
+            variable.assign(tensor)
+        self._keep()
+
+    # --- details -------------------------------------------------------------------------
+
+    def _change_is_agreed(self) -> bool:
+        """Whether any worker knows of a change; the same answer on all."""
+        pending = self._rounds.session.change_pending
+        if self._rounds.size == 1:
+            return pending
+        communicator = self._rounds.communicator
+        with communicator.collective():
+            return communicator.any_true(pending, "elastic_state.change")
+
+    def _present(self) -> ModelVariables:
+        """Looked up anew each time: layers and optimizers may make some later."""
+        return variables_of(self.model, self.optimizer, self.variables)
+
+    def _keep(self) -> None:
+        self._kept = Snapshot.of(parts.states_of(self._parts), self._present().groups)
+
+    def _numbered(self, states: dict[str, Tree]) -> dict[str, Any]:
+        return {"version": VERSION, **states, **parts.states_of(self._counters)}
+
+    def _receive(self) -> None:
+        is_root = self._rounds.place.rank == 0
+        states, tensors = broadcast.from_root(
+            self._rounds.communicator,
+            is_root=is_root,
+            states=lambda: self._numbered(parts.states_of(self._parts)),
+            groups=self._present().groups,
+            is_level=self._seems_level,
+            compare=self._rounds.size > 2,
+            name="elastic_state",
+        )
+        if is_root:
+            self._keep()
+        else:
+            self.take_over(states, tensors, ROOT, checkpoint=None)
+
+    def _seems_level(self, states: dict[str, Any]) -> bool:
+        """Whether this worker has as many commits as rank 0; variables may have changed since."""
+        mine = parts.states_of(self._counters)["counters"]
+        return self.exists and self._rounds.size > 2 and states.get("counters") == mine
+
+    def _check_names(self, theirs: Iterable[str], origin: StateOrigin) -> None:
+        if set(theirs) != set(self._names):
+            raise ConfigurationError(
+                f"{origin.name} has the values {sorted(theirs)}, the state of this worker "
+                f"{sorted(self._names)}. {origin.remedy}"
+            )

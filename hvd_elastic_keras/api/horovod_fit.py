@@ -1,0 +1,147 @@
+"""`fit` as Horovod means it: each worker takes the batch that `fit` is given.
+
+So it is for models with a `DistributedOptimizer` and for calls of `fit` with one of Horovod's
+callbacks, unless an `ElasticCallback` among the callbacks says more.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+import keras
+
+from hvd_elastic_keras.api import fit_in_elastic_run
+from hvd_elastic_keras.api.callback import ElasticCallback, list_that_calls
+from hvd_elastic_keras.api.horovod_optimizer import is_distributed
+from hvd_elastic_keras.api.training import Training
+from hvd_elastic_keras.common.config import LINEAR, NO_SCALING, PER_WORKER
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.keras_internals.fit_call import FitCall
+from hvd_elastic_keras.observe.notices import notices
+from hvd_elastic_keras.worker.membership import Membership
+
+
+class HorovodFit(ElasticCallback):
+    """Trains as a script for Horovod expects it; made by the callbacks below.
+
+    The learning rate is multiplied by the number of workers, as such scripts do with `hvd.size()`,
+    which is 1 beside `hvd.init()` here; but not in a function of `elastic.run` whose state has
+    reset callbacks: they do it.
+    """
+
+    def __init__(self) -> None:
+        inside = fit_in_elastic_run.current()
+        self.scales = inside is None or not inside.state.has_reset_callbacks
+        super().__init__(
+            batch=PER_WORKER, lr_scaling=LINEAR if self.scales else NO_SCALING, lr_warm_up_steps=0
+        )
+
+    def _terms(self, call: FitCall, size: int) -> dict[str, Any]:
+        """An epoch takes as many batches of all workers, whatever their number is later."""
+        terms = call.terms
+        if call.steps_per_epoch is not None:
+            terms["steps_per_epoch"] = call.steps_per_epoch * size
+        return terms
+
+    def _training(self, call: FitCall, membership: Membership) -> Training:
+        training = super()._training(call, membership)
+        inside = fit_in_elastic_run.current()
+        if inside is None or not inside.goes_on:
+            rate = "is multiplied by their number" if self.scales else "is up to reset callbacks"
+            notices.tell(
+                "[elastic] as with Horovod, each worker takes the batch that fit is given, and the "
+                f"learning rate {rate}; ElasticCallback() shares the batch instead"
+            )
+        batches = training.train.steps(training.schedule.initial_epoch)
+        for callback in call.callbacks:
+            if isinstance(callback, HorovodCallback):
+                callback.on_training(batches, self.scales)
+        return training
+
+
+class HorovodCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyped
+    """A callback of Horovod's: `fit` with it is elastic."""
+
+    def set_model(self, model: keras.Model) -> None:
+        """Called by Keras when a list of callbacks gets its model."""
+        super().set_model(model)
+        caller = list_that_calls(self)
+        if caller is None:
+            return
+        ours = [c for c in caller.callbacks if isinstance(c, ElasticCallback)]
+        self.check(ours[0] if ours else None)
+        first = next(c for c in caller.callbacks if isinstance(c, HorovodCallback))
+        if not ours and first is self:
+            HorovodFit().take_over(caller)
+
+    def check(self, elastic: ElasticCallback | None) -> None:
+        """Raises `ConfigurationError` if it cannot do its work in this `fit`."""
+
+    def on_training(self, batches_per_epoch: int | None, scales: bool) -> None:
+        """Told before the first step.
+
+        Args:
+          batches_per_epoch: of one worker, for all together.
+          scales: whether the learning rate is multiplied by the number of workers elsewhere.
+        """
+
+
+@functools.cache
+def watch_fit() -> None:
+    """Makes `fit` of models with a distributed optimizer elastic, also without any callback."""
+    original = keras.Model.fit
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def fit(model: keras.Model, *args: Any, **kwargs: Any) -> Any:
+        call = signature.bind(model, *args, **kwargs)
+        given = call.arguments.get("callbacks")
+        listed = given if isinstance(given, list | tuple) else [c for c in (given,) if c]
+        if not is_distributed(getattr(model, "optimizer", None)) or _starts_elastic(listed):
+            return original(model, *args, **kwargs)
+        if not listed and fit_in_elastic_run.current() is None and _is_one_step(call.arguments):
+            return _make_variables(model, call, original)
+        call.arguments["callbacks"] = [*listed, HorovodCallback()]
+        return original(*call.args, **call.kwargs)
+
+    keras.Model.fit = fit
+
+
+def _starts_elastic(callbacks: Any) -> bool:
+    kinds = (ElasticCallback, HorovodCallback, keras.callbacks.CallbackList)
+    return any(isinstance(callback, kinds) for callback in callbacks)
+
+
+def _is_one_step(arguments: dict[str, Any]) -> bool:
+    return arguments.get("steps_per_epoch") == 1 and arguments.get("epochs", 1) == 1
+
+
+def _make_variables(model: keras.Model, call: inspect.BoundArguments, original: Any) -> Any:
+    """One step on this worker alone, by which scripts for Horovod make the variables.
+
+    Where there are some in the middle of a training, it would only read data that others do not
+    read.
+    """
+    built = model.built and model.optimizer.built
+    if not fit_in_elastic_run.in_reset_callbacks() or not built:
+        return original(*call.args, **call.kwargs)
+    tell_once("fit(steps_per_epoch=1) in a reset callback is left out: all variables are there")
+    return keras.callbacks.History()
+
+
+@functools.cache
+def tell_once(text: str) -> None:
+    """A line for people, at the start of the training, once per process."""
+    notices.tell(f"[elastic] {text}")
+
+
+def needs_function(name: str) -> None:
+    """Raises `ConfigurationError` outside of a function of `elastic.run`."""
+    if fit_in_elastic_run.current() is None:
+        raise ConfigurationError(
+            f"hvd.elastic.{name} was given to fit outside of a function of hvd.elastic.run, which "
+            "alone gives its state to other workers. Call fit in such a function, or leave the "
+            "callback out: callbacks=[ElasticCallback()] loses no step by itself."
+        )

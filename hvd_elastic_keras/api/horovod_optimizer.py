@@ -1,0 +1,108 @@
+"""Horovod's `DistributedOptimizer` for Keras 3: averages the gradients of all workers.
+
+In a loop of one's own (or `train_on_batch`) it does so in `apply`. Where this package trains, in
+`fit`, its atomic steps have averaged them before, and the optimizer is as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import horovod.tensorflow
+import keras
+import tensorflow as tf
+
+from hvd_elastic_keras.common.errors import ConfigurationError
+
+_numbers = itertools.count()
+"""Of the distributed optimizers of this process: the same in all, as they run the same script."""
+
+
+class _OwnSteps:
+    depth = 0
+
+
+@contextlib.contextmanager
+def own_steps() -> Iterator[None]:
+    """While it lasts, gradients that are applied are those of all workers already."""
+    _OwnSteps.depth += 1
+    try:
+        yield
+    finally:
+        _OwnSteps.depth -= 1
+
+
+class Distributed:
+    """Part of the class of an optimizer that `distributed` has made."""
+
+    _elastic_number: int
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+        """Applies the average of the gradients of all workers."""
+        apply = super().apply  # type: ignore[misc]
+        if _OwnSteps.depth:
+            return apply(grads, trainable_variables)
+        averaged = [
+            None if g is None else _average(g, f"distributed_{self._elastic_number}.{i}")
+            for i, g in enumerate(grads)
+        ]
+        return apply(averaged, trainable_variables)
+
+
+def distributed(optimizer: Any) -> Any:
+    """The same optimizer, whose `apply` averages gradients over all workers."""
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise ConfigurationError(
+            f"hvd.DistributedOptimizer got a {type(optimizer).__module__}."
+            f"{type(optimizer).__name__}, expected a keras.optimizers.Optimizer of Keras 3."
+        )
+    if not is_distributed(optimizer):
+        object.__setattr__(optimizer, "_elastic_number", next(_numbers))
+        optimizer.__class__ = _distributed_class(optimizer.__class__)
+    return optimizer
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Whether `distributed` has made it, or the one that it wraps for loss scaling."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return isinstance(optimizer, Distributed) or (inner is not None and is_distributed(inner))
+
+
+@functools.cache
+def _distributed_class(kind: type[Any]) -> type[Any]:
+    # By the name and module of the original, under which it is saved and loaded.
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (Distributed, kind), names)
+
+
+def _average(gradient: Any, name: str) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        gradient = tf.convert_to_tensor(gradient)
+    return horovod.tensorflow.allreduce(gradient, op=horovod.tensorflow.Average, name=name)
+
+
+class LearningRate:
+    """`optimizer.lr`, as Keras 2 had it: the variable behind `optimizer.learning_rate`."""
+
+    def __get__(self, optimizer: Any, kind: Any = None) -> Any:
+        if optimizer is None:
+            return self
+        own = vars(optimizer).get("lr")
+        rate = optimizer.learning_rate if own is None else own
+        return rate.value if isinstance(rate, keras.Variable) else rate
+
+    def __set__(self, optimizer: Any, value: Any) -> None:
+        if type(optimizer).__module__.partition(".")[0] == "keras":
+            optimizer.learning_rate = value
+        else:  # an optimizer of the user's own may mean something else
+            vars(optimizer)["lr"] = value
+
+
+def provide_lr() -> None:
+    """Lets all optimizers have `lr`, for scripts that were written for Keras 2."""
+    if not hasattr(keras.optimizers.Optimizer, "lr"):
+        keras.optimizers.Optimizer.lr = LearningRate()

@@ -1,0 +1,220 @@
+"""The user's model module: what is trained, in two functions.
+
+    def model() -> keras.Model                     # required
+    def dataset(split) -> data                     # required; split is "train" or "validation"
+    def loss() / optimizer() / metrics()           # optional, if model() does not compile
+    def callbacks() -> list                        # optional
+
+`dataset` returns arrays `(x, y)` or `(x, y, sample_weight)`, or a `Source` or a deterministic
+`tf.data.Dataset` of such examples, alone or with a function as `(source, preprocess)`; for
+"validation" it may return None. Every function may ask for any of these by name, as a parameter:
+`config` (the reference configuration, an `ml_collections.ConfigDict`), `seed`, `data_dir`;
+`dataset` also for `epoch`.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import keras
+
+from hvd_elastic_keras.common.errors import ModelModuleError
+from hvd_elastic_keras.common.user_errors import explain
+from hvd_elastic_keras.data.sources.source import DataLike, split_preprocess
+
+REQUIRED = ("model", "dataset")
+OPTIONAL = ("loss", "optimizer", "metrics", "callbacks")
+PARAMETERS = ("config", "seed", "data_dir")
+DATASET_PARAMETERS = (*PARAMETERS, "split", "epoch")
+
+
+_CONTRACT = (
+    "A model module defines model() -> keras.Model and dataset(split) -> arrays, a source or "
+    "tf.data.Dataset. A script that trains by itself is started without --model: "
+    "python -m hvd_elastic_keras.run script.py"
+)
+
+
+class ModelModule:
+    """A loaded module together with the values its functions may ask for."""
+
+    def __init__(self, name: str, *, config: Any, seed: int, data_dir: str) -> None:
+        self.name = name
+        self.seed = seed
+        self._values = {"config": config, "seed": seed, "data_dir": data_dir}
+        self._module = import_model_module(name)
+        for function in REQUIRED:
+            self._check_defined(function)
+        for function in (*REQUIRED, *OPTIONAL):
+            self._check_parameters(function)
+
+    def model(self) -> keras.Model:
+        """The compiled model; initial weights follow from the seed alone.
+
+        Raises:
+          ModelModuleError: it is not a Keras model, or it cannot be compiled.
+        """
+        keras.utils.set_random_seed(self.seed)
+        model = self._call("model")
+        if not isinstance(model, keras.Model):
+            raise ModelModuleError(
+                f"model() of {self.name} returned {type(model).__name__}, expected a keras.Model."
+            )
+        parts = {p: self._call(p) for p in ("loss", "optimizer", "metrics") if self._has(p)}
+        if parts or not model.compiled:
+            if model.compiled and "loss" not in parts:
+                raise ModelModuleError(
+                    f"model() of {self.name} compiles the model, and there is also "
+                    f"{' and '.join(f'{p}()' for p in parts)}. Compile in one place: leave that "
+                    "out, or define loss() too and do not compile in model()."
+                )
+            if "loss" not in parts:
+                raise ModelModuleError(
+                    f"model() of {self.name} is not compiled and there is no loss(). Define "
+                    'loss(), for example `return "sparse_categorical_crossentropy"`, or compile '
+                    "the model in model()."
+                )
+            parts.setdefault("optimizer", "adam")
+            model.compile(**parts)
+        return model
+
+    def dataset(self, split: str) -> DataLike | None:
+        """The data of a split; a function of the epoch if `dataset` asks for one.
+
+        Raises:
+          ModelModuleError: there is no training data.
+        """
+        function = self._module.dataset
+        if "epoch" in inspect.signature(function).parameters:
+            data = self._call("dataset", split=split, epoch=0)
+            if data is None:
+                self._check_absent(split)
+                return None
+            preprocess = split_preprocess(data)[1]
+
+            def of_epoch(epoch: int) -> DataLike:
+                return split_preprocess(self._call("dataset", split=split, epoch=epoch))[0]
+
+            return of_epoch if preprocess is None else (of_epoch, preprocess)
+        data = self._call("dataset", split=split)
+        if data is None:
+            self._check_absent(split)
+        return data
+
+    def callbacks(self) -> list[keras.callbacks.Callback]:
+        """The user's Keras callbacks."""
+        return list(self._call("callbacks")) if self._has("callbacks") else []
+
+    def _check_absent(self, split: str) -> None:
+        if split == "train":
+            raise ModelModuleError(
+                f'dataset(split="train") of {self.name} returned None, expected arrays such as '
+                "(x, y), a source, or a tf.data.Dataset."
+            )
+
+    def _has(self, name: str) -> bool:
+        return callable(getattr(self._module, name, None))
+
+    def _call(self, name: str, **extra: Any) -> Any:
+        function: Callable[..., Any] = getattr(self._module, name)
+        wanted = inspect.signature(function).parameters
+        values = {**self._values, **extra}
+        return function(**{p: values[p] for p in wanted if p in values})
+
+    def _check_defined(self, name: str) -> None:
+        if not self._has(name):
+            raise ModelModuleError(f"{self.name} has no function {name}(). {_CONTRACT}")
+
+    def _check_parameters(self, name: str) -> None:
+        if not self._has(name):
+            return
+        allowed = DATASET_PARAMETERS if name == "dataset" else PARAMETERS
+        parameters = inspect.signature(getattr(self._module, name)).parameters.values()
+        for parameter in parameters:
+            needed = parameter.default is parameter.empty and parameter.kind not in (
+                parameter.VAR_POSITIONAL,
+                parameter.VAR_KEYWORD,
+            )
+            if needed and parameter.name not in allowed:
+                raise ModelModuleError(
+                    f"{name}() of {self.name} asks for {parameter.name!r}. It may ask for "
+                    f"{', '.join(allowed)}, or give the parameter a default."
+                )
+
+
+def import_model_module(name: str) -> ModuleType:
+    """Imports a module by path (`dir/my_model.py`), dotted name, or name in the model zoo.
+
+    Raises:
+      ModelModuleError: there is no such module, or it fails while it is imported.
+    """
+    try:
+        if name.endswith(".py"):
+            return _import_path(Path(name).resolve())
+        if "." not in name and importlib.util.find_spec(f"model_zoo.{name}"):
+            return importlib.import_module(f"model_zoo.{name}")
+        return importlib.import_module(name)
+    except ModelModuleError:
+        raise
+    except Exception as error:
+        raise ModelModuleError(
+            f"The model module {name} cannot be imported:\n{explain(error, file_of_model(name))}"
+        ) from error
+
+
+def file_of_model(name: str) -> Path | None:
+    """Where a module is defined that has been imported, or begun to be; None if it is not known."""
+    if name.endswith(".py"):
+        return Path(name).resolve()
+    module = sys.modules.get(f"model_zoo.{name}") or sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    return Path(file) if file else None
+
+
+def _import_path(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ModelModuleError(f"There is no model module {path}.")
+    _check_before_import(path)
+    # Its neighbours can be imported, as if it had been started as a script.
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ModelModuleError(f"{path} is not a Python module.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _check_before_import(path: Path) -> None:
+    """Raises `ModelModuleError` for a script, before it is run."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return  # the import will say where
+    bound = {name for statement in ast.walk(tree) for name in _bound_names(statement)}
+    missing = [name for name in REQUIRED if name not in bound]
+    if missing and "*" not in bound:
+        raise ModelModuleError(
+            f"{path} has no function {' and no function '.join(f'{m}()' for m in missing)}. "
+            f"{_CONTRACT}"
+        )
+
+
+def _bound_names(statement: ast.AST) -> list[str]:
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [statement.name]
+    if isinstance(statement, ast.alias):
+        return [statement.asname or statement.name]
+    if isinstance(statement, ast.Name) and isinstance(statement.ctx, ast.Store):
+        return [statement.id]
+    return []

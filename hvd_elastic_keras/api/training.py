@@ -1,0 +1,50 @@
+"""What is to be trained: what `Trainer` and `ElasticCallback` hand over."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import keras
+
+from hvd_elastic_keras.common.learning_rate_scale import Growth
+from hvd_elastic_keras.common.options import NO_OPTIONS, RunOptions
+from hvd_elastic_keras.data.input.interfaces import Input
+from hvd_elastic_keras.loop.callback_runner import CallbackRunner
+from hvd_elastic_keras.loop.schedule import Schedule
+from hvd_elastic_keras.state.checkpoint.manager import Origin
+from hvd_elastic_keras.state.user_state import UserState
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training:
+    """What is to be trained.
+
+    Attributes:
+      model: built and compiled.
+      evaluate: input of the evaluation, if there is one.
+      origin: what a checkpoint must agree in.
+      job_dir: where checkpoints and results go; None keeps nothing.
+      cut_is_chosen: whether the user has said how large a micro-batch is.
+      options: what the job and the training itself ask for.
+      growth: how the learning rate follows the number of workers, if the batch does; `train` is a
+        `PerWorkerInput` then.
+      on_membership_change: called with the old and the new world size.
+    """
+
+    model: keras.Model
+    schedule: Schedule
+    train: Input
+    evaluate: Input | None
+    callbacks: CallbackRunner
+    origin: Origin
+    job_dir: Path | None = None
+    cut_is_chosen: bool = True
+    options: RunOptions = NO_OPTIONS
+    growth: Growth | None = None
+    verbose: int = 1
+    user: UserState = dataclasses.field(default_factory=UserState)
+    on_membership_change: Callable[[int, int], None] | None = None
+    data: tuple[object, ...] = ()
+    """The objects that the user gave as data, if they are to be read on when `fit` goes on."""

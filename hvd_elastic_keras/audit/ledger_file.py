@@ -1,0 +1,169 @@
+"""The ledger of an epoch: which worker used which examples in which step, and what follows.
+
+A ledger is a file of JSON lines, one per finished step, written while training goes on; see `Step`,
+`Resumed` and `Closed`; `audit/verdict.py` judges them.
+
+Nothing here needs TensorFlow: `ctl audit` reads ledgers, too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from hvd_elastic_keras.common import json_text
+from hvd_elastic_keras.common.errors import LedgerError
+
+BLOCK = 1 << 16
+SUFFIX = ".jsonl"
+
+
+class Step(msgspec.Struct, frozen=True, tag="step"):
+    """A finished step.
+
+    Attributes:
+      step: number of the optimizer step, from 0.
+      round: in which it was taken.
+      examples: of the global batch.
+      ids: worker id to the examples it computed, as `example_ids.packed`.
+      agreed: whether the workers, all together, have read exactly these: see `example_ids.digest`.
+    """
+
+    step: int
+    round: int
+    examples: int
+    ids: dict[str, str]
+    agreed: bool
+
+
+class Resumed(msgspec.Struct, frozen=True, tag="resumed"):
+    """Training went on from a checkpoint: what was written before for `step` and later is void."""
+
+    step: int
+
+
+class Closed(msgspec.Struct, frozen=True, tag="closed"):
+    """The end of an epoch.
+
+    Attributes:
+      first_step, steps: number of its first optimizer step, and how many it took.
+      whole: whether the data ended, not the training.
+      expected: the examples that it had to use, as `example_ids.packed`; empty if only its steps
+        tell.
+      verdict: what `verdict.judge` says, for people; in a line of its own, which comes later.
+    """
+
+    first_step: int
+    steps: int
+    whole: bool
+    expected: str = ""
+    verdict: str = ""
+
+
+Line = Step | Resumed | Closed
+
+
+def file_of(directory: Path, epoch: int) -> Path:
+    """The ledger of an epoch (from 0); names begin with epoch 1, as people count.
+
+    >>> file_of(Path("ledger"), 0).name
+    'epoch-0001.jsonl'
+    """
+    return directory / f"epoch-{epoch + 1:04d}{SUFFIX}"
+
+
+def epochs_in(directory: Path) -> list[Path]:
+    """The ledgers in a directory, in order; none if it does not exist."""
+    return sorted(directory.glob(f"epoch-*{SUFFIX}"), key=epoch_of)
+
+
+def epoch_of(path: Path) -> int:
+    """The epoch (from 0) of a ledger, from its name.
+
+    >>> epoch_of(Path("ledger/epoch-0012.jsonl"))
+    11
+    """
+    number = path.stem.removeprefix("epoch-")
+    return int(number) - 1 if number.isdecimal() else -1
+
+
+def encode(line: Line) -> bytes:
+    """One line."""
+    return msgspec.json.encode(line) + b"\n"
+
+
+class LinesOf:
+    """The whole lines of a ledger, read one by one each time they are gone through.
+
+    A last one without its end is of a writer that was killed.
+
+    Raises (while they are gone through):
+      LedgerError: there is no such file, or something else is in it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __iter__(self) -> Iterator[Line]:
+        try:
+            with self._path.open("rb") as file:
+                for line in file:
+                    if line.endswith(b"\n"):
+                        yield _decoded(line, self._path)
+        except OSError as error:
+            raise LedgerError(f"{self._path} cannot be read: {error.strerror}.") from error
+
+
+def lines_from(path: Path, step: int) -> list[Line]:
+    """Those of the last whole lines that tell of `step` and later ones; none without a file.
+
+    Takes no longer for a long ledger than for a short one. Lines of later steps may be left out
+    that come before an earlier step, where writing had failed for a time.
+
+    Raises:
+      LedgerError: something else is in the file.
+    """
+    found: list[Line] = []
+    if not path.exists():
+        return found
+    with path.open("rb") as file:
+        for content in itertools.islice(_pieces_backwards(file), 1, None):
+            line = _decoded(content, path)
+            if isinstance(line, Resumed) or (isinstance(line, Step) and line.step < step):
+                break
+            found.append(line)
+    return found[::-1]
+
+
+def _decoded(line: bytes, path: Path) -> Line:
+    try:
+        with json_text.only_value_errors():
+            return _DECODER.decode(line)
+    except ValueError as error:
+        raise LedgerError(f"{path} is damaged: {error}.") from error
+
+
+def _pieces_backwards(file: BinaryIO) -> Iterator[bytes]:
+    """What line ends separate, from the back: first what comes after the last one, if anything."""
+    rest = b""
+    for _, block in blocks_backwards(file):
+        rest, *pieces = (block + rest).split(b"\n")
+        yield from reversed(pieces)
+    yield rest
+
+
+def blocks_backwards(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Where each block of a file begins, and the block; the last one first."""
+    end = file.seek(0, 2)
+    while end:
+        start = max(0, end - BLOCK)
+        file.seek(start)
+        yield start, file.read(end - start)
+        end = start
+
+
+_DECODER: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Step | Resumed | Closed)

@@ -1,0 +1,1 @@
+"""Breaks a running job from outside, on purpose, and reports what that has cost."""

@@ -1,0 +1,140 @@
+"""What has become of each fault, and what it has cost, as the job's events tell it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hvd_elastic_keras.chaos.plan import LASTING, LAUNCHER, Fault
+from hvd_elastic_keras.common.messages import Message
+from hvd_elastic_keras.observe.job_history import Timed, loss_of
+from hvd_elastic_keras.observe.tables import table
+
+
+class Fired(Message, frozen=True, kw_only=True):
+    """A fault that has happened."""
+
+    time: float
+    """Seconds since 1970."""
+    worker_id: str = ""
+    """Empty for the launcher."""
+    rank: int | None = None
+    step: int
+    """Of the job, as far as the launcher knew."""
+    journal_bytes: int | None = None
+    """How long the launcher's journal was, if that was waited for."""
+
+
+class Cost(Message, frozen=True, kw_only=True):
+    """How the job has got over a fault. Seconds."""
+
+    detected_s: float | None = None
+    """From the fault until the launcher acted on it; None if it did not have to."""
+    round: int | None = None
+    """The first one without the worker."""
+    stall_s: float | None = None
+    """From the last step until all others went on, in these parts."""
+    noticed_s: float | None = None
+    entered_s: float | None = None
+    synced_s: float | None = None
+    steps_lost: int | None = None
+    told: str = ""
+    """The same for people."""
+
+
+class Outcome(Message, frozen=True, kw_only=True):
+    """A row of the report."""
+
+    number: int
+    """In the plan, from 1."""
+    fault: Fault
+    fired: Fired | None = None
+    why_not: str = ""
+    """Why it has not happened."""
+    cost: Cost = Cost()
+
+
+class Report(Message, frozen=True, kw_only=True):
+    """The content of `--report`."""
+
+    version: int = 1
+    job_dir: str
+    ended: str
+    """Why chaos ended."""
+    outcomes: tuple[Outcome, ...]
+
+
+def cost_of(
+    fault: Fault, fired: Fired, history: Sequence[Timed], others: Iterable[Fired] = ()
+) -> Cost:
+    """What the job's events tell of a fault so far.
+
+    Args:
+      others: more faults that have happened. A worker is lost by the last one that it has had.
+    """
+    if fault.target == LAUNCHER:
+        return _cost_of_launcher(fault, fired, history)
+    loss = loss_of(history, fired.worker_id, fired.time)
+    later = [o.time for o in others if o.worker_id == fired.worker_id and o.time > fired.time]
+    if loss.noticed_at is None or any(time <= loss.noticed_at for time in later):
+        return Cost(told="nobody was lost" if fault.kind in LASTING else "not noticed yet")
+    detected_s = round(loss.noticed_at - fired.time, 3)
+    if fired.rank is None:
+        return Cost(detected_s=detected_s, told="it had no rank: nobody waited for it")
+    running = loss.running
+    if running is None:
+        return Cost(detected_s=detected_s, told="no round has run since")
+    return Cost(
+        detected_s=detected_s,
+        round=running.round,
+        stall_s=running.stall_s,
+        noticed_s=running.noticed_s,
+        entered_s=running.entered_s,
+        synced_s=running.synced_s,
+        steps_lost=running.steps_lost,
+    )
+
+
+def _cost_of_launcher(fault: Fault, fired: Fired, history: Sequence[Timed]) -> Cost:
+    if fault.kind in LASTING:
+        return Cost(told="the workers train without it")
+    since = next((t.time for t in history if t.time > fired.time), None)
+    if since is None:
+        return Cost(told="nothing was heard of the job since")
+    detected_s = round(since - fired.time, 3)
+    return Cost(detected_s=detected_s, told="the job was heard of again")
+
+
+def is_settled(fault: Fault, fired: Fired, cost: Cost) -> bool:
+    """Whether all that it costs is known."""
+    if cost.detected_s is None:
+        return fault.kind in LASTING
+    return fired.rank is None or cost.round is not None
+
+
+def report_table(outcomes: Sequence[Outcome]) -> str:
+    """The report for people, one row for each fault."""
+    head = ("FAULT", "WHO", "AT STEP", "DETECTED", "STALLED", "NOTICE+ENTER+SYNC", "STEPS LOST", "")
+    return table([head, *map(_row, outcomes)])
+
+
+def _row(outcome: Outcome) -> tuple[str, ...]:
+    fault, fired, cost = outcome.fault, outcome.fired, outcome.cost
+    name = f"{outcome.number} {fault.kind}"
+    if fired is None:
+        return (name, "-", "-", "-", "-", "-", "-", f"did not happen: {outcome.why_not}")
+    rank = "" if fired.rank is None else f" (rank {fired.rank})"
+    parts = (cost.noticed_s, cost.entered_s, cost.synced_s)
+    return (
+        name,
+        f"{fired.worker_id}{rank}" if fired.worker_id else LAUNCHER,
+        str(fired.step),
+        _seconds(cost.detected_s),
+        _seconds(cost.stall_s),
+        "-" if cost.round is None else "+".join(f"{part or 0.0:.2f}" for part in parts),
+        "-" if cost.steps_lost is None else str(cost.steps_lost),
+        cost.told,
+    )
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} s"

@@ -1,0 +1,136 @@
+"""Signals to processes of one job, and to no others.
+
+A process is held by a descriptor of it (pidfd) before it is looked at: the signal goes to the very
+process that was found to belong to the job, also if its number is given to another one meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hvd_elastic_keras.common import env, files
+from hvd_elastic_keras.common.control import WorkerStatus
+from hvd_elastic_keras.launchers.base import LOCALHOST
+
+SLOW_PERIOD_S = 0.1
+
+
+class Victim:
+    """A process of the job. Close it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._descriptor = os.pidfd_open(pid)
+
+    def is_gone(self) -> bool:
+        """Whether the process has ended."""
+        return bool(select.select([self._descriptor], [], [], 0)[0])
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal, unless the process has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._descriptor, number)
+
+    def close(self) -> None:
+        """Lets go of it."""
+        os.close(self._descriptor)
+
+
+def worker_of(job_dir: Path, worker: WorkerStatus) -> Victim | str:
+    """The process of a worker, or why it cannot be broken."""
+    if worker.host != LOCALHOST or worker.pid is None:
+        return f"{worker.worker_id} does not run on this machine"
+    expected = {
+        f"{env.JOB_DIR}={job_dir}".encode(),
+        f"{env.WORKER_ID}={worker.worker_id}".encode(),
+    }
+    return _checked(worker.pid, lambda: expected <= _environment(worker.pid), worker.worker_id)
+
+
+def address_of(host: str) -> str:
+    """The IPv4 address that the name of a host has; empty if none."""
+    with contextlib.suppress(OSError):
+        return socket.gethostbyname(host)
+    return ""
+
+
+def launcher_of(job_dir: Path, pid: int) -> Victim | str:
+    """The process of the launcher, known by the events that it writes, or why it is not there."""
+    return _checked(pid, lambda: str(job_dir / files.EVENTS) in _open_files(pid), "the launcher")
+
+
+def _checked(pid: int, belongs: Callable[[], bool], name: str) -> Victim | str:
+    """The process, if it is the one that is meant."""
+    try:
+        victim = Victim(pid)
+    except OSError:
+        return f"{name} (process {pid}) was gone"
+    try:
+        if belongs():
+            return victim
+    except OSError:
+        pass  # it has ended meanwhile, or belongs to somebody else
+    victim.close()
+    return f"process {pid} is not, or not any more, that of {name}"
+
+
+def _environment(pid: int | None) -> set[bytes]:
+    return set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+
+
+def _open_files(pid: int) -> set[str]:
+    found = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            found.add(os.readlink(link))
+    return found
+
+
+class Hold:
+    """Stops a process for a while, or again and again; it runs on at the end, whatever happens.
+
+    Args:
+      stop_s: for so long at a time.
+      run_s: in between.
+    """
+
+    def __init__(self, victim: Victim, duration_s: float, stop_s: float, run_s: float) -> None:
+        self._victim = victim
+        self._times = duration_s, stop_s, run_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, name=f"hold-{victim.pid}", daemon=True)
+        self._thread.start()
+
+    def is_over(self) -> bool:
+        """Whether the process runs on."""
+        return not self._thread.is_alive()
+
+    def end(self) -> None:
+        """Lets the process run on, now."""
+        self._over.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        duration_s, stop_s, run_s = self._times
+        end = time.monotonic() + duration_s
+        while not self._over.is_set() and (left_s := end - time.monotonic()) > 0:
+            self._victim.send(signal.SIGSTOP)
+            self._over.wait(min(stop_s, left_s))
+            self._victim.send(signal.SIGCONT)
+            self._over.wait(run_s)
+
+
+def hold(victim: Victim, duration_s: float, stopped_share: float) -> Hold:
+    """Holds a process back; a share of 1 is to suspend it."""
+    if stopped_share >= 1.0:
+        return Hold(victim, duration_s, duration_s, 0.0)
+    stop_s = stopped_share * SLOW_PERIOD_S
+    return Hold(victim, duration_s, stop_s, SLOW_PERIOD_S - stop_s)

@@ -1,0 +1,72 @@
+"""What people are told at the end of a job, and the exit code of the command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from hvd_elastic_keras.cli.job_request import JobRequest
+from hvd_elastic_keras.common import files, goodput
+from hvd_elastic_keras.common.error_text import error_in
+from hvd_elastic_keras.master.job_result import JobResult
+from hvd_elastic_keras.observe.console import Console, counted
+
+EXIT_FAILED = 1
+EXIT_CONFIGURATION = 2
+EXIT_SIGNAL_BASE = 128
+
+
+def conclude(console: Console, request: JobRequest, result: JobResult, signals: list[int]) -> int:
+    """Says how a job has ended; returns the exit code of the command.
+
+    Args:
+      signals: that have stopped it.
+    """
+    job_dir = shown(request.job_dir)
+    if result.refused:
+        console.error(result.reason)
+        return EXIT_FAILED if result.training > 1 or result.step else EXIT_CONFIGURATION
+    if result.spent_s:
+        console.line(goodput.told(result.spent_s))
+    several = result.training > 1
+    if result.stopped:
+        where = f" of training {result.training}" if several else ""
+        console.line(f"stopped at step {result.step}{where}: {result.reason}")
+        console.line(f"to go on, start it again with --job_dir={job_dir}")
+        return EXIT_SIGNAL_BASE + signals[0] if signals else EXIT_FAILED
+    if not result.succeeded:
+        _show_error(console, request.job_dir, result.failed_workers)
+        console.line(f"the job failed: {result.reason}")
+        console.line(f"logs: {job_dir}/{files.LOGS}")
+        return EXIT_FAILED
+    steps = counted(result.step, "step")
+    length = f"{result.training} trainings, the last of {steps}" if several else steps
+    console.line(f"finished after {length}; results: {job_dir}")
+    return 0
+
+
+def _show_error(console: Console, job_dir: Path, failed_workers: Iterable[str]) -> None:
+    """What the first worker that has failed has left in its log; else the last one."""
+    for worker_id in failed_workers:
+        tail = _error_of(job_dir, worker_id)
+        if tail:
+            console.line(f"from {shown(job_dir)}/{files.LOGS}/{worker_id}.log:")
+            for line in tail:
+                console.worker_line(worker_id, line)
+            return
+
+
+def _error_of(job_dir: Path, worker_id: str) -> list[str]:
+    """The error of a failed worker, from its log."""
+    try:
+        return error_in((job_dir / files.LOGS / f"{worker_id}.log").read_text(errors="replace"))
+    except OSError:
+        return []
+
+
+def shown(path: Path) -> str:
+    """A path as short as it can be for people."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

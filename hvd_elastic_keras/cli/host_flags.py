@@ -1,0 +1,146 @@
+"""The flags of `run` that say on which hosts workers are started, and how."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from hvd_elastic_keras.common import env
+from hvd_elastic_keras.common.config import JobConfig, TrainingConfig
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.launchers.base import LOCALHOST
+from hvd_elastic_keras.launchers.discovery import Discovery, FixedHosts, HostFile, HostScript
+from hvd_elastic_keras.launchers.hosts import Hosts, hosts_of_flag
+from hvd_elastic_keras.launchers.ssh_command import SshSettings
+from hvd_elastic_keras.worker import network
+
+HOSTS = flags.DEFINE_string(
+    "hosts", None, "Start workers on other hosts by ssh, so many on each: a:2,b:4."
+)
+HOSTFILE = flags.DEFINE_string(
+    "hostfile",
+    None,
+    "The same from a file with a line per host, such as `a slots=2` or `a:2`; it is read again "
+    "when it changes.",
+)
+HOST_DISCOVERY_SCRIPT = flags.DEFINE_string(
+    "host_discovery_script",
+    None,
+    "The same from a command that prints a line per host, `a:2` or `a`; it is run every second. "
+    "Hosts may come and go.",
+)
+SSH_COMMAND = flags.DEFINE_string(
+    "ssh_command", "ssh", "With hosts: the OpenSSH client with options, such as `ssh -p 2222`."
+)
+SSH_PYTHON = flags.DEFINE_string(
+    "ssh_python", None, "With hosts: the Python interpreter there. Default: the path of this one."
+)
+REMOTE_DIR = flags.DEFINE_string(
+    "remote_dir",
+    None,
+    "With hosts: the directory there in which workers start. Default: the path of this one.",
+)
+SSH_ENV = flags.DEFINE_list(
+    "ssh_env",
+    [],
+    "With hosts: names of environment variables that workers there are to have as here; PYTHONPATH "
+    "they have anyway.",
+)
+SOURCES = (HOSTS, HOSTFILE, HOST_DISCOVERY_SCRIPT)
+ONLY_WITH_HOSTS = (SSH_COMMAND, SSH_PYTHON, REMOTE_DIR, SSH_ENV)
+SLOTS_ARE_WORKERS = ("num_workers", "master_only")
+
+
+@dataclasses.dataclass(frozen=True)
+class HostsRequest:
+    """On which hosts workers are to be started.
+
+    Attributes:
+      first: the hosts of the start.
+    """
+
+    discovery: Discovery
+    first: Hosts
+    ssh: SshSettings
+
+    def job_config(self, job: JobConfig) -> JobConfig:
+        """That of a job whose slots are those of the hosts."""
+        slots = sum(self.first.values())
+        most = job.max_workers if flags.FLAGS["max_workers"].present else max(16, 2 * slots)
+        return dataclasses.replace(job, num_workers=0, awaits_joiners=True, max_workers=most)
+
+    def bind(self) -> str:
+        """The address of this host that the others reach.
+
+        Raises:
+          ConfigurationError: it is not known.
+        """
+        others = [host for host in self.first if host != LOCALHOST]
+        if not others:
+            return network.own_address_to(LOCALHOST)
+        names = [host.rpartition("@")[2] for host in others]
+        found = next(filter(None, map(network.own_address_to, names)), "")
+        if found:
+            return found
+        raise ConfigurationError(
+            f"The address of this host that {', '.join(others)} can reach is not known. Give it "
+            f"with --bind: {network.shown(network.addresses())}."
+        )
+
+
+def check_batch_is_given(training: TrainingConfig, config: Mapping[str, Any]) -> None:
+    """Raises `ConfigurationError` if it is not said what each worker takes of a growing batch."""
+    name = "batch_size_per_worker"
+    if training.batch_grows and not flags.FLAGS[name].present and not config.get(name):
+        raise ConfigurationError(
+            "--batch=per_worker was given together with hosts, whose number of workers may change. "
+            f"Say with --{name} what each worker takes."
+        )
+
+
+def hosts_request() -> HostsRequest | None:
+    """What the flags ask for; None without hosts.
+
+    Raises:
+      ConfigurationError: they do not go together, or no hosts are found.
+    """
+    given = [flag for flag in SOURCES if flag.value]
+    if not given:
+        _refuse([f.name for f in ONLY_WITH_HOSTS], "without --hosts or its like. Add that")
+        return None
+    if len(given) > 1:
+        names = " and ".join(f"--{flag.name}" for flag in given)
+        raise ConfigurationError(f"{names} were given, expected one of them.")
+    _refuse(SLOTS_ARE_WORKERS, f"with --{given[0].name}, which says how many workers there are")
+    discovery = _discovery()
+    return HostsRequest(discovery, discovery.hosts(), _settings())
+
+
+def _discovery() -> Discovery:
+    if HOSTS.value:
+        return FixedHosts(hosts_of_flag(HOSTS.value))
+    if HOSTFILE.value:
+        return HostFile(Path(HOSTFILE.value).resolve())
+    return HostScript(HOST_DISCOVERY_SCRIPT.value)
+
+
+def _settings() -> SshSettings:
+    return SshSettings(
+        tuple(shlex.split(SSH_COMMAND.value)),
+        SSH_PYTHON.value or sys.executable,
+        REMOTE_DIR.value or str(Path.cwd()),
+        env.python_path(),
+        env.variables_named(SSH_ENV.value),
+    )
+
+
+def _refuse(names: tuple[str, ...] | list[str], why: str) -> None:
+    present = [f"--{name}" for name in names if flags.FLAGS[name].present]
+    if present:
+        raise ConfigurationError(f"{', '.join(present)} was given {why}, or leave it out.")

@@ -1,0 +1,123 @@
+"""What the command line has asked for, and whether its workers fit the cut of a batch."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from hvd_elastic_keras.cli.host_flags import HostsRequest
+from hvd_elastic_keras.cli.kubernetes_flags import PodsRequest
+from hvd_elastic_keras.common.config import JobConfig
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.common.job_spec import JobSpec
+from hvd_elastic_keras.common.options import NO_OPTIONS, RunOptions
+from hvd_elastic_keras.launchers.base import LOCALHOST
+from hvd_elastic_keras.observe.console import counted
+
+
+@dataclasses.dataclass(frozen=True)
+class MasterAddress:
+    """Where the master is to listen.
+
+    Attributes:
+      bind: an address of this host, or 0.0.0.0 for all of them.
+      port: 0 is a free one.
+      given_out: by which workers reach the host, if that is something else.
+    """
+
+    bind: str = "127.0.0.1"
+    port: int = 0
+    given_out: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class JobRequest:
+    """What the command line asked for: a model (`spec`) or a script with its arguments."""
+
+    job: JobConfig
+    spec: JobSpec | None
+    script: list[str]
+    job_dir: Path
+    name: str
+    timeline: Path | None = None
+    """Where a trace of the whole job goes."""
+    dashboard: bool = False
+    """Whether the address of the dashboard is shown."""
+    report: bool = False
+    """Whether the job's report is written at its end."""
+    options: RunOptions = NO_OPTIONS
+    network_interface: str = ""
+    """What workers talk to each other over; empty: what leads to the master."""
+    all_output: bool = False
+    """Whether the lines of all workers are shown, not only those of one."""
+    tls: bool = False
+    """Whether workers and `ctl` speak to the launcher through TLS."""
+    command: tuple[str, ...] = ()
+    """The words of the command line, but for the job directory."""
+    address: MasterAddress = MasterAddress()
+    token: str = dataclasses.field(default="", repr=False)
+    """That the job is to have; empty: a new one."""
+    hosts: HostsRequest | None = None
+    """On which other hosts workers are started; None for this one only."""
+    pods: PodsRequest | None = None
+    """Of which cluster the workers are pods; None if they are processes of hosts."""
+    found_micro_batch_size: int = 0
+    """What the check of the model has chosen; 0 before it, and with a script."""
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Examples per forward and backward pass; 0 as long as that is not known."""
+        given = self.spec.training.micro_batch_size if self.spec else 0
+        return given or self.found_micro_batch_size
+
+    @property
+    def num_micro_batches(self) -> int | None:
+        """Of a global batch, or of that of a worker; None as long as that is not known."""
+        if self.spec is None or not self.micro_batch_size:
+            return None
+        return -(-self.spec.training.cut_batch_size // self.micro_batch_size)
+
+    @property
+    def cut(self) -> str:
+        """The cut of a batch for people."""
+        count = self.num_micro_batches
+        return f"{count} micro-batch{'' if count == 1 else 'es'} of {self.micro_batch_size}"
+
+    @property
+    def workers_of_start(self) -> int:
+        """Workers that the launcher starts with, on this host or others."""
+        if self.hosts is None:
+            return self.job.num_workers
+        return min(self.job.max_workers, sum(self.hosts.first.values()))
+
+    @property
+    def workers_here(self) -> int:
+        """Those of them that share the processors of this host."""
+        return self.most_members if self.hosts is None else self.hosts.first.get(LOCALHOST, 0)
+
+    @property
+    def most_members(self) -> int:
+        """How many of the workers of the start have something to compute, as far as is known."""
+        useful = self.num_micro_batches
+        if useful is None or (self.spec and self.spec.training.batch_grows):
+            return self.workers_of_start
+        return min(self.workers_of_start, useful)
+
+    def check_workers_fit(self) -> None:
+        """Workers beyond the micro-batches are spares, but a job that needs them never begins.
+
+        Raises:
+          ConfigurationError: this is such a job, as far as is known.
+        """
+        useful = self.num_micro_batches
+        if self.spec is None or useful is None or self.spec.training.batch_grows:
+            return
+        if self.job.min_workers > useful:
+            training = self.spec.training
+            size, needed = training.global_batch_size, self.job.min_workers
+            finer = next(m for m in range(max(1, size // needed), 0, -1) if size % m == 0)
+            raise ConfigurationError(
+                f"min_workers={needed} was given, but a global batch of {size} is cut into only "
+                f"{self.cut}, so that no more than {counted(useful, 'worker')} can train at a "
+                f"time. Use --micro_batch_size={finer}."
+            )

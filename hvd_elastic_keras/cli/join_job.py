@@ -1,0 +1,326 @@
+"""`run --join`: one worker of a job whose master runs elsewhere, from its start to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import requests
+import tenacity
+
+from hvd_elastic_keras.cli import source_files
+from hvd_elastic_keras.cli.joined_process import JoinedProcess
+from hvd_elastic_keras.common import control, env, files, joining, messages, protocol, versions
+from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError, MasterUnreachableError
+from hvd_elastic_keras.common.job_spec import JobSpec
+from hvd_elastic_keras.common.master_session import session_of, url_of
+from hvd_elastic_keras.common.options import RunOptions
+
+RETRY_S = 1.0
+TELL_END_WITHIN_S = 10.0
+"""The master may have ended just before."""
+REQUEST_TIMEOUT_S = 10.0
+TAKEN_CODES = (joining.ENDED_WELL, joining.LEFT, joining.HOPELESS)
+
+
+@dataclasses.dataclass(frozen=True)
+class JoinWish:
+    """What the command line of a joiner says.
+
+    Attributes:
+      where: HOST:PORT of the master, or the job's directory.
+      token: the job's, or the content of its `master.json`; empty if `where` is the directory.
+      host_name: of this host in the job; empty is the system's.
+      worker_id: of the worker that the launcher has announced; empty for one more.
+      read_by_launcher: whether a launcher, which has started this and given the token on standard
+        input, keeps what the worker prints.
+      job_dir: for logs, checkpoints and results if this host does not see that of the job.
+    """
+
+    where: str
+    token: str
+    host_name: str = ""
+    worker_id: str = ""
+    job_dir: str = ""
+    network_interface: str = ""
+    read_by_launcher: bool = False
+    join_timeout_s: float = 300.0
+    leave_exit_code: int = joining.LEFT
+
+
+class Master:
+    """Requests of a joiner."""
+
+    def __init__(self, endpoint: control.Endpoint) -> None:
+        self.endpoint = endpoint
+        self._session = session_of(endpoint.token, endpoint.fingerprint)
+
+    def job(self, within_s: float) -> joining.JobDescription:
+        """What is trained."""
+        body = self._ask("GET", "job", None, within_s)
+        return messages.decode(body, joining.JobDescription)
+
+    def join(self, request: joining.JoinRequest, within_s: float) -> joining.JoinReply:
+        """A place in the job."""
+        body = self._ask("POST", "join", messages.encode(request), within_s)
+        return messages.decode(body, joining.JoinReply)
+
+    def exited(self, request: joining.ExitRequest) -> joining.ExitReply:
+        """What the end of a worker was for the job."""
+        body = self._ask("POST", "exit", messages.encode(request), TELL_END_WITHIN_S)
+        return messages.decode(body, joining.ExitReply)
+
+    def _ask(self, method: str, path: str, body: bytes | None, within_s: float) -> bytes:
+        """A request, repeated while nobody answers.
+
+        Raises:
+          ConfigurationError: the token is wrong, or what answers there is no master of a job.
+          MasterUnreachableError: nobody answered for `within_s`.
+        """
+        repeated = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type((requests.ConnectionError, requests.Timeout)),
+            wait=tenacity.wait_fixed(RETRY_S),
+            stop=tenacity.stop_after_delay(within_s),
+            reraise=True,
+        )
+        address, fingerprint = self.endpoint.address, self.endpoint.fingerprint
+        url = url_of(address, fingerprint, path)
+        try:
+            answer = repeated(
+                self._session.request, method, url, data=body, timeout=REQUEST_TIMEOUT_S
+            )
+        except requests.RequestException as error:
+            raise MasterUnreachableError(
+                f"No master has answered at {address} for {within_s:.0f} s: {error}. Is the job "
+                "running, is its --bind an address that this host can reach, and does no firewall "
+                "stand between?"
+            ) from error
+        if answer.status_code == requests.codes.unauthorized:
+            raise ConfigurationError(
+                f"The master at {address} refuses the token. Give that of this job: `token` in "
+                "master.json of its directory."
+            )
+        if not answer.ok:
+            raise ConfigurationError(
+                f"{address} answered {path} with {answer.status_code}: {answer.text[:200]}. Is it "
+                "a master of this version?"
+            )
+        return answer.content
+
+
+def join_job(wish: JoinWish) -> int:
+    """Starts a worker and returns when it has ended, with the exit code of the command.
+
+    Raises:
+      ElasticError: there is no such job, or this host does not fit it. Nothing was started.
+    """
+    # As the first process of a container, it would else not hear of SIGTERM before it has a worker.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(wish.leave_exit_code))
+    return Joiner(wish).run()
+
+
+class Joiner:
+    """One worker after the other, until one has ended that the job had not given up."""
+
+    def __init__(self, wish: JoinWish) -> None:
+        self._wish = wish
+        self._endpoint = endpoint_of(wish)
+        self._master = Master(self._endpoint)
+        self._job = job = self._master.job(wish.join_timeout_s)
+        versions.check_versions(versions.installed(), job.versions)
+        self._process = JoinedProcess(
+            _directory_with_sources(job), read_by_launcher=wish.read_by_launcher
+        )
+        self._host = wish.host_name or socket.gethostname()
+        self._job_dir = _job_dir(wish, job)
+
+    def run(self) -> int:
+        """Returns the exit code of the command."""
+        while True:
+            reply = self._join()
+            if reply.over:
+                _say("the job has ended")
+                return joining.ENDED_WELL
+            code = self._work(reply)
+            outcome = self._outcome(reply.worker_id, code)
+            if outcome is not joining.Outcome.EXPELLED or not self._may_join_again:
+                _say(f"{reply.worker_id} has ended: {outcome.value}")
+                return _exit_code(outcome, code, self._wish.leave_exit_code)
+            _say(f"the job has given {reply.worker_id} up: joining again")
+
+    @property
+    def _may_join_again(self) -> bool:
+        return not (self._wish.worker_id or self._process.asked_to_end)
+
+    def _join(self) -> joining.JoinReply:
+        request = joining.JoinRequest(
+            key=secrets.token_hex(16),
+            host=self._host,
+            worker_id=self._wish.worker_id,
+            sees_job_dir=_is_job_dir(self._job_dir, self._job),
+        )
+        reply = self._master.join(request, self._wish.join_timeout_s)
+        if reply.refused:
+            raise ConfigurationError(f"The master has no place for this worker: {reply.refused}")
+        return reply
+
+    def _work(self, reply: joining.JoinReply) -> int:
+        worker_id, address = reply.worker_id, self._endpoint.address
+        _say(f"joins {self._job.name} at {address} as {worker_id} on {self._host}")
+        log = self._job_dir / files.LOGS / f"{worker_id}.log"
+        environment = self._environment(reply)
+        return self._process.run(_command(self._job), environment, log, self._endpoint)
+
+    def _environment(self, reply: joining.JoinReply) -> dict[str, str]:
+        options = RunOptions.decode(self._job.options)
+        given = env.WorkerEnvironment(
+            master=self._endpoint.address,
+            token=self._endpoint.token,
+            fingerprint=self._endpoint.fingerprint,
+            worker_id=reply.worker_id,
+            job_dir=str(self._job_dir),
+            joined=True,
+            slot=reply.slot,
+            keeper_pid=os.getpid(),
+            iface=self._wish.network_interface,
+            hostname=self._host,
+            master_timeout_s=self._job.master_timeout_s,
+            options=options,
+        ).to_variables()
+        cores = len(os.sched_getaffinity(0))
+        shared = cores // reply.workers_here
+        count = options.deterministic_threads if options.deterministic else shared
+        threads = env.threads_variables(max(1, count))
+        fixed = threads if options.deterministic else {}
+        return env.child_environment({**given, **fixed}, {**env.WORKER_DEFAULTS, **threads})
+
+    def _outcome(self, worker_id: str, code: int) -> joining.Outcome:
+        tail = self._process.log_tail if code else ""
+        told = joining.ExitRequest(worker_id=worker_id, return_code=code, log_tail=tail)
+        try:
+            return self._master.exited(told).outcome
+        except ElasticError:
+            # The job has ended, or there is no master at present.
+            return self._outcome_for_itself(code)
+
+    def _outcome_for_itself(self, code: int) -> joining.Outcome:
+        if self._process.stopped:
+            finished = self._process.stopped == protocol.FINISHED
+            return joining.Outcome.FINISHED if finished else joining.Outcome.LEFT
+        if code:
+            return joining.Outcome.FAILED
+        return joining.Outcome.LEFT if self._process.asked_to_end else joining.Outcome.FINISHED
+
+
+def endpoint_of(wish: JoinWish) -> control.Endpoint:
+    """Address and token of the master, when there is one.
+
+    Raises:
+      ConfigurationError: they are not given, or not in this form.
+    """
+    if not wish.where.rpartition(":")[2].isdecimal() or Path(wish.where).is_dir():
+        # The job may not have been started yet.
+        repeated = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(ConfigurationError),
+            wait=tenacity.wait_fixed(RETRY_S),
+            stop=tenacity.stop_after_delay(wish.join_timeout_s),
+            reraise=True,
+        )
+        return repeated(files.read_endpoint, Path(wish.where))
+    if not wish.token.strip():
+        raise ConfigurationError(
+            f"--join={wish.where} was given without a token. Give --token_file=FILE with the token "
+            "of the job (`token` in master.json of its directory), or - for standard input."
+        )
+    fields = _fields_of(wish.token)
+    return control.Endpoint(
+        version=messages.PROTOCOL_VERSION,
+        address=wish.where,
+        token=fields["token"],
+        pid=0,
+        fingerprint=fields.get("fingerprint", ""),
+    )
+
+
+def _fields_of(token: str) -> dict[str, str]:
+    """The token, and the fingerprint of the certificate if both are given."""
+    with contextlib.suppress(ValueError):
+        fields = json.loads(token)
+        if isinstance(fields, dict) and isinstance(fields.get("token"), str):
+            return fields
+    words = token.split()
+    return dict(zip(("token", "fingerprint"), words, strict=False))
+
+
+def _directory_with_sources(job: joining.JobDescription) -> Path:
+    """Where the script or model is found on this host: here, or where the launcher has it.
+
+    Raises:
+      ConfigurationError: nowhere, or not the same.
+    """
+    model = JobSpec.decode(job.job, "what the master has sent").model if job.job else ""
+    found: dict[Path, list[str]] = {}
+    for place in dict.fromkeys([Path.cwd(), Path(job.directory)]):
+        if place.is_dir():
+            base = source_files.base_of(job.script, model, place)
+            found[place] = source_files.differences(job.sources, base)
+            if not found[place]:
+                return place
+    names = ", ".join(sorted(found.values(), key=len)[0])
+    raise ConfigurationError(
+        f"This host does not have the source that the job trains: {names} missing or different "
+        f"in {' and in '.join(map(str, found))}. Bring the same files here, and start this command "
+        "in their directory."
+    )
+
+
+def _job_dir(wish: JoinWish, job: joining.JobDescription) -> Path:
+    """That of the job if this host sees it, else one of its own, with what workers read there."""
+    for seen in (Path(wish.where), Path(job.job_dir)):
+        if _is_job_dir(seen, job):
+            return seen.resolve()
+    own = Path(wish.job_dir or f"jobs/{job.name}-{job.job_id[:8]}").resolve()
+    (own / files.LOGS).mkdir(parents=True, exist_ok=True)
+    if job.job:
+        (own / files.JOB).write_text(job.job)
+    return own
+
+
+def _is_job_dir(path: Path, job: joining.JobDescription) -> bool:
+    try:
+        return (path / files.JOB_ID).read_text().strip() == job.job_id
+    except OSError:
+        return False
+
+
+def _command(job: joining.JobDescription) -> list[str]:
+    if job.script:
+        return [sys.executable, *job.script]
+    return [sys.executable, "-m", "hvd_elastic_keras.cli.worker_main"]
+
+
+def _exit_code(outcome: joining.Outcome, code: int, leave_exit_code: int) -> int:
+    match outcome:
+        case joining.Outcome.FINISHED:
+            return joining.ENDED_WELL
+        case joining.Outcome.LEFT | joining.Outcome.EXPELLED:
+            return leave_exit_code
+        case joining.Outcome.REFUSED:
+            return joining.HOPELESS
+        case joining.Outcome.FAILED:
+            failed = 128 - code if code < 0 else code
+            return joining.FAILED if failed in (*TAKEN_CODES, leave_exit_code) else failed
+
+
+def _say(text: str) -> None:
+    stamp = time.strftime("%H:%M:%S")
+    with contextlib.suppress(OSError):  # whoever read this is gone
+        print(f"[join {stamp}] {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,104 @@
+"""The flags of `run` for what reaches all trainings of a job, scripts included: `RunOptions`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from absl import flags
+
+from hvd_elastic_keras.cli import checkpoint_flags, gpu_flags
+from hvd_elastic_keras.common import env
+from hvd_elastic_keras.common.options import (
+    BALANCES,
+    COMPRESSIONS,
+    MICRO_BATCHES,
+    ON_NONFINITE,
+    RunOptions,
+)
+
+flags.adopt_module_key_flags(checkpoint_flags)
+flags.adopt_module_key_flags(gpu_flags)
+DETERMINISTIC = flags.DEFINE_boolean(
+    "deterministic",
+    None,
+    "Weights that are bit-identical whatever the number of workers, kills and joins; also for "
+    "scripts. Default: the configuration's, else off.",
+)
+DETERMINISTIC_THREADS = flags.DEFINE_integer(
+    "deterministic_threads",
+    None,
+    "With --deterministic, so many threads share an operation in every worker, whatever its "
+    "machine: other numbers give other bits. Default: the configuration's, else 1.",
+    lower_bound=1,
+)
+CHECK_WEIGHTS = flags.DEFINE_integer(
+    "check_weights_every_n_steps",
+    None,
+    "Compare the weights of all workers after every so many steps; one that holds others is named "
+    "and replaced. Also for scripts. Default: the configuration's, else 0, which is never.",
+    lower_bound=0,
+)
+SKIP_CORRUPT = flags.DEFINE_boolean(
+    "skip_corrupt",
+    None,
+    "Leave out corrupt records of TFRecord files, with a warning, in place of an error; also for "
+    "scripts. Default: the configuration's, else off.",
+)
+BALANCE = flags.DEFINE_enum(
+    "balance",
+    None,
+    BALANCES,
+    "How the micro-batches of a global batch are divided: evenly, or so that persistently slower "
+    "workers get fewer; also for scripts. Default: the configuration's, else even.",
+)
+ON_NONFINITE_LOSS = flags.DEFINE_enum(
+    "on_nonfinite",
+    None,
+    ON_NONFINITE,
+    "What to do about a loss that is NaN or infinite: warn, and write no checkpoint meanwhile; "
+    "skip the step, also if a gradient is not finite; stop the job there; or ignore it, as Keras "
+    "does; also for scripts. Default: the configuration's, else warn.",
+)
+AUDIT = flags.DEFINE_boolean(
+    "audit",
+    None,
+    "Write for each epoch which examples were used in which step, by whom, and whether each was "
+    "used exactly once, to --job_dir/ledger; also for scripts. `ctl audit` judges it anew. "
+    "Default: the configuration's, else off.",
+)
+MICRO_BATCHES_FLAG = flags.DEFINE_enum(
+    "micro_batches",
+    None,
+    MICRO_BATCHES,
+    "How a worker computes its micro-batches: together in one pass, or in a loop, one after the "
+    "other, which takes less memory and up to twice the time. auto: together, where a trial at the "
+    "start shows that the numbers are the same. Also for scripts. Default: the configuration's, "
+    "else auto.",
+)
+MICRO_BATCHES_TOGETHER = flags.DEFINE_integer(
+    "micro_batches_together",
+    None,
+    "So many micro-batches, at most, are computed in one pass, for memory's sake; also for "
+    "scripts. Default: the configuration's, else 0, which is any number.",
+    lower_bound=0,
+)
+COMPRESSION = flags.DEFINE_enum(
+    "compression",
+    None,
+    COMPRESSIONS,
+    "How gradients travel between the workers: as they are, or rounded to 16 bits, which takes "
+    "half of the time on a slow network; also for scripts. Default: the configuration's, else "
+    "none.",
+)
+ALL = (
+    *(DETERMINISTIC, DETERMINISTIC_THREADS, BALANCE, AUDIT, ON_NONFINITE_LOSS, CHECK_WEIGHTS),
+    *(SKIP_CORRUPT, MICRO_BATCHES_FLAG, MICRO_BATCHES_TOGETHER, COMPRESSION),
+    *(*checkpoint_flags.ALL, gpu_flags.GPUS_PER_WORKER),
+)
+
+
+def given_options(config: dict[str, Any]) -> RunOptions:
+    """Flags, where given, before the reference configuration, before the environment."""
+    given = {f.name: f.value for f in ALL if f.value is not None}
+    given |= checkpoint_flags.absolute_directory()
+    return env.run_options().replaced({**config, **given})

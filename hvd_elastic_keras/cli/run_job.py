@@ -1,0 +1,332 @@
+"""Runs one local job: check, master, workers, and clearing away, in this order."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import errno
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hvd_elastic_keras.cli import source_files
+from hvd_elastic_keras.cli.check_in_subprocess import check_model
+from hvd_elastic_keras.cli.conclusion import conclude, shown
+from hvd_elastic_keras.cli.job_directory import held
+from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
+from hvd_elastic_keras.cli.join_flags import ANY_ADDRESS, only_this_host
+from hvd_elastic_keras.cli.remote_workers import run_on_hosts
+from hvd_elastic_keras.cli.removed_directory import JobFiles, watched
+from hvd_elastic_keras.cli.take_over import left_behind
+from hvd_elastic_keras.common import control, env, files, versions
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.common.joining import JobDescription
+from hvd_elastic_keras.launchers import open_files
+from hvd_elastic_keras.launchers.base import LOCALHOST
+from hvd_elastic_keras.launchers.kubernetes import KUBERNETES
+from hvd_elastic_keras.launchers.local import LocalLauncher
+from hvd_elastic_keras.master.controller import Controller
+from hvd_elastic_keras.master.http import certificate
+from hvd_elastic_keras.master.term import Term
+from hvd_elastic_keras.observe import report_page, timeline
+from hvd_elastic_keras.observe.console import Console, counted
+from hvd_elastic_keras.state.checkpoint import directories
+from hvd_elastic_keras.worker import network
+
+UNPROTECTED = (
+    "warning: the job's token travels over the network in the clear, and who reads it can join and "
+    "stop the job. Use --tls, unless you trust the network."
+)
+WANTED_JOB = "job.wanted.json"
+"""Beside `job.json`: what is asked for, until it is accepted."""
+
+
+async def run_job(request: JobRequest) -> int:
+    """Runs a job to its end and returns the exit code of the command.
+
+    Raises:
+      ConfigurationError: something is wrong; no worker has been started.
+    """
+    request.check_workers_fit()
+    console = Console()
+    with held(request.job_dir) as begin:
+        known = newest_term_of_checkpoints(request.job_dir)
+        term = Term(request.job_dir, request.command, console, known)
+        endpoint = left_behind(request, term, console)
+        if endpoint is None:
+            request = await _accept(request, console)
+        begin()
+        return await _run_accepted(request, console, term, endpoint)
+
+
+async def _run_accepted(
+    request: JobRequest, console: Console, term: Term, endpoint: control.Endpoint | None
+) -> int:
+    job_dir = request.job_dir
+    console.line(f"job directory: {shown(job_dir)}")
+    file_limits = open_files.raise_limit()
+    if too_few := open_files.too_few_for(request.job.max_workers):
+        console.line(too_few)
+    controller = Controller(
+        request.job,
+        job_dir,
+        console,
+        term,
+        _first_worker_number(job_dir),
+        token=endpoint.token if endpoint else request.token,
+        host=KUBERNETES if request.pods else LOCALHOST,
+        all_output=request.all_output,
+        description=_description(request),
+    )
+    if request.tls and endpoint is None:
+        certificate.make(job_dir)
+    fingerprint = certificate.fingerprint_in(job_dir) if request.tls else ""
+    await _listen(controller, request.address, endpoint, fingerprint)
+    if not (request.tls or only_this_host(request.address.bind)):
+        console.line(UNPROTECTED)
+    if request.dashboard:
+        console.line(f"dashboard: {files.read_endpoint(job_dir).dashboard}")
+    if request.job.awaits_joiners and not request.hosts:
+        console.line(how_to_join(controller.address, job_dir))
+    launcher = LocalLauncher(
+        lambda _: _command(request),
+        job_dir / files.LOGS,
+        job_dir / files.WORKERS,
+        lambda worker_id: env.WorkerEnvironment(
+            master=controller.address,
+            token=controller.token,
+            fingerprint=fingerprint,
+            worker_id=worker_id,
+            job_dir=str(job_dir),
+            interactive=console.interactive,
+            iface=request.network_interface,
+            hostname=LOCALHOST,
+            slot=controller.state.workers[worker_id].slot,
+            master_timeout_s=request.job.master_timeout_s,
+            timeline_dir=str(job_dir / files.TIMELINES) if request.timeline else "",
+            options=request.options,
+        ),
+        controller.on_output,
+        threads=_threads(request),
+        keeps_threads=request.options.deterministic,
+        file_limits=file_limits,
+    )
+    signals = _stop_on_signals(controller)
+    training = dataclasses.asdict(request.spec.training) if request.spec else {}
+    if training:
+        training |= msgspec.structs.asdict(request.options)
+        training["micro_batch_size"] = request.micro_batch_size
+    async with watched(JobFiles(job_dir, console, controller)):
+        result = await run_on_hosts(controller, launcher, request, console, training)
+    _remove_unfinished_checkpoints(job_dir)
+    if request.timeline:
+        _write_timeline(request.timeline, job_dir, console)
+    if request.report:
+        _write_report(job_dir, console)
+    return conclude(console, request, result, signals)
+
+
+async def _listen(
+    controller: Controller,
+    wanted: MasterAddress,
+    before: control.Endpoint | None,
+    fingerprint: str,
+) -> None:
+    """Opens the port of the launcher before, or the one that is wanted, which must be free."""
+    port = wanted.port or (before.port if before else 0)
+    try:
+        given_out = wanted.given_out or _given_out(wanted.bind)
+        await controller.start(wanted.bind, port, fingerprint, given_out)
+    except OSError as error:
+        raise ConfigurationError(
+            f"--bind={wanted.bind} was given, at which this host cannot listen: {error.strerror}. "
+            f"Use one of its addresses: {network.shown(network.addresses())}."
+        ) from error
+    if wanted.port and not controller.address.endswith(f":{wanted.port}"):
+        raise ConfigurationError(
+            f"--port={wanted.port} was given, but another program uses it. Choose another one."
+        )
+
+
+def _given_out(bind: str) -> str:
+    """The address by which workers are to reach a master that listens there."""
+    if bind != ANY_ADDRESS:
+        return bind
+    return network.own_address()
+
+
+def how_to_join(address: str, job_dir: Path) -> str:
+    """Says how workers of other hosts come to a job."""
+    return (
+        f"workers of other hosts join with: python -m hvd_elastic_keras.run --join={address} "
+        f"--token_file=FILE, with a copy of {shown(job_dir / files.MASTER)}"
+    )
+
+
+def _description(request: JobRequest) -> JobDescription:
+    """What joiners have to know."""
+    identity = request.job_dir / files.JOB_ID
+    if not identity.exists():
+        identity.write_text(secrets.token_hex(16) + "\n")
+    job = request.job_dir / files.JOB
+    model, here = request.spec.model if request.spec else "", Path.cwd()
+    return JobDescription(
+        name=request.name,
+        job_dir=str(request.job_dir),
+        job_id=identity.read_text().strip(),
+        directory=str(here),
+        script=tuple(request.script),
+        job=job.read_text() if request.spec else "",
+        sources=source_files.source_digests(request.script, model, here),
+        versions=versions.installed(),
+        options=request.options.encode(),
+        master_timeout_s=request.job.master_timeout_s,
+    )
+
+
+async def _accept(request: JobRequest, console: Console) -> JobRequest:
+    """Checks what is to be done; only then does it take the place of what was done before.
+
+    Returns the request with what the check has found.
+    """
+    job_dir = request.job_dir
+    if request.timeline:
+        _check_timeline(request.timeline)
+    spec = request.spec
+    if spec:
+        wanted = job_dir / WANTED_JOB
+        try:
+            spec.save(wanted)
+            found = await check_model(wanted, console, request.options)
+            request = dataclasses.replace(request, found_micro_batch_size=found["micro_batch_size"])
+            request.check_workers_fit()
+            _describe(console, request, found)
+            counts = {
+                "train": found["num_examples"],
+                "validation": found["num_validation_examples"],
+            }
+            dataclasses.replace(spec, num_examples=counts).save(wanted)
+            wanted.replace(job_dir / files.JOB)
+        finally:
+            wanted.unlink(missing_ok=True)
+    if request.timeline:
+        shutil.rmtree(job_dir / files.TIMELINES, ignore_errors=True)
+        (job_dir / files.TIMELINES).mkdir()
+    return request
+
+
+def _check_timeline(target: Path) -> None:
+    """Raises `ConfigurationError` unless the trace can be put there when the job ends."""
+    try:
+        if target.exists() and not target.is_file():
+            raise OSError(errno.EINVAL, "It is no file")
+        with tempfile.TemporaryFile(dir=target.parent):
+            pass
+    except OSError as error:
+        raise ConfigurationError(
+            f"--timeline={target} cannot be written: {error.strerror}. Give a file in a directory "
+            "that exists and can be written."
+        ) from error
+
+
+def _write_timeline(target: Path, job_dir: Path, console: Console) -> None:
+    """At the end of a job, whose results do not depend on it."""
+    try:
+        rounds = timeline.write_merged(job_dir, target)
+    except OSError as error:
+        console.line(f"warning: the timeline cannot be written to {shown(target)}: {error}")
+        return
+    console.line(f"timeline of {counted(rounds, 'round')}: {shown(target)}")
+
+
+def _write_report(job_dir: Path, console: Console) -> None:
+    """At the end of a job, whose results do not depend on it."""
+    target = job_dir / files.REPORT
+    try:
+        report_page.write(job_dir, target)
+    except OSError as error:
+        console.line(f"warning: the report cannot be written to {shown(target)}: {error}")
+        return
+    console.line(f"report: {shown(target)}")
+
+
+def _remove_unfinished_checkpoints(job_dir: Path) -> None:
+    """Removes what killed workers have left: nobody writes any more."""
+    for directory in _directories_of_checkpoints(job_dir):
+        directories.remove_unfinished(directory)
+
+
+def newest_term_of_checkpoints(job_dir: Path) -> int:
+    """Who writes with an earlier term than that of a checkpoint is refused."""
+    found = map(directories.terms_in, _directories_of_checkpoints(job_dir))
+    return max(map(directories.newest, found))
+
+
+def _directories_of_checkpoints(job_dir: Path) -> list[Path]:
+    return [d / files.CHECKPOINTS for d in (job_dir, *job_dir.glob("training-*"))]
+
+
+def _first_worker_number(job_dir: Path) -> int:
+    """Worker ids are not used again when a job is gone on with."""
+    numbers = [p.stem[1:] for p in (job_dir / files.LOGS).glob("w*.log")]
+    return max((int(n) + 1 for n in numbers if n.isdecimal()), default=0)
+
+
+def _describe(console: Console, request: JobRequest, found: dict[str, Any]) -> None:
+    spec = request.spec
+    if spec is None:
+        return
+    training = spec.training
+    workers = request.workers_of_start
+    steps_per_epoch = found["steps_per_epoch"]
+    if training.batch_grows:
+        steps_per_epoch = -(-steps_per_epoch // max(1, workers))
+    length = (
+        counted(training.steps, "step")
+        if training.steps is not None
+        else f"{counted(training.epochs or 0, 'epoch')} of {counted(steps_per_epoch, 'step')}"
+    )
+    console.line(
+        f"{request.name}: {found['parameters']:,} parameters, {found['num_examples']:,} examples "
+        f"(+{found['num_validation_examples']:,} for validation), {length}"
+    )
+    batch = f"global batch {training.global_batch_size} = {request.cut}"
+    if training.batch_grows:
+        batch = f"batch {training.batch_size_per_worker} per worker = {request.cut}"
+    spares = workers - request.most_members
+    waiting = f", of which {spares} will wait as {'a spare' if spares == 1 else 'spares'}"
+    console.line(f"{batch}; starting {counted(workers, 'worker')}{waiting if spares > 0 else ''}")
+
+
+def _threads(request: JobRequest) -> int:
+    """Threads of an operation: workers share the cores of this machine."""
+    if request.options.deterministic:
+        return request.options.deterministic_threads
+    return max(1, (os.cpu_count() or 1) // max(1, request.workers_here))
+
+
+def _command(request: JobRequest) -> list[str]:
+    if request.spec:
+        return [sys.executable, "-m", "hvd_elastic_keras.cli.worker_main"]
+    return [sys.executable, *request.script]
+
+
+def _stop_on_signals(controller: Controller) -> list[int]:
+    """SIGINT and SIGTERM stop the job; returns the list that the signals go into."""
+    received: list[int] = []
+
+    def stop(number: signal.Signals) -> None:
+        received.append(number)
+        controller.stop("interrupted" if number == signal.SIGINT else f"got {number.name}")
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    return received

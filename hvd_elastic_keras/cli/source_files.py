@@ -1,0 +1,52 @@
+"""The files of what a job trains, which all hosts must have alike."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hvd_elastic_keras.cli import find_model
+from hvd_elastic_keras.cli.check_script import files_of_script
+
+
+def source_digests(script: Sequence[str], model: str, directory: Path) -> dict[str, str]:
+    """SHA-256 of the files of a script or model module, by their names on any host.
+
+    A script, and a module that is given by its path, is taken with the modules beside it that it
+    imports; a dotted module or a name of the zoo with all of its directory.
+    """
+    base = base_of(script, model, directory)
+    if script or model.endswith(".py"):
+        files = files_of_script((base / (script[0] if script else model)).resolve())
+    else:
+        files = sorted(base.rglob("*.py"))
+    return {_name(path, base): _digest(path) for path in files}
+
+
+def base_of(script: Sequence[str], model: str, directory: Path) -> Path:
+    """What the names of files are relative to, on this host.
+
+    Raises:
+      ModelModuleError: there is no such model.
+    """
+    by_path = script or model.endswith(".py")
+    return directory.resolve() if by_path else find_model.directory_of(model).resolve()
+
+
+def differences(wanted: Mapping[str, str], base: Path) -> list[str]:
+    """Files that are missing, or hold something else than wanted."""
+    return [name for name, digest in wanted.items() if _digest(base / name) != digest]
+
+
+def _name(path: Path, base: Path) -> str:
+    path = path.resolve()
+    return str(path.relative_to(base)) if path.is_relative_to(base) else str(path)
+
+
+def _digest(path: Path) -> str:
+    """Empty if there is no such file."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""

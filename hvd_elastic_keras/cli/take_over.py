@@ -1,0 +1,120 @@
+"""Whether a launcher goes on with the workers that another one has left behind.
+
+A launcher that is killed leaves its workers training. The next one in that job directory takes them
+over if it was started by the same command; any other command is refused as long as they live.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from hvd_elastic_keras.cli.find_model import split_arguments
+from hvd_elastic_keras.cli.job_request import JobRequest
+from hvd_elastic_keras.common import control, files
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.launchers.base import LOCALHOST
+from hvd_elastic_keras.launchers.local import end_kept_workers, kept_workers
+from hvd_elastic_keras.master.http import certificate
+from hvd_elastic_keras.master.journal import Journal
+from hvd_elastic_keras.master.machine.decisions import Decisions
+from hvd_elastic_keras.master.term import Term
+from hvd_elastic_keras.observe.console import Console
+
+RUN = "hvd_elastic_keras.run"
+RESUME = "--resume"
+
+
+def left_behind(request: JobRequest, term: Term, console: Console) -> control.Endpoint | None:
+    """Where the workers of the launcher before look for their master; None if there are none.
+
+    Workers that cannot be taken over are ended.
+
+    Raises:
+      ConfigurationError: they train something else than what is asked for now.
+    """
+    job_dir = request.job_dir
+    living = kept_workers(job_dir / files.WORKERS)
+    endpoint = trusted_endpoint(job_dir)
+    wanted = set[str]()
+    if term.before and endpoint:
+        wanted = _elsewhere(term.before) | (term.before.workers.keys() & living.keys())
+    if wanted and endpoint:
+        _check_same_command(request, term)
+        _check_same_token(request, endpoint)
+    unwanted = {worker_id: kept for worker_id, kept in living.items() if worker_id not in wanted}
+    if unwanted:
+        console.line(f"ending {', '.join(unwanted)}, left here by a launcher that was killed")
+        end_kept_workers(unwanted.values())
+    if wanted:
+        return endpoint
+    term.begin_anew()
+    return None
+
+
+def _elsewhere(before: Decisions) -> set[str]:
+    """Workers that may live, for all that this host knows."""
+    return {w for w, kept in before.workers.items() if kept.by_itself or kept.host != LOCALHOST}
+
+
+def trusted_endpoint(job_dir: Path) -> control.Endpoint | None:
+    """That of the launcher before; None if its certificate is gone, which its workers trust."""
+    with contextlib.suppress(ConfigurationError):
+        endpoint = files.read_endpoint(job_dir)
+        if endpoint.fingerprint in ("", certificate.fingerprint_in(job_dir)):
+            return endpoint
+    return None
+
+
+def what_was_asked_for(arguments: list[str], takes_value: Callable[[str], bool]) -> tuple[str, ...]:
+    """The arguments of a launcher, wherever its job directory is.
+
+    >>> what_was_asked_for(["--job_dir", "a", "x.py", "--job_dir=b"], lambda name: True)
+    ('x.py', '--job_dir=b')
+    """
+    flags, script = split_arguments(arguments, takes_value)
+    kept = [word for name, _, words in flags if name != "job_dir" for word in words]
+    return (*kept, *script)
+
+
+def _check_same_command(request: JobRequest, term: Term) -> None:
+    before, job_dir = term.command_before, request.job_dir
+    if before != request.command:
+        raise ConfigurationError(
+            f"In {job_dir}, workers are still training that a killed launcher has left. They were "
+            f"started with: {shlex.join(before)}. This is another command. To go on with them, "
+            f"use: python -m {RUN} {RESUME} --job_dir={job_dir}. Or give another --job_dir."
+        )
+
+
+def _check_same_token(request: JobRequest, before: control.Endpoint) -> None:
+    if request.token not in ("", before.token):
+        raise ConfigurationError(
+            f"In {request.job_dir}, workers are still training that a killed launcher has left, "
+            "and --token_file holds another token than the one that they know. Give that one, or "
+            "another --job_dir."
+        )
+
+
+def start_again(job_dir: Path | None) -> NoReturn:
+    """Becomes the command with which the job of a directory was started last (`--resume`).
+
+    Raises:
+      ConfigurationError: no job was ever started there.
+    """
+    if job_dir is None:
+        raise ConfigurationError(f"{RESUME} was given without --job_dir. Say which job is meant.")
+    last = Journal(job_dir / files.JOURNAL).last
+    if last is None or not Path(last.directory).is_dir():
+        raise ConfigurationError(
+            f"{RESUME} was given, but {job_dir} does not say with which command its job was "
+            "started. Give that command with this --job_dir."
+        )
+    command = [sys.executable, "-m", RUN, f"--job_dir={job_dir.resolve()}", *last.command]
+    os.chdir(last.directory)
+    os.execv(sys.executable, command)

@@ -1,0 +1,77 @@
+"""The process of a worker of a job that trains a model module."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hvd_elastic_keras.common import env, files
+from hvd_elastic_keras.common.errors import (
+    ConfigurationError,
+    ElasticError,
+    TrainingOverError,
+    WorkerLeavingError,
+)
+from hvd_elastic_keras.common.job_spec import JobSpec
+from hvd_elastic_keras.worker.elastic_session import ElasticSession
+
+if TYPE_CHECKING:
+    from hvd_elastic_keras.api.trainer import Trainer
+
+_kept: list[Trainer] = []
+"""To the end of the process: to take model and input apart may take long, and serves nothing."""
+
+
+def main() -> int:
+    """Trains until the end, or until this worker has to leave. Returns the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    env.set_defaults({"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"})
+    environment = env.worker_environment()
+    if environment is None:
+        print(
+            "This is a worker of a job. Start a job with: python -m hvd_elastic_keras.run",
+            file=sys.stderr,
+        )
+        return 2
+    session = ElasticSession(environment)
+    try:
+        # Before TensorFlow is imported: the master sees a heartbeat, and SIGTERM is heard.
+        session.start()
+        trainer = _trainer(session, JobSpec.load(Path(environment.job_dir) / files.JOB))
+        _kept.append(trainer)
+        trainer.fit()
+    except (TrainingOverError, WorkerLeavingError) as error:
+        logging.info("leaving: %s", error)
+    except ConfigurationError as error:
+        logging.error("%s", error)
+        session.refuse(str(error))
+        return 2
+    except ElasticError as error:
+        logging.error("%s", error)
+        return 1
+    except Exception:
+        logging.exception("this worker fails")
+        return 1
+    session.close()
+    return 0
+
+
+def _trainer(session: ElasticSession, spec: JobSpec) -> Trainer:
+    from hvd_elastic_keras.api.model_job import make_trainer
+    from hvd_elastic_keras.state import keras_saving
+
+    keras_saving.install()
+    logging.getLogger("absl").setLevel(logging.WARNING)
+    return make_trainer(spec, session)
+
+
+if __name__ == "__main__":
+    code = main()
+    env.remove_scratch()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Without TensorFlow's and Horovod's tidy-up, which takes a second that peers might wait for.
+    os._exit(code)

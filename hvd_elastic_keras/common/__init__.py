@@ -1,0 +1,1 @@
+"""What master, launchers and workers share. Nothing here imports TensorFlow."""

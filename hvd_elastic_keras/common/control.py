@@ -1,0 +1,162 @@
+"""Messages between command lines or schedulers and the master: status, workers, slots."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from hvd_elastic_keras.common.messages import Message, Name
+
+TOKEN_BYTES = 32
+"""Random bytes of a job's token."""
+CONFLICT = 409
+"""HTTP status of a `SlotsReply` that says no: well-formed, but this job cannot do it now."""
+
+
+class WorkerStatus(Message, frozen=True, kw_only=True):
+    """One row of `ctl status`."""
+
+    worker_id: str
+    phase: str
+    rank: int | None
+    host: str
+    pid: int | None
+    seniority: int | None
+    training: int
+    """The training it has last begun; 0 before the first."""
+    step: int
+    heartbeat_age_s: float | None
+
+
+class HostSlots(Message, frozen=True, kw_only=True):
+    """Slots of a job on one host."""
+
+    host: str
+    granted: int
+    """Workers that the job may keep up there."""
+    used: int
+    """Workers that are there, those that are leaving included."""
+
+
+class JobStatus(Message, frozen=True, kw_only=True):
+    """Answer to `GET /v1/status`."""
+
+    phase: str
+    detail: str
+    training: int
+    round: int
+    step: int
+    target_workers: int
+    """Slots on all hosts."""
+    slots: tuple[HostSlots, ...]
+    min_workers: int
+    max_workers: int
+    restarts_used: int
+    max_restarts: int
+    spent_s: dict[str, float] = msgspec.field(default_factory=dict)
+    """What the time since the job's start was spent on; see `goodput.Part`."""
+    workers: tuple[WorkerStatus, ...]
+
+
+class ChangeRequest(Message, frozen=True, kw_only=True):
+    """`POST /v1/workers`: exactly one of the first three fields is set."""
+
+    examples: ClassVar[str] = '{"add": 1}, {"remove": 1} or {"remove_worker_id": "w3"}'
+
+    add: int = 0
+    remove: int = 0
+    remove_worker_id: str = ""
+    command_id: Name = ""
+    """Chosen by who asks: a request that is sent again with the same one counts once."""
+
+    @property
+    def mistake(self) -> str:
+        """What is wrong with the request, whatever the job; empty if nothing is."""
+        named = ("add", "remove", "remove_worker_id")
+        given = [name for name in named if getattr(self, name)]
+        if len(given) > 1:
+            return f"{' and '.join(given)} were given, expected one of {self.examples}."
+        return ""
+
+
+class ChangeReply(Message, frozen=True, kw_only=True):
+    """What has been decided; `accepted` is false if nothing was changed."""
+
+    accepted: bool
+    text: str
+
+
+class SlotsRequest(Message, frozen=True, kw_only=True):
+    """`POST /v1/slots`: a scheduler takes slots back, or gives some."""
+
+    examples: ClassVar[str] = (
+        '{"revoke": 1, "deadline_s": 30, "host": "localhost"} or {"grant": 1}, of which deadline_s '
+        "and host may be left out"
+    )
+
+    revoke: int | None = None
+    grant: int | None = None
+    """One of the two is set: how many slots."""
+    host: str = ""
+    """Where; may be left out when granting on the only host, and when revoking anywhere."""
+    deadline_s: float | None = None
+    """Workers that have not left so many seconds after a `revoke` are killed; None is never."""
+    command_id: Name = ""
+    """As in `ChangeRequest`."""
+
+    @property
+    def mistake(self) -> str:
+        """What is wrong with the request, whatever the job; empty if nothing is."""
+        if (self.revoke is None) == (self.grant is None):
+            given = (
+                "Neither revoke nor grant was" if self.grant is None else "Revoke and grant were"
+            )
+            return f"{given} given, expected one of the two."
+        name, count = ("revoke", self.revoke) if self.grant is None else ("grant", self.grant)
+        if not count or count < 1:
+            return f"{name} {count} was given, expected at least 1 slot."
+        if self.deadline_s is None:
+            return ""
+        if self.grant is not None:
+            return "deadline_s was given with grant, expected it with revoke only."
+        if not self.deadline_s > 0:
+            return f"deadline_s {self.deadline_s:g} was given, expected more than 0 seconds."
+        return ""
+
+
+class SlotsReply(Message, frozen=True, kw_only=True):
+    """What has been decided; `accepted` is false if nothing was changed."""
+
+    accepted: bool
+    text: str
+    workers: tuple[str, ...] = ()
+    """Those that leave, or start."""
+
+
+class Endpoint(Message, frozen=True, kw_only=True):
+    """`job_dir/master.json` (mode 0600): where the master of a running job is reached."""
+
+    secret: ClassVar[bool] = True
+
+    version: int
+    address: str
+    token: str
+    pid: int
+    fingerprint: str = ""
+    """SHA-256 of its certificate, in hexadecimal digits; empty if it speaks plain HTTP."""
+
+    @property
+    def port(self) -> int:
+        """The port of `address`."""
+        return int(self.address.rpartition(":")[2])
+
+    @property
+    def dashboard(self) -> str:
+        """What a browser opens; what follows the # stays in it."""
+        return f"http{'s' if self.fingerprint else ''}://{self.address}/dashboard#{self.token}"
+
+    @property
+    def for_joiners(self) -> str:
+        """What a joiner reads by --token_file: the token, and the fingerprint if there is one."""
+        return f"{self.token} {self.fingerprint}\n"

@@ -1,0 +1,346 @@
+"""The only module that touches `os.environ`.
+
+| name                      | default   | purpose                                               |
+|---------------------------|-----------|-------------------------------------------------------|
+| HVD_ELASTIC_MASTER        | unset     | host:port of the master; unset means "train alone"    |
+| HVD_ELASTIC_TOKEN         | unset     | the job's secret, sent with every request             |
+| HVD_ELASTIC_FINGERPRINT   | unset     | SHA-256 of the master's certificate; unset: no TLS    |
+| HVD_ELASTIC_WORKER_ID     | unset     | identity of this process in the job                   |
+| HVD_ELASTIC_JOB_DIR       | unset     | directory for checkpoints and results                 |
+| HVD_ELASTIC_INTERACTIVE   | 0         | 1 if the launcher's terminal can redraw lines         |
+| HVD_ELASTIC_JOINED        | 0         | 1 if `run --join` has started this worker             |
+| HVD_ELASTIC_KEEPER_PID    | unset     | local workers leave when this process is gone         |
+| HVD_ELASTIC_MASTER_TIMEOUT | 600      | seconds until workers leave that hear of no master    |
+| HVD_ELASTIC_IFACE         | unset     | network interface for Gloo; unset: that to the master |
+| HVD_ELASTIC_HOSTNAME      | localhost | name of this host in the job                          |
+| HVD_ELASTIC_GLOO_TIMEOUT  | 30        | seconds until Gloo itself gives up a silent peer      |
+| HVD_ELASTIC_TIMELINE      | unset     | directory for Horovod's timelines, one per round      |
+| HVD_ELASTIC_OPTIONS       | {}        | `RunOptions` as JSON, also for scripts                |
+| XDG_CACHE_HOME            | ~/.cache  | where indexes go whose data cannot be written beside  |
+| TMPDIR                    | system's  | set for each worker: its own, removed at its end      |
+| CUDA_VISIBLE_DEVICES      | all       | GPUs; of a worker those of its slot, if asked for     |
+| TF_FORCE_GPU_ALLOW_GROWTH | unset     | TensorFlow's: memory of GPUs is taken as needed       |
+| TF_CONFIG                 | unset     | TensorFlow's: processes of a job (`--join=TF_CONFIG`) |
+| TF_NUM_INTRAOP_THREADS    | unset     | TensorFlow's: threads that share an operation         |
+| KUBERNETES_SERVICE_HOST   | unset     | set in pods: there is a cluster round this process    |
+| POD_NAME                  | unset     | of the master's pod, by the downward API              |
+
+Other launchers say by `OTHER_LAUNCHERS` how many processes they have started.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from hvd_elastic_keras.common.options import NO_OPTIONS, RunOptions
+
+MASTER = "HVD_ELASTIC_MASTER"
+TOKEN = "HVD_ELASTIC_TOKEN"
+FINGERPRINT = "HVD_ELASTIC_FINGERPRINT"
+WORKER_ID = "HVD_ELASTIC_WORKER_ID"
+JOB_DIR = "HVD_ELASTIC_JOB_DIR"
+JOINED = "HVD_ELASTIC_JOINED"
+INTERACTIVE = "HVD_ELASTIC_INTERACTIVE"
+KEEPER_PID = "HVD_ELASTIC_KEEPER_PID"
+MASTER_TIMEOUT = "HVD_ELASTIC_MASTER_TIMEOUT"
+IFACE = "HVD_ELASTIC_IFACE"
+HOSTNAME = "HVD_ELASTIC_HOSTNAME"
+GLOO_TIMEOUT = "HVD_ELASTIC_GLOO_TIMEOUT"
+TIMELINE = "HVD_ELASTIC_TIMELINE"
+OPTIONS = "HVD_ELASTIC_OPTIONS"
+CACHE_HOME = "XDG_CACHE_HOME"
+TF_CONFIG = "TF_CONFIG"
+IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
+POD_NAME = "POD_NAME"
+GCP_METADATA = ("GCE_METADATA_HOST", "metadata.google.internal")
+AWS_METADATA = ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254")
+INTRA_OP_THREADS = "TF_NUM_INTRAOP_THREADS"
+
+OTHER_LAUNCHERS = (
+    ("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE"),
+    ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    ("mpirun", "PMI_RANK", "PMI_SIZE"),
+    # Not SLURM_NTASKS: that is there in a batch script, too, which runs once.
+    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+"""Name of a launcher and where it says the rank of a process and their number."""
+HOROVOD_STORE = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
+"""Where `horovodrun` has the store by which its processes find one another."""
+FIRST_SPEAKS_S = 10.0
+"""So long the others are silent. As soon as rank 0 has ended, most launchers end them."""
+HOROVOD_DRIVER = ("HOROVOD_ELASTIC", "HOROVOD_GLOO_RENDEZVOUS_ADDR")
+"""Are both set by the elastic `horovodrun`, which may start more processes at any time."""
+
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+GPU_MEMORY = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+"""Not all of it at once: a newcomer may come to a GPU that another worker is just leaving."""
+NO_GPU = "-1"
+"""There are fewer than there should be. An empty list might be taken for all."""
+SCRATCH_PREFIX = "hvd_elastic-"
+"""Begins the name of a worker's directory for temporary files."""
+WORKER_DEFAULTS = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1"}
+"""For workers, unless the user says otherwise."""
+
+
+def _gloo_timeout_s() -> int:
+    return int(os.environ.get(GLOO_TIMEOUT, "30"))
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerEnvironment:
+    """What a launcher tells a worker process through its environment."""
+
+    master: str
+    token: str = dataclasses.field(repr=False)
+    worker_id: str
+    job_dir: str
+    interactive: bool = False
+    keeper_pid: int | None = None
+    master_timeout_s: float = 600.0
+    iface: str = ""
+    hostname: str = "localhost"
+    gloo_timeout_s: int = dataclasses.field(default_factory=_gloo_timeout_s)
+    timeline_dir: str = ""
+    options: RunOptions = NO_OPTIONS
+    fingerprint: str = ""
+    """Of the master's certificate, see `control.Endpoint`."""
+    joined: bool = False
+    """Whether a joiner has started this process (`run --join`)."""
+    slot: int = 0
+    """Place on its host, from 0; no two workers have the same."""
+
+    @property
+    def job_path(self) -> Path:
+        """Directory for checkpoints and results."""
+        return Path(self.job_dir)
+
+    def to_variables(self) -> dict[str, str]:
+        """Environment variables for the process; `worker_environment` reads them back."""
+        variables = {
+            MASTER: self.master,
+            TOKEN: self.token,
+            FINGERPRINT: self.fingerprint,
+            WORKER_ID: self.worker_id,
+            JOB_DIR: self.job_dir,
+            INTERACTIVE: str(int(self.interactive)),
+            JOINED: str(int(self.joined)),
+            IFACE: self.iface,
+            HOSTNAME: self.hostname,
+            MASTER_TIMEOUT: str(self.master_timeout_s),
+            GLOO_TIMEOUT: str(self.gloo_timeout_s),
+            TIMELINE: self.timeline_dir,
+            OPTIONS: self.options.encode(),
+        }
+        if self.keeper_pid is not None:
+            variables[KEEPER_PID] = str(self.keeper_pid)
+        return {**variables, **self._gpu_variables()}
+
+    def _gpu_variables(self) -> dict[str, str]:
+        """Which GPUs the process sees, if each worker is to have its own."""
+        count, visible = self.options.gpus_per_worker, os.environ.get(VISIBLE_GPUS, "")
+        if not count:
+            return {}
+        if self.joined and visible:  # what a batch system has given to this one
+            return GPU_MEMORY
+        of_host = visible.split(",") if visible else []
+        numbers = range(self.slot * count, (self.slot + 1) * count)
+        mine = of_host[numbers.start : numbers.stop] if of_host else map(str, numbers)
+        return {**GPU_MEMORY, VISIBLE_GPUS: ",".join(mine) or NO_GPU}
+
+
+def worker_environment() -> WorkerEnvironment | None:
+    """This process's place in a job, or None if it was not started by a launcher."""
+    if MASTER not in os.environ:
+        return None
+    keeper_pid = os.environ.get(KEEPER_PID)
+    return WorkerEnvironment(
+        master=os.environ[MASTER],
+        token=os.environ[TOKEN],
+        worker_id=os.environ[WORKER_ID],
+        job_dir=os.environ[JOB_DIR],
+        interactive=os.environ.get(INTERACTIVE) == "1",
+        joined=os.environ.get(JOINED) == "1",
+        keeper_pid=int(keeper_pid) if keeper_pid else None,
+        master_timeout_s=float(os.environ.get(MASTER_TIMEOUT, "600")),
+        iface=os.environ.get(IFACE, ""),
+        hostname=os.environ.get(HOSTNAME, "localhost"),
+        timeline_dir=os.environ.get(TIMELINE, ""),
+        options=run_options(),
+        fingerprint=os.environ.get(FINGERPRINT, ""),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class OtherLauncher:
+    """What has started this process as one of several, each of which would train alone."""
+
+    name: str
+    rank: int
+    size: int
+
+    def refusal(self, command: str) -> str:
+        """Says what to run in its place; `command` is the script with its arguments."""
+        several = f"{self.size} processes" if self.size > 1 else "processes as hosts come and go"
+        return (
+            f"{self.name} has started {several}, each of which would train alone here. Start one "
+            f"command, which starts the workers itself: {elastic_command(self.size, command)}"
+        )
+
+
+def elastic_command(size: int, script: str) -> str:
+    """What starts so many workers of a script elastically."""
+    return f"python -m hvd_elastic_keras.run --num_workers={max(size, 1)} {script}"
+
+
+@dataclasses.dataclass(frozen=True)
+class LaunchedPlace:
+    """What `horovodrun -np N` tells a process: its place among N that stay as they are."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    address: str
+    port: int
+    iface: str
+    hostname: str
+    gloo_timeout_s: int
+
+    def elastic_command(self, script: str) -> str:
+        """What starts so many workers of a script elastically."""
+        return elastic_command(self.size, script)
+
+
+def launched_place() -> LaunchedPlace | None:
+    """The place that `horovodrun` has given this process; None without it, or if it is elastic."""
+    found = other_launcher()
+    address, port = os.environ.get(HOROVOD_STORE[0], ""), _number(HOROVOD_STORE[1])
+    grows = bool(os.environ.get("HOROVOD_ELASTIC"))
+    if found is None or found.name != "horovodrun" or grows or not (address and port):
+        return None
+    return LaunchedPlace(
+        rank=found.rank,
+        size=found.size,
+        local_rank=_number("HOROVOD_LOCAL_RANK"),
+        local_size=_number("HOROVOD_LOCAL_SIZE"),
+        cross_rank=_number("HOROVOD_CROSS_RANK"),
+        cross_size=_number("HOROVOD_CROSS_SIZE"),
+        address=address,
+        port=port,
+        iface=os.environ.get("HOROVOD_GLOO_IFACE", ""),
+        hostname=os.environ.get("HOROVOD_HOSTNAME", "localhost"),
+        gloo_timeout_s=_number("HOROVOD_GLOO_TIMEOUT_SECONDS") or 30,
+    )
+
+
+def other_launcher() -> OtherLauncher | None:
+    """Who has started this process beside others; None if nobody, or this package, has."""
+    if MASTER in os.environ:
+        return None
+    grows = all(os.environ.get(name) for name in HOROVOD_DRIVER)
+    for name, rank, size in OTHER_LAUNCHERS:
+        count = _number(size)
+        if count > 1 or (grows and name == "horovodrun"):
+            return OtherLauncher(name, _number(rank), count)
+    return None
+
+
+def _number(name: str) -> int:
+    value = os.environ.get(name, "")
+    return int(value) if value.isdecimal() else 0
+
+
+def in_cluster() -> bool:
+    """Whether this process runs in a pod."""
+    return IN_CLUSTER in os.environ
+
+
+def pod_name() -> str:
+    """The pod that this process runs in, if it is told."""
+    return os.environ.get(POD_NAME, "")
+
+
+def tf_config() -> str:
+    """What names the processes of TensorFlow's own strategies; empty if nothing does."""
+    return os.environ.get(TF_CONFIG, "")
+
+
+def metadata_service(variable: str, default: str) -> str:
+    """Where a cloud's metadata service is; the clouds' own libraries read the same variable."""
+    return os.environ.get(variable) or default
+
+
+def run_options() -> RunOptions:
+    """What the job asks of all trainings of this process.
+
+    Raises:
+      ConfigurationError: the variable does not hold options.
+    """
+    text = os.environ.get(OPTIONS, "")
+    return RunOptions.decode(text) if text else RunOptions()
+
+
+def cache_dir() -> Path:
+    """Where this package keeps what it can make again."""
+    home = os.environ.get(CACHE_HOME)
+    try:
+        base = Path(home) if home else Path.home() / ".cache"
+    except RuntimeError:  # in a container, a user may have no home
+        base = Path(tempfile.gettempdir())
+    return base / "hvd_elastic_keras"
+
+
+def intra_op_threads() -> int | None:
+    """What TensorFlow takes as the number of threads of an operation; None: all processors."""
+    value = os.environ.get(INTRA_OP_THREADS, "")
+    return int(value) if value.isdecimal() and int(value) > 0 else None
+
+
+def threads_variables(count: int) -> dict[str, str]:
+    """How many threads share an operation, for TensorFlow and for libraries beside it."""
+    return dict.fromkeys((INTRA_OP_THREADS, "OMP_NUM_THREADS"), str(count))
+
+
+def python_path() -> str:
+    """Where this process looks for modules beside what is installed; empty for nowhere."""
+    return os.environ.get("PYTHONPATH", "")
+
+
+def variables_named(names: Iterable[str]) -> dict[str, str]:
+    """Environment variables of this process, of those that are set."""
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def set_variables(variables: Mapping[str, str | None]) -> None:
+    """Sets environment variables of this process; None removes one (Horovod reads them in C)."""
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def set_defaults(variables: Mapping[str, str]) -> None:
+    """Sets environment variables that the user has not set."""
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
+
+
+def child_environment(extra: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment for a child: `defaults` where unset, `extra` in any case."""
+    return {**defaults, **os.environ, **extra}
+
+
+def remove_scratch() -> None:
+    """Removes this worker's directory for temporary files: its launcher may be gone."""
+    directory = Path(tempfile.gettempdir())
+    if directory.name.startswith(SCRATCH_PREFIX):
+        shutil.rmtree(directory, ignore_errors=True)

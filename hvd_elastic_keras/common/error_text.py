@@ -1,0 +1,67 @@
+"""Errors as people want to see them: name and first lines, not the pages of advice after them."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+
+SHOWN_LOG_LINES = 20
+MOST_FRAME_LINES = 8
+MOST_MESSAGE_LINES = 10
+MOST_CHARACTERS = 300
+MORE = "  …"
+BEGIN = "Traceback (most recent call last):"
+OURS = "error: "
+"""Begins what a script prints that ends with an `ElasticError`."""
+NOISE = ("I0000", "W0000", "E0000", "WARNING: All log messages")
+"""What TensorFlow says whenever it starts."""
+
+
+def in_one_line(error: BaseException) -> str:
+    r"""Name and first paragraph of an error.
+
+    >>> in_one_line(NotImplementedError("\nObject VAE was\ncreated.\n\nExample:\n\nclass A:"))
+    'NotImplementedError: Object VAE was created.'
+    """
+    paragraph = str(error).strip().split("\n\n")[0]
+    text = " ".join(paragraph.split())
+    if len(text) > MOST_CHARACTERS:
+        text = text[:MOST_CHARACTERS] + "…"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def head_of(error: BaseException) -> list[str]:
+    """Name and first lines of an error."""
+    lines = "".join(traceback.format_exception_only(error)).rstrip().splitlines()
+    return lines if isinstance(error, SyntaxError) else _cut(lines)
+
+
+def error_in(text: str) -> list[str]:
+    """The error with which a process has ended, from what it has printed: where, and what.
+
+    That is its last traceback (the innermost frames, the error's name and its first lines), or an
+    error of ours, which has none. Without either, the last lines.
+    """
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(NOISE)]
+    begins = [i for i, line in enumerate(lines) if line.startswith((BEGIN, OURS))]
+    if not begins:
+        return lines[-SHOWN_LOG_LINES:]
+    if lines[begins[-1]].startswith(OURS):
+        return _cut(lines[begins[-1] :])
+    after = lines[begins[-1] + 1 :]
+    number = next((i for i, line in enumerate(after) if not line.startswith(" ")), None)
+    if number is None:
+        return lines[-SHOWN_LOG_LINES:]
+    frames, rest = after[:number], after[number:]
+    if len(frames) > MOST_FRAME_LINES:
+        frames = [MORE, *frames[-MOST_FRAME_LINES:]]
+    return [BEGIN, *frames, *_cut(rest)]
+
+
+def _cut(lines: Sequence[str]) -> list[str]:
+    """The first lines of a message, without examples of code and stacks of operations."""
+    first, *others = lines
+    found = [first, *(line for line in others if line.strip() and not line.startswith(" "))]
+    if len(found) > MOST_MESSAGE_LINES:
+        return [*found[:MOST_MESSAGE_LINES], MORE]
+    return found

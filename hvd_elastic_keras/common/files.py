@@ -1,0 +1,150 @@
+"""Names, atomic writing and reading of the files under `job_dir`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hvd_elastic_keras.common import control, json_text, messages
+from hvd_elastic_keras.common.errors import ConfigurationError
+
+JOB = "job.json"
+JOB_ID = "job.id"
+"""Random: who finds it there sees the job directory."""
+MASTER = "master.json"
+CERTIFICATE = "certificate.pem"
+"""That of the master under TLS, with its key."""
+LOCK = "job.lock"
+"""Held by the launcher as long as it runs."""
+LOGS = "logs"
+MODEL = "model.keras"
+WEIGHTS = "model.weights.h5"
+"""In place of the model, if that cannot be saved."""
+HISTORY = "history.json"
+CHECKPOINTS = "checkpoints"
+LEDGER = "ledger"
+TIMELINES = "timelines"
+EVENTS = "events.jsonl"
+REPORT = "report.html"
+JOURNAL = "journal"
+"""What the master has decided."""
+WORKERS = "workers"
+"""Which local workers run, and how they ended."""
+
+
+def training_dir(job_dir: Path, number: int) -> Path:
+    """Where the results of a job's training number `number` (from 1) go.
+
+    >>> str(training_dir(Path("job"), 1)), str(training_dir(Path("job"), 2))
+    ('job', 'job/training-2')
+    """
+    return job_dir if number <= 1 else job_dir / f"training-{number}"
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Lets `write` fill a file beside `path`, then puts it in place with one rename.
+
+    The temporary name keeps all suffixes, because Keras chooses the format by them.
+    """
+    temporary = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        write(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes a JSON file atomically.
+
+    NumPy's numbers and arrays become plain ones, what JSON has no form for becomes text.
+    """
+    text = json.dumps(content, indent=2, default=_plain) + "\n"
+
+    def write(temporary: Path) -> None:
+        temporary.write_text(text)
+
+    write_atomically(path, write)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file atomically."""
+
+    def write(temporary: Path) -> None:
+        temporary.write_bytes(content)
+
+    write_atomically(path, write)
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """Writes a file atomically that the user alone can read."""
+
+    def write(temporary: Path) -> None:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+
+    write_atomically(path, write)
+
+
+def write_endpoint(job_dir: Path, address: str, token: str, fingerprint: str = "") -> None:
+    """Writes `master.json`, readable by the user alone: it holds the job's token."""
+    endpoint = control.Endpoint(
+        version=messages.PROTOCOL_VERSION,
+        address=address,
+        token=token,
+        pid=os.getpid(),
+        fingerprint=fingerprint,
+    )
+    write_secret(job_dir / MASTER, messages.encode(endpoint))
+
+
+def read_endpoint(job_dir: Path) -> control.Endpoint:
+    """Reads `master.json`.
+
+    Raises:
+      ConfigurationError: no job runs there.
+    """
+    path = job_dir / MASTER
+    try:
+        endpoint = messages.decode(path.read_bytes(), control.Endpoint)
+    except OSError as error:
+        raise ConfigurationError(
+            f"No running job was found in {job_dir}: {path} cannot be read ({error.strerror}). "
+            "Give the --job_dir of a job that is running."
+        ) from error
+    if endpoint.version != messages.PROTOCOL_VERSION:
+        raise ConfigurationError(
+            f"The job in {job_dir} speaks protocol version {endpoint.version}, this program "
+            f"version {messages.PROTOCOL_VERSION}. Use the release the job was started with."
+        )
+    return endpoint
+
+
+def remove_endpoint(job_dir: Path) -> None:
+    """Removes `master.json` and the certificate when the job is over."""
+    for name in (MASTER, CERTIFICATE):
+        (job_dir / name).unlink(missing_ok=True)
+
+
+def event_entries(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The entries in lines of `EVENTS`, without those that a killed launcher or full disk tore."""
+    for line in lines:
+        try:
+            entry = json_text.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and "event" in entry:
+            yield entry

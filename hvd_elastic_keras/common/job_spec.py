@@ -1,0 +1,69 @@
+"""What a job of a model module trains, as its workers read it from `job.json`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from hvd_elastic_keras.common import json_text
+from hvd_elastic_keras.common.config import TrainingConfig
+from hvd_elastic_keras.common.errors import ConfigurationError
+
+JOB_FORMAT_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class JobSpec:
+    """Everything a worker needs to know, in `job_dir/job.json`.
+
+    Attributes:
+      model: the model module as the user gave it (path or dotted name); empty for a script.
+      config: values of the reference configuration, overrides applied.
+      num_examples: what the check has counted, by split, so that workers need not.
+    """
+
+    training: TrainingConfig
+    model: str = ""
+    data_dir: str = ""
+    config: dict[str, Any] = dataclasses.field(default_factory=dict)
+    num_examples: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        """Writes the specification as versioned JSON."""
+        content = {"version": JOB_FORMAT_VERSION, **dataclasses.asdict(self)}
+        path.write_text(json.dumps(content, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> JobSpec:
+        """Reads what `save` wrote.
+
+        Raises:
+          ConfigurationError: the file is not a job specification of this version.
+        """
+        try:
+            text = path.read_text()
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"{path} is not a job specification: {error}") from error
+        return cls.decode(text, str(path))
+
+    @classmethod
+    def decode(cls, text: str, where: str) -> JobSpec:
+        """Reads what `save` wrote to a file; `where` names it in errors.
+
+        Raises:
+          ConfigurationError: the text is not a job specification of this version.
+        """
+        try:
+            content = json_text.loads(text)
+            version = content.pop("version")
+            if version == JOB_FORMAT_VERSION:
+                training = TrainingConfig(**content.pop("training"))
+                return cls(training=training, **content)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ConfigurationError(f"{where} is not a job specification: {error}") from error
+        raise ConfigurationError(
+            f"{where} has format version {version}, expected {JOB_FORMAT_VERSION}. "
+            "Use the release that wrote it, or another job_dir."
+        )

@@ -1,0 +1,25 @@
+"""Lets a script that ends with one of our errors print its text, without a traceback."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+
+from hvd_elastic_keras.common.errors import ElasticError
+
+
+@functools.cache
+def install() -> None:
+    """Changes how an uncaught `ElasticError` looks; all others look as before."""
+    before = sys.excepthook
+
+    def show(
+        kind: type[BaseException], error: BaseException, traceback: types.TracebackType | None
+    ) -> None:
+        if isinstance(error, ElasticError):
+            print(f"error: {error}", file=sys.stderr)
+        else:
+            before(kind, error, traceback)
+
+    sys.excepthook = show

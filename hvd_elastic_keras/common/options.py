@@ -1,0 +1,173 @@
+"""Options of a whole job that reach everything it trains, scripts included.
+
+`python -m hvd_elastic_keras.run` has a flag of the same name for each. All of them travel to the
+workers as one JSON value (`HVD_ELASTIC_OPTIONS`), and `Trainer` and `ElasticCallback` add what they
+are asked for themselves. One more option is a field here, a flag in `cli/job_flags.py`, and the
+place that uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.common.requirements import (
+    require,
+    require_bool,
+    require_number,
+    require_whole_number,
+)
+
+EVEN = "even"
+SPEED = "speed"
+BALANCES = (EVEN, SPEED)
+"""How micro-batches are divided among the workers."""
+IGNORE = "ignore"
+WARN = "warn"
+SKIP = "skip"
+STOP = "stop"
+ON_NONFINITE = (IGNORE, WARN, SKIP, STOP)
+"""What to do about a loss that is NaN or infinite."""
+AUTO = "auto"
+LOOP = "loop"
+TOGETHER = "together"
+MICRO_BATCHES = (AUTO, LOOP, TOGETHER)
+"""How a worker computes the micro-batches of a step."""
+NO_COMPRESSION = "none"
+FP16 = "fp16"
+BF16 = "bf16"
+COMPRESSIONS = (NO_COMPRESSION, FP16, BF16)
+"""How gradients travel between the workers: as they are, or rounded to 16 bits."""
+KEEP_CHECKPOINTS = 2
+"""One, and the one before it, should it be damaged."""
+AT_LEAST_ONE = ("deterministic_threads", "keep_checkpoints")
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What holds for all trainings of a job.
+
+    Attributes:
+      deterministic: weights that are bit-identical whatever the number of workers, kills and joins.
+      deterministic_threads: so many threads share an operation then, in every process of the job:
+        the bits of a sum depend on it.
+      balance: "even" shares of each batch, or shares that follow the workers' "speed".
+      audit: a ledger of the examples of each step; see `audit/ledger_file.py`.
+      on_nonfinite: of a loss that is NaN or infinite, "warn" and write no checkpoint meanwhile;
+        "skip" the step, also if a gradient is; "stop" the job there; or "ignore" it.
+      micro_batches: a worker computes its micro-batches "together" in one pass, or in a "loop";
+        "auto" is together where that gives the same; see `step/trials/together_trial.py`.
+      micro_batches_together: so many in one pass, at most; 0: any number.
+      compression: gradients travel as they are ("none"), or rounded to "fp16" or "bf16".
+      check_weights_every_n_steps: how often the workers compare checksums of all that they hold;
+        who differs is replaced. 0: never.
+      skip_corrupt: TFRecord sources leave out corrupt records, unless a source says more itself.
+      checkpoint_every_n_epochs, checkpoint_every_n_steps, checkpoint_every_minutes: rank 0 writes a
+        checkpoint whenever one of these is due; 0 turns it off. Writing goes on in the background.
+        What is due meanwhile comes when it is done: with every step, one after the other.
+      checkpoint_dir: where checkpoints go: a path, or what TensorFlow's file systems reach, such as
+        gs://bucket/job. Empty: to the job directory.
+      keep_checkpoints: so many of the newest are kept.
+      gpus_per_worker: so many GPUs of its host each worker sees; 0: all.
+
+    Raises:
+      ConfigurationError: a value is none of those.
+    """
+
+    deterministic: bool = False
+    deterministic_threads: int = 1
+    balance: str = EVEN
+    audit: bool = False
+    on_nonfinite: str = WARN
+    micro_batches: str = AUTO
+    micro_batches_together: int = 0
+    compression: str = NO_COMPRESSION
+    check_weights_every_n_steps: int = 0
+    skip_corrupt: bool = False
+    checkpoint_every_n_epochs: int = 1
+    checkpoint_every_n_steps: int = 0
+    checkpoint_every_minutes: float = 0.0
+    keep_checkpoints: int = KEEP_CHECKPOINTS
+    checkpoint_dir: str = ""
+    gpus_per_worker: int = 0
+
+    def __post_init__(self) -> None:
+        for field in msgspec.structs.fields(self):
+            value = getattr(self, field.name)
+            if field.type is bool:
+                require_bool(field.name, value)
+            elif field.type is not str:
+                (require_whole_number if field.type is int else require_number)(field.name, value)
+                least = 1 if field.name in AT_LEAST_ONE else 0
+                require(value >= least, field.name, value, f">= {least}")
+        balance, on_nonfinite = self.balance, self.on_nonfinite
+        require(balance in BALANCES, "balance", repr(balance), "that is 'even' or 'speed'")
+        choices = "that is 'ignore', 'warn', 'skip' or 'stop'"
+        require(on_nonfinite in ON_NONFINITE, "on_nonfinite", repr(on_nonfinite), choices)
+        how = self.micro_batches
+        choices = "that is 'auto', 'loop' or 'together'"
+        require(how in MICRO_BATCHES, "micro_batches", repr(how), choices)
+        choices = "that is 'none', 'fp16' or 'bf16'"
+        compression = self.compression
+        require(compression in COMPRESSIONS, "compression", repr(compression), choices)
+        if self.deterministic:
+            self._check_deterministic()
+
+    def _check_deterministic(self) -> None:
+        if self.compression != NO_COMPRESSION:
+            raise ConfigurationError(
+                f"deterministic was given with compression={self.compression!r}, expected 'none': "
+                "what is rounded, and so the bits of the weights, depends on the number of "
+                "workers. Leave one of the two out."
+            )
+        if self.micro_batches == TOGETHER:
+            raise ConfigurationError(
+                "deterministic was given with micro_batches='together', expected 'loop' or 'auto': "
+                "the bits of a sum depend on how many micro-batches are computed in one pass. "
+                "Leave one of the two out."
+            )
+
+    def __or__(self, other: RunOptions) -> RunOptions:
+        """What either of the two asks for."""
+        return RunOptions(
+            **{
+                field.name: mine if mine != field.default else getattr(other, field.name)
+                for field in msgspec.structs.fields(self)
+                for mine in [getattr(self, field.name)]
+            }
+        )
+
+    def replaced(self, values: Mapping[str, Any]) -> RunOptions:
+        """With other values for some of them; what is no option is left out.
+
+        Raises:
+          ConfigurationError: as the constructor.
+        """
+        names = self.__struct_fields__
+        return msgspec.structs.replace(self, **{n: values[n] for n in names if n in values})
+
+    def encode(self) -> str:
+        """As JSON."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> RunOptions:
+        """What `encode` made.
+
+        Raises:
+          ConfigurationError: the text is not that.
+        """
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.DecodeError as error:
+            example = cls(deterministic=True).encode()
+            raise ConfigurationError(
+                f"The options {text!r} were given, expected JSON such as {example}, of which each "
+                f"may be left out. {error}."
+            ) from error
+
+
+NO_OPTIONS = RunOptions()
+"""What a job does that nobody asked for anything."""

@@ -1,0 +1,140 @@
+"""`TF_CONFIG`, by which users of MultiWorkerMirroredStrategy name the processes of a job. Pure.
+
+    {"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 1}}
+
+Every process gets the same list and its own place in it. Here worker 0 has the master.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from hvd_elastic_keras.common.errors import ConfigurationError
+
+VARIABLE = "TF_CONFIG"
+EXAMPLE = '{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 0}}'
+TRAINING = ("chief", "worker")
+"""Kinds of tasks that train, by rank; an evaluator has no part in it."""
+MOST_PORTS = 2**16
+
+
+@dataclasses.dataclass(frozen=True)
+class Address:
+    """Where a task listens."""
+
+    host: str
+    port: int
+
+
+@dataclasses.dataclass(frozen=True)
+class TfConfig:
+    """The processes that train, and which of them this one is.
+
+    Attributes:
+      workers: by index; a chief is worker 0, as for TensorFlow.
+      index: of this process.
+    """
+
+    workers: tuple[Address, ...]
+    index: int
+
+    @property
+    def master(self) -> Address:
+        """Where the master is: at worker 0."""
+        return self.workers[0]
+
+    @property
+    def has_master(self) -> bool:
+        """Whether this process is the one that runs it."""
+        return self.index == 0
+
+    @property
+    def hosts(self) -> tuple[tuple[str, int], ...]:
+        """Each host once, in order, with the number of its workers."""
+        names = [worker.host for worker in self.workers]
+        return tuple((name, names.count(name)) for name in dict.fromkeys(names))
+
+
+def parse(text: str) -> TfConfig:
+    """Reads the value of `TF_CONFIG`.
+
+    >>> parse(EXAMPLE).hosts
+    (('a', 1), ('b', 1))
+
+    Raises:
+      ConfigurationError: it is not of that form, or names a task that does not train here.
+    """
+    content = _json(text)
+    cluster = _dict(content, "cluster")
+    if cluster.get("ps"):
+        raise ConfigurationError(
+            f"{VARIABLE} names parameter servers (`ps`), which there are none of here: all workers "
+            "hold the whole model. Leave them out, and start one process for each worker."
+        )
+    chief, workers = (_addresses(cluster, kind) for kind in TRAINING)
+    if len(chief) > 1:
+        raise _mistake(f"names {len(chief)} chiefs", "one at most")
+    everybody = (*chief, *workers)
+    if not everybody:
+        raise _mistake("names no worker", "the addresses of all in `cluster`")
+    twice = next((a for a in everybody if everybody.count(a) > 1), None)
+    if twice:
+        raise _mistake(f"names {twice.host}:{twice.port} twice", "another port for each of a host")
+    return TfConfig(everybody, _index(_dict(content, "task"), len(chief), len(workers)))
+
+
+def _json(text: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _mistake(f"is {text[:120]!r}, which is no JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise _mistake(f"is {text[:120]!r}", "an object")
+    return content
+
+
+def _dict(content: dict[str, Any], name: str) -> dict[str, Any]:
+    value = content.get(name)
+    if not isinstance(value, dict):
+        raise _mistake(f"has {name}={value!r}", "an object")
+    return value
+
+
+def _addresses(cluster: dict[str, Any], kind: str) -> tuple[Address, ...]:
+    given = cluster.get(kind, [])
+    if not isinstance(given, list):
+        raise _mistake(f"has {kind}={given!r}", "a list of addresses")
+    return tuple(_address(text, kind) for text in given)
+
+
+def _address(text: object, kind: str) -> Address:
+    host, colon, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]  # of IPv6
+    is_port = port.isascii() and port.isdecimal() and 0 < int(port[:6]) < MOST_PORTS
+    if not (host and colon and is_port):
+        raise _mistake(f"has the {kind} {text!r}", "host:port")
+    return Address(host, int(port))
+
+
+def _index(task: dict[str, Any], chiefs: int, workers: int) -> int:
+    kind, index = task.get("type"), task.get("index", 0)
+    if kind == "evaluator":
+        raise ConfigurationError(
+            f"{VARIABLE} makes this process an evaluator, which there is none of here: the workers "
+            "evaluate after each epoch. Do not start it."
+        )
+    if kind not in TRAINING:
+        raise _mistake(f"has the task type {kind!r}", "'chief' or 'worker'")
+    if isinstance(index, str) and index.isascii() and index.isdecimal():
+        index = int(index[:6])  # as some write it
+    count = chiefs if kind == "chief" else workers
+    if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < count:
+        raise _mistake(f"has the task index {index!r}", f"one of the {count} of type {kind!r}")
+    return index + (chiefs if kind == "worker" else 0)
+
+
+def _mistake(what: str, expected: str = "JSON") -> ConfigurationError:
+    return ConfigurationError(f"{VARIABLE} {what}, expected {expected}, as in {EXAMPLE}.")

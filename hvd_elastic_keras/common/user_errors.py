@@ -1,0 +1,29 @@
+"""Errors of the user's own code, for people: from the first of the user's lines on."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+from hvd_elastic_keras.common.error_text import head_of
+
+MOST_LINES = 20
+
+
+def explain(error: BaseException, file: Path | None) -> str:
+    """What went wrong, and where in the user's file: not how our own code came there.
+
+    Args:
+      file: of the user's module; None if it is not known.
+    """
+    if isinstance(error, SystemExit):
+        reason = f": {error.code}" if isinstance(error.code, str) else f" (exit code {error.code})"
+        return f"It ended the program{reason}. A module is imported; it must not exit."
+    frames = traceback.extract_tb(error.__traceback__)
+    first = next((i for i, f in enumerate(frames) if file and Path(f.filename) == file), None)
+    if first is None:
+        return "\n".join(head_of(error))
+    lines = "".join(traceback.format_list(frames[first:])).splitlines()
+    if len(lines) > MOST_LINES:
+        lines = [*lines[: MOST_LINES // 2], "  …", *lines[-MOST_LINES // 2 :]]
+    return "\n".join([*lines, *head_of(error)])

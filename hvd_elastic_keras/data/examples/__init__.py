@@ -1,0 +1,1 @@
+"""Single examples and batches: their structure, preparation and comparison."""

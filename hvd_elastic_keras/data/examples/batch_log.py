@@ -1,0 +1,162 @@
+"""What a worker has read of each batch, in a few numbers that workers can compare.
+
+Data that every worker reads whole (a `tf.data.Dataset`, a `PyDataset`, a generator) must be the
+same in all. What is random in them, and not seeded, may show in any batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from hvd_elastic_keras.data.examples.structure import Structure
+
+SAMPLED = 1024
+"""Numbers of a tensor that are looked at."""
+SAMPLED_TEXTS = 16
+TOLERANCE = 1e-4
+"""Of the sum of absolute values: other processors may round a preprocessing step differently."""
+Rows = npt.NDArray[np.float64]
+"""Shape [batches, 3 + 2 * tensors]: pass, position in it, checksum of shapes and texts; the sums of
+each tensor."""
+NO_BATCH = -1.0
+"""In place of a pass, in a row that says nothing."""
+LEAST_WIDTH = 3
+"""Of a row: pass, position and checksum."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """The first batch that was not the same in all workers.
+
+    Attributes:
+      number, position: its pass and its position in it, both from 0.
+      odd: ranks of those that are outnumbered; empty if nobody is.
+    """
+
+    number: int
+    position: int
+    odd: tuple[int, ...]
+
+
+class BatchLog:
+    """Notes batches while it is told to; forgets them when they have been compared."""
+
+    def __init__(self) -> None:
+        self._on = False
+        self._rows: dict[tuple[int, int], list[float]] = {}
+        self._width = 0
+        """Of a row, which is the same in all workers: known from the first batch, noted or not."""
+
+    def switch(self, on: bool) -> None:
+        """Whether to note from now on; nothing is kept while there is nobody to compare with."""
+        self._on = on
+        if not on:
+            self._rows.clear()
+
+    def note(self, number: int, position: int, batch: Structure) -> None:
+        """Notes the batch at a position of a pass."""
+        if not self._on and self._width:
+            return
+        row = description(batch)
+        self._width = 2 + len(row)
+        if self._on:
+            self._rows[number, position] = row
+
+    def take(self) -> Rows:
+        """What has been noted since the last time; one row that says nothing if there is none."""
+        rows = [[number, position, *row] for (number, position), row in self._rows.items()]
+        self._rows.clear()
+        nothing = [[NO_BATCH] * max(self._width, LEAST_WIDTH)]
+        return np.array(rows or nothing, np.float64)
+
+
+def description(batch: Structure) -> list[float]:
+    """A batch in a few numbers, from a sample of each tensor.
+
+    In the order of their places, every n-th number is looked at, so that the sample reaches to the
+    end of the batch.
+    """
+    leaves = tf.nest.flatten(batch, expand_composites=True)
+    checksum = 0
+    sums: list[float] = []
+    for leaf in leaves:
+        if leaf is None:
+            continue
+        checksum = zlib.crc32(repr(leaf.shape.as_list()).encode(), checksum)
+        if leaf.dtype == tf.string:
+            for text in _texts(leaf):
+                checksum = zlib.crc32(text, checksum)
+            sums += [0.0, 0.0]
+        else:
+            sums += _sums(np.asarray(leaf).reshape(-1))
+    return [float(checksum), *sums]
+
+
+def _texts(leaf: Any) -> list[bytes]:
+    some = leaf[:: _stride(int(leaf.shape[0]), SAMPLED_TEXTS)].numpy().reshape(-1)
+    return list(some[:: _stride(some.size, SAMPLED_TEXTS)])
+
+
+def _stride(size: int, most: int) -> int:
+    """Odd, so that it does not fall on the same channel or column each time."""
+    return -(-size // most) | 1 if size > most else 1
+
+
+_WEIGHTS = np.cos(np.arange(SAMPLED, dtype=np.float64))
+
+
+def _sums(flat: Any) -> list[float]:
+    """The sums of |x[i]| and of x[i] cos(i)."""
+    sample = flat[:: _stride(flat.size, SAMPLED)].astype(np.float64)
+    return [float(np.abs(sample).sum()), float(np.dot(sample, _WEIGHTS[: sample.size]))]
+
+
+def first_difference(rows: Sequence[Rows]) -> Difference | None:
+    """The first batch that workers have noted differently.
+
+    Args:
+      rows: what each worker has noted, by rank. A batch that only one has noted tells nothing.
+    """
+    found: dict[tuple[float, float], list[tuple[int, Any]]] = {}
+    for rank, mine in enumerate(rows):
+        for row in mine:
+            if row[0] != NO_BATCH:
+                found.setdefault((row[0], row[1]), []).append((rank, row[2:]))
+    for (number, position), notes in sorted(found.items(), key=lambda item: item[0]):
+        groups: list[list[tuple[int, Any]]] = []
+        for note in notes:
+            group = next((g for g in groups if _same(g[0][1], note[1])), None)
+            if group is None:
+                groups.append([note])
+            else:
+                group.append(note)
+        if len(groups) > 1:
+            return Difference(int(number), int(position), _outnumbered(groups))
+    return None
+
+
+def _outnumbered(groups: list[list[tuple[int, Any]]]) -> tuple[int, ...]:
+    sizes = Counter(len(group) for group in groups)
+    most = max(sizes)
+    if sizes[most] > 1:
+        return ()
+    odd = (group for group in groups if len(group) < most)
+    return tuple(sorted(rank for rank, _ in itertools.chain.from_iterable(odd)))
+
+
+def _same(a: Any, b: Any) -> bool:
+    if a[0] != b[0]:
+        return False
+    scales = np.maximum(a[1::2], b[1::2]).repeat(2)
+    with np.errstate(invalid="ignore"):
+        near = np.abs(a[1:] - b[1:]) <= TOLERANCE * scales
+    return bool(np.all(near | (a[1:] == b[1:]) | (np.isnan(a[1:]) & np.isnan(b[1:]))))

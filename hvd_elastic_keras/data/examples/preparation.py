@@ -1,0 +1,143 @@
+"""The user's `preprocess`: traced once, run in parallel threads, and its errors explained."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_elastic_keras.common.errors import DataError, ElasticError, InputUnavailableError
+from hvd_elastic_keras.data.examples import structure
+from hvd_elastic_keras.data.examples.read_errors import MAY_PASS, read_error
+from hvd_elastic_keras.data.examples.structure import Layout, Structure
+
+Preprocess = Callable[..., Structure]
+
+
+def traced(preprocess: Preprocess, spec: Structure) -> Preprocess:
+    """`preprocess` as one function that every epoch and round uses without tracing it again.
+
+    It takes arguments as `tf.data` gives them.
+
+    Args:
+      spec: of an example.
+    """
+    several = type(spec) is tuple
+
+    def call(*given: Any) -> Structure:
+        prepared = preprocess(given if several else given[0])
+        return tuple(prepared) if isinstance(prepared, list) else prepared
+
+    function = tf.function(call).get_concrete_function(*arguments(spec))
+    return lambda *given: function(*tf.nest.flatten(given))
+
+
+def arguments(example: Structure) -> tuple[Any, ...]:
+    """An example as `tf.data` gives it to a function: tuples are several arguments."""
+    return example if type(example) is tuple else (example,)
+
+
+def num_threads() -> int:
+    """Threads of `preprocess`; more than one even on one core: it may wait for something."""
+    return max(2, os.cpu_count() or 1)
+
+
+def plain_options() -> tf.data.Options:
+    """Options of a pipeline with fixed numbers of threads."""
+    options = tf.data.Options()
+    # Numbers of threads are fixed, and an iterator waits for its tuning thread when it is
+    # deleted: up to 2 s were measured, at the end of an epoch or of a round.
+    options.autotune.enabled = False
+    return options
+
+
+class Preparation:
+    """Runs `preprocess` on the examples of a batch.
+
+    Args:
+      preprocess: from an example to `(x, y)`, in TensorFlow's operations.
+      element_spec: of an example.
+      name: of the data, for messages.
+
+    Attributes:
+      batch_spec: specs of a prepared batch of any size.
+    """
+
+    def __init__(self, preprocess: Preprocess, element_spec: Structure, name: str) -> None:
+        self._one = traced(preprocess, element_spec)
+        self._name = name
+        layout = Layout(tf.nest.map_structure(structure.batch_of, element_spec))
+        self._flatten = layout.flatten
+
+        def prepare(leaves: list[tf.Tensor]) -> Structure:
+            examples = tf.data.Dataset.from_tensor_slices(layout.pack(leaves))
+            one = tf.autograph.experimental.do_not_convert(self._one)
+            examples = examples.map(one, num_parallel_calls=num_threads(), deterministic=True)
+            count = tf.shape(leaves[0], tf.int64)[0]
+            return examples.batch(count).with_options(plain_options()).get_single_element()
+
+        self._all = tf.function(prepare, input_signature=[layout.flat_spec], autograph=False)
+        prepared = self._all.get_concrete_function().structured_outputs
+        self.batch_spec = tf.nest.map_structure(structure.batched, prepared)
+        structure.check_sliceable(self.batch_spec, f"What preprocess returns for {name}")
+
+    def __call__(self, first: int, batch: Structure) -> Structure:
+        """The prepared examples, of which the first one has this number.
+
+        Raises:
+          DataError: `preprocess` fails on one of them.
+        """
+        count = structure.num_examples(batch)
+        if not count:
+            return structure.empty(self.batch_spec)
+        try:
+            return self._all(self._flatten(batch))
+        except tf.errors.CancelledError:
+            raise
+        except tf.errors.OpError as error:
+            each = ((first + i, _example(batch, i)) for i in range(count))
+            raise explained(error, self._one, each, self._name) from error
+
+
+def explained(
+    error: tf.errors.OpError,
+    preprocess: Preprocess,
+    examples: Iterable[tuple[int, Structure]],
+    name: str,
+) -> ElasticError:
+    """What to say of an error in a batch: looks for the example that `preprocess` fails on.
+
+    Args:
+      examples: of the batch, with their numbers.
+    """
+    for number, example in examples:
+        try:
+            preprocess(*arguments(example))
+        except tf.errors.OpError as found:
+            text = f"preprocess fails on example {number} of {name}: {reason(found)}"
+            return read_error(text, found)
+    if isinstance(error, MAY_PASS):
+        return InputUnavailableError(
+            f"preprocess has failed on an example of {name}, and now does not: {reason(error)}"
+        )
+    return DataError(
+        f"The examples of {name} do not form a batch: {reason(error)}. Give all examples the same "
+        "shape, in preprocess or before."
+    )
+
+
+def reason(error: tf.errors.OpError) -> str:
+    """What TensorFlow says without the names of its nodes.
+
+    Of an exception in Python that is its last line, not the traceback.
+    """
+    text = re.sub(r"\{\{.*?\}\}", "", str(error.message).split("\n\t [[", maxsplit=1)[0])
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+def _example(batch: Structure, index: int) -> Structure:
+    return tf.nest.map_structure(lambda t: t[index], batch)

@@ -1,0 +1,1 @@
+"""The input of one worker in one round."""

@@ -1,0 +1,192 @@
+"""The input of one worker in one round, from a source that gives whole batches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from hvd_elastic_keras.common.batch_plan import Share
+from hvd_elastic_keras.common.errors import DataError
+from hvd_elastic_keras.data.examples import structure
+from hvd_elastic_keras.data.examples.batch_log import BatchLog
+from hvd_elastic_keras.data.examples.structure import Structure
+from hvd_elastic_keras.data.input.interfaces import LocalBatch
+from hvd_elastic_keras.data.plan.example_ids import BATCH_STRIDE, Ids
+from hvd_elastic_keras.data.plan.partition import StepShare, step_share_of_batch
+from hvd_elastic_keras.data.sources.reader import BatchReader, BatchSource
+from hvd_elastic_keras.observe.notices import notices
+
+
+class BatchPipeline:
+    """Reads whole global batches, of any size, and uses this worker's part of each.
+
+    Args:
+      source: the user's batches.
+      micro_batch_size: examples per forward and backward pass; from the size of the first batch.
+    """
+
+    def __init__(self, source: BatchSource, micro_batch_size: Callable[[int], int]) -> None:
+        self._source = source
+        self.log = BatchLog()
+        self._reader = BatchReader(source, self.log)
+        structure.check_cut(self.first_batch(), source.name, "The first batch")
+        size = structure.num_examples(self.first_batch())
+        self._micro_batch_size = micro_batch_size(size)
+        self._global_batch_size = size
+        self._counted: int | None = None
+        self._expected: int | None = None
+        """What a checkpoint has counted, until it has been seen to be so."""
+        self._ended_at: int | None = None
+        """Where this worker has found the end of a pass, as it was last time."""
+        self._cut_off: set[int] = set()
+
+    @property
+    def batch_spec(self) -> Structure:
+        return self._source.batch_spec
+
+    @property
+    def global_batch_size(self) -> int:
+        return self._global_batch_size
+
+    @property
+    def micro_batch_size(self) -> int:
+        return self._micro_batch_size
+
+    @property
+    def num_examples(self) -> int | None:
+        return None
+
+    @property
+    def num_micro_batches(self) -> int:
+        return -(-self._global_batch_size // self._micro_batch_size)
+
+    def cut_into(self, micro_batch_size: int) -> None:
+        self._micro_batch_size = micro_batch_size
+
+    @property
+    def batches_per_pass(self) -> int | None:
+        known = self._source.batches_per_pass
+        return self._counted if known is None else known
+
+    @property
+    def from_front(self) -> bool:
+        return bool(self._source.advice)
+
+    def read_up_to(self, epoch: int, step: int, goes_on: Callable[[], bool]) -> None:
+        if self.from_front:
+            self._reader.seek(epoch, step, goes_on)
+
+    @property
+    def ends_unannounced(self) -> bool:
+        return self._source.batches_per_pass is None
+
+    def know_batches_per_pass(self, count: int | None) -> None:
+        self._counted = count
+
+    def expect_batches_per_pass(self, count: int | None) -> None:
+        if self.ends_unannounced:
+            self._counted = self._expected = count
+
+    def confirm_end(self) -> None:
+        if self._ended_at is not None:
+            self._counted = self._ended_at
+
+    def cut_off(self, epoch: int) -> bool:
+        return epoch in self._cut_off
+
+    def steps(self, epoch: int) -> int | None:
+        return self.batches_per_pass
+
+    def batches(self, epoch: int, share: Share, first_step: int) -> Iterator[LocalBatch]:
+        """An epoch is one pass here."""
+        self._reader.seek(epoch, first_step)
+        step = first_step
+        while (batch := self._reader.batch(step)) is not None:
+            structure.check_cut(batch, self._source.name, f"Batch {step}")
+            size = structure.num_examples(batch)
+            part = self.part(step, share, size)
+            ids = _ids_of_batch(step, size)[part.start : part.stop]
+            if step + 1 == self._counted:
+                self._look_behind(epoch)
+            yield LocalBatch(structure.cut(batch, part.start, part.stop), part, ids)
+            step += 1
+        self._note_end(step)
+
+    def groups(
+        self, number: int, first: int, size: int, stop: int | None = None
+    ) -> Iterator[list[Structure]]:
+        """So many successive batches of a pass at a time, whole; at its end there may be fewer.
+
+        Those from number `stop` on are left for later.
+        """
+        self._reader.seek(number, first)
+        self._reader.keep = size
+        while stop is None or first < stop:
+            wanted = first + size if stop is None else min(first + size, stop)
+            end = min(wanted, self.batches_per_pass or wanted)
+            read = (self._reader.batch(position) for position in range(first, end))
+            batches = list(itertools.takewhile(lambda batch: batch is not None, read))
+            for number_of_batch, batch in enumerate(batches, first):
+                structure.check_cut(batch, self._source.name, f"Batch {number_of_batch}")
+            first += len(batches)
+            if first == self._counted:
+                self._look_behind(number)
+            elif first < wanted:
+                self._note_end(first)
+            if not batches:
+                return
+            yield batches
+
+    def _look_behind(self, number: int) -> None:
+        """Looks whether a pass goes on after as many batches as those before it had."""
+        if not self.ends_unannounced:
+            return
+        name, count = self._source.name, self._counted
+        if not self._reader.left_over():
+            self._expected = None
+        elif self._expected is not None:
+            raise DataError(_CHANGED.format(name=name, now=f"more than {count}", count=count))
+        else:
+            if not self._cut_off:
+                notices.tell(
+                    f"warning: {name} gives more batches in some epochs than in the first one, "
+                    f"which had {count}. As in Keras, no more than these are used. Give all "
+                    "epochs the same length to use all of them."
+                )
+            self._cut_off.add(number)
+
+    def _note_end(self, count: int) -> None:
+        """A pass has ended before anybody said so."""
+        expected = self._expected
+        if expected is not None and count != expected:
+            raise DataError(_CHANGED.format(name=self._source.name, now=count, count=expected))
+        self._ended_at = count
+
+    def first_batch(self) -> Structure:
+        self._reader.seek(0, 0)
+        return self._reader.batch(0)
+
+    def part(self, step: int, share: Share, num_examples: int) -> StepShare:
+        return step_share_of_batch(
+            num_examples, self._micro_batch_size, share, self.num_micro_batches
+        )
+
+    def ids(self, epoch: int, steps: Sequence[tuple[int, int]]) -> list[Ids]:
+        """Batches may have any size, so that examples are numbered in each anew."""
+        return [_ids_of_batch(step, count) for step, count in steps]
+
+    def ids_of_epoch(self, epoch: int) -> None:
+        """Only reading a pass to its end tells."""
+
+
+_CHANGED = (
+    "{name} has {now} batches per pass, but had {count} when the checkpoint was made that this "
+    "training goes on from. Going on would repeat examples or lose some. Use the same data again, "
+    "or another job_dir."
+)
+
+
+def _ids_of_batch(number: int, size: int) -> Ids:
+    return np.arange(size, dtype=np.int64) + number * BATCH_STRIDE

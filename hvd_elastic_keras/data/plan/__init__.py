@@ -1,0 +1,1 @@
+"""Which examples belong to which micro-batch of which step. Pure functions of numbers."""

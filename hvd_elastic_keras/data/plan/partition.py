@@ -1,0 +1,168 @@
+"""Which examples belong to which micro-batch of which step. Pure functions of numbers.
+
+A step takes the positions [step * G, step * G + G) of the epoch's order, G being the global
+batch size; the last step of an epoch takes what is left. Micro-batch j of a step takes
+[j * m, (j + 1) * m) of these. Workers do not occur here: they only decide who computes a
+micro-batch (`common/batch_plan.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hvd_elastic_keras.common.batch_plan import Share
+
+
+@dataclasses.dataclass(frozen=True)
+class Partition:
+    """The cut of one epoch of `num_examples` examples into steps and micro-batches."""
+
+    num_examples: int
+    global_batch_size: int
+    micro_batch_size: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of an epoch; the last one may be smaller."""
+        return -(-self.num_examples // self.global_batch_size)
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro-batches of a full step; the last one may be smaller."""
+        return -(-self.global_batch_size // self.micro_batch_size)
+
+    def examples_of_step(self, step: int) -> int:
+        """Number of examples in the global batch of `step`."""
+        return min(self.global_batch_size, self.num_examples - step * self.global_batch_size)
+
+    def step_share(self, step: int, first: int, last: int) -> StepShare:
+        """The examples of micro-batches [first, last) of `step`.
+
+        Raises:
+          ValueError: there is no such step.
+        """
+        if not 0 <= step < self.steps_per_epoch:
+            raise ValueError(
+                f"step={step} was given, expected a value in [0, {self.steps_per_epoch})."
+            )
+        size = self.examples_of_step(step)
+        last = max(first, min(last, -(-size // self.micro_batch_size)))
+        offset = step * self.global_batch_size
+        return _step_share(offset, size, self.micro_batch_size, first, last)
+
+    def epoch_share(self, share: Share, first_step: int, every: int = 1) -> EpochShare:
+        """What a worker reads of an epoch: its part of `first_step` and each `every`-th after."""
+        size, micro = self.global_batch_size, self.micro_batch_size
+        low, high = (min(bound * micro, size) for bound in (share.first, share.last))
+        steps = range(first_step, self.steps_per_epoch, every)
+        total = len(steps) * (high - low)
+        if steps and self.examples_of_step(steps[-1]) < size:
+            last = self.step_share(steps[-1], share.first, share.last)
+            total += last.stop - last.start - (high - low)
+        return EpochShare(first_step, every, size, low, high - low, total)
+
+
+@dataclasses.dataclass(frozen=True)
+class EpochShare:
+    """The examples of one worker in successive steps of an epoch, counted from 0.
+
+    Attributes:
+      low: position of the worker's part within each global batch.
+      per_step: examples of its part; the last step of an epoch may have fewer.
+      total: examples in all steps.
+    """
+
+    first_step: int
+    every: int
+    global_batch_size: int
+    low: int
+    per_step: int
+    total: int
+
+    def positions(self, numbers: Any) -> Any:
+        """Positions in the epoch's order of the examples with these numbers: tensors or arrays."""
+        step = self.first_step + numbers // self.per_step * self.every
+        return step * self.global_batch_size + self.low + numbers % self.per_step
+
+
+@dataclasses.dataclass(frozen=True)
+class StepShare:
+    """One worker's part of one step.
+
+    Attributes:
+      start, stop: positions in the epoch's order.
+      offsets: shape [micro-batches + 1], int32; micro-batch i of the slice is
+        [offsets[i], offsets[i + 1]) relative to `start`. None is empty, but in the last step of
+        an epoch there may be fewer of them, or none at all.
+      first_micro_batch: index of the first micro-batch within the global batch.
+      first_example: position of `start` within the global batch.
+      num_examples_of_step: examples in the whole global batch, all workers together.
+    """
+
+    start: int
+    stop: int
+    offsets: npt.NDArray[np.int32]
+    first_micro_batch: int
+    num_examples_of_step: int
+    first_example: int = 0
+
+
+def step_share_of_batch(
+    num_examples: int, micro_batch_size: int, share: Share, num_micro_batches: int
+) -> StepShare:
+    """One worker's part of a batch of any size, positions counted from its front.
+
+    A batch of other than the usual size has more or fewer micro-batches; they are divided in the
+    proportions of the usual ones. Where the usual batch is not cut, none is.
+
+    Args:
+      num_examples: examples in this batch.
+      share: this worker's part of the micro-batches of a usual batch.
+      num_micro_batches: micro-batches of a usual batch.
+    """
+    if num_micro_batches == 1:
+        micro_batch_size = max(num_examples, 1)
+    count = -(-num_examples // micro_batch_size)
+    first = share.first * count // num_micro_batches
+    last = share.last * count // num_micro_batches
+    return _step_share(0, num_examples, micro_batch_size, first, last)
+
+
+def step_share_of_worker_batch(sizes: Sequence[int], rank: int, micro_batch_size: int) -> StepShare:
+    """One worker's part of a step in which each takes a batch of its own, counted from its front.
+
+    The micro-batches of a step are numbered in the order of ranks. Who has no batch has none.
+
+    Args:
+      sizes: examples of the workers' batches in this step, by rank; the last ranks' may be missing.
+      rank: of this worker.
+    """
+    own = sizes[rank] if rank < len(sizes) else 0
+    before = sum(-(-size // micro_batch_size) for size in sizes[:rank])
+    part = _step_share(0, own, micro_batch_size, 0, -(-own // micro_batch_size))
+    return dataclasses.replace(
+        part,
+        first_micro_batch=before,
+        first_example=sum(sizes[:rank]),
+        num_examples_of_step=sum(sizes),
+    )
+
+
+def _step_share(
+    offset: int, num_examples: int, micro_batch_size: int, first: int, last: int
+) -> StepShare:
+    """Micro-batches [first, last) of a batch that begins at position `offset`."""
+    bounds = np.minimum(np.arange(first, last + 1) * micro_batch_size, num_examples)
+    return StepShare(
+        start=offset + int(bounds[0]),
+        stop=offset + int(bounds[-1]),
+        offsets=(bounds - bounds[0]).astype(np.int32),
+        first_micro_batch=first,
+        num_examples_of_step=num_examples,
+        first_example=int(bounds[0]),
+    )

@@ -1,0 +1,158 @@
+"""Iterators of a `tf.data.Dataset` whose order in each pass is the same in every process.
+
+A dataset that is shuffled anew in each pass takes seeds one after the other, and whatever reads
+from it takes one: an epoch, but also counting it, or looking at its first example. So pass n is
+defined to be its n-th iterator here, and iterators that nobody reads are made for what a process
+that joins later, or goes on from a checkpoint, has not read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hvd_elastic_keras.common.errors import DataError, ElasticError
+from hvd_elastic_keras.data.sources.random_ops import check_random_functions
+from hvd_elastic_keras.keras_internals import dataset_parts
+from hvd_elastic_keras.keras_internals.dataset_parts import parts_of
+from hvd_elastic_keras.observe.notices import counter
+
+DatasetFactory = Callable[[int], tf.data.Dataset]
+"""Gives the dataset of a pass: in the same order whoever asks."""
+COUNTED_AT_ONCE = 256
+"""Examples between two looks at the clock."""
+
+
+class NumberedIterators:
+    """The iterators of successive passes.
+
+    Args:
+      dataset_of: gives the dataset of a pass. Those that are the same object, or share a
+        `shuffle(...)`, share its seeds.
+      name: of the data, for messages.
+      per_pass: iterators that belong to each pass, of which the first is read.
+      before: iterators that come before those of pass 0.
+    """
+
+    def __init__(
+        self, dataset_of: DatasetFactory, name: str, per_pass: int = 1, before: int = 0
+    ) -> None:
+        self._dataset_of = dataset_of
+        self._name = name
+        self._per_pass = per_pass
+        self._before = before
+        self._first = dataset_of(0)
+        self._seeds = {id(part) for part in reshuffles(self._first)}
+        self._made = 0
+
+    def first(self, form: Callable[[tf.data.Dataset], tf.data.Dataset]) -> Iterator[Any]:
+        """The one before those of pass 0."""
+        self._made += 1
+        return iter(form(self._first))
+
+    def of_pass(
+        self, number: int, form: Callable[[tf.data.Dataset], tf.data.Dataset]
+    ) -> Iterator[Any]:
+        """The iterator of a pass over what `form` makes of the dataset.
+
+        Raises:
+          ElasticError: the pass is over in this process and has had seeds that are gone.
+        """
+        dataset = self._dataset_of(number)
+        if self._counts(dataset):
+            self._skip(self._before + number * self._per_pass, number)
+            self._made += 1
+        return iter(form(dataset))
+
+    def _counts(self, dataset: tf.data.Dataset) -> bool:
+        shared = any(id(part) in self._seeds for part in reshuffles(dataset))
+        return dataset is self._first or shared
+
+    def _skip(self, made: int, number: int) -> None:
+        if self._made > made and self._seeds:
+            # Not a DataError, which would end the job: a new process can do it.
+            raise ElasticError(
+                f"Pass {number} of {self._name} is wanted again after later ones, but "
+                "shuffle(...) has another order for each iterator of this process. It has to "
+                "start again."
+            )
+        while self._made < made:
+            skipped = max(0, self._made - self._before) // self._per_pass
+            drop_in_background([iter(self._dataset_of(skipped))])  # takes its seed
+            self._made += 1
+
+
+def reshuffles(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
+    """The parts of a dataset that have another order for each iterator."""
+    return [part for part in parts_of(dataset) if dataset_parts.reshuffles(part)]
+
+
+def check_order(dataset: tf.data.Dataset, name: str) -> None:
+    """Raises `DataError` if another worker would read a dataset in another order.
+
+    Looks for `shuffle` without any seed, for parallel steps that need not keep the order, and for
+    functions that draw random numbers which another worker cannot draw again.
+    """
+    if dataset.options().deterministic is False:
+        raise DataError(
+            f"{name} is a tf.data.Dataset with options().deterministic = False, so that its order "
+            "differs from worker to worker. Leave that option out."
+        )
+    for part in parts_of(dataset):
+        if dataset_parts.is_unseeded_shuffle(part):
+            raise DataError(
+                f"{name} is a tf.data.Dataset with an unseeded shuffle(...), so that its order "
+                "differs from worker to worker, and a worker that joins later cannot continue. "
+                "Give it a seed: shuffle(n, seed=1), or call keras.utils.set_random_seed(1) before "
+                "the dataset is made. It is still shuffled anew in every epoch."
+            )
+        if dataset_parts.need_not_keep_order(part):
+            raise DataError(
+                f"{name} is a tf.data.Dataset with {type(part).__name__.strip('_')} that was given "
+                "deterministic=False, so that its order differs from worker to worker. Leave that "
+                "argument out."
+            )
+        check_random_functions(part, name)
+
+
+def check_apart(train: Any, validation: Any) -> None:
+    """Raises `DataError` if two datasets take the seeds of one `shuffle` in turn."""
+    if not all(isinstance(data, tf.data.Dataset) for data in (train, validation)):
+        return
+    seeds = {id(part) for part in reshuffles(train)}
+    if any(id(part) in seeds for part in reshuffles(validation)):
+        raise DataError(
+            "The training and the validation data are made of one dataset with a shuffle(...) that "
+            "has another order each time it is read, so that examples move from one to the other "
+            "between epochs. Use shuffle(..., reshuffle_each_iteration=False) before take() and "
+            "skip(), and shuffle the training data again."
+        )
+
+
+def counted(examples: Iterator[Any], name: str) -> int:
+    """Reads to the end and tells how far it is."""
+    count = 0
+    what = f"counting the examples of {name} (assert_cardinality(n) in the dataset would save it)"
+    with counter(what, "examples") as bar:
+        for some in examples:
+            count += len(some)
+            bar.update(len(some))
+    return count
+
+
+def as_numbers(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """A dataset with as many elements, to be counted."""
+    return dataset.map(lambda *_: np.int8(0)).batch(COUNTED_AT_ONCE)
+
+
+def drop_in_background(iterator: list[Any]) -> None:
+    """Deletes an iterator without waiting for its threads, which may take seconds.
+
+    Args:
+      iterator: holds the only reference to it; the last one to go would do the waiting.
+    """
+    threading.Thread(target=iterator.clear, name="elastic-drop-iterator", daemon=True).start()

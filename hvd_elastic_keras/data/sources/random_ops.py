@@ -1,0 +1,103 @@
+"""Random numbers that the functions of a `tf.data.Dataset` draw: whether all workers get the same.
+
+Looked up in the graphs of the functions, so that it is known before anything is read. What Python
+code draws (`tf.py_function`) cannot be seen there; see `batch_log.py` for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_elastic_keras.common.errors import DataError
+from hvd_elastic_keras.keras_internals import dataset_parts
+from hvd_elastic_keras.keras_internals.dataset_parts import functions_of
+from hvd_elastic_keras.keras_internals.tensorflow_names import is_op_determinism_enabled
+
+SEEDED_OPS = frozenset(
+    {
+        *("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal"),
+        *("ParameterizedTruncatedNormal", "RandomGamma", "RandomPoisson", "RandomPoissonV2"),
+        *("RandomShuffle", "Multinomial", "RandomCrop"),
+        *("SampleDistortedBoundingBox", "SampleDistortedBoundingBoxV2"),
+    }
+)
+"""Each call goes on where the last one was; every iterator begins anew at the seed."""
+GENERATOR_OPS = frozenset({"RngReadAndSkip", "RngSkip"})
+"""Of `tf.random.Generator`, whose state outlives an iterator."""
+ASSIGNMENTS = frozenset({"AssignVariableOp", "AssignAddVariableOp"})
+KERAS_SEED = "seed_generator"
+"""In the names of the variables of `keras.random.SeedGenerator`."""
+STATELESS = (
+    "draw from a seed of each element's own: tf.random.stateless_uniform(..., seed=[1, number]), "
+    "tf.image.stateless_random_flip_left_right(..., seed=[1, number]), with its number from "
+    "enumerate()"
+)
+
+
+def check_random_functions(part: tf.data.Dataset, name: str) -> None:
+    """Raises `DataError` if a part of a dataset draws other numbers in another worker.
+
+    Args:
+      part: what one call of `map`, `interleave` and so on has added to a dataset.
+      name: of the data, for messages.
+    """
+    parallel = _is_parallel(part)
+    for function in functions_of(part):
+        graph = function.function.graph
+        nodes = list(_nodes(graph.as_graph_def()))
+        if _has_lasting_state(graph, nodes):
+            raise DataError(
+                f"{name} is a tf.data.Dataset with {_method(part)}(...) whose function draws from "
+                "a keras.random.SeedGenerator or tf.random.Generator, as Keras's random layers do. "
+                "Their state goes on from one pass over the data to the next, so that a worker "
+                "that joins later draws other numbers. Put such layers into the model, or "
+                f"{STATELESS}."
+            )
+        drawing = [node for node in nodes if node.op in SEEDED_OPS]
+        for node in drawing:
+            if not (node.attr["seed"].i or node.attr["seed2"].i):
+                raise DataError(
+                    f"{name} is a tf.data.Dataset with {_method(part)}(...) whose function draws "
+                    f"random numbers ({node.op}) without any seed, so that they differ from worker "
+                    "to worker. Call keras.utils.set_random_seed(1) before the dataset is made, or "
+                    f"{STATELESS}."
+                )
+        if drawing and parallel:
+            raise DataError(
+                f"{name} is a tf.data.Dataset with {_method(part)}(..., num_parallel_calls=...) "
+                f"whose function draws random numbers ({drawing[0].op}). Parallel calls take them "
+                "in the order in which they happen to run, so that examples differ from worker to "
+                "worker although all is seeded; deterministic=True keeps the order of the results "
+                f"only. Leave num_parallel_calls out there, or {STATELESS}, or run with "
+                "--deterministic."
+            )
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    """Those of a graph and of all functions that it may call."""
+    yield from graph.node
+    for function in graph.library.function:
+        yield from function.node_def
+
+
+def _has_lasting_state(graph: Any, nodes: list[Any]) -> bool:
+    if any(node.op in GENERATOR_OPS for node in nodes):
+        return True
+    assigns = any(node.op in ASSIGNMENTS for node in nodes)
+    return assigns and any(KERAS_SEED in variable.name for variable in graph.variables)
+
+
+def _is_parallel(part: tf.data.Dataset) -> bool:
+    """Whether several calls of a part's function may run at the same time."""
+    if is_op_determinism_enabled():
+        return False  # tf.data runs them one after the other then
+    return dataset_parts.is_parallel(part)
+
+
+def _method(part: tf.data.Dataset) -> str:
+    """The method of `tf.data.Dataset` that has made a part."""
+    kind = type(part).__name__.strip("_").removesuffix("V2").removesuffix("Dataset")
+    return {"FlatMap": "flat_map"}.get(kind, kind.removeprefix("Parallel").lower())

@@ -1,0 +1,181 @@
+"""Where examples come from: arrays, a source with random access, or a `tf.data.Dataset`."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from hvd_elastic_keras.common.batch_plan import Share
+from hvd_elastic_keras.common.errors import DataError
+from hvd_elastic_keras.data.examples.batch_log import BatchLog
+from hvd_elastic_keras.data.examples.preparation import Preprocess
+from hvd_elastic_keras.data.examples.structure import Layout, Structure, batched
+from hvd_elastic_keras.data.plan.order import Order
+from hvd_elastic_keras.data.plan.partition import Partition
+from hvd_elastic_keras.data.sources.dataset_source import DatasetSource
+from hvd_elastic_keras.data.sources.example_source import ExampleSource
+from hvd_elastic_keras.data.sources.random_access import RandomAccessExamples
+from hvd_elastic_keras.data.sources.reader import PREFETCH
+
+LOAD_THREADS = 2
+"""Threads that gather batches from arrays: memory has no use for more."""
+DataLike = Any
+"""Arrays (a `Structure`); or a `tf.data.Dataset` of single examples, a function from the epoch to
+one, or a `Source`, each alone or with a `Preprocess`."""
+
+
+def as_source(
+    data: DataLike,
+    *,
+    seed: int,
+    shuffle: bool,
+    name: str,
+    num_examples: int | None = None,
+    must_repeat: bool = False,
+) -> ExampleSource:
+    """Wraps what the user gave.
+
+    Args:
+      num_examples: how many a dataset has that does not tell, if somebody has counted them.
+      must_repeat: whether to refuse a dataset that has another order in another process.
+
+    Raises:
+      DataError: it is none of the kinds in `DataLike`, or cannot be read.
+    """
+    data, preprocess = split_preprocess(data)
+    if isinstance(data, tf.data.Dataset) or (callable(data) and not is_source(data)):
+        return DatasetSource(
+            (lambda epoch: data) if isinstance(data, tf.data.Dataset) else data,
+            name,
+            preprocess,
+            num_examples=num_examples,
+            must_repeat=must_repeat,
+        )
+    if is_source(data):
+        return RandomAccessExamples(data, preprocess, seed=seed, shuffle=shuffle, name=name)
+    if preprocess is not None:
+        raise DataError(
+            f"({type(data).__name__}, function) was given, expected (source, preprocess) with a "
+            "source that has __len__ and __getitem__, or with a tf.data.Dataset of single examples."
+        )
+    return ArraySource(data, seed=seed, shuffle=shuffle, name=name)
+
+
+def split_preprocess(data: DataLike) -> tuple[DataLike, Preprocess | None]:
+    """What is read, and the function that examples go through afterwards, if there is one."""
+    if isinstance(data, tuple | list) and len(data) == 2 and _is_function(data[1]):
+        return data[0], data[1]
+    return data, None
+
+
+def is_source(data: Any) -> bool:
+    """Whether these are examples with random access.
+
+    Raises:
+      DataError: it gives batches.
+    """
+    if isinstance(data, tuple | list | dict | str) or hasattr(data, "__array__"):
+        return False
+    if isinstance(data, keras.utils.PyDataset):
+        raise DataError(
+            f"{type(data).__name__} is a keras.utils.PyDataset, which gives batches; expected a "
+            "source of single examples. Give one, or use keras.Model.fit with ElasticCallback."
+        )
+    return hasattr(data, "__len__") and hasattr(data, "__getitem__")
+
+
+def _is_function(value: Any) -> bool:
+    return callable(value) and not hasattr(value, "__array__")
+
+
+class ArraySource:
+    """Arrays in memory. Epoch e reads them in the order of a permutation made from (seed, e)."""
+
+    from_front = False
+    log: BatchLog | None = None
+
+    def __init__(self, arrays: Structure, *, seed: int, shuffle: bool, name: str) -> None:
+        if isinstance(arrays, list):
+            arrays = tuple(arrays)
+        self._arrays = tf.nest.map_structure(_to_tensor, arrays)
+        lengths = collections.Counter(
+            _length(a, name) for a in tf.nest.flatten(self._arrays) if a is not None
+        )
+        if len(lengths) != 1:
+            raise DataError(
+                f"The arrays of {name} have different lengths: {sorted(lengths)}. "
+                "Give arrays with the same first dimension, for example (x, y)."
+            )
+        (self.num_examples,) = lengths
+        if self.num_examples == 0:
+            raise DataError(f"The arrays of {name} are empty. Give at least one example.")
+        self.batch_spec = tf.nest.map_structure(batched, self._arrays)
+        self._seed = seed
+        self._shuffle = shuffle
+
+    def order(self, epoch: int) -> Order:
+        return Order(self.num_examples, self._seed, epoch, shuffle=self._shuffle)
+
+    def batches(
+        self, epoch: int, partition: Partition, share: Share, first_step: int, every: int = 1
+    ) -> Iterator[tuple[tf.Tensor, Structure]]:
+        global_size, micro_size = partition.global_batch_size, partition.micro_batch_size
+
+        layout = Layout(self.batch_spec)
+        arrays = layout.flatten(self._arrays)
+        order = self.order(epoch)
+
+        def load(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            offset = step * global_size
+            limit = tf.minimum(offset + global_size, self.num_examples)
+            positions = tf.range(
+                tf.minimum(offset + share.first * micro_size, limit),
+                tf.minimum(offset + share.last * micro_size, limit),
+            )
+            indices = order.indices(positions)
+            return (indices, *(tf.gather(a, indices) for a in arrays))
+
+        dataset = tf.data.Dataset.range(first_step, partition.steps_per_epoch, every)
+        load = tf.autograph.experimental.do_not_convert(load)
+        dataset = dataset.map(load, num_parallel_calls=LOAD_THREADS, deterministic=True)
+        dataset = dataset.prefetch(PREFETCH)
+        options = tf.data.Options()
+        # Nothing is left to tune here, and an iterator waits for its tuning thread when it is
+        # deleted: up to 2 s were measured, at the end of an epoch or of a round.
+        options.autotune.enabled = False
+        parts = iter(dataset.with_options(options))
+        return ((ids, layout.pack(tensors)) for ids, *tensors in parts)
+
+    def read_up_to(
+        self, epoch: int, partition: Partition, step: int, goes_on: Callable[[], bool]
+    ) -> None:
+        """Any position can be read at once."""
+
+
+def _to_tensor(array: Any) -> tf.Tensor | None:
+    if array is None or isinstance(array, tf.RaggedTensor):
+        return array
+    with tf.device("CPU:0"):
+        if isinstance(array, np.ndarray) and array.dtype == np.float64:
+            # Keras computes in float32; twice the memory would buy nothing.
+            array = array.astype(np.float32)
+        try:
+            return tf.convert_to_tensor(array)
+        except (ValueError, TypeError) as error:
+            raise DataError(
+                f"{type(array).__name__} was given, expected an array or a tf.data.Dataset: {error}"
+            ) from error
+
+
+def _length(array: tf.Tensor, name: str) -> int:
+    if array.shape.rank == 0:
+        raise DataError(
+            f"{name} contains a single number, expected arrays whose first dimension counts the "
+            "examples, for example (x, y)."
+        )
+    return int(array.shape[0])

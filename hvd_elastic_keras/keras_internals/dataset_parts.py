@@ -1,0 +1,70 @@
+"""What a `tf.data.Dataset` is made of, and what its parts were given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.data.ops import map_op, shuffle_op
+
+ATTRIBUTES = {
+    shuffle_op._ShuffleDataset: ("_seed", "_seed2", "_reshuffle_each_iteration"),
+    map_op._ParallelMapDataset: ("_deterministic", "_num_parallel_calls"),
+}
+"""Set by the constructors, and read here."""
+
+
+def parts_of(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
+    """A dataset and all that it is made of."""
+    todo = [dataset]
+    while todo:
+        part = todo.pop()
+        yield part
+        todo += part._inputs()
+
+
+def functions_of(part: tf.data.Dataset) -> Sequence[Any]:
+    """The functions that one call of `map`, `interleave` and so on has added to a dataset."""
+    return part._functions()  # type: ignore[no-any-return]
+
+
+def reshuffles(part: tf.data.Dataset) -> bool:
+    """Whether it is a shuffle with another order for each iterator."""
+    return _is_shuffle(part) and bool(getattr(part, "_reshuffle_each_iteration", True))
+
+
+def is_unseeded_shuffle(part: tf.data.Dataset) -> bool:
+    """Whether it is a shuffle whose order nobody can have again."""
+    seeds = [getattr(part, name, None) for name in ("_seed", "_seed2")]
+    return _is_shuffle(part) and all(s is not None and int(s) == 0 for s in seeds)
+
+
+def need_not_keep_order(part: tf.data.Dataset) -> bool:
+    """Whether it was given `deterministic=False`."""
+    return getattr(part, "_deterministic", None) in (False, "false")
+
+
+def is_parallel(part: tf.data.Dataset) -> bool:
+    """Whether several calls of its function may run at the same time, as far as it was given."""
+    calls = getattr(part, "_num_parallel_calls", None)
+    count = 1 if calls is None else tf.get_static_value(calls)
+    return "Parallel" in type(part).__name__ and count != 1
+
+
+def missing_attributes() -> list[str]:
+    """What the installed TensorFlow does not call as the functions above do.
+
+    Read from the code: a dataset that is made here would initialise TensorFlow, which then lets the
+    user's script set no threads or devices any more.
+    """
+    return [
+        f"{kind.__name__} has no {name}"
+        for kind, names in ATTRIBUTES.items()
+        for name in names
+        if name not in kind.__init__.__code__.co_names
+    ]
+
+
+def _is_shuffle(part: tf.data.Dataset) -> bool:
+    return "Shuffle" in type(part).__name__

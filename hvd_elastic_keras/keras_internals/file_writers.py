@@ -1,0 +1,189 @@
+"""Keras callbacks that write files: how they go on on another worker when rank 0 changes."""
+
+from __future__ import annotations
+
+import csv
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from hvd_elastic_keras.common import files
+from hvd_elastic_keras.keras_internals.tensorboard_files import RepeatedRecords
+
+
+class _NotSaved:
+    """Stands for a model of which `ModelCheckpoint` is not to save anything here."""
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._missed: list[tuple[int, str, Any, Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Saves nothing."""
+        self._miss("save", args, kwargs)
+
+    def save_weights(self, *args: Any, **kwargs: Any) -> None:
+        """Saves nothing."""
+        self._miss("save_weights", args, kwargs)
+
+    def save_missed(self) -> None:
+        """Saves what rank 0 was to save since the last step: it may have been killed meanwhile."""
+        for step, method, args, kwargs in self._missed:
+            if step == self._step():
+                getattr(self._model, method)(*args, **kwargs)
+
+    def _miss(self, method: str, args: Any, kwargs: Any) -> None:
+        step = self._step()
+        self._missed = [m for m in self._missed if m[0] == step]
+        self._missed.append((step, method, args, kwargs))
+
+    def _step(self) -> int:
+        return int(self._model.optimizer.iterations)
+
+
+def let_save(callback: keras.callbacks.Callback, model: keras.Model, saves: bool) -> None:
+    """Lets a `ModelCheckpoint` save, or only remember what it would have saved."""
+    if not isinstance(callback, keras.callbacks.ModelCheckpoint):
+        return
+    stands_in = isinstance(callback._model, _NotSaved)
+    if saves and stands_in:
+        callback._model.save_missed()
+    if saves == stands_in:
+        callback._model = model if saves else _NotSaved(model)
+
+
+def pause(callback: keras.callbacks.Callback) -> None:
+    """Lets go of a callback's files: this worker is not, or no longer, rank 0."""
+    if isinstance(callback, keras.callbacks.CSVLogger) and callback.csv_file is not None:
+        callback.csv_file.close()
+    if isinstance(callback, keras.callbacks.TensorBoard) and callback._writers:
+        callback._close_writers()
+        if callback._global_train_batch == 0:
+            _take_back(callback)
+        callback._writers = {}
+
+
+def _take_back(callback: keras.callbacks.TensorBoard) -> None:
+    """Removes what a `TensorBoard` wrote when it got its model: another worker writes the same."""
+    for directory in (callback._train_dir, callback._val_dir):
+        for path in Path(directory).glob(f"events.out.tfevents.*.{os.getpid()}.*"):
+            path.unlink(missing_ok=True)
+
+
+def begin_late(
+    callback: keras.callbacks.Callback,
+    model: keras.Model,
+    history: keras.callbacks.History,
+    *,
+    first_missing_epoch: int,
+    train_batches: int,
+    train_batches_ended: int,
+    test_batches: int,
+    evaluates: bool,
+) -> None:
+    """Begins a callback in the middle of a training: rank 0 was another worker so far.
+
+    Args:
+      history: the metrics of all finished epochs.
+      first_missing_epoch: the epoch that comes next; later ones on file have been lost since.
+      train_batches, train_batches_ended, test_batches: batches so far, as the callback would have
+        counted them.
+      evaluates: whether an evaluation has begun and not ended.
+    """
+    if isinstance(callback, keras.callbacks.BackupAndRestore):
+        callback._current_epoch = first_missing_epoch
+        if callback.save_freq != "epoch":
+            callback._batches_seen_since_last_saving = train_batches_ended % callback.save_freq
+        return  # to begin would mean to restore, and the state here is newer
+    if isinstance(callback, keras.callbacks.CSVLogger):
+        _begin_csv(callback, history, first_missing_epoch)
+        return
+    if isinstance(callback, keras.callbacks.TensorBoard) and not callback._writers:
+        callback.set_model(model)
+    callback.on_train_begin({})
+    if isinstance(callback, keras.callbacks.TensorBoard):
+        callback._global_train_batch = train_batches
+        callback._global_test_batch = test_batches
+        callback._epoch_start_time = time.time()
+        # Whether values are recorded depends on the number of the batch that has begun.
+        callback._pop_writer()
+        callback._push_writer(callback._train_writer, train_batches)
+        if evaluates:
+            callback.on_test_begin({})
+
+
+def written_again(callback: keras.callbacks.Callback) -> RepeatedRecords | None:
+    """Looks after what a callback that has just begun late may write again."""
+    if not isinstance(callback, keras.callbacks.TensorBoard):
+        return None
+    _flush_all(callback._writers.values())
+    return RepeatedRecords((Path(callback._train_dir), Path(callback._val_dir)))
+
+
+def misses_calls(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback that begins late needs the calls that its predecessor may have missed.
+
+    `CSVLogger` has all that matters from the history; what is sent to a server cannot be found
+    again.
+    """
+    return isinstance(callback, keras.callbacks.TensorBoard | keras.callbacks.BackupAndRestore)
+
+
+def flush(callback: keras.callbacks.Callback, hook: str) -> None:
+    """Hands what a hook wrote to the system: a kill would take it along."""
+    if isinstance(callback, keras.callbacks.TensorBoard):
+        if type(callback) is not keras.callbacks.TensorBoard:
+            # The user's own part may write at any time, and with other writers.
+            own = [v for v in vars(callback).values() if isinstance(v, tf.summary.SummaryWriter)]
+            _flush_all([*callback._writers.values(), *own])
+        elif hook.endswith("_end") and ("batch" not in hook or callback.update_freq != "epoch"):
+            _flush_all(callback._writers.values())
+    elif isinstance(callback, keras.callbacks.CSVLogger):
+        file = callback.csv_file
+        if file is not None and not file.closed:
+            file.flush()
+
+
+def _flush_all(summary_writers: Iterable[tf.summary.SummaryWriter]) -> None:
+    for writer in summary_writers:
+        writer.flush()
+
+
+def _begin_csv(callback: Any, history: keras.callbacks.History, first_missing_epoch: int) -> None:
+    """Goes on with a log, one row per epoch: drops those to come, adds those that are missing."""
+    path = Path(callback.filename)
+    written: set[int] = set()
+    if path.exists():
+        with path.open(newline="") as file:
+            rows = list(csv.reader(file, delimiter=callback.sep))
+        kept = [row for row in rows if row and not _is_epoch_from(row[0], first_missing_epoch)]
+        written = {int(row[0]) for row in kept if row[0].isdecimal()}
+        if len(kept) != len(rows):
+            files.write_atomically(path, lambda p: _write_rows(p, kept, callback.sep))
+    callback.append = True
+    callback.on_train_begin({})
+    for index, epoch in enumerate(history.epoch):
+        if epoch not in written and epoch < first_missing_epoch:
+            logs = {
+                name: values[index]
+                for name, values in history.history.items()
+                if index < len(values)
+            }
+            callback.on_epoch_end(epoch, logs)
+
+
+def _is_epoch_from(text: str, epoch: int) -> bool:
+    return text.isdecimal() and int(text) >= epoch
+
+
+def _write_rows(path: Path, rows: list[list[str]], separator: str) -> None:
+    with path.open("w", newline="") as file:
+        csv.writer(file, delimiter=separator).writerows(rows)

@@ -1,0 +1,120 @@
+"""Reads a running `keras.Model.fit`: what the user gave it, as Keras has prepared it.
+
+`fit` keeps these in local variables, so this reads its frame. The names are private to Keras:
+they are checked here, and the tested range of releases is in `keras_internals/release.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+from typing import Any
+
+import keras
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+from keras.src.trainers import data_adapters
+
+from hvd_elastic_keras.common.errors import ConfigurationError
+
+FIT_CODE = inspect.unwrap(TensorFlowTrainer.fit).__code__
+BATCH_END_GETS_LAST_STEP = "end_step" in FIT_CODE.co_varnames
+"""With `steps_per_execution`. In older releases (3.8) the hook gets the number of the first one."""
+NAMES = (
+    *("self", "epoch_iterator", "callbacks", "epochs", "initial_epoch", "verbose", "batch_size"),
+    *("validation_data", "validation_steps", "validation_batch_size", "validation_freq"),
+    *("x", "y"),
+)
+TERMS = (*("epochs", "initial_epoch", "steps_per_epoch", "validation_steps", "validation_freq"),)
+VALIDATION_NAMES = ("val_x", "val_y", "val_sample_weight")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FitCall:
+    """A call of `fit`.
+
+    Attributes:
+      callbacks: all, the `History` and the progress bar of Keras included.
+      adapter: Keras's view of the training data: batches, with weights.
+      steps_per_epoch: None if an epoch is a pass over the data.
+      validation: like `adapter`; None if there is no validation.
+      data: the objects that hold the examples, as Keras has got them.
+    """
+
+    model: keras.Model
+    callbacks: list[keras.callbacks.Callback]
+    epochs: int
+    initial_epoch: int
+    verbose: int
+    adapter: Any
+    steps_per_epoch: int | None
+    validation: Any
+    validation_steps: int | None
+    validation_freq: int | list[int]
+    data: tuple[Any, ...] = ()
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """How long it is, in terms of JSON; `dataclasses.replace` takes them back."""
+        return {name: getattr(self, name) for name in TERMS}
+
+
+def running_fit(frame: types.FrameType | None) -> FitCall:
+    """The call of `fit` whose frame is `frame`, or encloses it.
+
+    Raises:
+      ConfigurationError: there is none, or this release of Keras keeps other names.
+    """
+    while frame is not None and frame.f_code is not FIT_CODE:
+        frame = frame.f_back
+    if frame is None:
+        raise ConfigurationError(
+            "ElasticCallback was started by something else than keras.Model.fit, which it relies "
+            "on. Write a custom loop with hvd_elastic_keras.elastic.run instead."
+        )
+    values = frame.f_locals
+    missing = [name for name in NAMES if name not in values]
+    if missing:
+        raise ConfigurationError(
+            f"keras.Model.fit of Keras {keras.__version__} has no {', '.join(missing)}, which "
+            "ElasticCallback relies on. Install a tested release: pip install 'keras>=3.8,<3.16'."
+        )
+    iterator = values["epoch_iterator"]
+    return FitCall(
+        model=values["self"],
+        callbacks=list(values["callbacks"].callbacks),
+        epochs=values["epochs"],
+        initial_epoch=values["initial_epoch"],
+        verbose=1 if values["verbose"] == "auto" else int(values["verbose"]),
+        adapter=iterator.data_adapter,
+        steps_per_epoch=iterator.steps_per_epoch,
+        validation=_validation_adapter(values),
+        validation_steps=values["validation_steps"],
+        validation_freq=values["validation_freq"],
+        data=tuple(values.get(name) for name in ("x", "y", *VALIDATION_NAMES)),
+    )
+
+
+def _validation_adapter(values: dict[str, Any]) -> Any:
+    if values["validation_data"] is None:
+        return None
+    x, y, sample_weight = (values[name] for name in VALIDATION_NAMES)
+    return data_adapters.get_data_adapter(
+        x=x,
+        y=y,
+        sample_weight=sample_weight,
+        batch_size=values["validation_batch_size"] or values["batch_size"],
+        steps_per_epoch=values["validation_steps"],
+        shuffle=False,
+        class_weight=None,
+    )
+
+
+def set_initial_epoch(model: keras.Model, epoch: int | None) -> None:
+    """Makes a running `fit` go on with another epoch; `None` for the one that it was given."""
+    model._initial_epoch = epoch
+
+
+def initial_epoch_of(model: keras.Model) -> int | None:
+    """The epoch that `fit` begins with, if a callback such as `BackupAndRestore` has set one."""
+    return getattr(model, "_initial_epoch", None)

@@ -1,0 +1,49 @@
+"""Keras's global seed generator, of `keras.random` without a seed.
+
+Keras makes it when the first number is drawn, with a seed from Python's `random`. A training has to
+know it before, because it is part of the state that workers share. So it is made early, and
+afterwards everything is as after plain `fit`: what a script draws next, such as the weights of its
+second model, must not depend on whether its training was elastic.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import keras
+from keras.src.backend.common import global_state
+from keras.src.random.seed_generator import (
+    GLOBAL_SEED_GENERATOR,
+    global_seed_generator,
+    make_default_seed,
+)
+
+_FIRST_VALUE = "hvd_elastic_keras_first_value_of_global_seed"
+"""Kept beside the generator, so that `keras.utils.clear_session` forgets both."""
+
+
+def global_seed() -> Any:
+    """The `keras.Variable` of the generator, made with the seed that Keras would give it next."""
+    if global_state.get_global_attribute(GLOBAL_SEED_GENERATOR) is None:
+        python_state = random.getstate()
+        made = global_seed_generator().state
+        random.setstate(python_state)
+        global_state.set_global_attribute(_FIRST_VALUE, _values(made))
+    return global_seed_generator().state
+
+
+def leave_as_after_fit() -> None:
+    """Forgets a generator made early that nobody has used, and draws the seed of a used one."""
+    first = global_state.get_global_attribute(_FIRST_VALUE)
+    if first is None:
+        return
+    global_state.set_global_attribute(_FIRST_VALUE, None)
+    if _values(global_seed()) == first:
+        global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, None)
+    else:
+        make_default_seed()  # as Keras did when it made the generator
+
+
+def _values(variable: Any) -> list[int]:
+    return [int(v) for v in keras.ops.convert_to_numpy(variable)]

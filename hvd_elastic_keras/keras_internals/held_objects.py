@@ -1,0 +1,113 @@
+"""What a Keras model holds in its attributes, also where Keras itself does not look."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.trainers.compile_utils import CompileMetrics
+from keras.src.trainers.trainer import Trainer
+
+MUTABLE_TABLES = (
+    tf.lookup.experimental.MutableHashTable,
+    tf.lookup.experimental.DenseHashTable,
+)
+
+
+def layers_of(model: keras.Model) -> list[keras.layers.Layer]:
+    """All layers at all depths, the model itself included."""
+    return list(model._flatten_layers())
+
+
+def optimizers_of(model: keras.Model) -> list[Any]:
+    """The model's optimizer, and others that it or its layers hold."""
+    return optimizers_among(held_in(model), model)
+
+
+def optimizers_among(held: Iterable[Any], model: keras.Model) -> list[Any]:
+    """The same, if it is known what is held."""
+    every = [getattr(model, "optimizer", None), *held]
+    found = {id(o): o for o in every if isinstance(o, keras.optimizers.Optimizer)}
+    return list(found.values())
+
+
+def optimizer_variables(optimizer: Any) -> list[Any]:
+    """Those of an optimizer and of the ones inside it, as in a `LossScaleOptimizer`."""
+    inner = [o for o in _held_by(optimizer) if isinstance(o, keras.optimizers.Optimizer)]
+    return [*optimizer.variables, *(v for o in inner for v in optimizer_variables(o))]
+
+
+def metrics_of(model: keras.Model) -> list[keras.Metric]:
+    """Single metrics, not the collection that holds those given to `compile`."""
+    found: list[keras.Metric] = []
+    for metric in metrics_among(held_in(model), model):
+        found += metric.metrics if isinstance(metric, CompileMetrics) else [metric]
+    return [m for m in found if m.variables]
+
+
+def metrics_among(held: Iterable[Any], model: keras.Model) -> list[keras.Metric]:
+    """All metrics, some in collections.
+
+    A user may override `metrics`, and Keras leaves out those of a model within the model.
+    """
+    own = [v for v in held if isinstance(v, keras.Metric)]
+    compiled = [m for v in held if isinstance(v, Trainer) for m in v._get_own_metrics()]
+    return list({id(m): m for m in (*model.metrics, *compiled, *own)}.values())
+
+
+def held_in(model: keras.Model) -> list[Any]:
+    """Each object once that the model and its layers hold; see `_held_by`.
+
+    Also by layers that Keras does not know of: a `Sequential` lists none of its attributes.
+    """
+    found: dict[int, Any] = {}
+    todo = layers_of(model)
+    seen = {id(layer) for layer in todo}
+    while todo:
+        held = list(_held_by(todo.pop(0)))
+        found |= {id(value): value for value in held}
+        layers = [v for v in held if isinstance(v, keras.layers.Layer) and id(v) not in seen]
+        seen |= {id(layer) for layer in layers}
+        todo += layers
+    return list(found.values())
+
+
+def _held_by(owner: Any) -> Iterator[Any]:
+    """An object's attributes, and what is in those that are containers, at any depth."""
+    seen: set[int] = set()
+    todo = collections.deque(vars(owner).values())
+    while todo:
+        value = todo.popleft()
+        content = _content_of(value.__class__)  # not its `type`: TensorFlow wraps tuples
+        if content is None:
+            yield value
+        elif id(value) not in seen:
+            seen.add(id(value))
+            todo.extend(content(value))
+
+
+@functools.cache
+def _content_of(kind: type) -> Callable[[Any], Iterable[Any]] | None:
+    """Gives what is in a container or a record; None if it is neither."""
+    if issubclass(kind, Mapping):
+        return lambda value: value.values()
+    if issubclass(kind, set | frozenset):
+        return _in_order_of_names
+    if issubclass(kind, list | tuple | collections.deque):
+        return iter
+    if issubclass(kind, types.SimpleNamespace | tf.Module):
+        return lambda value: vars(value).values()
+    if dataclasses.is_dataclass(kind):
+        return lambda value: [getattr(value, f.name, None) for f in dataclasses.fields(value)]
+    return None
+
+
+def _in_order_of_names(values: Iterable[Any]) -> list[Any]:
+    """Those of a set, whose own order differs between processes."""
+    return sorted(values, key=lambda value: str(getattr(value, "name", "")))

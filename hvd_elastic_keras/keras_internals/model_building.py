@@ -1,0 +1,262 @@
+"""What this package needs of Keras beyond its public interface, checked in one place."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+import re
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend.common import global_state
+
+from hvd_elastic_keras.common.errors import ConfigurationError, DataError
+from hvd_elastic_keras.keras_internals.apply_recorder import ApplyRecorder
+from hvd_elastic_keras.keras_internals.global_seed import global_seed
+from hvd_elastic_keras.keras_internals.held_objects import layers_of, optimizers_of
+from hvd_elastic_keras.keras_internals.model_errors import remedy
+
+LONGEST_MESSAGE = 400
+"""Characters that are quoted; a message may list all labels of a batch."""
+MOST_ATTEMPTS = 16
+"""To let a model make its variables, of which each attempt may bring some."""
+
+
+def check_compiled(model: Any) -> None:
+    """Raises `ConfigurationError` if this is not a compiled Keras model."""
+    if not isinstance(model, keras.Model):
+        raise ConfigurationError(_no_model(model))
+    if not model.compiled or model.optimizer is None:
+        raise ConfigurationError(
+            "The model is not compiled. Call model.compile(optimizer=..., loss=...), or define "
+            "loss() and optimizer() in the model module."
+        )
+    _check_losses(model)
+    _check_batch_dimension(model)
+
+
+def _no_model(given: Any) -> str:
+    """What to say of something else in place of a model."""
+    if isinstance(given, type) or inspect.isroutine(given):
+        kind = "class" if isinstance(given, type) else "function"
+        name = given.__name__
+        call = f"{name}()" if name.isidentifier() else "what it returns"
+        return f"model is the {kind} {name}, expected a keras.Model: give {call}."
+    kind = f"{type(given).__module__}.{type(given).__name__}"
+    old = " of Keras 3: make it with `import keras`" if kind.startswith("tf_keras") else ""
+    return f"model is a {kind}, expected a keras.Model{old}."
+
+
+def check_fit(model: Any) -> None:
+    """Raises `ConfigurationError` if `ElasticCallback` cannot take over this model's `fit`."""
+    check_compiled(model)
+    if model._distribute_strategy is not None:
+        raise ConfigurationError(
+            f"The model was made under {type(model._distribute_strategy).__name__}, expected no "
+            "tf.distribute strategy: the workers of the job share the batches. Leave it out."
+        )
+    if type(model).make_train_function is not keras.Model.make_train_function:
+        raise ConfigurationError(
+            f"{type(model).__name__} overrides make_train_function, which is not called by several "
+            "workers. Override train_step instead."
+        )
+
+
+def random_seed() -> int:
+    """The seed given to `keras.utils.set_random_seed`, else 0."""
+    return int(global_state.get_global_attribute("global_random_seed") or 0) % 2**31
+
+
+def has_batch_norm(model: keras.Model) -> bool:
+    """Whether a result depends on the other examples of its micro-batch.
+
+    Layers within layers count, wherever a model keeps them; of some models only when it is built.
+    """
+    kind = keras.layers.BatchNormalization
+    return any(isinstance(layer, kind) for layer in layers_of(model))
+
+
+def _check_losses(model: keras.Model) -> None:
+    """Raises `ConfigurationError` for a loss that has one value for each example.
+
+    `fit` follows the gradient of its sum, and shows a mean of it that depends on the batch.
+    """
+    losses = tf.nest.flatten(getattr(model._compile_loss, "_user_loss", None))
+    reductions = [getattr(loss, "reduction", "mean") for loss in losses]
+    wrong = [reduction for reduction in reductions if reduction in ("none", None)]
+    if wrong:
+        raise ConfigurationError(
+            f"A loss with reduction={wrong[0]!r} was given, expected one number for a batch. Use "
+            "reduction='sum', which trains in the same way, or 'sum_over_batch_size'."
+        )
+
+
+def _check_batch_dimension(model: keras.Model) -> None:
+    """Raises `ConfigurationError` if the model accepts batches of one size only."""
+    fixed = [i.shape for i in getattr(model, "inputs", None) or () if i.shape[0] is not None]
+    if fixed:
+        raise ConfigurationError(
+            f"The model has an input of shape {fixed[0]}, with a fixed batch size, expected one "
+            "that accepts any: workers compute smaller micro-batches. Use keras.Input(shape=...) "
+            "without a batch size. Layers that are stateful from batch to batch need one, and "
+            "cannot be trained by several workers."
+        )
+
+
+_OWN_CODE = ("KeyError: ", "AttributeError: ", "NameError: ", "IndexError: ", "ImportError: ")
+"""What Keras itself does not raise."""
+_NOT_BUILT = "Unable to automatically build the model"
+_OF_NODES = ("Graph execution error", "Detected at node", 'File "')
+"""Lines of an error in a graph that say where it is, not what."""
+
+
+def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> bool:
+    """Creates all variables of model, metrics and optimizer.
+
+    Args:
+      batch_spec: specs of a batch of any size; None where batches have nothing.
+      batch: examples, for models that cannot be built without any.
+
+    Returns:
+      Whether the model itself takes such batches. If not, its own `train_step` does, and nobody
+      knows whether their first dimension is the examples.
+
+    Raises:
+      DataError: the model does not accept such examples.
+    """
+    symbolic = tf.nest.map_structure(
+        lambda s: None if s is None else keras.KerasTensor(_dimensions(s), s.dtype.name),
+        batch_spec,
+    )
+    has_call = type(model).call is not keras.Model.call
+    if batch is not None and not has_call and not model.trainable_variables:
+        _build_by_step(model, batch)
+    try:
+        if has_call:
+            model._symbolic_build(data_batch=symbolic)
+    except Exception as error:  # layers and losses may raise anything
+        fits = False
+        if batch is None or not has_own_step(model):
+            raise _refusal(batch_spec, first_sentence(error)) from error
+        _check_own_step(model, batch, first_sentence(error))
+    else:
+        fits = True
+    compiled = model._compile_metrics
+    if batch is not None and compiled is not None and not compiled.built:
+        _build_by_step(model, batch)
+    for optimizer in optimizers_of(model):
+        if not optimizer.built:
+            optimizer.build(model.trainable_variables)
+    return fits
+
+
+def has_own_step(model: keras.Model) -> bool:
+    """Whether only its `train_step` knows what becomes of a batch."""
+    return type(model).train_step is not keras.Model.train_step
+
+
+def _check_own_step(model: keras.Model, batch: Any, keras_says: str) -> None:
+    """Lets `train_step` make what is missing, of a whole batch; weights keep their values.
+
+    Raises:
+      DataError: it cannot take the batch either.
+    """
+    before = [(variable, variable.numpy()) for variable in (*model.variables, global_seed())]
+    try:
+        with ApplyRecorder(optimizers_of(model)).recording():
+            model.train_step(batch)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # the user's code may raise anything
+        raise DataError(
+            f"Neither the model nor its train_step takes the first batch, which is "
+            f"{describe(tf.nest.map_structure(_spec_of, batch))}. Of the model, Keras says: "
+            f"{keras_says} train_step ends with {type(error).__name__}: {first_sentence(error)} "
+            "Change the data, or what the model or train_step expects."
+        ) from error
+    finally:
+        for variable, value in before:
+            variable.assign(value)
+
+
+def _spec_of(leaf: Any) -> Any:
+    return None if leaf is None else tf.type_spec_from_value(leaf)
+
+
+def _refusal(batch_spec: Any, keras_says: str) -> ConfigurationError:
+    """What is wrong if Keras cannot build a model for such batches, as far as that can be told."""
+    if keras_says.startswith("Could not interpret"):
+        return ConfigurationError(
+            f"The model is not compiled as it should be. Keras says: {keras_says} Change what "
+            "model.compile() gets."
+        )
+    if "No loss to compute" in keras_says:
+        return ConfigurationError(
+            "The model is compiled without a loss, and no layer adds one. Call model.compile("
+            "optimizer=..., loss=...), or define loss() in the model module."
+        )
+    change = remedy(keras_says, batch_spec) or "Change the data or the model's Input."
+    if keras_says.startswith(_OWN_CODE):
+        return DataError(
+            f"The model's own code fails on the data. A batch is {describe(batch_spec)}. It says: "
+            f"{keras_says} Change call(), or the data that it gets."
+        )
+    return DataError(
+        f"The model does not accept the data. A batch is {describe(batch_spec)}; expected "
+        "(inputs, targets) or (inputs, targets, sample_weight) of the shapes of the "
+        f"model's inputs and outputs. Keras says: {keras_says} {change}"
+    )
+
+
+def _dimensions(spec: Any) -> tuple[int | None, ...]:
+    return tuple(spec.shape)
+
+
+def _build_by_step(model: keras.Model, batch: Any) -> None:
+    """Lets `train_step` make the variables of layers and metrics, without any effect.
+
+    For models that define `train_step` but not `call`. In a scope that keeps all assignments to
+    itself, new variables have no values yet, so that the step fails where it uses them; at the next
+    attempt it comes further.
+    """
+    for _ in range(MOST_ATTEMPTS):
+        before = len(model.variables) + len(model.metrics_variables)
+        recorder = ApplyRecorder(optimizers_of(model))
+        scope = keras.StatelessScope(collect_losses=True)
+        with contextlib.suppress(Exception), recorder.recording(), scope:
+            model.train_step(batch)
+        if len(model.variables) + len(model.metrics_variables) == before:
+            return
+
+
+def describe(element_spec: Any) -> str:
+    """The structure of a batch for people: `((None, 8, 8, 1) float32, (None,) int64)`."""
+    if element_spec is None:
+        return "None"
+    if isinstance(element_spec, dict):
+        return "{" + ", ".join(f"{k}: {describe(v)}" for k, v in element_spec.items()) + "}"
+    if isinstance(element_spec, tuple | list):
+        return "(" + ", ".join(describe(v) for v in element_spec) + ")"
+    return f"{tuple(element_spec.shape)} {element_spec.dtype.name}"
+
+
+def first_sentence(error: BaseException) -> str:
+    """The message of Keras or TensorFlow, without colours and the list of arguments behind it.
+
+    Of an error that Keras has met on its way to build a model, and put into one of its own, it is
+    that of the first one.
+    """
+    if str(error).startswith(_NOT_BUILT) and error.__context__ is not None:
+        return f"{type(error.__context__).__name__}: {first_sentence(error.__context__)}"
+    # As text, a KeyError is the representation of its key.
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    plain = re.sub("\x1b\\[[0-9;]*m", "", text)
+    plain = re.sub(r"{{function_node [^}]*}} *| *\[Op:\w+\]( name: *)?", "", plain)
+    plain = re.sub(r"\[\[{{node [^}]*}}\]\]", "", plain)
+    lines = [line.strip() for line in plain.splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith(_OF_NODES)]
+    useful = itertools.takewhile(lambda line: not line.startswith("Arguments received"), lines)
+    text = " ".join(useful).rstrip(".") + "."
+    return text if len(text) <= LONGEST_MESSAGE else text[:LONGEST_MESSAGE] + " …"

@@ -1,0 +1,179 @@
+"""The variables that a training changes, sorted by how a step changes them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.layers.preprocessing.index_lookup import IndexLookup
+
+from hvd_elastic_keras.keras_internals.global_seed import global_seed
+from hvd_elastic_keras.keras_internals.held_objects import (
+    MUTABLE_TABLES,
+    held_in,
+    metrics_among,
+    optimizer_variables,
+    optimizers_among,
+)
+
+KerasVariable = Any  # keras.Variable: not exported with a type that checkers understand
+Groups = dict[str, list[tf.Variable]]
+"""Variables by name of the group, each once."""
+SEED_NAME = "seed_generator_state"
+METRICS = "metrics"
+OPTIMIZER = "optimizer"
+RAW = "raw"
+GROUPS = ("layers", METRICS, OPTIMIZER, RAW, "given")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelVariables:
+    """All state of a training that is in variables.
+
+    Attributes:
+      trainable: changed by the optimizer, from gradients.
+      metrics: sums; every micro-batch adds to them.
+      averaged: other non-trainable state such as batch-norm statistics; a step moves it by the
+        example-weighted mean of what its micro-batches would.
+      seeds: states of seed generators, Keras's global one included; see `step/atomic.py`.
+      optimizer: slots, iterations, learning rate; of all optimizers.
+      raw: `tf.Variable`s that the user's layers hold beside Keras's; moved like `averaged`.
+      given: variables of a training loop that are in no model.
+      layers: the trainable and averaged ones and the seeds again, in an order that does not change
+        when layers are frozen.
+      lost: names of what the layers hold and no other worker can be sent.
+    """
+
+    trainable: tuple[KerasVariable, ...] = ()
+    metrics: tuple[KerasVariable, ...] = ()
+    averaged: tuple[KerasVariable, ...] = ()
+    seeds: tuple[KerasVariable, ...] = ()
+    optimizer: tuple[KerasVariable, ...] = ()
+    raw: tuple[tf.Variable, ...] = ()
+    given: tuple[tf.Variable, ...] = ()
+    layers: tuple[KerasVariable, ...] = ()
+    lost: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> Groups:
+        """In an order that is the same in every process; each once, as TensorFlow's."""
+        groups: Groups = {}
+        taken: list[tf.Variable] = []
+        for name in GROUPS:
+            groups[name] = _without(map(unwrapped, getattr(self, name)), taken)
+            taken += groups[name]
+        return groups
+
+    @property
+    def all(self) -> tuple[tf.Variable, ...]:
+        """Those of all groups, in their order."""
+        return tuple(v for group in self.groups.values() for v in group)
+
+    @staticmethod
+    def present(model: keras.Model) -> set[int]:
+        """Which variables a model has, by identity."""
+        return {id(v) for v in _state_of(model)}
+
+    @staticmethod
+    def new_in(model: keras.Model, before: set[int]) -> list[KerasVariable]:
+        """Variables that a model has got since `present` returned `before`."""
+        return [v for v in _state_of(model) if id(v) not in before]
+
+    def values(self) -> list[tf.Tensor]:
+        """A copy of the present values."""
+        return [tf.identity(v) for v in self.all]
+
+    def assign(self, values: Iterable[tf.Tensor]) -> None:
+        """Sets all values, in the order of `values()`."""
+        for variable, value in zip(self.all, values, strict=True):
+            variable.assign(value)
+
+
+def variables_of(
+    model: keras.Model | None, optimizer: Any = None, given: Iterable[tf.Variable] = ()
+) -> ModelVariables:
+    """Sorts the variables that there are now.
+
+    Args:
+      model: built; None if there are only others.
+      optimizer: beside those that the model holds.
+      given: others.
+    """
+    found = ModelVariables() if model is None else _of_model(model)
+    others = () if optimizer is None else optimizer_variables(optimizer)
+    return dataclasses.replace(found, optimizer=(*found.optimizer, *others), given=tuple(given))
+
+
+def can_be_sent(variable: Any) -> bool:
+    """Whether it is a numeric variable of a fixed shape."""
+    return (
+        isinstance(variable, tf.Variable)
+        and variable.dtype.is_numpy_compatible
+        and variable.dtype not in (tf.string, tf.variant, tf.resource)
+        and variable.shape.is_fully_defined()
+    )
+
+
+def unwrapped(value: Any) -> Any:
+    """TensorFlow's variable inside a Keras variable; anything else as it is."""
+    return value.value if isinstance(value, keras.Variable) else value
+
+
+def _of_model(model: keras.Model) -> ModelVariables:
+    held = held_in(model)
+    trainable = model.trainable_variables
+    metrics = [v for metric in metrics_among(held, model) for v in metric.variables]
+    optimizer = [v for o in optimizers_among(held, model) for v in optimizer_variables(o)]
+    others = _without([*model.variables, *_untracked(held)], [*trainable, *metrics, *optimizer])
+    seeds = _without([*(v for v in others if _is_seed(v)), global_seed()])  # of draws without one
+    known = [*model.variables, *_untracked(held), global_seed()]
+    return ModelVariables(
+        trainable=tuple(trainable),
+        metrics=tuple(metrics),
+        averaged=tuple(v for v in others if not _is_seed(v)),
+        seeds=tuple(seeds),
+        optimizer=tuple(optimizer),
+        raw=tuple(filter(can_be_sent, held)),
+        layers=tuple(_without(known, [*metrics, *optimizer])),
+        lost=tuple(_lost(held)),
+    )
+
+
+def _without(variables: Iterable[Any], taken: Iterable[Any] = ()) -> list[Any]:
+    """Those that are not taken, each once."""
+    ids = {id(v) for v in taken}
+    return list({id(v): v for v in variables if id(v) not in ids}.values())
+
+
+def _untracked(held: Iterable[Any]) -> list[KerasVariable]:
+    """Variables and seeds of Keras, also from containers in which Keras does not look for them."""
+    kinds = (keras.Variable, keras.random.SeedGenerator)
+    found = [v for v in held if isinstance(v, kinds)]
+    return [v if isinstance(v, keras.Variable) else v.state for v in found]
+
+
+def _lost(held: Sequence[Any]) -> list[str]:
+    found = []
+    # Layers of Keras count tokens in `adapt`, and never while they train.
+    counts = {
+        id(v) for layer in held if isinstance(layer, IndexLookup) for v in vars(layer).values()
+    }
+    for value in held:
+        if id(value) in counts:
+            continue
+        if isinstance(value, tf.Variable) and not can_be_sent(value):
+            found.append(f"{value.name} ({value.dtype.name} {value.shape})")
+        elif isinstance(value, (*MUTABLE_TABLES, tf.random.Generator)):
+            found.append(f"a tf.{type(value).__name__}")
+    return found
+
+
+def _state_of(model: keras.Model) -> list[KerasVariable]:
+    return [*model.variables, *model.metrics_variables]
+
+
+def _is_seed(variable: KerasVariable) -> bool:
+    return bool(variable.path.endswith(SEED_NAME))

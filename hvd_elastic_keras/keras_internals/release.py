@@ -1,0 +1,76 @@
+"""Whether the installed Keras is one that this package works with.
+
+Imported before anything that relies on private names of Keras: another release may lack them. All
+of them are in this folder, so that one check at start finds what is missing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from hvd_elastic_keras.common import one_line_errors
+from hvd_elastic_keras.common.errors import ConfigurationError
+
+OLDEST, NEWEST = (3, 8), (3, 15)
+"""Tested range. Relied on are, among others, the local variables of `Model.fit`."""
+REMEDY = "Install one of these: pip install 'keras>=3.8,<3.16' 'tensorflow>=2.18,<2.22'."
+METHODS: dict[type, tuple[str, ...]] = {
+    keras.Model: ("_symbolic_build", "_flatten_layers", "_get_own_metrics"),
+    keras.callbacks.TensorBoard: ("_close_writers", "_pop_writer", "_push_writer"),
+    keras.optimizers.Optimizer: ("_get_current_learning_rate",),
+    tf.data.Dataset: ("_inputs", "_functions"),
+}
+"""Private methods that are called or replaced."""
+
+
+def check() -> None:
+    """Raises `ConfigurationError` for a backend or release this package does not work with."""
+    if keras.backend.backend() != "tensorflow":
+        raise ConfigurationError(
+            f"Keras runs on {keras.backend.backend()}, expected TensorFlow. "
+            "Set KERAS_BACKEND=tensorflow."
+        )
+    version = tuple(int(part) for part in keras.__version__.split(".")[:2])
+    if not OLDEST <= version <= NEWEST:
+        raise ConfigurationError(
+            f"Keras {keras.__version__} is installed, expected {OLDEST[0]}.{OLDEST[1]} to "
+            f"{NEWEST[0]}.{NEWEST[1]}. {REMEDY}"
+        )
+    missing = missing_names()
+    if missing:
+        raise ConfigurationError(
+            f"Keras {keras.__version__} with TensorFlow {tf.__version__} lacks what this package "
+            f"relies on: {'; '.join(missing)}. {REMEDY}"
+        )
+
+
+def missing_names() -> list[str]:
+    """The private names that the installed Keras and TensorFlow lack, as sentences."""
+    missing = [
+        f"{owner.__name__} has no {name}"
+        for owner, names in METHODS.items()
+        for name in names
+        if not hasattr(owner, name)
+    ]
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        try:
+            importlib.import_module(f"{__package__}.{module.name}")
+        except (ImportError, AttributeError) as error:
+            missing.append(str(error))
+    if not missing:
+        missing += importlib.import_module(f"{__package__}.dataset_parts").missing_attributes()
+    return missing
+
+
+def check_in_script() -> None:
+    """As `check`, when a script imports a name that needs Keras."""
+    try:
+        check()
+    except ConfigurationError:
+        one_line_errors.install()
+        raise

@@ -1,0 +1,86 @@
+"""Which hosts a job may use, and how many workers on each, as people and programs write it. Pure.
+
+| where                      | form                                                             |
+|----------------------------|------------------------------------------------------------------|
+| `--hosts`                  | `a:2,b:4`, as for horovodrun                                     |
+| `--hostfile`               | a line per host: `a slots=2` (horovodrun, Open MPI), `a:2`, `a`  |
+| `--host_discovery_script`  | a line per host: `a:2` or `a`, as for horovodrun                 |
+
+Without a number it is 1 slot. A host that is named several times has the sum, as with Open MPI.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from hvd_elastic_keras.common.errors import ConfigurationError
+
+Hosts = dict[str, int]
+"""Slots by host, in the order in which they are given."""
+# No name begins with a hyphen: ssh would take it for an option.
+_HOST = r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.@-]*)"
+_ENTRY = re.compile(rf"{_HOST}(?::(?P<slots>\d{{1,6}}))?")
+_WITH_OPTIONS = re.compile(rf"{_HOST}(?P<options>(?:\s+[a-z_-]+\s*=\s*\d{{1,6}})+)")
+_SLOTS = re.compile(r"(?<![a-z_-])slots\s*=\s*(\d+)")
+
+
+def hosts_of_flag(text: str) -> Hosts:
+    """Hosts as in `--hosts`.
+
+    >>> hosts_of_flag("a:2,b")
+    {'a': 2, 'b': 1}
+
+    Raises:
+      ConfigurationError: it cannot be read, or there is not a single slot.
+    """
+    return _with_a_slot(_sum(_entry(p.strip(), "--hosts") for p in text.split(",")), "--hosts")
+
+
+def hosts_of_lines(text: str, name: str) -> Hosts:
+    """Hosts as in a file, or as a discovery script prints them; `name` is that of the source.
+
+    >>> hosts_of_lines("a slots=2 max_slots=4  # rack 1", "hosts.txt")
+    {'a': 2}
+
+    Raises:
+      ConfigurationError: it cannot be read.
+    """
+    lines = enumerate((line.partition("#")[0].strip() for line in text.splitlines()), 1)
+    return _sum(_entry(line, f"line {number} of {name}") for number, line in lines if line)
+
+
+def hosts_of_file(text: str, name: str) -> Hosts:
+    """Hosts as in `--hostfile`.
+
+    Raises:
+      ConfigurationError: it cannot be read, or there is not a single slot.
+    """
+    return _with_a_slot(hosts_of_lines(text, name), name)
+
+
+def _entry(text: str, where: str) -> tuple[str, int]:
+    if found := _ENTRY.fullmatch(text):
+        return found["host"].strip("[]"), int(found["slots"] or 1)
+    if found := _WITH_OPTIONS.fullmatch(text):
+        slots = _SLOTS.search(found["options"])
+        return found["host"].strip("[]"), int(slots[1]) if slots else 1
+    raise ConfigurationError(
+        f"{where} has {text!r}, expected a host with its number of workers, such as node1:4 or, in "
+        "a file, node1 slots=4."
+    )
+
+
+def _sum(entries: Iterable[tuple[str, int]]) -> Hosts:
+    hosts: Hosts = {}
+    for host, slots in entries:
+        hosts[host] = hosts.get(host, 0) + slots
+    return hosts
+
+
+def _with_a_slot(hosts: Hosts, where: str) -> Hosts:
+    if any(hosts.values()):
+        return hosts
+    raise ConfigurationError(
+        f"{where} has no host with a slot. Give at least one, such as node1:4."
+    )

@@ -1,0 +1,131 @@
+"""Keeps one local worker: starts it, writes its log, notes how it ended. It outlives the launcher.
+
+    python -I -S keeper.py RECORD LOG SCRATCH COMMAND…
+
+Were the launcher the worker's parent, nobody would know the worker's exit code once the launcher
+is killed, and what it prints would end in a broken pipe. Only the standard library is imported, and
+little of it: this process starts in milliseconds and stays as long as the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+
+KEEPER_PID = "HVD_ELASTIC_KEEPER_PID"
+OUTPUT = "output"
+"""A FIFO in the worker's scratch directory: what it prints, for the launcher that listens."""
+RECORD_BYTES = 4096
+"""Taken at the start, so that the end can be noted on a full disk, too."""
+DRAIN_S = 1.0
+"""A grandchild that has left the worker's process group may hold its output open."""
+CHUNK = 65536
+INHERITED_BY_PYTHON_ONLY = [signal.SIGPIPE, signal.SIGXFSZ]
+"""Ignored by this interpreter, but not by the worker."""
+
+
+class Listener:
+    """The launcher's end of a FIFO; there may be none, and another one later."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd: int | None = None
+        self._open()
+
+    def write(self, data: bytes) -> None:
+        """Hands data to the launcher, if there is one."""
+        if self._fd is None:
+            self._open()
+        if self._fd is not None:
+            try:
+                _write_all(self._fd, data)
+            except BrokenPipeError:
+                os.close(self._fd)
+                self._fd = None
+
+    def _open(self) -> None:
+        with contextlib.suppress(OSError):  # nobody reads
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_NONBLOCK)
+            # A launcher that is busy is waited for, as with a pipe.
+            os.set_blocking(self._fd, True)
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process has started, in clock ticks; None if there is none (zombies are none)."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _note(record: int, content: dict[str, object]) -> None:
+    os.pwrite(record, json.dumps(content).encode().ljust(RECORD_BYTES), 0)
+
+
+def _start(command: list[str], log: int, stdout: int) -> int:
+    null = os.open(os.devnull, os.O_RDONLY)
+    moves = [(os.POSIX_SPAWN_DUP2, fd, n) for n, fd in enumerate((null, stdout, log))]
+    environment = {**os.environ, KEEPER_PID: str(os.getpid())}
+    return os.posix_spawnp(
+        command[0],
+        command,
+        environment,
+        file_actions=moves,
+        setsid=True,
+        setsigdef=INHERITED_BY_PYTHON_ONLY,
+    )
+
+
+def _pump(source: int, log: int, listener: Listener) -> None:
+    while data := os.read(source, CHUNK):
+        with contextlib.suppress(OSError):  # a full disk must not stop the worker in `print`
+            _write_all(log, data)
+        listener.write(data)
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the worker to its end; its exit code stands in the record."""
+    record_path, log_path, scratch, *command = arguments
+    record = os.open(record_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    source, sink = os.pipe()
+    try:
+        pid = _start(command, log, sink)
+    except OSError as error:
+        print(f"error {error}", flush=True)
+        return 1
+    os.close(sink)
+    known: dict[str, object] = {
+        **{"pid": pid, "started": start_ticks(pid)},
+        **{"keeper": os.getpid(), "keeper_started": start_ticks(os.getpid()), "scratch": scratch},
+    }
+    _note(record, {**known, "exit": None})
+    listener = Listener(os.path.join(scratch, OUTPUT))
+    print(f"pid {pid}", flush=True)
+    os.dup2(log, 1)
+    pump = threading.Thread(target=_pump, args=(source, log, listener), daemon=True)
+    pump.start()
+    _, status = os.waitpid(pid, 0)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    _note(record, {**known, "exit": os.waitstatus_to_exitcode(status)})
+    pump.join(DRAIN_S)
+    import shutil  # takes as long to import as all the rest: not before the worker has started
+
+    shutil.rmtree(scratch, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

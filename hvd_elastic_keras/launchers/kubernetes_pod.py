@@ -1,0 +1,200 @@
+"""The pod of a worker, as it is asked for. Pure: manifests are JSON with nothing secret in them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from hvd_elastic_keras.common.errors import ConfigurationError
+
+Json = dict[str, Any]
+JOB_LABEL = "hvd-elastic-keras/job-id"
+WORKER_LABEL = "hvd-elastic-keras/worker"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+APP_LABELS = {"app.kubernetes.io/name": "hvd-elastic-keras"}
+CONTAINER = "worker"
+TOKEN_VOLUME = "hvd-elastic-token"
+TOKEN_DIRECTORY = "/var/run/hvd-elastic"
+TOKEN_KEY = "token"
+TOKEN_FILE = f"{TOKEN_DIRECTORY}/{TOKEN_KEY}"
+MOST_NAME_CHARACTERS = 50
+"""A pod's name is that of its host, and may have 63."""
+OURS = ("restartPolicy", "terminationGracePeriodSeconds", "serviceAccountName")
+"""Fields of a pod's specification that flags decide, or this program."""
+OURS_OF_CONTAINER = ("args", "image")
+JOINED_BY_NAME = ("containers", "volumes", "volumeMounts")
+"""Lists of a template that are merged entry by entry."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PodSettings:
+    """What the pods of a job have in common.
+
+    Attributes:
+      job: begins the name of each, and is that of the Secret with the token.
+      template: a pod's specification; what is not given here comes from it.
+      queue: of Kueue; empty for none.
+      grace_period_s: how long a worker may take to leave when its pod is deleted.
+    """
+
+    job: str
+    job_id: str
+    image: str
+    namespace: str
+    service_account: str = ""
+    queue: str = ""
+    grace_period_s: int = 60
+    template: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def pod_name(self, worker_id: str) -> str:
+        """The same for every master of the job."""
+        return f"{self.job}-{worker_id}"
+
+    @property
+    def selector(self) -> str:
+        """Finds the pods of this job."""
+        return f"{JOB_LABEL}={self.job_id}"
+
+    def labels(self, worker_id: str) -> dict[str, str]:
+        """Of the pod of a worker."""
+        queue = {QUEUE_LABEL: self.queue} if self.queue else {}
+        return {**APP_LABELS, JOB_LABEL: self.job_id, WORKER_LABEL: worker_id, **queue}
+
+
+def job_name(name: str, job_id: str) -> str:
+    """A name that Kubernetes takes, and no other job has.
+
+    >>> job_name("My_model", "0123456789abcdef")
+    'my-model-01234567'
+    """
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "job"
+    plain = plain if plain[0].isalpha() else f"j-{plain}"
+    return f"{plain[: MOST_NAME_CHARACTERS - 9].strip('-')}-{job_id[:8]}"
+
+
+def check_job_name(name: str) -> None:
+    """Raises `ConfigurationError` if pods cannot be named so."""
+    if len(name) > MOST_NAME_CHARACTERS or not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name):
+        raise ConfigurationError(
+            f"--job_name={name} was given, expected at most {MOST_NAME_CHARACTERS} small letters, "
+            "digits and hyphens that begin with a letter, as in mnist-1."
+        )
+
+
+def check_template(template: object) -> Json:
+    """The specification that a template holds: a whole Pod, or what is below its `spec`.
+
+    Raises:
+      ConfigurationError: it is none, or says what is not its to say.
+    """
+    spec = template.get("spec", template) if isinstance(template, dict) else template
+    if not isinstance(spec, dict):
+        raise ConfigurationError(
+            f"--pod_template has {type(spec).__name__}, expected the specification of a pod: what "
+            "stands below `spec` of a Pod."
+        )
+    _check_lists(spec)
+    given = [name for name in OURS if name in spec]
+    given += [f"{CONTAINER}.{n}" for n in OURS_OF_CONTAINER if n in _worker_of(spec)]
+    if given:
+        raise ConfigurationError(
+            f"--pod_template has {', '.join(given)}, which the launcher decides. Leave it out: "
+            "there are --image, --grace_period_s and --service_account."
+        )
+    return spec
+
+
+def _check_lists(part: Json) -> None:
+    """Raises `ConfigurationError` if entries cannot be merged by their names."""
+    for name in JOINED_BY_NAME:
+        entries = part.get(name) or []
+        wrong = [e for e in [entries, *entries] if not isinstance(e, (dict, list))]
+        if wrong or not all(isinstance(e, dict) and "name" in e for e in entries):
+            found = type(wrong[0]).__name__ if wrong else "an entry without a name"
+            raise ConfigurationError(
+                f"--pod_template has {found} in {name}, expected a list whose entries have names."
+            )
+        for entry in entries if name == "containers" else ():
+            _check_lists(entry)
+
+
+def manifest(
+    settings: PodSettings, worker_id: str, arguments: list[str], owner: Json | None
+) -> Json:
+    """What the API server is asked to create; `arguments` are those of `hvd_elastic_keras.run`."""
+    metadata: Json = {
+        "name": settings.pod_name(worker_id),
+        "namespace": settings.namespace,
+        "labels": settings.labels(worker_id),
+    }
+    if owner:
+        metadata["ownerReferences"] = [owner]
+    spec = merged(settings.template, _spec(settings, arguments))
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def owner_reference(owner: Json, kind: str, api_version: str = "v1") -> Json:
+    """Says that an object goes when its owner goes."""
+    metadata = owner["metadata"]
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+    }
+
+
+def merged(template: Any, ours: Any) -> Any:
+    """A template with our values: objects field by field, named lists entry by entry."""
+    result = dict(template)
+    for key, value in ours.items():
+        if key in JOINED_BY_NAME:
+            result[key] = _merged_entries(result.get(key) or [], value)
+        elif isinstance(value, dict) and isinstance(result.get(key), dict):
+            result[key] = merged(result[key], value)
+        else:
+            result[key] = value
+    return result
+
+
+def _merged_entries(template: list[Json], ours: list[Json]) -> list[Json]:
+    by_name = {entry["name"]: entry for entry in template}
+    for entry in ours:
+        by_name[entry["name"]] = merged(by_name.get(entry["name"], {}), entry)
+    return list(by_name.values())
+
+
+def _worker_of(spec: Json) -> Json:
+    containers = spec.get("containers") or []
+    return next((c for c in containers if c.get("name") == CONTAINER), {})
+
+
+def _spec(settings: PodSettings, arguments: list[str]) -> Json:
+    given = _worker_of(dict(settings.template))
+    container = {
+        "name": CONTAINER,
+        "image": settings.image,
+        "command": given.get("command", ["python"]),
+        "args": ["-m", "hvd_elastic_keras.run", *arguments],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [{"name": TOKEN_VOLUME, "mountPath": TOKEN_DIRECTORY, "readOnly": True}],
+    }
+    spec: Json = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": settings.grace_period_s,
+        "containers": [container],
+        "volumes": [{"name": TOKEN_VOLUME, "secret": {"secretName": settings.job}}],
+    }
+    if settings.service_account:
+        spec["serviceAccountName"] = settings.service_account
+    if "automountServiceAccountToken" not in settings.template:
+        spec["automountServiceAccountToken"] = False  # a worker asks nothing of the cluster
+    return spec
+
+
+def belongs_to(settings: PodSettings, worker_id: str, pod: Json) -> bool:
+    """Whether a pod is that of a worker of this job."""
+    labels = pod["metadata"].get("labels") or {}
+    return (labels.get(JOB_LABEL), labels.get(WORKER_LABEL)) == (settings.job_id, worker_id)

@@ -1,0 +1,148 @@
+"""Asks for pods and deletes them, each in a thread of its own, again and again until it is done."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+
+import tenacity
+
+from hvd_elastic_keras.launchers.kubernetes_api import ALREADY_EXISTS, ApiError, Cluster, Json
+from hvd_elastic_keras.launchers.kubernetes_pod import PodSettings, belongs_to
+
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 15.0
+AT_A_TIME = 8
+"""Requests."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Answers:
+    """Who hears of what has become of a request for a pod; they are called in its thread.
+
+    Attributes:
+      created: of a worker, and since when its pod is there for certain (`time.monotonic`).
+      refused: of a worker whose pod cannot be made or is not wanted any more, and why.
+      delayed: of a worker whose pod cannot be made yet, and why.
+    """
+
+    created: Callable[[str, float], None]
+    refused: Callable[[str, str], None]
+    delayed: Callable[[str, str], None]
+
+
+class PodRequests:
+    """Creates and deletes the pods of workers.
+
+    Args:
+      manifest: of the pod of a worker.
+      is_wanted: whether a worker that has no pod yet is to get one.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: PodSettings,
+        manifest: Callable[[str], Json],
+        is_wanted: Callable[[str], bool],
+        answers: Answers,
+    ) -> None:
+        self._cluster, self._settings = cluster, settings
+        self._manifest, self._is_wanted, self._answers = manifest, is_wanted, answers
+        self._closed = threading.Event()
+        self._few = threading.Semaphore(AT_A_TIME)
+
+    def create(self, worker_id: str) -> None:
+        """Asks for the pod of a worker; one that is there already is as good."""
+        threading.Thread(target=self._create, args=(worker_id,), daemon=True).start()
+
+    def delete(self, worker_id: str, grace_s: int) -> None:
+        """Deletes the pod of a worker, if it is there."""
+        threading.Thread(target=self._delete, args=(worker_id, grace_s), daemon=True).start()
+
+    def close(self) -> None:
+        """Asks for nothing any more."""
+        self._closed.set()
+
+    def _create(self, worker_id: str) -> None:
+        answers = self._answers
+        try:
+            self._until(
+                lambda: self._closed.is_set() or not self._is_wanted(worker_id),
+                lambda error: answers.delayed(worker_id, _why_not_yet(error)),
+            )(self._ask_for, worker_id)
+        except ApiError as error:
+            answers.refused(worker_id, str(error))
+        else:
+            answers.created(worker_id, time.monotonic())
+
+    def _ask_for(self, worker_id: str) -> None:
+        with self._few:
+            try:
+                self._cluster.create("pods", self._manifest(worker_id))
+            except ApiError as error:
+                if error.status != ALREADY_EXISTS:
+                    raise
+                self._check_ours(worker_id)
+
+    def _check_ours(self, worker_id: str) -> None:
+        settings = self._settings
+        name = settings.pod_name(worker_id)
+        if not belongs_to(settings, worker_id, self._cluster.read("pods", name)):
+            raise ForeignPodError(name, settings.namespace)
+
+    def _delete(self, worker_id: str, grace_s: int) -> None:
+        name = self._settings.pod_name(worker_id)
+        with contextlib.suppress(ApiError), self._few:
+            self._until(self._closed.is_set)(self._cluster.delete, "pods", name, grace_s)
+
+    def _until(
+        self, is_over: Callable[[], bool], told: Callable[[BaseException], None] | None = None
+    ) -> tenacity.Retrying:
+        """Repeats a request that may be granted later, and tells why it was not yet."""
+
+        def tell(state: tenacity.RetryCallState) -> None:
+            error = state.outcome.exception() if state.outcome else None
+            if told and error:
+                told(error)
+
+        return tenacity.Retrying(
+            retry=tenacity.retry_if_exception(_may_get_better),
+            wait=tenacity.wait_random_exponential(multiplier=FIRST_PAUSE_S, max=LONGEST_PAUSE_S),
+            stop=lambda _: is_over(),
+            sleep=self._pause,
+            before_sleep=tell,
+            reraise=True,
+        )
+
+    def _pause(self, seconds: float) -> None:
+        self._closed.wait(seconds)
+
+
+class ForeignPodError(ApiError):
+    """There is a pod of this name that is not of this job."""
+
+    def __init__(self, name: str, namespace: str) -> None:
+        super().__init__(
+            ALREADY_EXISTS,
+            f"there is a pod {name} in the namespace {namespace} that is not of this job; delete "
+            "it, or start the job with another --job_name",
+        )
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Others decide about that pod."""
+        return True
+
+
+def _may_get_better(error: BaseException) -> bool:
+    return isinstance(error, ApiError) and not error.is_hopeless
+
+
+def _why_not_yet(error: BaseException) -> str:
+    if "exceeded quota" in str(error):
+        return f"the quota of the namespace has no room for it: {error}"
+    return f"its pod could not be created: {error}"

@@ -1,0 +1,129 @@
+"""Workers on other hosts, started with the user's own OpenSSH client.
+
+On the other host a joiner (`run --join`) looks after the worker, and tells the master of its end.
+The connection only starts it and brings its output: if it is lost, the worker trains on. Here each
+client has a keeper, as a local worker has, so that it outlives the launcher.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from hvd_elastic_keras.common import env
+from hvd_elastic_keras.launchers.base import LOCALHOST, LaunchedWorker, WorkerExit
+from hvd_elastic_keras.launchers.local import LocalLauncher
+from hvd_elastic_keras.launchers.ssh_command import RemoteStart, SshSettings, failure
+
+WITH_INPUT = ("/bin/sh", "-c", 'exec "$@" < "$0"')
+"""Runs a command whose standard input is a file, which is named first."""
+MOST_LOG_BYTES = 20_000
+
+
+class SshLauncher:
+    """Starts joiners on other hosts; output goes to `log_dir/<worker id>.log`.
+
+    Args:
+      record_dir: for notes of the clients that run; removed when the job is over.
+      environment: of the clients.
+      start: what a worker is told on standard input.
+      has_come: whether the master has heard of a worker, or does not wait for it any more.
+      on_failed: called in the event loop with worker id, host and reason, if the connection of a
+        worker has ended before it has come. Nobody's `on_exit` is called: joiners tell the master.
+    """
+
+    def __init__(
+        self,
+        settings: SshSettings,
+        log_dir: Path,
+        record_dir: Path,
+        *,
+        environment: Callable[[str], env.WorkerEnvironment],
+        start: Callable[[str, str], RemoteStart],
+        on_output: Callable[[str, str], None],
+        has_come: Callable[[str], bool],
+        on_failed: Callable[[str, str, str], None],
+    ) -> None:
+        self._settings = settings
+        self._log_dir = log_dir
+        self._record_dir = record_dir
+        self._start = start
+        self._has_come = has_come
+        self._on_failed = on_failed
+        self._hosts: dict[str, str] = {}
+        self._adopted: set[str] = set()
+        self._clients = LocalLauncher(
+            self._command, log_dir, record_dir, environment, on_output, threads=1
+        )
+
+    def launch(
+        self, worker_id: str, host: str, on_exit: Callable[[WorkerExit], None]
+    ) -> LaunchedWorker:
+        """Starts a worker on a host. The process id is that of the client here."""
+        self._hosts[worker_id] = host
+        self._record_dir.mkdir(parents=True, exist_ok=True)
+        self._write_start(worker_id)
+        client = self._clients.launch(worker_id, LOCALHOST, self._ended)
+        return LaunchedWorker(host, client.pid)
+
+    def adopt(self, worker_id: str, on_exit: Callable[[WorkerExit], None]) -> LaunchedWorker | None:
+        """Looks after the client of an earlier launcher. See `Launcher.adopt`."""
+        try:
+            self._hosts[worker_id] = self._host_file(worker_id).read_text()
+        except OSError:
+            return None
+        self._adopted.add(worker_id)
+        client = self._clients.adopt(worker_id, self._ended)
+        return LaunchedWorker(self._hosts[worker_id], client.pid) if client else None
+
+    def kill(self, worker_id: str) -> None:
+        """Ends the client; a joiner ends its worker when it hears that the job has given it up."""
+        self._clients.kill(worker_id)
+
+    def running(self) -> list[str]:
+        """Ids of the workers whose clients have not ended."""
+        return self._clients.running()
+
+    def close(self) -> None:
+        """The job is over."""
+        self._clients.close()
+
+    def _command(self, worker_id: str) -> list[str]:
+        start = str(self._start_file(worker_id))
+        return [*WITH_INPUT, start, *self._settings.command(self._hosts[worker_id])]
+
+    def _write_start(self, worker_id: str) -> None:
+        host = self._hosts[worker_id]
+        self._host_file(worker_id).write_text(host)
+        path = self._start_file(worker_id)
+        path.touch(mode=0o600)
+        path.write_bytes(msgspec.json.encode(self._start(worker_id, host)) + b"\n")
+
+    def _start_file(self, worker_id: str) -> Path:
+        return self._record_dir / f"{worker_id}.start"
+
+    def _host_file(self, worker_id: str) -> Path:
+        return self._record_dir / f"{worker_id}.host"
+
+    def _ended(self, exit: WorkerExit) -> None:
+        """The client of a worker has ended."""
+        worker_id = exit.worker_id
+        self._start_file(worker_id).unlink(missing_ok=True)
+        host = self._hosts.pop(worker_id)
+        # Of an adopted worker nobody knows yet whether it lives: its heartbeats tell.
+        if worker_id not in self._adopted and not self._has_come(worker_id):
+            said = self._end_of_log(worker_id)
+            self._on_failed(worker_id, host, failure(self._settings, host, exit.return_code, said))
+
+    def _end_of_log(self, worker_id: str) -> str:
+        with (
+            contextlib.suppress(OSError),
+            (self._log_dir / f"{worker_id}.log").open("rb") as log,
+        ):
+            log.seek(max(0, log.seek(0, os.SEEK_END) - MOST_LOG_BYTES))
+            return log.read().decode(errors="replace")
+        return ""

@@ -1,0 +1,100 @@
+"""What is run to start a worker by ssh, and what went wrong if it did not start. Pure.
+
+Nothing secret stands in a command line: token and environment go through standard input, to
+`ssh_end` on the other host.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+OPTIONS = (
+    *("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),
+    *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
+)
+"""After the user's own: ssh takes the first value of an option."""
+REMOTE_END = "hvd_elastic_keras.launchers.ssh_end"
+SSH_FAILED = 255
+NOT_EXECUTABLE, NOT_FOUND = 126, 127
+SAID_LINES = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class SshSettings:
+    """How workers are started on other hosts.
+
+    Attributes:
+      ssh: the client with options of the user's.
+      python: the interpreter there.
+      directory: where it is started there.
+      python_path: PYTHONPATH there; empty leaves what there is.
+      variables: further environment variables of the workers.
+    """
+
+    ssh: tuple[str, ...]
+    python: str
+    directory: str
+    python_path: str = ""
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+
+    def command(self, host: str) -> list[str]:
+        """What is run here; `RemoteStart` has to follow on standard input."""
+        return [*self.ssh, *OPTIONS, "--", host, self.remote_command]
+
+    @property
+    def remote_command(self) -> str:
+        """What the shell of the other host is asked for.
+
+        >>> SshSettings(("ssh",), "python3", "/my code").remote_command
+        "cd '/my code' && exec python3 -m hvd_elastic_keras.launchers.ssh_end"
+        """
+        path = f"env PYTHONPATH={shlex.quote(self.python_path)} " if self.python_path else ""
+        python = shlex.quote(self.python)
+        return f"cd {shlex.quote(self.directory)} && exec {path}{python} -m {REMOTE_END}"
+
+
+class RemoteStart(msgspec.Struct, frozen=True):
+    """What the other host is told on standard input, in one line."""
+
+    arguments: list[str]
+    """Of `python -m hvd_elastic_keras.run`, which reads `token` on standard input."""
+    token: str
+    variables: dict[str, str]
+
+
+def failure(settings: SshSettings, host: str, code: int | None, said: str) -> str:
+    """Why no worker came from a host: the likely reason, what was run, and what the host said."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()][-SAID_LINES:]
+    ran = shlex.join([*settings.ssh, host, settings.remote_command])
+    what = f"it said: {' / '.join(lines)}" if lines else f"it ended with exit code {code}"
+    return f"{host}: {_reason(settings, host, code, said)} (ran {ran}; {what})"
+
+
+def _reason(settings: SshSettings, host: str, code: int | None, said: str) -> str:
+    if code == SSH_FAILED:
+        return _connection_problem(settings.ssh, host, said)
+    if f"cd: {settings.directory}" in said or f"cd to {settings.directory}" in said:
+        return f"there is no directory {settings.directory} on it; name another with --remote_dir"
+    if code in (NOT_FOUND, NOT_EXECUTABLE):
+        return f"there is no {settings.python} on it; name its interpreter with --ssh_python"
+    if "No module named" in said:
+        return (
+            f"{settings.python} on it lacks this package; install it there, or name another "
+            "interpreter with --ssh_python"
+        )
+    return "the worker has ended before it joined"
+
+
+def _connection_problem(ssh: Sequence[str], host: str, said: str) -> str:
+    by_hand = shlex.join([*ssh, host])
+    if "Host key verification failed" in said:
+        return f"its host key is not known, or has changed; connect once by hand: {by_hand}"
+    if "Permission denied" in said:
+        return f"it does not let this user in without a password; set up a key, and try {by_hand}"
+    if "Could not resolve hostname" in said:
+        return "there is no such host"
+    return f"ssh does not reach it; try {by_hand}"

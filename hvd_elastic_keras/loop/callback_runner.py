@@ -1,0 +1,272 @@
+"""Runs the user's Keras callbacks on every worker; what they write outside comes from rank 0.
+
+All workers see the same logs, so that a callback such as `EarlyStopping` decides the same
+everywhere. A late joiner takes over the state that the root's callbacks have.
+
+* Callbacks that only write files (`WRITERS`) run on rank 0.
+* `ModelCheckpoint` remembers (the best value, when it last saved), so it runs everywhere, but
+  saves on rank 0 only.
+* What callbacks print is shown from rank 0 only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import keras
+
+from hvd_elastic_keras.keras_internals import file_writers
+from hvd_elastic_keras.keras_internals.tensorboard_files import RepeatedRecords
+from hvd_elastic_keras.state import callback_state, keras_saving
+
+log = logging.getLogger(__name__)
+
+WRITERS = (
+    keras.callbacks.CSVLogger,
+    keras.callbacks.TensorBoard,
+    keras.callbacks.BackupAndRestore,
+    keras.callbacks.RemoteMonitor,
+)
+"""Callbacks that only have an effect outside of the process."""
+EVALUATES = {"on_test_begin": True, "on_test_end": False}
+COUNTED = ("on_train_batch_begin", "on_train_batch_end", "on_test_batch_begin")
+STEPS_OF_TAKE_OVER = 2
+"""A rank 0 that was killed may have been ahead of the others by a step."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """A call of a hook, and what had been counted before it."""
+
+    hook: str
+    position: tuple[Any, ...]
+    logs: dict[str, Any]
+    counts: dict[str, int]
+    evaluates: bool
+
+
+class CallbackRunner:
+    """The callbacks of one training run, in the order the user gave.
+
+    Args:
+      callbacks: the user's; a `History` among them is used, else one is added at the end.
+      model: the model they belong to.
+      params: for `set_params`; None if Keras has already called `set_model` and `set_params`.
+    """
+
+    def __init__(
+        self,
+        callbacks: Iterable[keras.callbacks.Callback],
+        model: keras.Model,
+        params: dict[str, Any] | None,
+    ) -> None:
+        self._model = model
+        self._callbacks = list(callbacks)
+        found = [c for c in self._callbacks if isinstance(c, keras.callbacks.History)]
+        self.history = found[0] if found else keras.callbacks.History()
+        if not found:
+            # Last, as in Keras: callbacks before it add entries to the logs of an epoch.
+            self._callbacks.append(self.history)
+        self._writes = any(isinstance(c, WRITERS) for c in self._callbacks)
+        self._begun: set[int] = set()
+        self._ended: set[int] = set()
+        self._rank = 0
+        self._counts = dict.fromkeys(COUNTED, 0)
+        self._evaluates = False
+        self._recent: list[_Call] = []
+        """Calls that rank 0 may not have come to, or not to their end, if it is lost now."""
+        self._written_again: list[RepeatedRecords] = []
+        self._steps_of_take_over = 0
+        self._named: set[str] = set()
+        """Attributes of which people know that they cannot be sent."""
+        if params is not None:
+            for callback in self._callbacks:
+                callback.set_model(model)
+                callback.set_params({"verbose": 0, **params})
+
+    def enter_round(self, rank: int, epochs_begun: int | None) -> None:
+        """Takes a rank; callbacks that run for the first time begin now.
+
+        Args:
+          epochs_begun: epochs whose beginning is past; None if the training has not begun.
+        """
+        self._rank = rank
+        is_first = not self._begun
+        for index, callback in enumerate(self._callbacks):
+            with keras_saving.direct():
+                file_writers.let_save(callback, self._model, rank == 0)
+            if not self._active(callback):
+                file_writers.pause(callback)
+                self._begun.discard(index)
+            elif index not in self._begun:
+                self._begun.add(index)
+                with self._output():
+                    self._begin(callback, epochs_begun)
+        if is_first:
+            self._named |= self._find_lost().keys()
+
+    def _begin(self, callback: keras.callbacks.Callback, epochs_begun: int | None) -> None:
+        if epochs_begun is None:
+            callback.on_train_begin({})
+        elif not isinstance(callback, WRITERS):
+            # It forgets what it remembers, which may come from a checkpoint.
+            remembered = callback_state.attributes(callback)
+            callback.on_train_begin({})
+            callback_state.set_attributes(callback, remembered)
+        else:
+            self._take_over(callback, epochs_begun)
+
+    def _take_over(self, callback: keras.callbacks.Callback, epochs_begun: int) -> None:
+        """Begins where the callback was on a rank 0 that is lost, and does its last calls again."""
+        calls = self._recent if file_writers.misses_calls(callback) else []
+        counts = calls[0].counts if calls else self._counts
+        file_writers.begin_late(
+            callback,
+            self._model,
+            self.history,
+            first_missing_epoch=epochs_begun,
+            train_batches=counts["on_train_batch_begin"],
+            train_batches_ended=counts["on_train_batch_end"],
+            test_batches=counts["on_test_batch_begin"],
+            evaluates=calls[0].evaluates if calls else self._evaluates,
+        )
+        again = file_writers.written_again(callback)
+        if again is not None:
+            self._written_again.append(again)
+            self._steps_of_take_over = STEPS_OF_TAKE_OVER
+        for call in calls:
+            _invoke(callback, call.hook, call.position, dict(call.logs))
+            file_writers.flush(callback, call.hook)
+        self._take_out_what_is_twice()
+
+    def all_are_as_far(self) -> None:
+        """A collective of all workers has completed: all calls before it have been made by all."""
+        self._recent.clear()
+        if self._written_again:
+            self._steps_of_take_over -= 1
+            if self._steps_of_take_over <= 0:
+                self._written_again.clear()
+
+    def _take_out_what_is_twice(self) -> None:
+        for again in self._written_again:
+            again.take_out()
+
+    def call(self, hook: str, *args: Any) -> None:
+        """Calls a hook, such as `on_epoch_begin`, of all active callbacks.
+
+        Args:
+          args: as Keras gives them: epoch or batch, if any, and the logs, which may be empty.
+        """
+        *position, logs = args
+        if self._writes:
+            counted = (dict(self._counts), self._evaluates)
+            self._recent.append(_Call(hook, tuple(position), dict(logs), *counted))
+        if hook in self._counts:
+            self._counts[hook] += 1
+        if hook in EVALUATES:
+            self._evaluates = EVALUATES[hook]
+        with self._output():
+            for callback in self._callbacks:
+                if self._active(callback):
+                    _invoke(callback, hook, position, logs)
+                    file_writers.flush(callback, hook)
+            self._take_out_what_is_twice()
+
+    def end(self, logs: dict[str, Any], *, again: bool) -> None:
+        """Calls `on_train_end`, once for each callback.
+
+        Args:
+          again: whether all have been called on some worker. Then only those are called that begin
+            and end on rank 0: the former one may have gone before it came to them.
+        """
+        with self._output():
+            for index, callback in enumerate(self._callbacks):
+                due = index not in self._ended and (not again or isinstance(callback, WRITERS))
+                if self._active(callback) and due:
+                    self._ended.add(index)
+                    with _saving_of(callback):
+                        callback.on_train_end(logs)
+
+    def pause(self) -> None:
+        """Lets go of files: another call of `fit`, maybe elsewhere, goes on with the callbacks."""
+        for callback in self._callbacks:
+            file_writers.pause(callback)
+
+    def succeed(self, before: CallbackRunner) -> None:
+        """Does the last calls again that were not this worker's to do in an earlier `fit`."""
+        if before is not self and before._rank != 0:
+            self._recent = list(before._recent)
+
+    def state(self) -> dict[str, Any]:
+        """What the callbacks remember, as far as it can be sent to another worker.
+
+        What cannot, and was not there when they began, is named once in the log.
+        """
+        attributes = [
+            {} if isinstance(c, WRITERS) else callback_state.attributes(c) for c in self._callbacks
+        ]
+        self._name_late(attributes)
+        counts = dict(self._counts)
+        return {
+            "counts": counts,
+            "evaluates": self._evaluates,
+            "attributes": attributes,
+            "named": sorted(self._named),
+        }
+
+    def what_is_lost(self) -> str:
+        """A warning of what callbacks remember and cannot be sent to another worker, if any."""
+        return callback_state.warning_of(self._find_lost())
+
+    def _find_lost(self, encoded: Sequence[dict[str, Any]] = ()) -> dict[str, str]:
+        known = encoded or [{} for _ in self._callbacks]
+        pairs = zip(self._callbacks, known, strict=True)
+        shared = [(c, sent) for c, sent in pairs if not isinstance(c, WRITERS)]
+        callbacks = [c for c, _ in shared]
+        return callback_state.what_is_lost(callbacks, self._model, [sent for _, sent in shared])
+
+    def _name_late(self, attributes: list[dict[str, Any]]) -> None:
+        lost = self._find_lost(attributes)
+        late = {name: kind for name, kind in lost.items() if name not in self._named}
+        if late:
+            self._named |= late.keys()
+            log.warning("%s", callback_state.warning_of(late))
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes over the state of the root's callbacks."""
+        self._counts = dict(state["counts"])
+        self._recent.clear()  # the root has done them, or does so before it sends its state
+        self._evaluates = state["evaluates"]
+        self._named |= set(state["named"])
+        for callback, attributes in zip(self._callbacks, state["attributes"], strict=True):
+            callback_state.set_attributes(callback, attributes)
+
+    def _active(self, callback: keras.callbacks.Callback) -> bool:
+        return self._rank == 0 or not isinstance(callback, WRITERS)
+
+    def _output(self) -> contextlib.AbstractContextManager[Any]:
+        if self._rank == 0:
+            return contextlib.nullcontext()
+        return contextlib.redirect_stdout(io.StringIO())
+
+
+def _invoke(
+    callback: keras.callbacks.Callback, hook: str, position: Iterable[Any], logs: dict[str, Any]
+) -> None:
+    method = getattr(callback, hook)
+    with _saving_of(callback):
+        if "batch" in hook:  # by name, as Keras does
+            method(*position, logs=logs)
+        else:
+            method(*position, logs)
+
+
+def _saving_of(callback: keras.callbacks.Callback) -> contextlib.AbstractContextManager[None]:
+    """Lets callbacks that save on rank 0 only do so without asking: nobody else would answer."""
+    alone = isinstance(callback, (*WRITERS, keras.callbacks.ModelCheckpoint))
+    return keras_saving.direct() if alone else contextlib.nullcontext()

@@ -1,0 +1,107 @@
+"""How far a training goes from where it is: the schedule, laid on the data."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hvd_elastic_keras.loop.phase import PhaseRunner
+from hvd_elastic_keras.loop.schedule import Schedule
+from hvd_elastic_keras.state.cursor import Cursor, Phase
+from hvd_elastic_keras.state.run_state import RunState
+from hvd_elastic_keras.step.world import World
+
+
+@dataclasses.dataclass(frozen=True)
+class Course:
+    """Where the training goes next, and how much of it is left."""
+
+    schedule: Schedule
+    state: RunState
+    train: PhaseRunner
+    world: World
+
+    def is_over(self, epochs_done: int) -> bool:
+        """Whether the training ends after so many epochs."""
+        steps_done = self.state.cursor.global_step
+        return self.state.marks.stop_agreed or self.schedule.is_over(epochs_done, steps_done)
+
+    def train_phase_is_over(self) -> bool:
+        """Whether the present epoch has no further step."""
+        steps = self.epoch_steps()
+        over = steps is not None and self.state.cursor.step >= steps
+        return over or self.state.marks.stop_agreed
+
+    def end_training_phase(self) -> bool:
+        """Goes on to the evaluation. Returns whether all data of the epoch have been used."""
+        cursor, in_data = self.state.cursor, self.data_steps()
+        self.state.unfinished = cursor if self.schedule.cuts(cursor, in_data) else None
+        self._go_to(cursor.start_of(Phase.EVALUATE, cursor.epoch))
+        return cursor.step == in_data and not self.train.input.cut_off(cursor.epoch)
+
+    def end_epoch(self) -> bool:
+        """Goes on to the next epoch. Returns whether there is none."""
+        if self._goes_on_within_epoch():
+            return False
+        epochs_done = self.state.cursor.epoch + 1
+        over = self.is_over(epochs_done)
+        self._go_to(self.state.cursor.start_of(Phase.FINISH if over else Phase.TRAIN, epochs_done))
+        return over
+
+    def reopen_if_longer(self) -> None:
+        """Goes on from a checkpoint of a finished training if it is to be longer now.
+
+        Not if a callback has ended it.
+        """
+        cursor = self.state.cursor
+        if cursor.phase is not Phase.FINISH:
+            return
+        if self._goes_on_within_epoch():
+            self.state.marks.ended = False
+        elif not self.is_over(cursor.epoch):
+            self.state.cursor = cursor.start_of(Phase.TRAIN, cursor.epoch)
+            self.state.marks.ended = False
+
+    def _goes_on_within_epoch(self) -> bool:
+        """Goes back to an epoch that `steps` has cut off, if there are to be more steps now.
+
+        Its `on_epoch_begin` is not called again, which may change the learning rate; its evaluation
+        and `on_epoch_end` come again, at its real end.
+        """
+        rest = self.state.unfinished
+        if rest is None or self.is_over(rest.epoch):
+            return False
+        self.state.unfinished = None
+        self.state.marks.evaluation_begun = -1
+        self._go_to(rest)
+        return True
+
+    def _go_to(self, cursor: Cursor) -> None:
+        # Counts as progress: who does not know yet that a phase has ended here is behind, and is
+        # brought up to date.
+        progress = self.state.cursor.progress + 1
+        self.state.cursor = dataclasses.replace(cursor, progress=progress)
+
+    def take_seeds_of_passes(self, evaluate: PhaseRunner | None) -> None:
+        """Makes the iterators that other workers have made in this training, without reading.
+
+        The next training may have the same shuffled dataset, and another order for each iterator.
+        """
+        epochs = range(self.schedule.initial_epoch, self.state.cursor.epoch)
+        evaluated = [epoch for epoch in epochs if self.schedule.evaluates_after(epoch)]
+        for runner, read in ((self.train, epochs), (evaluate, evaluated)):
+            if runner is not None and read:
+                runner.input.read_up_to(read[-1], 0, goes_on=lambda: False)
+
+    def epoch_steps(self) -> int | None:
+        """Steps of the present epoch; None if nobody knows."""
+        return self.schedule.steps_of_epoch(self.state.cursor, self.data_steps())
+
+    def steps_left(self) -> int | None:
+        """Steps until the end; None if nobody knows."""
+        following = self.state.cursor.start_of(Phase.TRAIN, self.state.cursor.epoch + 1)
+        in_next = self.train.steps(following, self.world.size)
+        return self.schedule.steps_left(self.state.cursor, self.data_steps(), in_next)
+
+    def data_steps(self) -> int | None:
+        """Steps of the present epoch as far as the data go; None if only their end tells."""
+        return self.train.steps(self.state.cursor, self.world.size)

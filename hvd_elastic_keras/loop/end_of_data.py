@@ -1,0 +1,76 @@
+"""The end of data whose length nobody knows: all workers have to come to it at the same place.
+
+Who finds it takes an empty step that is stopped, as for a wish of callbacks. So the others hear of
+it within their own step, at no cost to steps; what it was is asked afterwards.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hvd_elastic_keras.common.errors import DataError
+from hvd_elastic_keras.common.protocol import Assignment
+from hvd_elastic_keras.data.examples import structure
+from hvd_elastic_keras.data.input.interfaces import LocalBatch
+from hvd_elastic_keras.data.plan.partition import StepShare
+from hvd_elastic_keras.loop.phase import PhaseRunner
+from hvd_elastic_keras.state.cursor import Cursor
+from hvd_elastic_keras.worker.horovod_runtime import Communicator
+
+
+def end_of_data(
+    runner: PhaseRunner, communicator: Communicator, cursor: Cursor, place: Assignment
+) -> None:
+    """Notes that the data have ended before the step at `cursor`, which nobody knew before.
+
+    Raises:
+      DataError: those of other workers have not.
+    """
+    if place.size > 1:
+        announce_end(runner, communicator, cursor)
+    runner.input.confirm_end()
+
+
+def announce_end(runner: PhaseRunner, communicator: Communicator, cursor: Cursor) -> None:
+    """Tells all others that this worker's data have ended before the step at `cursor`.
+
+    Raises:
+      DataError: those of others have not.
+    """
+    if not runner.input.ends_unannounced:
+        return
+    nothing = LocalBatch(
+        structure.empty(runner.input.batch_spec),
+        StepShare(0, 0, np.zeros(1, np.int32), 0, num_examples_of_step=1),
+        np.zeros(0, np.int64),
+    )
+    with communicator.collective():
+        runner.step(nothing, cursor.global_step, True)
+    data_have_ended(runner, communicator, cursor, mine=True)
+
+
+def data_have_ended(
+    runner: PhaseRunner, communicator: Communicator, cursor: Cursor, *, mine: bool = False
+) -> bool:
+    """Whether a step was stopped by the end of everybody's data, and not by callbacks.
+
+    Args:
+      mine: whether this worker's have ended.
+
+    Raises:
+      DataError: those of some workers have ended, and those of others have not.
+    """
+    if not runner.input.ends_unannounced:
+        return False
+    with communicator.collective():
+        ended = communicator.any_true(mine, "elastic_data_ended")
+        more = communicator.any_true(not mine, "elastic_data_left")
+    if ended and more:
+        here = "ended" if mine else "not ended"
+        raise DataError(
+            f"The data of some workers have ended after {cursor.step} batches of this epoch, and "
+            f"those of others have not; in this worker they have {here}. Every worker runs the "
+            "whole script: give all the same data, and seed all that is random before they are "
+            "made."
+        )
+    return ended

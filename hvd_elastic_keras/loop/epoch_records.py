@@ -1,0 +1,69 @@
+"""Brings the ends of epochs into the job's event log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hvd_elastic_keras.common.events import EpochEnd
+from hvd_elastic_keras.loop.observer import EndedEpoch, Observer, Round
+from hvd_elastic_keras.step.atomic import Logs
+from hvd_elastic_keras.worker.session import Session
+
+MOST_NUMBERS = 1000
+"""Of an array that an entry holds; the log is read as a whole, and a message has a limit."""
+
+
+class EpochRecords(Observer):
+    """Records each end of an epoch with its logs.
+
+    Rank 0 may be lost before its message is sent: the next one tells the newest end again.
+
+    Args:
+      audited: whether the epochs have a ledger.
+    """
+
+    def __init__(self, session: Session, *, audited: bool) -> None:
+        self._session = session
+        self._audited = audited
+        self._is_root = False
+        self._newest: EpochEnd | None = None
+
+    def on_round(self, entered: Round) -> None:
+        """Tells what the rank 0 before may not have told."""
+        was_root, self._is_root = self._is_root, entered.place.rank == 0
+        if self._is_root and not was_root and self._newest:
+            self._session.tell("", self._newest)
+
+    def after_epoch(self, epoch: EndedEpoch) -> None:
+        """Records it."""
+        self._newest = EpochEnd(
+            epoch=epoch.cursor.epoch,
+            step=epoch.cursor.global_step,
+            metrics=plain(epoch.logs),
+            audited=self._audited,
+        )
+        if self._is_root:
+            self._session.tell("", self._newest)
+
+
+def plain(logs: Logs) -> dict[str, Any]:
+    """Logs in terms of JSON: arrays as lists, those of many numbers by what they come to.
+
+    >>> plain({"loss": 0.5, "of_classes": np.array([1.0, 0.0])})
+    {'loss': 0.5, 'of_classes': [1.0, 0.0]}
+    >>> plain({"confusion": np.eye(100)})
+    {'confusion': {'shape': [100, 100], 'mean': 0.01, 'min': 0.0, 'max': 1.0}}
+    """
+    return {name: _plain(value) for name, value in logs.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, int | float):
+        return value
+    array = np.asarray(value)
+    if array.size <= MOST_NUMBERS or array.dtype.kind not in "biuf":
+        return array.tolist()
+    found = {"mean": array.mean(), "min": array.min(), "max": array.max()}
+    return {"shape": list(array.shape), **{name: float(v) for name, v in found.items()}}

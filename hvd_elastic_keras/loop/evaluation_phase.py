@@ -1,0 +1,68 @@
+"""The evaluation of an epoch, in one round, and the end of the epoch."""
+
+from __future__ import annotations
+
+from hvd_elastic_keras.common.protocol import Assignment
+from hvd_elastic_keras.loop.end_of_data import data_have_ended, end_of_data
+from hvd_elastic_keras.loop.loop_parts import LoopParts
+from hvd_elastic_keras.loop.observer import EndedEpoch
+from hvd_elastic_keras.loop.phase import PhaseRunner
+from hvd_elastic_keras.loop.step_taker import StepTaker
+from hvd_elastic_keras.step.atomic import Logs
+
+
+class EvaluationPhase:
+    """Takes the steps of an evaluation, if one is due, and ends the epoch."""
+
+    def __init__(self, parts: LoopParts, steps: StepTaker, place: Assignment) -> None:
+        self._parts = parts
+        self._state = parts.state
+        self._steps = steps
+        self._place = place
+
+    def run(self) -> bool:
+        """Ends the present epoch. Returns whether the round ends before it."""
+        runner = self._parts.evaluate
+        if runner is None or not self._parts.schedule.evaluates_after(self._state.cursor.epoch):
+            self._end_epoch({})
+            return False
+        if self._evaluate(runner):
+            return True
+        logs = self._steps.metrics_or(self._state.evaluation_logs)
+        self._parts.callbacks.call("on_test_end", dict(logs))
+        self._end_epoch({f"val_{name}": value for name, value in logs.items()})
+        return False
+
+    def _evaluate(self, runner: PhaseRunner) -> bool:
+        state, marks = self._state, self._state.marks
+        cursor = state.cursor
+        if marks.evaluation_begun != cursor.epoch:
+            marks.evaluation_begun = cursor.epoch
+            self._parts.callbacks.call("on_test_begin", {})
+        steps = runner.input.steps(cursor.epoch)
+        for batch in runner.batches(cursor, self._place.rank, self._parts.shares.balance):
+            cursor = state.cursor
+            self._steps.tell_position("evaluating")
+            self._steps.begin_batch("on_test_batch_begin")
+            result = self._steps.take(runner, batch)
+            if result.stopped:
+                data_have_ended(runner, self._parts.communicator, cursor)
+            state.cursor = cursor.after_step()
+            state.evaluation_logs = result.logs
+            self._steps.end_batch("on_test_batch_end", cursor.step, steps, result.logs)
+            if result.change_pending:
+                return True
+        if steps is None or state.cursor.step < steps:
+            end_of_data(runner, self._parts.communicator, state.cursor, self._place)
+        for observer in self._parts.observers:
+            observer.at_end_of_phase(state.cursor)
+        return False
+
+    def _end_epoch(self, evaluation_logs: Logs) -> None:
+        parts, cursor = self._parts, self._state.cursor
+        self._state.epoch_logs = logs = {**self._state.epoch_logs, **evaluation_logs}
+        parts.callbacks.call("on_epoch_end", cursor.epoch, dict(logs))
+        parts.model.reset_metrics()
+        epoch = EndedEpoch(cursor, logs, is_last=parts.course.end_epoch())
+        for observer in parts.observers:
+            observer.after_epoch(epoch)

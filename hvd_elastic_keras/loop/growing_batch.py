@@ -1,0 +1,66 @@
+"""The learning rate of a batch that grows with the workers, from round to round."""
+
+from __future__ import annotations
+
+from hvd_elastic_keras.common.events import BatchChanged
+from hvd_elastic_keras.common.learning_rate_scale import Growth, Ramp
+from hvd_elastic_keras.loop.announcer import Announcer
+from hvd_elastic_keras.loop.observer import Observer, Round, TakenStep
+from hvd_elastic_keras.observe.console import counted
+from hvd_elastic_keras.state.cursor import Cursor
+from hvd_elastic_keras.state.run_state import RunState
+from hvd_elastic_keras.step.world import World
+
+
+class GrowingBatch(Observer):
+    """Lets the learning rate follow the number of workers, and rank 0 tell of it.
+
+    It changes the state: `RunState.ramp` is the scale of the learning rate. The ramp of a round is
+    made from that of the last finished step, and counts only once a step has used it: rounds that
+    break before leave no trace, on no worker.
+
+    Args:
+      growth: the rule.
+      world: what the graph of a step reads.
+    """
+
+    def __init__(self, growth: Growth, world: World, state: RunState, announcer: Announcer) -> None:
+        self._growth = growth
+        self._world = world
+        self._state = state
+        self._announcer = announcer
+        self._ramp = Ramp()
+        self._size = 0
+
+    def after_sync(self, entered: Round) -> None:
+        """Makes the ramp of a round."""
+        place, step = entered.place, entered.cursor.global_step
+        self._ramp = self._growth.ramp(self._state.ramp, place.size, step)
+        changed, self._size = place.size != self._size, place.size
+        if changed and place.rendezvous:
+            self._tell(self._ramp, place.size, step)
+
+    def before_step(self, cursor: Cursor) -> None:
+        """Sets the scale of a step."""
+        self._world.scale_learning_rate(self._ramp.at(cursor.global_step))
+
+    def on_commit(self, step: TakenStep) -> None:
+        """The ramp has been used."""
+        self._state.ramp = self._ramp
+
+    def _tell(self, ramp: Ramp, workers: int, step: int) -> None:
+        growth, left = self._growth, ramp.steps_left(step)
+        size = growth.batch_size(workers)
+        warm_up = f" after {counted(left, 'step')} of warm-up" if left else ""
+        self._announcer.announce(
+            f"batch {size} = {counted(workers, 'worker')} x {growth.batch_size_per_worker}; "
+            f"learning rate x {ramp.end:.4g}{warm_up}",
+            BatchChanged(
+                step=step,
+                workers=workers,
+                batch_size=size,
+                learning_rate_scale=ramp.end,
+                learning_rate_scale_now=ramp.at(step),
+                warm_up_steps=left,
+            ),
+        )

@@ -1,0 +1,263 @@
+"""What rank 0 keeps on disk: checkpoints and results of one training."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from hvd_elastic_keras.common import files
+from hvd_elastic_keras.common.error_text import in_one_line
+from hvd_elastic_keras.common.errors import CheckpointNotWrittenError
+from hvd_elastic_keras.common.events import CheckpointLoaded, CheckpointSaved
+from hvd_elastic_keras.common.options import NO_OPTIONS, RunOptions
+from hvd_elastic_keras.loop.callback_runner import CallbackRunner
+from hvd_elastic_keras.loop.nonfinite_loss import NonFiniteLoss
+from hvd_elastic_keras.loop.observer import EndedEpoch, Observer, Round, TakenStep
+from hvd_elastic_keras.loop.parting import Fence, Parting
+from hvd_elastic_keras.state import keras_saving
+from hvd_elastic_keras.state.checkpoint.background import BackgroundWriter
+from hvd_elastic_keras.state.checkpoint.manager import CheckpointManager, Origin
+from hvd_elastic_keras.state.checkpoint.places import Place
+from hvd_elastic_keras.state.checkpoint.remote import checkpoints_of
+from hvd_elastic_keras.state.checkpoint.store import Term
+from hvd_elastic_keras.state.run_state import RunState
+from hvd_elastic_keras.worker.session import Session
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Durable:
+    """What rank 0 keeps on disk; the functions do nothing without a job directory.
+
+    Attributes:
+      begin_checkpoint: copies the present state in memory, which `writer` then writes.
+      save_checkpoint: returns when the present state is on disk.
+      save_results: writes the present state, which is that of the end, and the trained model.
+      load_results: takes over what another worker has saved at the end.
+      go_on_from_newest: takes over the newest checkpoint of an interrupted training, and returns
+        whether there is one; to be called when nobody has a state, and so nobody writes.
+      writer: that of the checkpoints.
+    """
+
+    begin_checkpoint: Callable[[], None]
+    save_checkpoint: Callable[[], None]
+    save_results: Callable[[], None]
+    load_results: Callable[[], Any]
+    go_on_from_newest: Callable[[], bool]
+    writer: BackgroundWriter = dataclasses.field(default_factory=BackgroundWriter)
+
+
+class Checkpoints(Observer):
+    """Has rank 0 write checkpoints while the training goes on, and its results at the end.
+
+    Args:
+      options: how often.
+      losses: while one is not finite, the checkpoints from before are kept.
+      fence: knows whether the job may have gone on without this worker.
+      before: called before the state is copied: what must be on file before a checkpoint.
+      clock: seconds of a steady clock.
+    """
+
+    def __init__(
+        self,
+        durable: Durable,
+        options: RunOptions,
+        losses: NonFiniteLoss,
+        fence: Fence,
+        *,
+        before: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._durable = durable
+        self._options = options
+        self._losses = losses
+        self._fence = fence
+        self._before = before
+        self._clock = clock
+        self._is_root = False
+        self._round = 0
+        self._is_due = False
+        self._begun_at = clock()
+        """Of the newest checkpoint; on a worker that has written none, of the training."""
+
+    def on_round(self, entered: Round) -> None:
+        """Notes whether this worker writes."""
+        self._is_root = entered.place.rank == 0
+        self._round = entered.place.round
+
+    def after_step(self, step: TakenStep) -> None:
+        """Begins a checkpoint if it is time."""
+        every, every_s = self._options.checkpoint_every_n_steps, self._every_s
+        by_step = every and (step.cursor.global_step + 1) % every == 0
+        by_time = every_s and self._clock() - self._begun_at >= every_s
+        self._begin_if(bool(by_step or by_time))
+
+    def after_epoch(self, epoch: EndedEpoch) -> None:
+        """Begins a checkpoint if it is time."""
+        every = self._options.checkpoint_every_n_epochs
+        by_epoch = every and (epoch.is_last or (epoch.cursor.epoch + 1) % every == 0)
+        self._begin_if(bool(by_epoch))
+
+    def on_order_to_leave(self, parting: Parting) -> None:
+        """Writes a checkpoint if maybe nobody goes on."""
+        if not self._is_root or self._losses.is_present:
+            return
+        if self._fence.lets_write(parting, self._round):
+            self._before()
+            self._durable.save_checkpoint()
+
+    def on_end(self) -> None:
+        """Writes the results."""
+        if self._is_root:
+            self._durable.save_results()
+
+    def close(self) -> None:
+        """Waits for what is being written."""
+        self._durable.writer.wait()
+
+    @property
+    def _every_s(self) -> float:
+        return self._options.checkpoint_every_minutes * 60
+
+    def _begin_if(self, is_due: bool) -> None:
+        """Begins one that is due now, or was while the last one was being written."""
+        if not self._is_root or self._losses.is_present:
+            return
+        self._is_due |= is_due
+        if self._is_due and not self._durable.writer.is_busy:
+            self._is_due, self._begun_at = False, self._clock()
+            self._before()
+            self._durable.begin_checkpoint()
+
+
+def term_for(session: Session, options: RunOptions) -> Term:
+    """What fences checkpoints. Elsewhere, terms of several job directories may meet."""
+    return None if options.checkpoint_dir else session.term
+
+
+@dataclasses.dataclass
+class Written:
+    """The `Cursor.progress` of the newest checkpoint that this process has written."""
+
+    progress: int = -1
+
+
+def durable(
+    job_dir: Path | None,
+    origin: Origin,
+    *,
+    model: keras.Model,
+    callbacks: CallbackRunner,
+    state: RunState,
+    session: Session,
+    options: RunOptions = NO_OPTIONS,
+    term: Term = None,
+) -> Durable:
+    """Checkpoints and results of a training in its directory.
+
+    Args:
+      options: where checkpoints go, and how many are kept.
+      term: see `CheckpointStore`.
+    """
+    if job_dir is None:
+        return Durable(_nothing, _nothing, _nothing, _nothing, lambda: False)
+    directory = files.training_dir(job_dir, session.training)
+    directory.mkdir(parents=True, exist_ok=True)
+    checkpoints = checkpoints_of(job_dir, session.training, options.checkpoint_dir)
+    keep, passes = options.keep_checkpoints, functools.partial(session.passes, "checkpointing")
+    manager = CheckpointManager(checkpoints, origin, keep, term, passes)
+    values = list(state.variables.all)
+    writer, written = BackgroundWriter(), Written()
+
+    def copied() -> Callable[[], None]:
+        """Writes the present state, whenever it is called."""
+        cursor, tensors, run = state.cursor, state.variables.values(), state.state()
+
+        def write() -> None:
+            try:
+                path = manager.save(cursor.global_step, tensors, run)
+            except CheckpointNotWrittenError as error:
+                session.show(f"warning: {error}. Training goes on; the next one is tried.\n")
+            else:
+                written.progress = cursor.progress
+                session.record(CheckpointSaved(step=cursor.global_step, path=str(path)))
+
+        return write
+
+    def save_checkpoint() -> None:
+        writer.wait()
+        if written.progress != state.cursor.progress:
+            copied()()
+
+    def save_results() -> None:
+        writer.wait()
+        # Also for a worker that starts when the script has gone on to its next training: it takes
+        # everything from here, so that the files below may be missing.
+        try:
+            manager.save(state.cursor.global_step, values, state.state())
+        except CheckpointNotWrittenError as error:
+            raise CheckpointNotWrittenError(
+                f"The training is finished, but its results are not on disk. {error}. Make room, "
+                "and start the same command again: it goes on from the checkpoint before."
+            ) from error
+        history = callbacks.history
+        _save_model(directory, model, session.show)
+        files.write_json(
+            directory / files.HISTORY, {"epoch": history.epoch, "history": history.history}
+        )
+
+    def load_newest() -> Place | None:
+        found = manager.load_newest(values, lambda line: session.show(f"{line}\n"))
+        if found is None:
+            return None
+        path, run = found
+        state.restore(run, str(path))
+        log.info("loaded the checkpoint of step %d: %s", state.cursor.global_step, path)
+        return path
+
+    def go_on_from_newest() -> bool:
+        manager.remove_unfinished()
+        path = load_newest()
+        if path is None:
+            return False
+        step = state.cursor.global_step
+        session.record(CheckpointLoaded(step=step, path=str(path)))
+        return True
+
+    return Durable(
+        begin_checkpoint=lambda: writer.start(copied()),
+        save_checkpoint=save_checkpoint,
+        save_results=save_results,
+        load_results=load_newest,
+        go_on_from_newest=go_on_from_newest,
+        writer=writer,
+    )
+
+
+def _save_model(directory: Path, model: keras.Model, show: Callable[[str], None]) -> None:
+    """Writes the trained model, or else its weights: nobody loses a training over that file."""
+    try:
+        with keras_saving.direct():
+            files.write_atomically(directory / files.MODEL, model.save)
+        return
+    except Exception as error:  # user code describes the model, and may raise anything
+        why = in_one_line(error)
+    try:
+        with keras_saving.direct():
+            files.write_atomically(directory / files.WEIGHTS, model.save_weights)
+        where = f"weights are in {files.WEIGHTS}"
+    except Exception as error:
+        where = f"weights are in the checkpoints only ({in_one_line(error)})"
+    show(f"warning: {files.MODEL} could not be saved, its {where}: {why}\n")
+
+
+def _nothing(*_: Any) -> None:
+    return None

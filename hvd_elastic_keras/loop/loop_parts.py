@@ -1,0 +1,47 @@
+"""What a training loop works with."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import keras
+
+from hvd_elastic_keras.loop.callback_runner import CallbackRunner
+from hvd_elastic_keras.loop.course import Course
+from hvd_elastic_keras.loop.observer import Observers
+from hvd_elastic_keras.loop.phase import PhaseRunner
+from hvd_elastic_keras.loop.schedule import Schedule
+from hvd_elastic_keras.loop.shares import Shares
+from hvd_elastic_keras.state.run_state import RunState
+from hvd_elastic_keras.step.world import World
+from hvd_elastic_keras.worker.horovod_runtime import Communicator
+from hvd_elastic_keras.worker.session import Session
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoopParts:
+    """What a training loop works with, the same for all its rounds.
+
+    Attributes:
+      evaluate: the phase of the evaluation, if there is one.
+      course: how far the training goes.
+      shares: who computes what; one of the observers.
+      observers: those who hear of what is done.
+    """
+
+    model: keras.Model
+    session: Session
+    communicator: Communicator
+    state: RunState
+    train: PhaseRunner
+    evaluate: PhaseRunner | None
+    callbacks: CallbackRunner
+    world: World
+    course: Course
+    shares: Shares
+    observers: Observers
+
+    @property
+    def schedule(self) -> Schedule:
+        """How long the training is, and when it evaluates."""
+        return self.course.schedule

@@ -1,0 +1,95 @@
+"""A loss that is NaN or infinite is told, and the checkpoints from before it are kept.
+
+With `skip`, the step has found it before anything was assigned (`step/atomic.py`).
+"""
+
+from __future__ import annotations
+
+import math
+
+from hvd_elastic_keras.common.errors import NonFiniteLossError
+from hvd_elastic_keras.common.options import IGNORE, SKIP, STOP
+from hvd_elastic_keras.loop.observer import Observer, TakenStep
+from hvd_elastic_keras.step.atomic import Logs
+from hvd_elastic_keras.worker.session import Session
+
+MOST_SKIPPED = 100
+"""So many steps in a row that are not finite are not a matter of their examples."""
+
+
+class NonFiniteLoss(Observer):
+    """Looks at the losses in the logs of each step, which are the same on all workers.
+
+    Those of Keras are means over the epoch so far: after one NaN they stay so.
+
+    Args:
+      policy: "ignore", as plain Keras does; "warn"; "skip"; or "stop".
+
+    Attributes:
+      is_present: whether a loss of the newest step was not finite.
+    """
+
+    def __init__(self, session: Session, policy: str) -> None:
+        self._session = session
+        self._policy = policy
+        self._told = False
+        self._skipped = 0
+        """Steps in a row that were left out."""
+        self.is_present = False
+
+    def after_step(self, step: TakenStep) -> None:
+        """Notices the first such loss.
+
+        Raises:
+          NonFiniteLossError: the policy is to stop there, or all steps are left out for long.
+        """
+        if self._policy == IGNORE:
+            return
+        if self._policy == SKIP:
+            self._note_skipped(step)
+        found = nonfinite_losses(step.result.logs)
+        self.is_present = bool(found)
+        if not found or self._told:
+            return
+        self._told = True
+        number, epoch = step.cursor.global_step, step.cursor.epoch + 1
+        what = f"{' and '.join(found)} in step {number} (from 0; epoch {epoch})"
+        if self._policy == STOP:
+            raise NonFiniteLossError(
+                f"Not finite: {what}. The job stops there (--on_nonfinite=stop); a lower learning "
+                "rate, clipping of gradients or a look at the data of that step may help."
+            )
+        self._session.tell(
+            f"warning: not finite: {what}. The checkpoints from before are kept, and none is "
+            "written meanwhile; --on_nonfinite=stop ends such a job at once"
+        )
+
+    def _note_skipped(self, step: TakenStep) -> None:
+        self._skipped = self._skipped + 1 if step.result.skipped else 0
+        if not step.result.skipped:
+            return
+        cursor, size = step.cursor, step.num_examples
+        where = (
+            f"step {cursor.global_step} (from 0; step {cursor.step} of epoch {cursor.epoch + 1})"
+        )
+        self._session.tell(
+            f"warning: {where} was skipped on all workers: the loss, or a gradient, of its {size} "
+            "examples was not finite; nothing was changed by them"
+        )
+        if self._skipped >= MOST_SKIPPED:
+            raise NonFiniteLossError(
+                f"Not finite: the loss, or gradients, of {self._skipped} steps in a row, up to "
+                f"{where}. All were skipped (--on_nonfinite=skip), and nothing is learnt any more: "
+                "the weights themselves may have become too large. Go on from an older checkpoint "
+                "with a lower learning rate, or clip gradients."
+            )
+
+
+def nonfinite_losses(logs: Logs) -> list[str]:
+    """The losses among the logs that are no finite numbers, with their values.
+
+    >>> nonfinite_losses({"accuracy": 0.5, "d_loss": float("inf"), "loss": float("nan")})
+    ['d_loss inf', 'loss nan']
+    """
+    losses = {n: v for n, v in logs.items() if n.endswith("loss") and isinstance(v, float)}
+    return [f"{name} {value}" for name, value in losses.items() if not math.isfinite(value)]

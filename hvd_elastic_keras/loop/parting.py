@@ -1,0 +1,96 @@
+"""Whether a worker that has to leave may write a checkpoint, or the job may go on without it.
+
+A worker that is cut off cannot tell this from a master that is dead. But it knows whether the other
+workers have answered to the last, and what stands in the job directory, if it sees that.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from hvd_elastic_keras.common.errors import (
+    ExpelledError,
+    LeavingAloneError,
+    MasterUnreachableError,
+    WorkerLeavingError,
+)
+from hvd_elastic_keras.observe import job_history
+from hvd_elastic_keras.observe.job_history import RoundOfTerm
+
+log = logging.getLogger(__name__)
+
+
+class Parting(enum.Enum):
+    """How a worker comes to leave."""
+
+    TOLD = "the master has told it to"
+    EXPELLED = "the master has given it up"
+    WITHOUT_MASTER = "no master answers, but the other workers do"
+    CUT_OFF = "no master answers, and others have not answered either"
+
+
+def parting_of(error: WorkerLeavingError | MasterUnreachableError, failure: str) -> Parting:
+    """How a worker leaves to which this happens at the entrance of a round.
+
+    Args:
+      failure: why the round before has failed; empty if it has not.
+    """
+    match error:
+        case ExpelledError():
+            return Parting.EXPELLED
+        case LeavingAloneError() | MasterUnreachableError():
+            return Parting.CUT_OFF if failure else Parting.WITHOUT_MASTER
+    return Parting.TOLD
+
+
+def objection(parting: Parting, mine: RoundOfTerm, newest: RoundOfTerm | None) -> str:
+    """Why a worker that leaves must not write a checkpoint; empty if it may.
+
+    Args:
+      mine: the last round in which it was.
+      newest: that of the job directory; None if the worker does not see that.
+
+    >>> objection(Parting.CUT_OFF, RoundOfTerm(1, 4), RoundOfTerm(1, 4))
+    ''
+    >>> objection(Parting.CUT_OFF, RoundOfTerm(1, 4), RoundOfTerm(1, 5))
+    'the job has gone on without it'
+    """
+    if parting is Parting.TOLD:
+        return ""
+    if parting is Parting.EXPELLED or (newest is not None and newest > mine):
+        return "the job has gone on without it"
+    if parting is Parting.CUT_OFF and newest is None:
+        return "the job may go on without it: it has lost the others, and sees no job directory"
+    return ""
+
+
+class Fence:
+    """Keeps a worker that leaves from writing a checkpoint if the job may go on without it.
+
+    Args:
+      job_dir: that of the job, or this host's own if it does not see that.
+      term: gives the term of the newest master that has answered; None where there are none.
+    """
+
+    def __init__(self, job_dir: Path | None = None, term: Callable[[], int] | None = None) -> None:
+        self._job_dir = job_dir
+        self._term = term
+
+    def lets_write(self, parting: Parting, round_number: int) -> bool:
+        """Whether a worker may write that was in this round last; the log says why not."""
+        mine = RoundOfTerm(self._term() if self._term else 0, round_number)
+        why_not = objection(parting, mine, self._newest())
+        if why_not:
+            log.warning("this worker leaves without writing a checkpoint: %s", why_not)
+        return not why_not
+
+    def _newest(self) -> RoundOfTerm | None:
+        try:
+            return (
+                job_history.newest_round(job_history.read(self._job_dir)) if self._job_dir else None
+            )
+        except OSError:
+            return None

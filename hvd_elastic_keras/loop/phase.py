@@ -1,0 +1,82 @@
+"""What a phase of the training computes: its input and its compiled step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from hvd_elastic_keras.audit.finished import FinishedStep
+from hvd_elastic_keras.common.batch_plan import Share, successive
+from hvd_elastic_keras.common.protocol import InputPosition
+from hvd_elastic_keras.data.input.interfaces import Input, LocalBatch
+from hvd_elastic_keras.data.plan.example_ids import Ids
+from hvd_elastic_keras.loop.speed_balance import Balance
+from hvd_elastic_keras.state.cursor import Cursor
+from hvd_elastic_keras.step.atomic import AtomicStep
+
+
+@dataclasses.dataclass(frozen=True)
+class PhaseRunner:
+    """What a phase computes: its input and its compiled step.
+
+    `shared` is false if every worker has to compute all micro-batches: some metric does not add
+    up.
+    """
+
+    input: Input
+    step: AtomicStep
+    shared: bool = True
+
+    def batches(self, cursor: Cursor, rank: int, balance: Balance) -> Iterator[LocalBatch]:
+        """A worker's part of the batches that are left of an epoch."""
+        count = self.input.num_micro_batches
+        if self.shared:
+            return self.input.batches(cursor.epoch, balance.share(rank, count), cursor.step)
+        batches = self.input.batches(cursor.epoch, Share(0, count), cursor.step)
+        return (_in_one_piece(batch) for batch in batches)
+
+    def position(self, cursor: Cursor, training: int) -> InputPosition:
+        """What newcomers have to know to read up to `cursor`."""
+        return InputPosition(
+            training=training,
+            progress=cursor.progress,
+            phase=cursor.phase.value,
+            epoch=cursor.epoch,
+            step=cursor.step,
+            worker_batches=cursor.worker_batches,
+            batches_per_pass=self.input.batches_per_pass,
+        )
+
+    def read_up_to(self, cursor: Cursor, goes_on: Callable[[], bool]) -> None:
+        """Reads what lies before `cursor`, where it has to be read; see `Input.read_up_to`."""
+        self.input.read_up_to(cursor.epoch, cursor.step, goes_on)
+
+    def planned_ids(self, steps: Sequence[FinishedStep]) -> list[list[Ids]]:
+        """See `audit.finished.Plan`."""
+        examples = [(step.epoch_step, step.num_examples) for step in steps]
+        found = self.input.ids(steps[0].epoch, examples) if steps else []
+        return [self._parts(step, ids) for step, ids in zip(steps, found, strict=True)]
+
+    def ids_of_epoch(self, epoch: int) -> Iterable[int] | None:
+        """See `audit.finished.Plan`."""
+        return self.input.ids_of_epoch(epoch)
+
+    def _parts(self, step: FinishedStep, ids: Ids) -> list[Ids]:
+        """Those of each rank."""
+        parts = [
+            self.input.part(step.epoch_step, share, step.num_examples)
+            for share in successive(step.shares)
+        ]
+        return np.split(ids, np.cumsum([part.stop - part.start for part in parts])[:-1])
+
+    def steps(self, cursor: Cursor, workers: int) -> int | None:
+        """Steps of the epoch at `cursor`; None if only reading to the end tells."""
+        return self.input.steps(cursor.epoch)
+
+
+def _in_one_piece(batch: LocalBatch) -> LocalBatch:
+    """A whole batch as one micro-batch."""
+    offsets = np.array([0, batch.part.offsets[-1]], np.int32)
+    return dataclasses.replace(batch, part=dataclasses.replace(batch.part, offsets=offsets))

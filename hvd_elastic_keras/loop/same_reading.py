@@ -1,0 +1,99 @@
+"""Makes sure, while training goes on, that all workers have read the same batches.
+
+Rarely enough to cost nothing: after the first steps of a round, every now and then, and before an
+epoch ends, so that no checkpoint is written of what came of different data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hvd_elastic_keras.common.errors import DataError
+from hvd_elastic_keras.data.examples.batch_log import BatchLog, Difference, first_difference
+from hvd_elastic_keras.loop.observer import Observer, Round, TakenStep
+from hvd_elastic_keras.loop.phase import PhaseRunner
+from hvd_elastic_keras.state.cursor import Cursor, Phase
+from hvd_elastic_keras.worker.horovod_runtime import Communicator
+
+NAMES = {Phase.TRAIN: "training", Phase.EVALUATE: "validation"}
+"""Of the data of a phase."""
+INTERVAL = 64
+"""Steps between two comparisons, and how long a round is compared more often."""
+
+
+class SameReading(Observer):
+    """Compares what the workers of a round have read; all take part.
+
+    Args:
+      phases: those that have an input.
+    """
+
+    def __init__(self, phases: Mapping[Phase, PhaseRunner], communicator: Communicator) -> None:
+        logs = {phase: runner.input.log for phase, runner in phases.items()}
+        self._logs: dict[Phase, BatchLog] = {p: log for p, log in logs.items() if log is not None}
+        self._communicator = communicator
+        self._members: tuple[str, ...] = ()
+        self._steps = 0
+
+    def on_round(self, entered: Round) -> None:
+        """Begins with the steps of a round; alone there is nothing to compare."""
+        self._members, self._steps = entered.place.members, 0
+        for log in self._logs.values():
+            log.switch(len(self._members) > 1)
+
+    def after_step(self, step: TakenStep) -> None:
+        """Compares if it is time, which is the same in all workers.
+
+        Raises:
+          DataError: what they have read differs; the same in all.
+        """
+        if step.result.change_pending:
+            return  # the round ends
+        self._steps += 1
+        if is_due(self._steps):
+            self._compare(Phase.TRAIN, step.cursor.global_step + 1)
+
+    def at_end_of_phase(self, cursor: Cursor) -> None:
+        """Compares what is left of the data of an epoch.
+
+        Raises:
+          DataError: what they have read differs; the same in all.
+        """
+        self._compare(cursor.phase, cursor.global_step)
+
+    def _compare(self, phase: Phase, step: int) -> None:
+        log = self._logs.get(phase)
+        if log is None or len(self._members) < 2:
+            return
+        name = NAMES[phase]
+        with self._communicator.collective():
+            rows = self._communicator.gather(log.take(), f"elastic_batches_{name}")
+        found = first_difference(rows)
+        if found is not None:
+            raise DataError(_message(found, name, self._members, step))
+
+
+def is_due(steps: int) -> bool:
+    """Whether to compare after so many steps of a round.
+
+    >>> [steps for steps in range(200) if is_due(steps)]
+    [1, 2, 4, 8, 16, 32, 64, 128, 192]
+    """
+    few = 0 < steps < INTERVAL and not steps & (steps - 1)
+    return few or (steps > 0 and steps % INTERVAL == 0)
+
+
+def _message(found: Difference, name: str, members: tuple[str, ...], step: int) -> str:
+    odd = [members[rank] for rank in found.odd]
+    others = [member for rank, member in enumerate(members) if rank not in found.odd]
+    who = f"{' and '.join(odd)} had another one than {', '.join(others)}"
+    if not odd:
+        who = f"that of {' and '.join(members)} differs"
+    return (
+        f"Batch {found.position} of pass {found.number} over the {name} data (counted from 0) was "
+        f"not the same in all workers: {who}. It was noticed after step {step}; what was trained "
+        "since then is void, checkpoints of earlier epochs are good. Every worker runs the whole "
+        "script, and reads all batches: seed all that is random, let nothing depend on the time "
+        "or the process, and draw no random numbers in Python functions that run in parallel "
+        "(py_function under num_parallel_calls, a PyDataset with several workers)."
+    )

@@ -1,0 +1,101 @@
+"""Makes sure, every so many steps, that all workers hold the same weights.
+
+All of them apply the same sums to the same weights, so that not a bit differs, unless memory is
+damaged or code of the user's changes the weights of one worker only.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from hvd_elastic_keras.common.errors import WeightsDifferError
+from hvd_elastic_keras.loop.observer import Observer, Round, TakenStep
+from hvd_elastic_keras.worker.horovod_runtime import Communicator
+from hvd_elastic_keras.worker.session import Session
+
+
+class SameWeights(Observer):
+    """Compares checksums of the state of all workers of a round; all take part.
+
+    Args:
+      values: gives all that must be the same, in an order that is the same in all.
+      every_n_steps: how often; 0 never compares.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        communicator: Communicator,
+        values: Callable[[], Sequence[tf.Tensor]],
+        every_n_steps: int,
+    ) -> None:
+        self._session = session
+        self._communicator = communicator
+        self._values = values
+        self._every = every_n_steps
+        self._members: tuple[str, ...] = ()
+        self._rank = 0
+
+    def on_round(self, entered: Round) -> None:
+        """Notes who is compared."""
+        self._members, self._rank = entered.place.members, entered.place.rank
+
+    def after_step(self, step: TakenStep) -> None:
+        """Compares if it is time, which is the same in all workers.
+
+        Raises:
+          WeightsDifferError: this worker is the odd one: it ends, and the others go on without it.
+        """
+        number = step.cursor.global_step + 1
+        is_due = self._every > 0 and number % self._every == 0 and len(self._members) > 1
+        if not is_due or step.result.change_pending:
+            return
+        mine = np.array([[checksum(self._values())]], np.float64)
+        with self._communicator.collective():
+            rows = self._communicator.gather(mine, "elastic_weights")
+        odd = odd_ranks([row.item() for row in rows])
+        if odd:
+            self._session.tell(f"warning: {_words(odd, self._members, number, self._every)}")
+        if self._rank in odd:
+            raise WeightsDifferError(
+                f"After step {number} the weights of this worker, {self._members[self._rank]}, are "
+                "not those of the others: it ends, and another one takes its place."
+            )
+
+
+def checksum(values: Sequence[tf.Tensor]) -> int:
+    """CRC-32 of all bytes."""
+    result = 0
+    for value in values:
+        result = zlib.crc32(value.numpy().tobytes(), result)
+    return result
+
+
+def odd_ranks(checksums: Sequence[float]) -> list[int]:
+    """Who has not what most have; if as many have one as another, what the first of them has.
+
+    >>> odd_ranks([5, 7, 5]), odd_ranks([7, 5, 5]), odd_ranks([5, 7]), odd_ranks([5, 5])
+    ([1], [0], [1], [])
+    """
+    # `most_common` keeps the order in which they come: rank 0 has been there longest.
+    [(usual, _)] = Counter(checksums).most_common(1)
+    return [rank for rank, value in enumerate(checksums) if value != usual]
+
+
+def _words(odd: Sequence[int], members: Sequence[str], step: int, every: int) -> str:
+    who = " and ".join(members[rank] for rank in odd)
+    others = ", ".join(member for rank, member in enumerate(members) if rank not in odd)
+    verb, it = ("has", "it ends and is") if len(odd) == 1 else ("have", "they end and are")
+    doubt = ""
+    if 2 * len(odd) >= len(members):
+        doubt = " Who of them is right cannot be told: the one that has been here longest is kept."
+    return (
+        f"after step {step}, {who} {verb} other weights than {others}; {it} replaced. Damaged "
+        "memory does this, or code that changes the weights of one worker only. The gradients of "
+        f"up to {every} step{'' if every == 1 else 's'} may have been wrong.{doubt}"
+    )

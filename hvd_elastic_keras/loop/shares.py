@@ -1,0 +1,65 @@
+"""The shares of the workers in the batches: even, or following their speed from round to round."""
+
+from __future__ import annotations
+
+from hvd_elastic_keras.common.batch_plan import describe_shares
+from hvd_elastic_keras.common.events import SharesBalanced
+from hvd_elastic_keras.loop.announcer import Announcer
+from hvd_elastic_keras.loop.observer import Observer, Round, TakenStep
+from hvd_elastic_keras.loop.speed_balance import Balance, known_slowness
+from hvd_elastic_keras.state.run_state import RunState
+
+
+class Shares(Observer):
+    """Keeps the shares of the present round, which follow speed if the steps measure it.
+
+    All workers come to the same shares. They decide who computes what, and nothing else; what is
+    known of the workers' speed is part of the state, for newcomers (`RunState.slowness`).
+
+    Args:
+      num_micro_batches: of a full global batch.
+    """
+
+    def __init__(self, state: RunState, num_micro_batches: int, announcer: Announcer) -> None:
+        self._state = state
+        self._num_micro_batches = num_micro_batches
+        self._announcer = announcer
+        self._members: tuple[str, ...] = ()
+        self.balance = Balance(1, num_micro_batches)
+        """That of the present round."""
+        self.changes = 0
+        """So often they have changed: batches that were cut before are void."""
+
+    def after_sync(self, entered: Round) -> None:
+        """Shares of the new round: those who were there before are as fast as they were."""
+        self._members = members = entered.place.members
+        known = known_slowness(self._state.slowness, members)
+        self.balance = Balance(len(members), self._num_micro_batches, known)
+        self.changes += 1
+        if not self.balance.is_even:
+            self._tell()
+
+    def after_step(self, step: TakenStep) -> None:
+        """Changes the shares from the next step on, if it pays."""
+        measured = bool(step.result.seconds) and not step.result.change_pending
+        if measured and self._change(step):
+            self.changes += 1
+            self._state.slowness = self._slowness()
+            self._tell()
+
+    def _change(self, step: TakenStep) -> bool:
+        seconds = step.result.seconds[: step.place.size]
+        return self.balance.after_step(seconds, step.num_examples)
+
+    def _slowness(self) -> dict[str, float]:
+        return dict(zip(self._members, self.balance.slowness, strict=True))
+
+    def _tell(self) -> None:
+        balance, slowness, step = self.balance, self._slowness(), self._state.cursor.global_step
+        slowest = max(slowness, key=slowness.__getitem__)
+        self._announcer.announce(
+            f"shares follow speed from step {step} on: {describe_shares(balance.shares)} "
+            f"micro-batches; slowest is {slowest}, {slowness[slowest]:.1f} times the fastest's "
+            "time per example",
+            SharesBalanced(step=step, micro_batches=balance.shares, slowness=slowness),
+        )

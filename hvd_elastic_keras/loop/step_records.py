@@ -1,0 +1,93 @@
+"""Tells the master twice a second how the training goes: loss, metrics, speed."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hvd_elastic_keras.common.events import StepsTaken
+from hvd_elastic_keras.loop.observer import Observer, PresentEpoch, Round, TakenStep, TrainedEpoch
+from hvd_elastic_keras.worker.session import Session
+
+INTERVAL_S = 0.5
+
+
+class StepRecords(Observer):
+    """Records, on rank 0, what the steps of each interval have come to.
+
+    What is between two epochs, or two rounds, counts for none: an interval may have several epochs.
+
+    Args:
+      clock: seconds of a steady clock.
+    """
+
+    root_only = True
+
+    def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:
+        self._session = session
+        self._clock = clock
+        self._begin()
+
+    def _begin(self) -> None:
+        self._since = self._clock()
+        self._before_s = 0.0
+        """In earlier epochs."""
+        self._steps = self._examples = 0
+        self._parts: list[float] = []
+        """By rank, seconds in all."""
+
+    def on_running(self, entered: Round) -> None:
+        """Begins an interval."""
+        self._begin()
+
+    def after_training_phase(self, epoch: TrainedEpoch) -> None:
+        """What comes now is no training."""
+        self._before_s += self._clock() - self._since
+
+    def on_epoch(self, epoch: PresentEpoch) -> None:
+        """From here on, steps are taken again."""
+        self._since = self._clock()
+
+    def after_step(self, step: TakenStep) -> None:
+        """Counts a step, and records if it is time."""
+        self._steps += 1
+        self._examples += step.num_examples
+        parts = _seconds_of_parts(step)
+        before = self._parts or [0.0] * len(parts)
+        self._parts = [a + b for a, b in zip(before, parts, strict=False)]
+        passed_s = self._before_s + self._clock() - self._since
+        if passed_s >= INTERVAL_S:
+            self._session.record(self._entry(step, passed_s))
+            self._begin()
+
+    def _entry(self, step: TakenStep, passed_s: float) -> StepsTaken:
+        return StepsTaken(
+            training=self._session.training,
+            epoch=step.cursor.epoch,
+            step=step.cursor.global_step + 1,
+            metrics=finite_numbers(step.result.logs),
+            examples_per_s=round(self._examples / passed_s, 3),
+            step_s=round(passed_s / self._steps, 6),
+            part_s=[round(seconds / self._steps, 6) for seconds in self._parts],
+        )
+
+
+def _seconds_of_parts(step: TakenStep) -> list[float]:
+    """By rank, how long its part of the step took; nothing if that is not measured."""
+    whole = max(1, sum(step.shares))
+    return [
+        seconds * step.num_examples * share / whole
+        for seconds, share in zip(step.result.seconds, step.shares, strict=False)
+    ]
+
+
+def finite_numbers(logs: Mapping[str, Any]) -> dict[str, float]:
+    """Those of the logs that a curve can show.
+
+    >>> finite_numbers({"loss": 0.5, "precision": float("nan"), "of_classes": [1.0, 0.0]})
+    {'loss': 0.5}
+    """
+    numbers = {n: float(v) for n, v in logs.items() if isinstance(v, int | float)}
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}

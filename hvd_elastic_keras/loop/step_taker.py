@@ -1,0 +1,76 @@
+"""Takes one step of any phase, with what belongs to every step: hooks, position, commit."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from hvd_elastic_keras.data.input.interfaces import LocalBatch
+from hvd_elastic_keras.loop.loop_parts import LoopParts
+from hvd_elastic_keras.loop.phase import PhaseRunner
+from hvd_elastic_keras.state.cursor import Phase
+from hvd_elastic_keras.step.atomic import Logs, StepResult, python_logs
+
+
+class StepTaker:
+    """Takes the steps of a training, at the state's cursor."""
+
+    def __init__(self, parts: LoopParts) -> None:
+        self._parts = parts
+        self._stepped_at = 0.0
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the newest step; 0 before the first."""
+        return time.monotonic() - self._stepped_at if self._stepped_at else 0.0
+
+    def take(self, runner: PhaseRunner, batch: LocalBatch, *, stop: bool = False) -> StepResult:
+        """Takes a step with everybody; see `AtomicStep`.
+
+        Raises:
+          CollectiveFailedError: a peer went away meanwhile; nothing has changed.
+        """
+        parts, state = self._parts, self._parts.state
+        number = state.cursor.number_of_step
+        parts.world.begin_part(number)
+        with parts.communicator.collective(parts.world.is_computing), self._user_values(runner):
+            result = runner.step(batch, number, stop)
+        if not result.stopped:
+            self._stepped_at = time.monotonic()
+            parts.callbacks.all_are_as_far()
+        return result
+
+    def _user_values(self, runner: PhaseRunner) -> contextlib.AbstractContextManager[None]:
+        """Keeps the user's values, if code of the user's that may change them runs in a step.
+
+        That costs a copy of all of them.
+        """
+        may_change = runner.step.micro_batch.calls_python
+        return self._parts.state.user.atomic() if may_change else contextlib.nullcontext()
+
+    def tell_position(self, activity: str) -> None:
+        """Tells the master where this worker is."""
+        parts, cursor = self._parts, self._parts.state.cursor
+        parts.session.at(activity, cursor.global_step, cursor.progress)
+        runner = parts.evaluate if cursor.phase is Phase.EVALUATE else parts.train
+        if runner is not None and runner.input.from_front:
+            parts.session.reading(runner.position(cursor, parts.session.training))
+
+    def begin_batch(self, hook: str) -> None:
+        """Calls a hook of callbacks before a step, once, if one is due there."""
+        cursor, marks = self._parts.state.cursor, self._parts.state.marks
+        starts = self._parts.schedule.starts_execution(cursor.step)
+        if marks.batch_begun != cursor.progress and starts:
+            marks.batch_begun = cursor.progress
+            self._parts.callbacks.call(hook, cursor.step, {})
+
+    def end_batch(self, hook: str, step: int, steps: int | None, logs: Logs) -> None:
+        """Calls a hook of callbacks after number `step` of so many steps, if one is due there."""
+        schedule = self._parts.schedule
+        if schedule.ends_execution(step) or step + 1 == steps:
+            self._parts.callbacks.call(hook, schedule.number_at_end(step), dict(logs))
+
+    def metrics_or(self, logs: Logs) -> Logs:
+        """The logs of a finished phase, by Keras's rule (`_get_metrics_result_or_logs`)."""
+        results = python_logs(self._parts.model.get_metrics_result())
+        return results if results.keys() == logs.keys() else logs

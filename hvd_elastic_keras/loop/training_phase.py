@@ -1,0 +1,160 @@
+"""The training steps of an epoch, in one round."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+
+from hvd_elastic_keras.common.protocol import Assignment
+from hvd_elastic_keras.data.input.interfaces import LocalBatch
+from hvd_elastic_keras.loop.end_of_data import data_have_ended, end_of_data
+from hvd_elastic_keras.loop.loop_parts import LoopParts
+from hvd_elastic_keras.loop.observer import PresentEpoch, TakenStep, TrainedEpoch
+from hvd_elastic_keras.loop.step_taker import StepTaker
+from hvd_elastic_keras.state.cursor import Phase
+from hvd_elastic_keras.step.atomic import StepResult
+
+
+class TrainingPhase:
+    """Takes the training steps of one round."""
+
+    def __init__(self, parts: LoopParts, steps: StepTaker, place: Assignment) -> None:
+        self._parts = parts
+        self._state = parts.state
+        self._steps = steps
+        self._place = place
+
+    def run(self) -> bool:
+        """Trains to the end of the present epoch. Returns whether the round ends before it."""
+        state, course = self._state, self._parts.course
+        if course.is_over(state.cursor.epoch):
+            # Nothing is left to do: `initial_epoch`, or a backup, is at the end already.
+            state.cursor = state.cursor.start_of(Phase.FINISH, state.cursor.epoch)
+            return False
+        if self._stop_is_agreed():
+            return False
+        self._begin_epoch()
+        batches = self._batches()
+        while not course.train_phase_is_over():
+            batch = next(batches, None)
+            if batch is None:
+                end_of_data(self._parts.train, self._parts.communicator, state.cursor, self._place)
+                break
+            result = self._step(batch)
+            if result.stopped:
+                data_have_ended(self._parts.train, self._parts.communicator, state.cursor)
+                self._agree_to_stop()
+                break
+            if result.change_pending:
+                return True
+        self._end()
+        return False
+
+    def tell_epoch(self) -> None:
+        """Tells observers of the present epoch."""
+        cursor, schedule = self._state.cursor, self._parts.schedule
+        epoch = PresentEpoch(
+            cursor.epoch,
+            None if schedule.steps is not None else schedule.epochs,
+            self._parts.course.epoch_steps(),
+            max(cursor.step, cursor.phase is Phase.EVALUATE),
+        )
+        for observer in self._parts.observers:
+            observer.on_epoch(epoch)
+
+    def _begin_epoch(self) -> None:
+        cursor, marks = self._state.cursor, self._state.marks
+        if marks.epoch_begun != cursor.epoch:
+            marks.epoch_begun = cursor.epoch
+            self._parts.callbacks.call("on_epoch_begin", cursor.epoch, {})
+        if cursor.step == 0:
+            self.tell_epoch()
+
+    def _batches(self) -> Iterator[LocalBatch]:
+        """This worker's part of the batches that are left of the epoch, as the shares are."""
+        parts, shares, world = self._parts, self._parts.shares, self._parts.world
+        due = True
+        while due:
+            due, changes = False, shares.changes
+            asked: float | None = None  # to begin takes time that depends on nobody's share
+            for batch in parts.train.batches(self._state.cursor, self._place.rank, shares.balance):
+                world.waited_s = 0.0 if asked is None else time.perf_counter() - asked
+                yield batch
+                asked = time.perf_counter()
+                due = shares.changes != changes
+                if due:
+                    break
+
+    def _step(self, batch: LocalBatch) -> StepResult:
+        parts, state, steps = self._parts, self._state, self._steps
+        cursor = state.cursor
+        steps.tell_position("training")
+        wants_to_stop = self._wants_to_stop()
+        if not wants_to_stop:
+            steps.begin_batch("on_train_batch_begin")
+        for observer in parts.observers:
+            observer.before_step(cursor)
+        result = steps.take(parts.train, batch, stop=wants_to_stop)
+        if result.stopped:
+            return result
+        if result.skipped:
+            logs = steps.metrics_or({}) if cursor.step == 0 else state.epoch_logs
+            result = dataclasses.replace(result, logs=logs)
+        shares = parts.shares.balance.shares
+        state.cursor = cursor.after_step(len(batch.worker_batches))
+        left = parts.course.steps_left()
+        step = TakenStep(cursor, self._place, batch, shares, result, left)
+        for observer in parts.observers:
+            observer.on_commit(step)
+        steps.tell_position("training")
+        state.epoch_logs = result.logs
+        of = parts.course.epoch_steps()
+        steps.end_batch("on_train_batch_end", cursor.step, of, result.logs)
+        for observer in parts.observers:
+            observer.after_step(step)
+        return result
+
+    def _end(self) -> None:
+        parts, state = self._parts, self._state
+        cursor = state.cursor
+        for observer in parts.observers:
+            observer.at_end_of_phase(cursor)
+        epoch = TrainedEpoch(cursor, whole=parts.course.end_training_phase())
+        for observer in parts.observers:
+            observer.after_training_phase(epoch)
+        state.epoch_logs = self._steps.metrics_or(state.epoch_logs)
+        parts.model.reset_metrics()
+
+    # --- the wish of callbacks to end the training ----------------------------------------
+
+    def _wants_to_stop(self) -> bool:
+        """Whether callbacks want to end the epoch before this step.
+
+        As in Keras, after a wish from before a batch that batch is still taken.
+        """
+        cursor = self._state.cursor
+        begun = self._state.marks.batch_begun == cursor.progress
+        starts = self._parts.schedule.starts_execution(cursor.step)
+        between = cursor.step > 0 and starts and not begun
+        return between and bool(self._parts.model.stop_training)
+
+    def _stop_is_agreed(self) -> bool:
+        """Asks everybody, between two epochs, whether callbacks want to end the training.
+
+        One worker's wish is enough. Callbacks see the same logs everywhere, but one that decides
+        by time, say, must not leave the workers in different phases, waiting for each other.
+        """
+        cursor, parts = self._state.cursor, self._parts
+        if cursor.step > 0 or cursor.progress == 0:
+            return False
+        with parts.communicator.collective():
+            stop = parts.communicator.any_true(bool(parts.model.stop_training), "elastic_stop")
+        if stop:
+            self._agree_to_stop()
+            finish = cursor.start_of(Phase.FINISH, cursor.epoch)
+            self._state.cursor = dataclasses.replace(finish, progress=cursor.progress + 1)
+        return stop
+
+    def _agree_to_stop(self) -> None:
+        self._state.marks.stop_agreed = self._parts.model.stop_training = True

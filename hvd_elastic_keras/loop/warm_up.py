@@ -1,0 +1,47 @@
+"""Traces and runs each step once, alone and without effect, before a worker joins."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from hvd_elastic_keras.common.batch_plan import Share
+from hvd_elastic_keras.data.examples import structure
+from hvd_elastic_keras.data.input.interfaces import LocalBatch
+from hvd_elastic_keras.data.plan.partition import step_share_of_batch
+from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
+from hvd_elastic_keras.loop.phase import PhaseRunner
+from hvd_elastic_keras.worker.horovod_runtime import Communicator
+
+
+def warm_up(
+    communicator: Communicator, variables: ModelVariables, phases: Sequence[PhaseRunner]
+) -> None:
+    """Leaves compiled steps and warm kernels behind; all variables keep their values."""
+    before = variables.values()
+    communicator.start_alone()
+    try:
+        with communicator.tracing():
+            for phase in phases:
+                batch = _first_batch(phase)
+                # Alone with a part of the batch: that is the whole batch here.
+                count = int(batch.part.offsets[-1])
+                part = dataclasses.replace(batch.part, num_examples_of_step=count)
+                phase.step(dataclasses.replace(batch, part=part), 0)
+    finally:
+        communicator.shut_down()
+        variables.assign(before)
+
+
+def _first_batch(phase: PhaseRunner) -> LocalBatch:
+    """One micro-batch of the front, or all if the phase is not shared."""
+    whole = phase.input.first_batch()
+    count = phase.input.num_micro_batches
+    size = structure.num_examples(whole)
+    part = step_share_of_batch(
+        size, -(-size // count), Share(0, 1 if phase.shared else count), count
+    )
+    ids = np.arange(part.stop - part.start)
+    return LocalBatch(structure.cut(whole, part.start, part.stop), part, ids)

@@ -1,0 +1,78 @@
+"""What has been decided and is still to be written down and carried out, at one go for many events.
+
+Many workers tell the same at the same moment, when they come or enter a round. To write the journal
+for each of them alone would take longer than all else: it takes a fifth of the time at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from hvd_elastic_keras.master.machine.actions import Action
+from hvd_elastic_keras.master.machine.decisions import is_only_observed
+from hvd_elastic_keras.master.machine.state import State
+
+PAUSE = 4.0
+"""So many times as long as it took to carry out, further decisions wait for those to come."""
+
+
+class DueActions:
+    """Carries out actions in order, at once when nothing was carried out just before.
+
+    Args:
+      keep: writes all decisions down.
+      execute: carries an action out.
+      notify: wakes those that wait for news.
+    """
+
+    def __init__(
+        self,
+        keep: Callable[[], None],
+        execute: Callable[[Action], None],
+        notify: Callable[[], None],
+    ) -> None:
+        self._keep, self._execute, self._notify = keep, execute, notify
+        self._due: list[Action] = []
+        self._decided = False
+        self._has_news = False
+        self._kept: asyncio.Event | None = None
+        self._not_before = 0.0
+
+    def add(self, before: State, after: State, actions: Iterable[Action]) -> None:
+        """Takes what an event has led to."""
+        self._due += actions
+        self._has_news |= before.version != after.version
+        self.add_decision(not is_only_observed(before, after))
+
+    def add_decision(self, decided: bool = True) -> None:
+        """Something was decided, beside the state, that is to be written down with it."""
+        self._decided |= decided
+        if (self._due or self._decided) and self._kept is None:
+            loop = asyncio.get_running_loop()
+            self._kept = asyncio.Event()
+            pause_s = max(0.0, self._not_before - loop.time())
+            loop.call_later(pause_s, self._carry_out, self._kept)
+
+    async def kept(self) -> None:
+        """Returns when all that was decided until now is written down, and is being carried out."""
+        if self._kept is not None:
+            await self._kept.wait()
+
+    def _carry_out(self, kept: asyncio.Event) -> None:
+        due, self._due = self._due, []
+        decided, self._decided = self._decided, False
+        has_news, self._has_news = self._has_news, False
+        self._kept = None
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            if decided:
+                self._keep()
+        finally:
+            kept.set()  # first: the last action may end the job, and with it all connections
+        for action in due:
+            self._execute(action)
+        if has_news:
+            self._notify()
+        self._not_before = loop.time() + PAUSE * (loop.time() - began)

@@ -1,0 +1,1 @@
+"""What the master serves: its messages, and the rendezvous store of Horovod."""

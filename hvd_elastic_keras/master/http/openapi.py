@@ -1,0 +1,152 @@
+"""The endpoint in the form of OpenAPI 3.1, made of the types of its messages."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgspec
+
+from hvd_elastic_keras._version import __version__
+from hvd_elastic_keras.common import control, joining, protocol
+
+_TEMPLATE = "#/components/schemas/{name}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """One request and its answer; `query` are the names of parameters, with their types."""
+
+    method: str
+    path: str
+    summary: str
+    reply: Any
+    message: Any = None
+    query: tuple[tuple[str, str, bool], ...] = ()
+    """Name, type and whether it is required."""
+
+
+WORKERS: Any = protocol.WorkerEvent
+OPERATIONS = (
+    Operation(
+        "POST",
+        "/v1/events",
+        "A worker tells what happened",
+        control.ChangeReply,
+        WORKERS,
+        (("number", "integer", False),),
+    ),
+    Operation(
+        "POST",
+        "/v1/enter",
+        "A worker wants into the next round",
+        protocol.EnterReply,
+        protocol.EnterRequest,
+    ),
+    Operation(
+        "GET",
+        "/v1/updates",
+        "What changed for a worker",
+        protocol.WorkerUpdate,
+        query=(("worker_id", "string", True), ("version", "integer", True)),
+    ),
+    Operation("GET", "/v1/input", "Where the input is read", protocol.InputReply),
+    Operation(
+        "POST",
+        "/v1/claim",
+        "A worker wants to do what only one is to do",
+        protocol.ClaimReply,
+        protocol.ClaimRequest,
+    ),
+    Operation(
+        "POST",
+        "/v1/release",
+        "A worker has done that, or has failed",
+        control.ChangeReply,
+        protocol.ReleaseRequest,
+    ),
+    Operation("GET", "/v1/job", "What a joiner has to know", joining.JobDescription),
+    Operation(
+        "POST",
+        "/v1/join",
+        "A worker is about to start on a host",
+        joining.JoinReply,
+        joining.JoinRequest,
+    ),
+    Operation(
+        "POST",
+        "/v1/exit",
+        "The process of a worker that has joined is gone",
+        joining.ExitReply,
+        joining.ExitRequest,
+    ),
+    Operation("GET", "/v1/root", "Who stands for all workers", protocol.RootReply),
+    Operation("GET", "/v1/status", "Phase, round and workers", control.JobStatus),
+    Operation(
+        "POST",
+        "/v1/workers",
+        "More or fewer workers",
+        control.ChangeReply,
+        control.ChangeRequest,
+    ),
+    Operation(
+        "POST",
+        "/v1/slots",
+        "Slots are granted or revoked",
+        control.SlotsReply,
+        control.SlotsRequest,
+    ),
+)
+
+
+def description() -> dict[str, Any]:
+    """The whole endpoint, but for the rendezvous store, which is Horovod's own protocol."""
+    types = [t for o in OPERATIONS for t in (o.reply, o.message) if t is not None]
+    types.append(control.ChangeReply)
+    schemas, components = msgspec.json.schema_components(types, ref_template=_TEMPLATE)
+    schema_of = {id(kind): schema for kind, schema in zip(types, schemas, strict=True)}
+    paths: dict[str, Any] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(
+            operation, schema_of
+        )
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "hvd_elastic_keras", "version": __version__},
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(operation: Operation, schema_of: dict[int, Any]) -> dict[str, Any]:
+    refusal = _content(schema_of[id(control.ChangeReply)])
+    statuses = {"400": "Not understood, or cannot be true", "401": "The token is wrong"}
+    result: dict[str, Any] = {
+        "summary": operation.summary,
+        "parameters": [
+            {"name": name, "in": "query", "required": required, "schema": {"type": kind}}
+            for name, kind, required in operation.query
+        ],
+        "responses": {
+            "200": {"description": "Taken", "content": _content(schema_of[id(operation.reply)])},
+            **{n: {"description": text, "content": refusal} for n, text in statuses.items()},
+        },
+    }
+    if operation.reply is control.SlotsReply:
+        conflict = {"description": "This job cannot do it now"}
+        result["responses"][str(control.CONFLICT)] = {
+            **conflict,
+            "content": _content(schema_of[id(operation.reply)]),
+        }
+    if operation.message is not None:
+        content = _content(schema_of[id(operation.message)])
+        result["requestBody"] = {"required": True, "content": content}
+    return result
+
+
+def _content(schema: Any) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}

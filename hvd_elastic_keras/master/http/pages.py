@@ -1,0 +1,119 @@
+"""What people's browsers and Prometheus ask of the master: metrics, the dashboard and its stream.
+
+The files of the dashboard are the same for every job, and are given to anybody: a browser has no
+token when it opens an address. The page asks for it, or finds it behind the `#` of its address,
+which is never sent; all that it shows and does needs it in a header, which no other page can send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import web
+
+from hvd_elastic_keras.master.http.core import Core
+from hvd_elastic_keras.observe import web_files
+
+INTERVAL_S = 1.0
+"""The status is sent so often, events at once."""
+LEAST_GAP_S = 0.1
+"""Events that follow each other sooner are sent together."""
+MOST_STREAMS = 32
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "Cache-Control": "no-cache",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Pages:
+    """Answers people, from the course of the job."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._streams: set[asyncio.Event] = set()
+        """Set when there are news for one."""
+        self._over = False
+
+    def routes(self) -> list[web.RouteDef]:
+        """The requests that need the token."""
+        return [web.get("/metrics", self._metrics), web.get("/v1/stream", self._stream)]
+
+    async def end(self, _: web.Application) -> None:
+        """Ends all streams, after what is to be told still."""
+        self._over = True
+        self._tell_all()
+
+    def _tell_all(self) -> None:
+        for news in self._streams:
+            news.set()
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        from hvd_elastic_keras.observe import prometheus
+
+        body = prometheus.exposition(self._core.status(), self._core.course)
+        return web.Response(body=body, headers={"Content-Type": prometheus.CONTENT_TYPE})
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        """Server-sent events: all that has happened, then what happens."""
+        if len(self._streams) >= MOST_STREAMS:
+            raise web.HTTPServiceUnavailable(text=f"{MOST_STREAMS} dashboards are open already.")
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
+        )
+        await response.prepare(request)
+        self._core.course.on_news = self._tell_all
+        news = asyncio.Event()
+        self._streams.add(news)
+        try:
+            await self._tell(response, news)
+        finally:
+            self._streams.discard(news)
+        return response
+
+    async def _tell(self, response: web.StreamResponse, news: asyncio.Event) -> None:
+        known, over = 0, False
+        while not over:
+            over = self._over
+            event, known = self._event(known), self._core.course.version
+            news.clear()
+            await response.write(event)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(news.wait(), 0.0 if over else INTERVAL_S)
+            await asyncio.sleep(0.0 if self._over else LEAST_GAP_S)
+
+    def _event(self, known: int) -> bytes:
+        """What has happened since that version."""
+        course = self._core.course
+        content = {
+            "first": known == 0,
+            "over": self._over,
+            "status": self._core.status(),
+            "newest": course.newest,
+            "shares": course.shares,
+            "totals": course.totals,
+            "job": course.started,
+            "finished": course.finished,
+            **course.since(known),
+        }
+        return b"data: " + msgspec.json.encode(content) + b"\n\n"
+
+
+def open_routes() -> list[web.RouteDef]:
+    """The page, for anybody."""
+    routes = [web.get("/dashboard", _file("dashboard.html"))]
+    return routes + [web.get(f"/dashboard/{name}", _file(name)) for name in web_files.OF_DASHBOARD]
+
+
+def _file(name: str) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def answer(_: web.Request) -> web.Response:
+        headers = {**HEADERS, "Content-Type": web_files.type_of(name)}
+        return web.Response(body=web_files.read(name), headers=headers)
+
+    return answer

@@ -1,0 +1,87 @@
+"""Horovod's Gloo rendezvous store, one name space per round.
+
+Horovod's client (`horovod/common/gloo/http_store.cc`) PUTs and GETs small values and asks for a
+missing key again every 10 ms, on a new connection each time. Here a GET is held until the
+key is there. When a round is closed, every waiting or later GET is answered with an *empty* value:
+Gloo refuses an empty address at once, so that `hvd.init()` fails in milliseconds instead of
+waiting for a peer that will never come (an HTTP error would be retried for 1.5 s).
+
+A value is written once and read by the others; its writer deletes it when all of them have met.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+
+HOLD_S = 10.0
+"""How long a GET is held before "not found" is answered; the client then asks again."""
+EMPTY = b""
+MOST_KEYS = 20_000
+"""Of a round. Each member writes twelve."""
+MOST_KEY_LENGTH = 1_000
+MOST_VALUE_BYTES = 2**20
+"""A member's addresses for all others, 136 bytes each."""
+
+
+class RendezvousStore:
+    """Values by round and key. Used from one event loop only."""
+
+    def __init__(self) -> None:
+        self._values: dict[int, dict[str, bytes]] = defaultdict(dict)
+        self._waiting: dict[tuple[int, str], asyncio.Event] = {}
+        self._closed_through = 0
+
+    def put(self, round_number: int, key: str, value: bytes) -> bool:
+        """Stores a value and releases those who wait for it; ignored if the round is closed.
+
+        Returns whether it may be there: no value takes the place of another, and there are limits.
+        """
+        if round_number <= self._closed_through:
+            return True
+        if not self._has_room(round_number, key, value):
+            return False
+        for old in [n for n in self._values if n < round_number - 1]:
+            del self._values[old]  # long over: nobody asks for its keys
+        self._values[round_number][key] = value
+        event = self._waiting.pop((round_number, key), None)
+        if event:
+            event.set()
+        return True
+
+    def delete(self, round_number: int, key: str) -> None:
+        """Forgets a value."""
+        self._values.get(round_number, {}).pop(key, None)
+
+    async def get(self, round_number: int, key: str) -> bytes | None:
+        """The value, an empty one if the round is closed, or None after `HOLD_S` seconds."""
+        if not self._settled(round_number, key):
+            event = self._waiting.setdefault((round_number, key), asyncio.Event())
+            try:
+                await asyncio.wait_for(event.wait(), HOLD_S)
+            except asyncio.TimeoutError:
+                return None
+        if round_number <= self._closed_through:
+            return EMPTY
+        return self._values[round_number].get(key)
+
+    def close(self, round_number: int) -> None:
+        """Ends this round and all before it."""
+        self._closed_through = max(self._closed_through, round_number)
+        for number in [n for n in self._values if n <= self._closed_through]:
+            del self._values[number]
+        for number, key in [w for w in self._waiting if w[0] <= self._closed_through]:
+            self._waiting.pop((number, key)).set()
+
+    def _has_room(self, round_number: int, key: str, value: bytes) -> bool:
+        values = self._values.get(round_number, {})
+        if key in values:
+            return values[key] == value
+        return (
+            len(values) < MOST_KEYS
+            and len(key) <= MOST_KEY_LENGTH
+            and len(value) <= MOST_VALUE_BYTES
+        )
+
+    def _settled(self, round_number: int, key: str) -> bool:
+        return round_number <= self._closed_through or key in self._values[round_number]

@@ -1,0 +1,319 @@
+"""The master's HTTP endpoint (aiohttp). Every request but those for the page needs the job's token.
+
+| request                                | purpose                                             |
+|----------------------------------------|-----------------------------------------------------|
+| POST /v1/events?number=…               | a worker tells what happened (`WorkerEvent`), once  |
+| POST /v1/enter                         | a worker wants into the next round; held            |
+| GET  /v1/updates?worker_id=…&version=… | what changed for a worker; held                     |
+| GET  /v1/input                         | where the input is read (`InputReply`)              |
+| POST /v1/claim, /v1/release            | a worker wants to do what only one is to do; held   |
+| GET  /v1/root                          | who stands for all workers (`RootReply`)            |
+| GET  /v1/status                        | phase, round and workers                            |
+| POST /v1/workers                       | more or fewer workers (`ChangeRequest`)             |
+| POST /v1/slots                         | slots granted or revoked (`SlotsRequest`)           |
+| GET  /v1/job                           | what a joiner has to know (`JobDescription`)        |
+| POST /v1/join, /v1/exit                | a worker comes by itself; its process is gone       |
+| GET  /v1/openapi.json                  | all of these, described                             |
+| *    /<secret>/round<N>:<port>/…       | Horovod's rendezvous store; each round has a secret |
+
+What browsers and Prometheus ask for is in `pages.py`.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import secrets
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+from aiohttp import web
+
+from hvd_elastic_keras.common import control, joining, messages, protocol
+from hvd_elastic_keras.master.http import openapi
+from hvd_elastic_keras.master.http.core import Core
+from hvd_elastic_keras.master.http.door import Door
+from hvd_elastic_keras.master.http.pages import Pages, open_routes
+from hvd_elastic_keras.master.http.rendezvous import RendezvousStore
+from hvd_elastic_keras.master.http.repeated_messages import RepeatedMessages
+
+MAX_MESSAGE_BYTES = 4 * 2**20
+MAX_DIGITS = 18
+"""Of a number in a query: more does not fit into 64 bits."""
+
+_STORE = "/{secret:[0-9a-f]{64}}/round{round:[0-9]{1,18}}:{port:[0-9]+}/{key:.+}"
+_FOR_PEOPLE = "GET /v1/status, POST /v1/slots, POST /v1/workers"
+OPEN = {route.path for route in open_routes()}
+log = logging.getLogger(__name__)
+T = TypeVar("T", bound=messages.Message)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class MasterServer:
+    """Serves one job on one address."""
+
+    def __init__(self, core: Core, token: str, term: int) -> None:
+        self._core = core
+        self._term = term
+        self._token = token
+        self._key = secrets.token_bytes(control.TOKEN_BYTES)
+        self._doors: list[Door] = []
+        self._repeated = RepeatedMessages()
+        self._pages = Pages(core)
+        self.rendezvous = RendezvousStore()
+        self.address = ""
+        self._store_address = ""
+
+    async def start(
+        self,
+        host: str,
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+        given_out: str = "",
+    ) -> None:
+        """Binds to `port` of `host`, or to a free one; `address` is set afterwards.
+
+        With `tls`, the rendezvous store gets a plain port of its own: Horovod speaks no TLS.
+        """
+        store = web.route("*", _STORE, self._store)
+        if tls is None:
+            self.address = self._store_address = await self._open(host, port, store, *self._api())
+        else:
+            self.address = await self._open(host, port, *self._api(), tls=tls)
+            self._store_address = await self._open(host, 0, store)
+        if given_out:
+            self.address = f"{given_out}:{self.address.rpartition(':')[2]}"
+
+    def _api(self) -> list[web.RouteDef]:
+        return [
+            web.post("/v1/events", self._events),
+            web.post("/v1/enter", self._enter),
+            web.get("/v1/updates", self._updates),
+            web.get("/v1/input", self._input),
+            web.post("/v1/claim", self._claim),
+            web.post("/v1/release", self._release),
+            web.get("/v1/root", self._root),
+            web.get("/v1/status", self._status),
+            web.post("/v1/workers", self._workers),
+            web.post("/v1/slots", self._slots),
+            web.get("/v1/job", self._job),
+            web.post("/v1/join", self._join),
+            web.post("/v1/exit", self._exit),
+            web.get("/v1/openapi.json", _openapi),
+            *self._pages.routes(),
+            *open_routes(),
+        ]
+
+    async def _open(
+        self, host: str, port: int, *routes: web.RouteDef, tls: ssl.SSLContext | None = None
+    ) -> str:
+        app = web.Application(
+            middlewares=[_report_errors, self._authenticate],
+            client_max_size=MAX_MESSAGE_BYTES,
+        )
+        app.on_response_prepare.append(self._add_term)
+        app.on_shutdown.append(self._pages.end)
+        app.add_routes(routes)
+        door = Door(app, tls)
+        self._doors.append(door)
+        return await door.open(host, port)
+
+    async def stop(self) -> None:
+        """Closes all connections and ports."""
+        for door in self._doors:
+            await door.close()
+
+    def rendezvous_of(self, round_number: int) -> str:
+        """What follows the master's host in HOROVOD_GLOO_RENDEZVOUS_ADDR for a round.
+
+        Each worker puts before it the host by which it reaches the master.
+        """
+        port = self._store_address.rpartition(":")[2]
+        return f":{port}/{self._secret_of(round_number)}/round{round_number}"
+
+    def _secret_of(self, round_number: int) -> str:
+        """Which only the members of a round are told."""
+        return hmac.digest(self._key, str(round_number).encode(), "sha256").hex()
+
+    async def _add_term(self, request: web.Request, response: web.StreamResponse) -> None:
+        response.headers[protocol.TERM_HEADER] = str(self._term)
+
+    @web.middleware
+    async def _authenticate(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.headers.get("Authorization", "")
+        if _is_for_anybody(request):
+            return await handler(request)
+        if not (self._is_of_member(request) or self._is_token(given)):
+            refusal = _error(401, _what_is_wrong_with(given))
+            refusal.force_close()
+            return refusal
+        for door in self._doors:
+            door.know(request.transport)
+        if _number(request.headers, protocol.TERM_HEADER, "0") > self._term:
+            return _error(409, "Another master has followed this one: it decides nothing more.")
+        return await handler(request)
+
+    def _is_token(self, authorization: str) -> bool:
+        given = authorization.encode("utf-8", "surrogateescape")
+        return hmac.compare_digest(given, f"Bearer {self._token}".encode())
+
+    def _is_of_member(self, request: web.Request) -> bool:
+        """Whether a request to the store shows the secret of its round."""
+        secret, number = (request.match_info.get(name) for name in ("secret", "round"))
+        if secret is None or number is None:
+            return False
+        return hmac.compare_digest(secret, self._secret_of(int(number)))
+
+    async def _events(self, request: web.Request) -> web.Response:
+        for_decoding: type = protocol.WorkerEvent  # type: ignore[assignment]
+        event: protocol.WorkerEvent = await self._told(request, for_decoding)
+        number = _number(request.query, "number") if "number" in request.query else None
+        if number is None or not self._repeated.is_repeated(event.worker_id, number):
+            self._core.workers.on_worker_event(event)
+        await self._core.kept()
+        return _message(control.ChangeReply(accepted=True, text=""))
+
+    async def _told(self, request: web.Request, kind: type[T]) -> T:
+        """A worker's message, if it may be true."""
+        message = messages.decode(await request.read(), kind)
+        if what := self._core.workers.impossible_in(message):
+            raise messages.ProtocolError(what)
+        return message
+
+    async def _enter(self, request: web.Request) -> web.Response:
+        entry = await self._told(request, protocol.EnterRequest)
+        return _message(await self._core.workers.enter(entry))
+
+    async def _updates(self, request: web.Request) -> web.Response:
+        worker_id, version = request.query.get("worker_id", ""), _number(request.query, "version")
+        if not worker_id:
+            raise messages.ProtocolError("No worker_id was given, expected a worker id.")
+        return _message(await self._core.workers.update_after(worker_id, version))
+
+    async def _input(self, request: web.Request) -> web.Response:
+        return _message(self._core.workers.input_position())
+
+    async def _claim(self, request: web.Request) -> web.Response:
+        wish = await self._told(request, protocol.ClaimRequest)
+        return _message(await self._core.workers.claim(wish))
+
+    async def _release(self, request: web.Request) -> web.Response:
+        wish = messages.decode(await request.read(), protocol.ReleaseRequest)
+        self._core.workers.release(wish)
+        return _message(control.ChangeReply(accepted=True, text=""))
+
+    async def _root(self, request: web.Request) -> web.Response:
+        return _message(self._core.workers.root())
+
+    async def _status(self, request: web.Request) -> web.Response:
+        return _message(self._core.status())
+
+    async def _workers(self, request: web.Request) -> web.Response:
+        change = messages.decode(await request.read(), control.ChangeRequest)
+        if change.mistake:
+            raise messages.ProtocolError(change.mistake)
+        reply = self._core.change_workers(change)
+        await self._core.kept()
+        return _message(reply)
+
+    async def _slots(self, request: web.Request) -> web.Response:
+        change = messages.decode(await request.read(), control.SlotsRequest)
+        if change.mistake:
+            raise messages.ProtocolError(change.mistake)
+        reply = self._core.change_slots(change)
+        await self._core.kept()
+        return _message(reply, 200 if reply.accepted else control.CONFLICT)
+
+    async def _job(self, request: web.Request) -> web.Response:
+        return _message(self._core.joiners.description)
+
+    async def _join(self, request: web.Request) -> web.Response:
+        wish = messages.decode(await request.read(), joining.JoinRequest)
+        reply = self._core.joiners.join(wish)
+        await self._core.kept()
+        return _message(reply)
+
+    async def _exit(self, request: web.Request) -> web.Response:
+        told = messages.decode(await request.read(), joining.ExitRequest)
+        return _message(self._core.joiners.ended(told))
+
+    async def _store(self, request: web.Request) -> web.Response:
+        if not self._is_of_member(request):
+            return _error(401, "Only members of a round use its rendezvous store.")
+        round_number, key = int(request.match_info["round"]), request.match_info["key"]
+        if request.method == "GET":
+            value = await self.rendezvous.get(round_number, key)
+            return web.Response(status=404) if value is None else web.Response(body=value)
+        if request.method == "PUT":
+            taken = self.rendezvous.put(round_number, key, await request.read())
+            return web.Response(status=200 if taken else control.CONFLICT)
+        if request.method == "DELETE":
+            self.rendezvous.delete(round_number, key)
+        return web.Response()
+
+
+def _is_for_anybody(request: web.Request) -> bool:
+    """Whether it asks for the page, which tells nothing of the job."""
+    resource = request.match_info.route.resource
+    return resource is not None and resource.canonical in OPEN
+
+
+async def _openapi(request: web.Request) -> web.Response:
+    return web.json_response(openapi.description())
+
+
+@web.middleware
+async def _report_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answers all errors in the same form."""
+    what = f"{request.method} {request.path}"
+    try:
+        return await handler(request)
+    except messages.ProtocolError as error:
+        return _error(400, str(error))
+    except web.RequestPayloadError as error:
+        return _error(400, f"{what} has a body that cannot be read: {error}")
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        return _error(error.status, f"{what} was requested, expected {allowed}.", error)
+    except web.HTTPNotFound as error:
+        text = f"{what} was requested, which is not part of this API. Use one of: {_FOR_PEOPLE}."
+        return _error(error.status, text, error)
+    except web.HTTPException as error:
+        return _error(error.status, f"{what} is refused: {error.text}", error)
+    except ConnectionResetError:
+        # The worker has ended in the middle of its request: nobody reads this answer.
+        return web.Response(status=400)
+    except Exception:
+        log.exception("%s failed", what)
+        return _error(500, f"{what} failed by an error of the master; its console shows it.")
+
+
+def _what_is_wrong_with(authorization: str) -> str:
+    """Says so, of a request that is not authorised; nothing of it is repeated."""
+    expected = 'the header "Authorization: Bearer TOKEN"'
+    where = "TOKEN is `token` in master.json of the job's directory, another one for each start."
+    if not authorization:
+        return f"The token is missing, expected {expected}. {where}"
+    if not authorization.startswith("Bearer "):
+        return f"The token is not given as expected, with {expected}. {where}"
+    return f"The token is wrong: it is not that of this job. {where}"
+
+
+def _number(given: Mapping[str, str], name: str, default: str = "") -> int:
+    text = given.get(name, default)
+    if not (text.isascii() and text.isdecimal()) or len(text) > MAX_DIGITS:
+        raise messages.ProtocolError(f"{name}={text[:40]!r} was given, expected a whole number.")
+    return int(text)
+
+
+def _message(message: messages.Message, status: int = 200) -> web.Response:
+    body = messages.encode(message)
+    return web.Response(status=status, body=body, content_type="application/json")
+
+
+def _error(status: int, text: str, cause: web.HTTPException | None = None) -> web.Response:
+    response = _message(control.ChangeReply(accepted=False, text=text), status)
+    if cause is not None and "Allow" in cause.headers:
+        response.headers["Allow"] = cause.headers["Allow"]
+    return response

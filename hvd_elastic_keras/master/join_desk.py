@@ -1,0 +1,133 @@
+"""Lets workers join that the launcher has not started, and hears of their end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from hvd_elastic_keras.common import files
+from hvd_elastic_keras.common.config import JobConfig
+from hvd_elastic_keras.common.joining import (
+    ExitReply,
+    ExitRequest,
+    JobDescription,
+    JoinReply,
+    JoinRequest,
+    Outcome,
+)
+from hvd_elastic_keras.launchers.base import WorkerExit
+from hvd_elastic_keras.launchers.joined import JoinedWorkers
+from hvd_elastic_keras.master.machine import actions as act
+from hvd_elastic_keras.master.machine.joiners import outcome_of, place_for
+from hvd_elastic_keras.master.machine.state import State
+from hvd_elastic_keras.observe.console import Console
+
+MOST_LOG_CHARACTERS = 20_000
+_OUTCOMES = {
+    act.Outcome.FINISHED: Outcome.FINISHED,
+    act.Outcome.STOPPED: Outcome.LEFT,
+    act.Outcome.REFUSED: Outcome.REFUSED,
+    act.Outcome.FAILED: Outcome.FAILED,
+}
+
+
+class JoinDesk:
+    """Answers joiners; the rules are those of `machine.joiners`.
+
+    Args:
+      state: gives the present state of the job.
+      dispatch: takes an event for the state machine.
+      on_exit: hears of workers that are gone.
+
+    Attributes:
+      description: what joiners have to know.
+      joined: who is there.
+      end: how the job has ended.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        job_dir: Path,
+        console: Console,
+        *,
+        description: JobDescription | None,
+        state: Callable[[], State],
+        dispatch: Callable[[act.Event], None],
+        on_exit: Callable[[WorkerExit], None],
+    ) -> None:
+        self.description = description or JobDescription()
+        self.joined = JoinedWorkers()
+        self._config = config
+        self._job_dir = job_dir
+        self._console = console
+        self._state = state
+        self._dispatch = dispatch
+        self._on_exit = on_exit
+        self._ids: dict[str, str] = {}
+        """Of workers, by the keys of their requests."""
+        self._blind: set[str] = set()
+        """Hosts that do not see the job directory, of which people know."""
+        self.end: act.EndJob | None = None
+
+    def adopt(self, worker_id: str) -> None:
+        """A worker has joined while an earlier launcher was there."""
+        self.joined.watch(worker_id, self._on_exit)
+
+    def join(self, request: JoinRequest) -> JoinReply:
+        """Gives a joiner a worker id, or says why not."""
+        if self._state().stop:
+            return JoinReply(over=True)
+        worker_id: str | JoinReply = self._ids.get(request.key, "")
+        if worker_id not in self._state().workers:  # or not any more
+            worker_id = self._place(request)
+        if isinstance(worker_id, JoinReply):
+            return worker_id
+        self._ids[request.key] = worker_id
+        self._tell_blind(request)
+        worker = self._state().workers[worker_id]
+        if self._config.own_machines and not worker.by_itself:
+            return JoinReply(worker_id=worker_id)
+        host, slot = worker.host, worker.slot
+        there = sum(worker.host == host for worker in self._state().workers.values())
+        slots = self._state().slots.get(host, 0)
+        return JoinReply(worker_id=worker_id, workers_here=max(there, slots, 1), slot=slot)
+
+    def _place(self, request: JoinRequest) -> str | JoinReply:
+        worker_id, refused = place_for(self._config, self._state(), request)
+        if refused:
+            return JoinReply(refused=refused)
+        self.adopt(worker_id)
+        if worker_id not in self._state().workers:
+            self._dispatch(act.Registered(worker_id, request.host))
+        return worker_id
+
+    def ended(self, request: ExitRequest) -> ExitReply:
+        """Hears of the end of a worker's process; says what it was for the job."""
+        worker_id, code = request.worker_id, request.return_code
+        if worker_id not in self.joined.running():
+            return ExitReply(outcome=Outcome.EXPELLED)
+        if code:
+            self._keep_log(worker_id, request.log_tail)
+        outcome = outcome_of(self._state(), worker_id, code)
+        self.joined.exited(WorkerExit(worker_id, code))
+        if self.end and outcome is not Outcome.EXPELLED:
+            outcome = _OUTCOMES[self.end.outcome]
+        return ExitReply(outcome=outcome)
+
+    def _keep_log(self, worker_id: str, tail: str) -> None:
+        log = self._job_dir / files.LOGS / f"{worker_id}.log"
+        with contextlib.suppress(OSError):
+            if not log.exists() or not log.stat().st_size:
+                log.write_text(tail[-MOST_LOG_CHARACTERS:])
+
+    def _tell_blind(self, request: JoinRequest) -> None:
+        if request.sees_job_dir or request.host in self._blind:
+            return
+        self._blind.add(request.host)
+        self._console.line(
+            f"warning: {request.host} does not see {self._job_dir}. What a rank 0 there saves "
+            "(results, and checkpoints unless --checkpoint_dir is given) stays on its disk. Use a "
+            "--job_dir that all hosts share, or --checkpoint_dir."
+        )

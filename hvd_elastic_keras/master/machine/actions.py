@@ -1,0 +1,209 @@
+"""What the membership state machine receives (events) and decides (actions). Values only."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+
+from hvd_elastic_keras.common import events, protocol
+from hvd_elastic_keras.launchers.base import WorkerExit
+
+
+@dataclasses.dataclass(frozen=True)
+class Started:
+    """The launcher has started a worker process."""
+
+    worker_id: str
+    host: str
+    pid: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Pending:
+    """A worker that was launched waits for a machine, or has got it.
+
+    `reason` is why it cannot start; empty if nothing is known against it; None if it starts now.
+    """
+
+    worker_id: str
+    reason: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class LaunchFailed:
+    """The launcher could not start a worker."""
+
+    worker_id: str
+    error: str
+
+
+@dataclasses.dataclass(frozen=True)
+class HostFailed:
+    """A worker that was launched on another host has not come, for a reason that is the host's.
+
+    It is tried again after `pause_s` seconds, by a grant.
+    """
+
+    worker_id: str
+    host: str
+    reason: str
+    pause_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Registered:
+    """A worker has come by itself, and gets this id; it is about to start."""
+
+    worker_id: str
+    host: str
+
+
+@dataclasses.dataclass(frozen=True)
+class LaunchCancelled:
+    """A worker was not started, because it was not wanted any more when its time came."""
+
+    worker_id: str
+
+
+@dataclasses.dataclass(frozen=True)
+class AddWorkers:
+    """Somebody asked for more workers."""
+
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoveWorker:
+    """Somebody asked one worker to leave."""
+
+    worker_id: str
+
+
+@dataclasses.dataclass(frozen=True)
+class GrantSlots:
+    """More workers may run on a host."""
+
+    host: str
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class RevokeSlots:
+    """Slots are taken back: `workers` leave, `empty` ones (by host) had no worker.
+
+    Who has not left after `deadline_s` seconds is killed; None is no limit.
+    """
+
+    workers: tuple[str, ...]
+    empty: Mapping[str, int]
+    deadline_s: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class StopJob:
+    """The whole job is to stop after the current step."""
+
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Tick:
+    """Time has passed; sent regularly so that time limits are noticed."""
+
+
+Event = (
+    WorkerExit
+    | LaunchFailed
+    | HostFailed
+    | LaunchCancelled
+    | Started
+    | Pending
+    | Registered
+    | AddWorkers
+    | RemoveWorker
+    | GrantSlots
+    | RevokeSlots
+    | StopJob
+    | Tick
+    | protocol.EnterRequest
+    | protocol.Joined
+    | protocol.Heartbeat
+    | protocol.Running
+    | protocol.Leaving
+    | protocol.Done
+    | protocol.Refused
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """Start a worker process on a host, after `delay_s` seconds."""
+
+    worker_id: str
+    host: str
+    delay_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Kill:
+    """End a worker process that does not answer."""
+
+    worker_id: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply:
+    """Answer the request with which a worker waits at the entrance of a round."""
+
+    worker_id: str
+    reply: protocol.EnterReply
+
+
+@dataclasses.dataclass(frozen=True)
+class CloseRendezvous:
+    """No key of this round, or of an earlier one, will come any more: end all waiting."""
+
+    round: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Emit:
+    """Append an entry to `events.jsonl`."""
+
+    entry: events.Entry
+
+
+@dataclasses.dataclass(frozen=True)
+class Say:
+    """Show one line to the person at the terminal."""
+
+    text: str
+
+
+class Outcome(enum.Enum):
+    """How a job ends."""
+
+    FINISHED = "finished"
+    """Its script has come to its end."""
+    STOPPED = "stopped"
+    """All workers have left, because somebody asked the job to stop."""
+    FAILED = "failed"
+    REFUSED = "refused"
+    """A worker has found something to be configured wrongly."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EndJob:
+    """All is over."""
+
+    outcome: Outcome
+    reason: str
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the job did what was asked of it."""
+        return self.outcome in (Outcome.FINISHED, Outcome.STOPPED)
+
+
+Action = Launch | Kill | Reply | CloseRendezvous | Emit | Say | EndJob

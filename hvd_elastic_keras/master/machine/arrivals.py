@@ -1,0 +1,219 @@
+"""Workers start, become warm, ask for a place in a round and tell of their progress. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+
+from hvd_elastic_keras.common import events, protocol
+from hvd_elastic_keras.master.machine import actions as act
+from hvd_elastic_keras.master.machine.actions import Outcome
+from hvd_elastic_keras.master.machine.capacity import most_members
+from hvd_elastic_keras.master.machine.job_end import end
+from hvd_elastic_keras.master.machine.phases import Confirming, Entering, Running, Stall
+from hvd_elastic_keras.master.machine.reasons import lost_contact
+from hvd_elastic_keras.master.machine.rounds import break_round, confirm
+from hvd_elastic_keras.master.machine.stalls import note_movement
+from hvd_elastic_keras.master.machine.state import Worker, WorkerPhase
+from hvd_elastic_keras.master.machine.trainings import (
+    begin_training,
+    is_over_for,
+    note_step,
+    send_on,
+)
+from hvd_elastic_keras.master.machine.transition import Transition
+
+
+def note_start(t: Transition, event: act.Started) -> None:
+    """The process of a worker runs."""
+    t.change_worker(event.worker_id, host=event.host, pid=event.pid)
+    t.emit(events.WorkerStarted(worker_id=event.worker_id, host=event.host, pid=event.pid))
+
+
+def note_pending(t: Transition, event: act.Pending) -> None:
+    """A worker waits for its machine: people hear of each reason once. Its time begins after it."""
+    worker = t.workers.get(event.worker_id)
+    if worker is None or worker.phase is not WorkerPhase.STARTING:
+        return
+    if worker.pending == event.reason:
+        return
+    t.change_worker(event.worker_id, pending=event.reason, launched_at=t.now)
+    if event.reason:
+        t.emit(events.WorkerPending(worker_id=event.worker_id, reason=event.reason))
+        t.say(f"{event.worker_id} waits: {event.reason}")
+    elif worker.pending:
+        t.emit(events.WorkerPending(worker_id=event.worker_id, reason=""))
+        t.say(f"{event.worker_id} has a place now")
+
+
+# --- warm --------------------------------------------------------------------------------
+
+
+def join(t: Transition, event: protocol.Joined) -> None:
+    """A worker is warm for a training."""
+    worker = t.workers.get(event.worker_id)
+    if worker is None or event.training <= worker.training:
+        return  # unknown, or sent twice
+    t.change_worker(
+        event.worker_id,
+        phase=WorkerPhase.READY,
+        training=event.training,
+        entry=worker.entry if worker.phase is WorkerPhase.STARTING else None,
+        step=0,
+        pid=event.pid,
+        ready_at=t.now,
+        last_heartbeat=t.now,
+    )
+    t.restarts = dataclasses.replace(t.restarts, start_failures=0)
+    if event.training > t.training.number:
+        begin_training(t, event.training)
+    _emit_ready(t, worker, event)
+    if event.training == t.training.number:
+        _note_batch(t, event)
+
+
+def _emit_ready(t: Transition, before: Worker, event: protocol.Joined) -> None:
+    is_new = before.phase is WorkerPhase.STARTING
+    start_up_s = round(t.now - before.launched_at, 3)
+    t.emit(
+        events.WorkerReady(
+            worker_id=event.worker_id,
+            pid=event.pid,
+            training=event.training,
+            start_up_s=start_up_s if is_new else msgspec.UNSET,
+            warm_up_s=round(event.warm_up_s, 3),
+        )
+    )
+
+
+def _note_batch(t: Transition, event: protocol.Joined) -> None:
+    number = event.num_micro_batches
+    t.training = dataclasses.replace(t.training, num_micro_batches=number, batch_grows=event.each)
+    if most_members(t) < t.config.min_workers:
+        end(
+            t,
+            Outcome.FAILED,
+            f"min_workers={t.config.min_workers} was given, but a global batch has only "
+            f"{number} micro-batches and max_workers is "
+            f"{t.config.max_workers}. Use a smaller --min_workers or micro_batch_size.",
+        )
+
+
+# --- at the entrance ---------------------------------------------------------------------
+
+
+def enter(t: Transition, request: protocol.EnterRequest) -> None:
+    """A worker asks for a place in the next round."""
+    worker = t.workers.get(request.worker_id)
+    if worker is None:
+        t.dismiss(request.worker_id, protocol.NO_WORKER)
+    elif t.stop or worker.leaving:
+        t.dismiss(request.worker_id, worker.leaving or t.stop)
+    elif is_over_for(t, worker, request.training):
+        send_on(t, worker, request)
+    elif place := _place_on_the_way(t, request):
+        # The answer with its place was lost.
+        t.actions.append(act.Reply(request.worker_id, protocol.EnterReply(assignment=place)))
+    else:
+        _wait_for_place(t, request)
+
+
+def _place_on_the_way(t: Transition, request: protocol.EnterRequest) -> protocol.Assignment | None:
+    """The place that a worker has in a round of which it does not know yet."""
+    match t.phase:
+        case Confirming(number=number, places=places) if request.from_round < number:
+            return places.get(request.worker_id)
+    return None
+
+
+def _wait_for_place(t: Transition, request: protocol.EnterRequest) -> None:
+    t.change_worker(request.worker_id, entry=request, step=request.step, last_heartbeat=t.now)
+    note_step(t, request.training, request.step)
+    if _has_lost_contact(t, request):
+        break_round(t, lost_contact(request.worker_id))
+    entering = t.phase
+    if isinstance(entering, Entering) and request.worker_id in entering.called:
+        t.phase = dataclasses.replace(
+            entering,
+            first_entry_at=_first_entry(t, entering, request),
+            stall=_stall(t, entering, request),
+        )
+
+
+def _has_lost_contact(t: Transition, request: protocol.EnterRequest) -> bool:
+    """Whether this worker knows of a failure that the master has not heard of yet."""
+    match t.phase:
+        case Running(members=members):
+            return request.worker_id in members
+        case Entering(still_running=Running(number=number)):
+            # The others may hang in the collective that failed for this one.
+            return bool(request.failure) and request.from_round == number
+        case Confirming(number=number, members=members):
+            return request.worker_id in members and request.from_round >= number
+    return False
+
+
+def _first_entry(t: Transition, entering: Entering, request: protocol.EnterRequest) -> float | None:
+    """Members that train on come when their step ends; they are not late before one has come."""
+    before = entering.still_running
+    if before and request.worker_id not in before.members:
+        return entering.first_entry_at
+    return entering.first_entry_at or t.now
+
+
+def _stall(t: Transition, entering: Entering, request: protocol.EnterRequest) -> Stall | None:
+    """It began when the first member of the old round took its last step there."""
+    before, stall = entering.still_running, entering.stall
+    if request.worker_id not in t.rounds.last_members:
+        return stall
+    if before:
+        stall = stall or Stall(t.now, ran_since=before.since)
+    return stall and stall.begun(t.now - request.idle_s)
+
+
+# --- in a round --------------------------------------------------------------------------
+
+
+def note_running(t: Transition, event: protocol.Running) -> None:
+    """A member confirms that it runs."""
+    confirming = t.phase
+    if (
+        isinstance(confirming, Confirming)
+        and event.round == confirming.number
+        and event.worker_id in confirming.members
+    ):
+        t.change_worker(event.worker_id, step=event.step, last_heartbeat=t.now)
+        confirm(t, confirming, event.worker_id, event.step)
+
+
+def note_heartbeat(t: Transition, event: protocol.Heartbeat) -> None:
+    """A worker is alive, and tells how far it is."""
+    worker = t.workers.get(event.worker_id)
+    if worker is None:
+        return
+    t.change_worker(event.worker_id, last_heartbeat=t.now, activity=event.phase)
+    note_movement(t, worker, event)
+    if event.training == worker.training:
+        t.change_worker(event.worker_id, step=event.step)
+        if (running := t.rounds.running) and event.worker_id in running.members:
+            note_step(t, event.training, event.step)
+        _note_reading(t, event.reading)
+
+
+def _note_reading(t: Transition, position: protocol.InputPosition | None) -> None:
+    known = t.training.reading
+    if (
+        position is not None
+        and position.training == t.training.number
+        and (known is None or position.progress > known.progress)
+    ):
+        t.training = dataclasses.replace(t.training, reading=position)
+
+
+def note_refusal(t: Transition, event: protocol.Refused) -> None:
+    """A worker ends because something is configured wrongly: so does the job."""
+    if event.worker_id in t.workers and not t.stop:
+        note_step(t, t.workers[event.worker_id].training, event.step)
+        t.emit(events.WorkerRefused(worker_id=event.worker_id, message=event.message))
+        end(t, Outcome.REFUSED, event.message)

@@ -1,0 +1,137 @@
+"""Who trains: a pure state machine. `decide(state, event, now)` gives a new state and actions.
+
+No clock, socket or process is touched here. What an event leads to is found in:
+
+| module         | concern                                                               |
+|----------------|-----------------------------------------------------------------------|
+| `arrivals`     | workers start, become warm, ask for a place, confirm and report       |
+| `joiners`      | who comes by itself                                                   |
+| `gathering`    | who is called to a round, and when it has its members                 |
+| `rounds`       | a round is opened, breaks, runs                                       |
+| `slots`        | how many workers are kept up, and who has to leave                    |
+| `trainings`    | a job may train several times; rounds are for the current training    |
+| `lost_workers` | a worker is gone: for its round, and whether it is replaced           |
+| `failed_hosts` | hosts without workers, and those that are lost with all of them       |
+| `time_limits`  | who is silent or late                                                 |
+| `stalls`       | who is alive and does not go on                                       |
+| `job_end`      | how the job ends                                                      |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hvd_elastic_keras.common import events, protocol
+from hvd_elastic_keras.common.config import JobConfig
+from hvd_elastic_keras.launchers.base import WorkerExit
+from hvd_elastic_keras.master.machine import actions as act
+from hvd_elastic_keras.master.machine import (
+    arrivals,
+    failed_hosts,
+    joiners,
+    lost_workers,
+    slots,
+    trainings,
+)
+from hvd_elastic_keras.master.machine.gathering import settle_rounds
+from hvd_elastic_keras.master.machine.job_end import end_if_over
+from hvd_elastic_keras.master.machine.phases import Stopping
+from hvd_elastic_keras.master.machine.state import State, WorkerPhase
+from hvd_elastic_keras.master.machine.time_limits import hold_time_limits
+from hvd_elastic_keras.master.machine.transition import Transition
+
+
+def decide(
+    config: JobConfig, state: State, event: act.Event, now: float
+) -> tuple[State, list[act.Action]]:
+    """Applies one event at time `now` (seconds of any steady clock).
+
+    Raises:
+      TypeError: the machine does not know such an event.
+    """
+    if not isinstance(event, act.Event):
+        raise TypeError(f"{event!r} was given, expected an event of membership.")
+    t = Transition(config, state, now)
+    if state.ended:
+        _apply_after_end(t, event)
+    else:
+        _apply(t, event)
+        if not isinstance(event, protocol.Heartbeat):  # which only tells what is known of a worker
+            _settle(t)
+    return t.result()
+
+
+def _apply(t: Transition, event: act.Event) -> None:  # noqa: PLR0912  a case for each event
+    match event:
+        case act.Started():
+            arrivals.note_start(t, event)
+        case act.Pending():
+            arrivals.note_pending(t, event)
+        case act.Registered():
+            joiners.register(t, event)
+        case act.HostFailed():
+            failed_hosts.note_failed_host(t, event)
+        case protocol.Joined():
+            arrivals.join(t, event)
+        case protocol.EnterRequest():
+            arrivals.enter(t, event)
+        case protocol.Running():
+            arrivals.note_running(t, event)
+        case protocol.Heartbeat():
+            arrivals.note_heartbeat(t, event)
+        case protocol.Done():
+            trainings.finish_training(t, event)
+        case protocol.Refused():
+            arrivals.note_refusal(t, event)
+        case protocol.Leaving():
+            slots.leave(t, event)
+        case act.RemoveWorker():
+            slots.take_back(t, [event.worker_id], "removed on request")
+        case act.RevokeSlots():
+            slots.revoke(t, event)
+        case act.GrantSlots():
+            slots.grant(t, event)
+        case act.AddWorkers():
+            slots.add_workers(t, event.count)
+        case WorkerExit() | act.LaunchFailed() | act.LaunchCancelled():
+            lost_workers.depart(t, event)
+        case act.Tick():
+            hold_time_limits(t)
+        case act.StopJob():
+            _stop(t, event.reason)
+        case _:
+            raise TypeError(f"{type(event).__name__} is an event that nothing is done about.")
+
+
+def _apply_after_end(t: Transition, event: act.Event) -> None:
+    """Nothing is decided any more, but workers still call and leave."""
+    match event:
+        case protocol.EnterRequest():
+            t.dismiss(event.worker_id, t.stop)
+        case WorkerExit() | act.LaunchFailed() | act.LaunchCancelled():
+            lost_workers.depart(t, event)
+        case _:
+            pass  # too late
+
+
+def _stop(t: Transition, reason: str) -> None:
+    """All leave after the current step."""
+    t.job = Stopping(reason)
+    t.emit(events.JobStopping(reason=reason))
+    if running := t.rounds.running:
+        t.rounds = dataclasses.replace(t.rounds, pending_through=running.number)
+    for worker in list(t.workers.values()):
+        if worker.entry:
+            t.dismiss(worker.worker_id, reason)
+        elif worker.phase is WorkerPhase.STARTING:
+            slots.end_start(t, worker)
+
+
+def _settle(t: Transition) -> None:
+    """What holds after any decision: rounds are formed, trainings and the job come to their end."""
+    if t.ended:
+        return
+    trainings.settle_training(t)
+    if not t.stop:
+        settle_rounds(t)
+    end_if_over(t)

@@ -1,0 +1,342 @@
+"""What of the master's state outlives it, and how another master goes on from there. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import msgspec
+
+from hvd_elastic_keras.common.config import JobConfig
+from hvd_elastic_keras.common.goodput import Part, Spent
+from hvd_elastic_keras.common.messages import Message
+from hvd_elastic_keras.master.machine.actions import Action
+from hvd_elastic_keras.master.machine.claims import Holder, Position
+from hvd_elastic_keras.master.machine.phases import (
+    Active,
+    Confirming,
+    Ended,
+    Entering,
+    JobPhase,
+    RoundPhase,
+    Running,
+    Stall,
+    Stopping,
+    Waiting,
+)
+from hvd_elastic_keras.master.machine.reasons import Reason
+from hvd_elastic_keras.master.machine.rounds import break_round
+from hvd_elastic_keras.master.machine.state import (
+    Finish,
+    Replacement,
+    Restarts,
+    Rounds,
+    State,
+    Training,
+    Worker,
+    WorkerPhase,
+)
+from hvd_elastic_keras.master.machine.transition import Transition
+
+RESTARTED = Reason("the launcher was restarted")
+
+
+class KeptWorker(Message, frozen=True, kw_only=True):
+    """A worker, without what was only observed of it."""
+
+    phase: WorkerPhase
+    host: str
+    slot: int = 0
+    pid: int | None
+    seniority: int | None
+    training: int
+    told_spare: bool
+    by_itself: bool = False
+    leaving: str
+    leave_within_s: float | None
+
+
+class KeptTraining(Message, frozen=True, kw_only=True):
+    """The newest training."""
+
+    number: int
+    rounds_before: int
+    num_micro_batches: int | None
+    batch_grows: bool
+    newest_step: int
+    """When this was written: workers may be further."""
+    finishing: bool
+    script_ended: bool
+
+
+class KeptRounds(Message, frozen=True, kw_only=True):
+    """The newest round. At most one of `running`, `entering` and `assigned` is given."""
+
+    running: Running | None = None
+    entering: Entering | None = None
+    assigned: tuple[str, ...] = ()
+    """Members, of whom not all were known to run."""
+    size_before: int = 0
+    last_number: int
+    last_members: tuple[str, ...]
+    next_seniority: int
+    pending_through: int
+    broken_through: int
+
+
+class Answer(Message, frozen=True, kw_only=True):
+    """To a request that was accepted; see `control.SlotsReply`."""
+
+    text: str
+    workers: tuple[str, ...] = ()
+
+
+class Decisions(Message, frozen=True, kw_only=True):
+    """All that a master has decided and workers or people may rely on."""
+
+    version: int
+    stop: str = ""
+    ended: bool = False
+    workers: dict[str, KeptWorker]
+    next_worker_number: int
+    slots: dict[str, int]
+    training: KeptTraining
+    rounds: KeptRounds
+    restarts_used: int
+    holders: dict[str, Holder]
+    """Who was doing what only one worker does; see `machine.claims`."""
+    done: dict[str, Position]
+    answers: dict[str, Answer] = msgspec.field(default_factory=dict)
+    """By `control.ChangeRequest.command_id`."""
+    spent: dict[Part, float] = msgspec.field(default_factory=dict)
+    """Seconds that the job has taken until then; see `goodput.Spent`."""
+    written_at: float | None = None
+    """Seconds since 1970."""
+
+    def equal(self, other: Decisions) -> bool:
+        """Whether nothing else was decided; steps and times are only observed."""
+        return _only_decided(self) == _only_decided(other)
+
+    def away_s(self, at: float) -> float:
+        """How long there has been no master, at a time in seconds since 1970."""
+        return 0.0 if self.written_at is None else max(0.0, at - self.written_at)
+
+
+def is_only_observed(before: State, after: State) -> bool:
+    """Whether nothing was decided between these two: their `decisions_of` are equal.
+
+    Most events are heartbeats, after which all workers but one are the same.
+    """
+    return (
+        before.version == after.version
+        and before.job == after.job
+        and before.next_worker_number == after.next_worker_number
+        and before.slots == after.slots
+        and before.restarts.used == after.restarts.used
+        and _are_kept_alike(before.workers, after.workers)
+        and _kept_rounds(before.rounds) == _kept_rounds(after.rounds)
+        and _kept_training(before.training, steps=False)
+        == _kept_training(after.training, steps=False)
+    )
+
+
+def _are_kept_alike(before: Mapping[str, Worker], after: Mapping[str, Worker]) -> bool:
+    old = before.get
+    changed = [(old(i), w) for i, w in after.items() if old(i) is not w]
+    return len(before) == len(after) and all(b and _kept(b) == _kept(w) for b, w in changed)
+
+
+def _only_decided(decisions: Decisions) -> Decisions:
+    training = msgspec.structs.replace(decisions.training, newest_step=0)
+    return msgspec.structs.replace(decisions, training=training, spent={}, written_at=None)
+
+
+# --- to be kept --------------------------------------------------------------------------
+
+
+def decisions_of(
+    state: State,
+    holders: Mapping[str, Holder],
+    done: Mapping[str, Position],
+    answers: Mapping[str, Answer],
+    written_at: float | None = None,
+) -> Decisions:
+    """What is to be kept of a state, of who does what only one worker does, and of answers.
+
+    Args:
+      written_at: seconds since 1970.
+    """
+    return Decisions(
+        version=state.version,
+        stop=state.stop,
+        ended=state.ended,
+        workers={w.worker_id: _kept(w) for w in state.workers.values()},
+        next_worker_number=state.next_worker_number,
+        slots=dict(state.slots),
+        training=_kept_training(state.training, steps=True),
+        rounds=_kept_rounds(state.rounds),
+        restarts_used=state.restarts.used,
+        holders=dict(holders),
+        done=dict(done),
+        answers=dict(answers),
+        spent=dict(state.spent.seconds),
+        written_at=written_at,
+    )
+
+
+def _kept(worker: Worker) -> KeptWorker:
+    return KeptWorker(**{name: getattr(worker, name) for name in KeptWorker.__struct_fields__})
+
+
+def _kept_training(training: Training, *, steps: bool) -> KeptTraining:
+    return KeptTraining(
+        number=training.number,
+        rounds_before=training.rounds_before,
+        num_micro_batches=training.num_micro_batches,
+        batch_grows=training.batch_grows,
+        newest_step=training.newest_step if steps else 0,
+        finishing=training.finishing,
+        script_ended=bool(training.finish and training.finish.script_ended),
+    )
+
+
+def _kept_rounds(rounds: Rounds) -> KeptRounds:
+    phase = rounds.phase
+    assigned = phase if isinstance(phase, Confirming) else None
+    return KeptRounds(
+        running=_begun(phase, 0.0) if isinstance(phase, Running) else None,
+        entering=_without_times(phase) if isinstance(phase, Entering) else None,
+        assigned=assigned.members if assigned else (),
+        size_before=assigned.size_before if assigned else 0,
+        last_number=rounds.last_number,
+        last_members=rounds.last_members,
+        next_seniority=rounds.next_seniority,
+        pending_through=rounds.pending_through,
+        broken_through=rounds.broken_through,
+    )
+
+
+def _without_times(entering: Entering) -> Entering:
+    """Its times are those of a clock that ends with the master."""
+    before = entering.still_running
+    still_running = before and _begun(before, 0.0)
+    return dataclasses.replace(
+        entering, opened_at=0.0, first_entry_at=None, still_running=still_running, stall=None
+    )
+
+
+def _opened_again(entering: Entering, now: float, away_since: float) -> Entering:
+    """As if it had been opened now."""
+    before = entering.still_running
+    return dataclasses.replace(
+        entering,
+        opened_at=now,
+        still_running=before and _begun(before, away_since),
+        stall=None if before else Stall(now, ran_since=away_since),
+    )
+
+
+def _begun(running: Running, at: float) -> Running:
+    return dataclasses.replace(running, since=at)
+
+
+# --- to go on from -----------------------------------------------------------------------
+
+
+def spent_before(left: Decisions | None, at: float) -> Spent:
+    """What a job has taken of which nothing is left but its files; nothing if there was none.
+
+    Args:
+      at: seconds since 1970. When the last worker ended is not known: it counts as `Part.DOWN`.
+    """
+    if left is None:
+        return Spent()
+    return Spent(left.spent, 0.0).up_to(left.away_s(at), Part.DOWN).stopped()
+
+
+def restored(
+    config: JobConfig, kept: Decisions, now: float, away_s: float = 0.0
+) -> tuple[State, list[Action]]:
+    """The state from which another master goes on, and what it has to do first.
+
+    Args:
+      away_s: how long there has been no master. The workers have trained on, until one of them
+        tells since when it has not.
+
+    Time begins anew for everybody: nobody is held to account for the time without a master. Where
+    places had been given and not all members were known to run, the round is formed again: the
+    store through which they meet is gone.
+    """
+    workers = {i: _worker(i, w, kept.training, now) for i, w in kept.workers.items()}
+    training = kept.training
+    state = State(
+        version=kept.version,
+        job=_job(kept),
+        workers=workers,
+        next_worker_number=kept.next_worker_number,
+        slots=kept.slots,
+        training=Training(
+            number=training.number,
+            rounds_before=training.rounds_before,
+            num_micro_batches=training.num_micro_batches,
+            batch_grows=training.batch_grows,
+            newest_step=training.newest_step,
+            finish=Finish(script_ended=training.script_ended) if training.finishing else None,
+        ),
+        rounds=Rounds(
+            phase=_phase(kept.rounds, now, now - away_s),
+            last_number=kept.rounds.last_number,
+            last_members=kept.rounds.last_members,
+            next_seniority=kept.rounds.next_seniority,
+            pending_through=kept.rounds.pending_through,
+            broken_through=kept.rounds.broken_through,
+        ),
+        restarts=Restarts(_replacements(kept, now)),
+        spent=Spent(kept.spent, now - away_s),
+    )
+    t = Transition(config, state, now)
+    if isinstance(state.rounds.phase, Confirming):
+        break_round(t, RESTARTED)
+    return t.result()
+
+
+def _replacements(kept: Decisions, now: float) -> tuple[Replacement, ...]:
+    progress = kept.training.number, kept.training.newest_step
+    return (Replacement(now, progress),) * kept.restarts_used
+
+
+def _worker(worker_id: str, kept: KeptWorker, training: KeptTraining, now: float) -> Worker:
+    is_member = kept.phase is WorkerPhase.MEMBER and kept.training == training.number
+    return Worker(
+        worker_id,
+        launched_at=now,
+        **{name: getattr(kept, name) for name in KeptWorker.__struct_fields__},
+        last_heartbeat=None if kept.phase is WorkerPhase.STARTING else now,
+        ready_at=None if kept.phase is WorkerPhase.STARTING else now,
+        leaving_since=now if kept.leaving else None,
+        step=training.newest_step if is_member else 0,
+    )
+
+
+def _job(kept: Decisions) -> JobPhase:
+    if kept.ended:
+        return Ended(kept.stop)
+    return Stopping(kept.stop) if kept.stop else Active()
+
+
+def _phase(kept: KeptRounds, now: float, away_since: float) -> RoundPhase:
+    if kept.running:
+        return _begun(kept.running, away_since)
+    if kept.entering:
+        return _opened_again(kept.entering, now, away_since)
+    if kept.assigned:
+        return Confirming(
+            number=kept.last_number,
+            reasons=(),
+            size_before=kept.size_before,
+            stall=Stall(now, ran_since=away_since),
+            members=kept.assigned,
+            places={},
+            assigned_at=now,
+        )
+    return Waiting()

@@ -1,0 +1,57 @@
+"""Hosts on which no worker can be started, and hosts that are lost with all their workers. Pure."""
+
+from __future__ import annotations
+
+from hvd_elastic_keras.common import events
+from hvd_elastic_keras.launchers.base import LOCALHOST
+from hvd_elastic_keras.master.machine import actions as act
+from hvd_elastic_keras.master.machine.actions import Outcome
+from hvd_elastic_keras.master.machine.job_end import end
+from hvd_elastic_keras.master.machine.slots import change_slots
+from hvd_elastic_keras.master.machine.state import Worker, WorkerPhase
+from hvd_elastic_keras.master.machine.transition import Transition
+
+SILENT_TOGETHER_S = 3.0
+"""If all workers of a host are silent for so long, and one is given up, all are."""
+
+
+def note_failed_host(t: Transition, event: act.HostFailed) -> None:
+    """Gives back the slots of workers that cannot come; those that train there are left alone."""
+    if event.worker_id not in t.workers:
+        return
+    lost = [w for w in t.workers.values() if w.host == event.host and w.last_heartbeat is None]
+    for worker in lost:
+        del t.workers[worker.worker_id]
+        t.emit(
+            events.WorkerExited(
+                worker_id=worker.worker_id,
+                pid=worker.pid,
+                cause=f"could not be started: {event.reason}",
+                failed=True,
+                step=worker.step,
+            )
+        )
+    change_slots(t, event.host, -len(lost))
+    t.emit(
+        events.SlotsRevoked(
+            host=event.host,
+            slots=len(lost),
+            deadline_s=None,
+            workers=[w.worker_id for w in lost],
+            reason=event.reason,
+        )
+    )
+    if t.workers or t.training.number:
+        t.say(f"{event.reason}; it is tried again in {event.pause_s:.0f} s")
+    else:
+        end(t, Outcome.FAILED, f"no worker could be started: {event.reason}")
+
+
+def lost_with(t: Transition, worker: Worker) -> list[Worker]:
+    """The other workers of a host, if one was given up for silence and the others do not speak."""
+    on_host = (w for w in t.workers.values() if w.host == worker.host)
+    there = [w for w in on_host if w.last_heartbeat is not None]
+    silent = all(t.now - (w.last_heartbeat or 0.0) >= SILENT_TOGETHER_S for w in there)
+    if t.config.own_machines or worker.host == LOCALHOST or not silent:
+        return []
+    return [w for w in there if w.phase is not WorkerPhase.DONE]

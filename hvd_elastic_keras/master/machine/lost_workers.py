@@ -1,0 +1,227 @@
+"""What follows when a worker is gone: for its round, and whether it is replaced. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hvd_elastic_keras.common import events
+from hvd_elastic_keras.master.machine import actions as act
+from hvd_elastic_keras.master.machine.actions import Outcome
+from hvd_elastic_keras.master.machine.departure import (
+    Departure,
+    Evicted,
+    Overdue,
+    by_own_error,
+    cause_of,
+    failure_cause,
+    failure_of,
+    has_exited_well,
+    has_failed,
+    was_taken,
+)
+from hvd_elastic_keras.master.machine.job_end import end
+from hvd_elastic_keras.master.machine.phases import Confirming, Entering
+from hvd_elastic_keras.master.machine.reasons import Reason
+from hvd_elastic_keras.master.machine.restart_policy import (
+    GiveUp,
+    GoOn,
+    Restart,
+    after_failure,
+    host_rest_s,
+)
+from hvd_elastic_keras.master.machine.rounds import break_round, name_cause, uncall
+from hvd_elastic_keras.master.machine.slots import count_replacements, host_with_room, launch
+from hvd_elastic_keras.master.machine.state import Worker, WorkerPhase
+from hvd_elastic_keras.master.machine.trainings import (
+    free_old_rounds,
+    lower_target,
+    note_exit_afterwards,
+    note_lost,
+)
+from hvd_elastic_keras.master.machine.transition import Transition
+
+TAKEN_EARLY_PAUSE_S = 5.0
+"""Before the next one, if a worker's machine is taken before it is warm: it may go on so."""
+REPLACED_BY_OTHERS = "who has started it may start another one"
+
+
+def evict(t: Transition, worker_id: str, reason: str, *, with_host: bool = False) -> None:
+    """Gives up a worker that does not answer."""
+    t.actions.append(act.Kill(worker_id))
+    depart(t, Evicted(worker_id, reason, with_host))
+
+
+def kill_overdue(t: Transition, worker: Worker, limit_s: float) -> None:
+    """Ends a worker that should have left by now."""
+    t.say(f"{worker.worker_id} has not left within {limit_s:g} s ({worker.leaving}): it is killed")
+    t.actions.append(act.Kill(worker.worker_id))
+    depart(t, Overdue(worker.worker_id, limit_s))
+
+
+def depart(t: Transition, departure: Departure) -> None:
+    """A worker is gone; the second report of it changes nothing."""
+    worker = t.take_worker(departure.worker_id)
+    if worker is None:
+        if was_taken(departure):
+            _forgive(t, departure)
+        return
+    is_done = worker.phase is WorkerPhase.DONE
+    expected = t.stopping or bool(worker.leaving)
+    taken = was_taken(departure)
+    failed = not (expected or taken) and (has_failed(departure) or not is_done)
+    cause = _cause(worker, departure, expected or is_done)
+    t.emit(
+        events.WorkerExited(
+            worker_id=worker.worker_id,
+            pid=worker.pid,
+            cause=cause,
+            failed=failed,
+            evicted=isinstance(departure, Evicted),
+            step=worker.step,
+        )
+    )
+    if t.ended:
+        return
+    if has_failed(departure):
+        free_old_rounds(t)
+    if not is_done:
+        planned = expected and not has_failed(departure)
+        stood_since = _stood_since(t, worker) if isinstance(departure, Evicted) else None
+        _take_out_of_round(t, Reason(cause, worker.worker_id), planned, stood_since)
+    if is_done and worker.training == t.training.number:
+        note_exit_afterwards(t, worker, departure, failed)
+    elif failed:
+        _note_failure(t, worker, departure)
+    elif taken and not expected:
+        t.say(f"{worker.worker_id} {cause}")
+        _start_another(t, worker)
+    elif is_done:
+        lower_target(t, worker)
+
+
+def _stood_since(t: Transition, worker: Worker) -> float | None:
+    """Since when an evicted worker has been silent, or heard of at the same point only."""
+    heard_at = worker.last_heartbeat
+    is_silent = heard_at is not None and t.now - heard_at > t.config.heartbeat_timeout_s
+    return heard_at if is_silent else worker.at_point_since
+
+
+def _cause(worker: Worker, departure: Departure, expected: bool) -> str:
+    if has_failed(departure):
+        return cause_of(departure)
+    if worker.leaving:
+        return f"left: {worker.leaving}"
+    if expected:
+        return "finished" if worker.phase is WorkerPhase.DONE else "left: the job stops"
+    return failure_cause(departure)
+
+
+def _take_out_of_round(
+    t: Transition, reason: Reason, planned: bool, stood_since: float | None
+) -> None:
+    worker_id = reason.worker_id
+    if _breaks_round(t, worker_id, planned):
+        break_round(t, reason, stood_since)
+    entering = t.phase
+    if isinstance(entering, Entering) and worker_id in entering.called:
+        uncall(t, entering, worker_id)
+        if not planned and reason not in entering.reasons:
+            name_cause(t, reason)
+
+
+def _breaks_round(t: Transition, worker_id: str, planned: bool) -> bool:
+    """Whether collectives wait for this worker; not if all have stopped for a planned change."""
+    if isinstance(t.phase, Confirming) and worker_id in t.phase.members:
+        return True
+    running = t.rounds.running
+    if running is None or worker_id not in running.members:
+        return False
+    return not planned or running.number > t.rounds.pending_through
+
+
+def _note_failure(t: Transition, worker: Worker, departure: Departure) -> None:
+    """A worker has failed that the training needs."""
+    if worker.by_itself:
+        lower_target(t, worker)
+    if t.training.finishing:
+        note_lost(t, departure)
+        return
+    starting = worker.phase is WorkerPhase.STARTING
+    _count_failure(t, departure, starting)
+    if starting and has_exited_well(departure):
+        end(
+            t,
+            Outcome.FAILED,
+            f"{worker.worker_id} ended without having trained. A script must call "
+            "model.fit(callbacks=[ElasticCallback()]), elastic.run or Trainer(...).fit(); a "
+            "model module is started with --model=FILE.",
+        )
+    else:
+        _replace(t, worker, departure)
+
+
+def _count_failure(t: Transition, departure: Departure, starting: bool) -> None:
+    newest, before = t.training.newest_step, t.restarts
+    went_on = newest > before.own_errors_step
+    own_errors = 0 if went_on else before.own_errors
+    t.restarts = dataclasses.replace(
+        before,
+        own_errors=own_errors + by_own_error(departure),
+        own_errors_step=newest,
+        start_failures=before.start_failures + 1 if starting else 0,
+        first_failure=departure if went_on else before.first_failure or departure,
+        last_failure=departure,
+    )
+
+
+def _place_of_replacement(t: Transition, failed: str) -> tuple[str, float]:
+    """A host, and how long that rests before; another one than `failed` if that would rest.
+
+    The only host of a job never rests: there is nobody who could go on meanwhile.
+    """
+    rest_s = host_rest_s(t.restarts.replacements, failed, t.now) if len(t.slots) > 1 else 0.0
+    host = host_with_room(t, failed, avoided=failed if rest_s else "")
+    return host, rest_s if host == failed else 0.0
+
+
+def _start_another(t: Transition, worker: Worker) -> None:
+    """Starts a worker in the place of one whose machine was taken; that is no restart."""
+    if not t.training.finishing:
+        launch(t, TAKEN_EARLY_PAUSE_S if worker.phase is WorkerPhase.STARTING else 0.0, worker.host)
+
+
+def _forgive(t: Transition, departure: Departure) -> None:
+    """A worker that was taken for a failed one had lost its machine: its restart does not count."""
+    counted = [r for r in t.restarts.replacements if r.failed != departure.worker_id]
+    if len(counted) < t.restarts.used and not t.ended:
+        start_failures = max(0, t.restarts.start_failures - 1)
+        t.restarts = dataclasses.replace(
+            t.restarts, replacements=tuple(counted), start_failures=start_failures
+        )
+        t.say(f"{departure.worker_id} {cause_of(departure)}: its restart does not count")
+
+
+def _is_lost_with_host(departure: Departure) -> bool:
+    return isinstance(departure, Evicted) and departure.with_host
+
+
+def _replace(t: Transition, worker: Worker, departure: Departure) -> None:
+    decision = after_failure(t.config, t.restarts, t.training.number)
+    if worker.by_itself and not isinstance(decision, GiveUp):
+        decision = GoOn(REPLACED_BY_OTHERS)
+    match decision:
+        case Restart(delay_s=delay_s):
+            # A host that is lost with all of its workers counts as one failure.
+            count = 0 if _is_lost_with_host(departure) else 1
+            used = count_replacements(t, count, worker.host, worker.worker_id)
+            host, rest_s = _place_of_replacement(t, worker.host)
+            later_s = max(delay_s, rest_s)
+            when = f" in {later_s:.0f} s" if later_s else ""
+            why = f", as workers on {host} fail again and again" if rest_s else ""
+            which = f"restart {used} of {t.config.max_restarts}"
+            t.say(f"{failure_of(departure)}; starting a replacement{when}{why} ({which})")
+            launch(t, later_s, host)
+        case GiveUp(reason=reason):
+            end(t, Outcome.FAILED, reason)
+        case GoOn(reason=reason):
+            t.say(f"{failure_of(departure)}; {reason}")

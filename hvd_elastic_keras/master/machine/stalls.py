@@ -1,0 +1,124 @@
+"""Who is alive and does not go on: told to people, and replaced when patience ends. Pure.
+
+A worker that has computed its part of a step waits for the others in a collective. Who does not
+come there, while others wait, holds them up: its callback, its input, its script or its step hangs.
+So does a member that trains alone and does not come to newcomers at the entrance.
+"""
+
+from __future__ import annotations
+
+from hvd_elastic_keras.common import events, protocol
+from hvd_elastic_keras.master.machine.lost_workers import evict
+from hvd_elastic_keras.master.machine.phases import Entering, Running
+from hvd_elastic_keras.master.machine.state import Worker, WorkerPhase
+from hvd_elastic_keras.master.machine.transition import Transition
+
+TOLD_AFTER_S = 60.0
+"""People are told of who holds others up after so long, or a tenth of `stall_timeout_s`."""
+LEAST_PATIENCE_S = 300.0
+"""So long a worker may always compute a part of a step, unless `stall_timeout_s` is shorter:
+something may have to be compiled."""
+MOST_PARTS, LEAST_PARTS = 30, 3
+"""It may compute for at most so many times as long as a part has ever taken, and for at least so
+many, whatever `stall_timeout_s` is."""
+READING = "reading"
+"""The phase in which a worker reads up to where the others are, which may take hours."""
+
+
+def note_movement(t: Transition, worker: Worker, heartbeat: protocol.Heartbeat) -> None:
+    """Keeps when a worker has last come to another point of its training."""
+    where = (heartbeat.training, heartbeat.round, heartbeat.progress)
+    point = (*where, heartbeat.phase, heartbeat.in_collective, heartbeat.computing)
+    if point != worker.point:
+        part_s = _stands_s(t, worker) if worker.computing else 0.0
+        t.change_worker(
+            worker.worker_id,
+            point=point,
+            in_collective=heartbeat.in_collective,
+            computing=heartbeat.computing,
+            longest_part_s=max(worker.longest_part_s, part_s),
+            at_point_since=t.now,
+            told_stalled=False,
+        )
+
+
+def hold_stall_limits(t: Transition) -> None:
+    """Tells of workers that hold others up, and replaces them when their time is over."""
+    running = t.rounds.running
+    if running is None:
+        return
+    members = [t.workers[name] for name in running.members if name in t.workers]
+    waited_s = max((_stands_s(t, w) for w in members if w.in_collective), default=0.0)
+    waited_s = max(waited_s, _newcomers_wait_s(t))
+    part_s = max((w.longest_part_s for w in members), default=0.0)
+    for worker in members:
+        if waited_s > 0 and not worker.in_collective:
+            _hold_limit(t, worker, min(waited_s, _stands_s(t, worker)), part_s)
+
+
+def _newcomers_wait_s(t: Transition) -> float:
+    """How long newcomers have waited at the entrance while no member has come to it."""
+    match t.phase:
+        case Entering(still_running=Running(members=members)) as entering:
+            called = [t.workers[name] for name in entering.called]
+            at_entrance = {worker.worker_id for worker in called if worker.entry}
+            if at_entrance and at_entrance.isdisjoint(members):
+                return t.now - entering.opened_at
+    return 0.0
+
+
+def _hold_limit(t: Transition, worker: Worker, held_up_s: float, part_s: float) -> None:
+    told_s, limit_s = _limits_s(t.config.stall_timeout_s, part_s if worker.computing else None)
+    where = f"has not come to step {worker.step}, for which the others wait"
+    what = "its step" if worker.computing else "a callback or the input"
+    if worker.computing:
+        where = f"has not computed its part of step {worker.step}, for which the others wait"
+    if held_up_s > limit_s:
+        evict(t, worker.worker_id, f"{where}, within {limit_s:.0f} s (--stall_timeout_s)")
+    elif held_up_s > told_s and not worker.told_stalled:
+        t.change_worker(worker.worker_id, told_stalled=True)
+        t.emit(events.WorkerStalled(worker_id=worker.worker_id, step=worker.step))
+        t.say(
+            f"{worker.worker_id} {where}, for {held_up_s:.0f} s: {what} takes long or hangs; "
+            f"logs/{worker.worker_id}.log shows where. It is replaced after {limit_s:.0f} s"
+        )
+
+
+def _limits_s(stall_timeout_s: float, part_s: float | None) -> tuple[float, float]:
+    """After how long a worker is told of, and replaced.
+
+    Args:
+      part_s: the longest time that a part of a step has taken, if it computes one.
+    """
+    if part_s is None:
+        return min(TOLD_AFTER_S, stall_timeout_s / 10), stall_timeout_s
+    patience_s = min(stall_timeout_s, max(LEAST_PATIENCE_S, MOST_PARTS * part_s))
+    limit_s = max(patience_s, LEAST_PARTS * part_s)
+    return max(min(TOLD_AFTER_S, limit_s / 10), LEAST_PARTS / 2 * part_s), limit_s
+
+
+def _stands_s(t: Transition, worker: Worker) -> float:
+    return 0.0 if worker.at_point_since is None else t.now - worker.at_point_since
+
+
+def hold_start_limits(t: Transition) -> None:
+    """Tells of workers that take long to start, and replaces them when their time is over."""
+    limit_s = t.config.start_up_timeout_s
+    slow: list[str] = []
+    for worker in list(t.workers.values()):
+        took_s = t.now - worker.launched_at
+        if worker.phase is not WorkerPhase.STARTING or worker.leaving or worker.pending is not None:
+            continue
+        if took_s > limit_s and worker.activity != READING:
+            why = f"has not come to its training within {limit_s:g} s (--start_up_timeout_s)"
+            evict(t, worker.worker_id, why)
+        elif took_s > worker.start_told_s:
+            t.change_worker(worker.worker_id, start_told_s=2 * worker.start_told_s)
+            slow.append(worker.worker_id)
+    if slow:
+        have = "have" if len(slow) > 1 else "has"
+        since = min(t.workers[name].launched_at for name in slow)
+        t.say(
+            f"{', '.join(slow)} {have} been starting for {t.now - since:.0f} s and not come to the "
+            f"training yet; see logs/{slow[0]}.log"
+        )

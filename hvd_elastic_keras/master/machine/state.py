@@ -1,0 +1,273 @@
+"""The master's knowledge as frozen values."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+
+from hvd_elastic_keras.common import protocol
+from hvd_elastic_keras.common.goodput import Spent
+from hvd_elastic_keras.launchers.base import LOCALHOST
+from hvd_elastic_keras.master.machine.departure import Departure
+from hvd_elastic_keras.master.machine.phases import (
+    Active,
+    Confirming,
+    Ended,
+    Entering,
+    JobPhase,
+    RoundPhase,
+    Running,
+    Waiting,
+)
+
+SLOW_START_S = 60.0
+"""People are told of who is still starting after so long, and each time that it has doubled."""
+
+
+class WorkerPhase(str, enum.Enum):
+    """Life of a worker, as the master sees it."""
+
+    STARTING = "starting"
+    """Launched; importing and tracing."""
+    READY = "ready"
+    """Warm, waiting for a round or, if the world is full, a spare."""
+    MEMBER = "member"
+    """Has a rank in the running round, or is called to the next one."""
+    DONE = "done"
+    """Has finished its training, or has been told that it is over; its script goes on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Worker:
+    """One process incarnation."""
+
+    worker_id: str
+    launched_at: float
+    phase: WorkerPhase = WorkerPhase.STARTING
+    host: str = LOCALHOST
+    slot: int = 0
+    """Its place on the host, from 0; no two workers there have the same."""
+    pid: int | None = None
+    pending: str | None = None
+    """What `actions.Pending` has said last: no time limit runs before it is None."""
+    seniority: int | None = None
+    training: int = 0
+    """The training it has last begun; 0 before the first."""
+    step: int = 0
+    activity: str = ""
+    in_collective: bool = False
+    """Whether it waits with the others, or is about to."""
+    computing: bool = False
+    """Whether it computes its part of a step."""
+    longest_part_s: float = 0.0
+    """For which it was seen to compute a part of a step."""
+    point: tuple[object, ...] = ()
+    """Of its training, where it was last heard of."""
+    at_point_since: float | None = None
+    told_stalled: bool = False
+    """Whether people know that it holds the others up at this point."""
+    start_told_s: float = SLOW_START_S
+    """People are told if it is still starting after so long."""
+    last_heartbeat: float | None = None
+    ready_at: float | None = None
+    entry: protocol.EnterRequest | None = None
+    """The request with which it waits at the entrance; None if it does not wait there."""
+    told_spare: bool = False
+    """Whether people have been told that it waits because the world is full."""
+    by_itself: bool = False
+    """Whether somebody else than the launcher starts it, and another one if it fails."""
+    leaving: str = ""
+    """Why it leaves after the current step; empty if it stays."""
+    leaving_since: float | None = None
+    leave_within_s: float | None = None
+    """How long it may take to leave before it is killed; None if nobody has set a limit."""
+
+    @property
+    def number(self) -> int:
+        """Order in which workers were launched."""
+        return int(self.worker_id.lstrip("w"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Finish:
+    """What has happened since a worker finished the current training."""
+
+    lost: tuple[Departure, ...] = ()
+    """Workers that have failed since."""
+    errors: Mapping[int, Departure] = dataclasses.field(default_factory=dict)
+    """Those that ended by an error of their own after they had finished, by seniority."""
+    script_ended: bool = False
+    """Whether a worker has come to the end of its script."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """The newest training that any worker has begun. Rounds are formed for this one only."""
+
+    number: int = 0
+    """Counted from 1; 0 before the first."""
+    rounds_before: int = 0
+    """The newest round of earlier trainings."""
+    num_micro_batches: int | None = None
+    """Of a global batch, or of each worker; 0 if the training has none."""
+    batch_grows: bool = False
+    """Whether each worker computes so many, however many there are."""
+    newest_step: int = 0
+    repeats_until: int = 0
+    """Steps before this one have been taken before a failure already."""
+    reading: protocol.InputPosition | None = None
+    """Where members read, if what they read can only be read from the front."""
+    finish: Finish | None = None
+    """None until a worker has finished it."""
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Grows whenever training goes on."""
+        return self.number, self.newest_step
+
+    @property
+    def finishing(self) -> bool:
+        """Whether a worker has finished it."""
+        return self.finish is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class Rounds:
+    """The phase of the newest round, and what workers are told of the rounds so far."""
+
+    phase: RoundPhase = dataclasses.field(default_factory=Waiting)
+    last_number: int = 0
+    last_members: tuple[str, ...] = ()
+    """Worker ids by rank of the newest round that has members; empty before the first."""
+    next_seniority: int = 0
+    pending_through: int = 0
+    broken_through: int = 0
+    waiting_since: float | None = None
+    """When it became known that there are too few workers; None if there are enough."""
+
+    @property
+    def running(self) -> Running | None:
+        """The round in which workers train, also while the next one is put together."""
+        phase = self.phase
+        if isinstance(phase, Entering):
+            return phase.still_running
+        return phase if isinstance(phase, Running) else None
+
+    @property
+    def forming(self) -> Entering | Confirming | None:
+        """The round that is put together, if there is one."""
+        return self.phase if isinstance(self.phase, Entering | Confirming) else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Replacement:
+    """A worker was started in the place of one that had failed."""
+
+    at: float
+    progress: tuple[int, int]
+    """See `Training.progress`."""
+    host: str = ""
+    """Where the worker had failed; empty if that is not known any more."""
+    failed: str = ""
+    """Its id, if that is known."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Restarts:
+    """Failures so far, and the replacements that they took."""
+
+    replacements: tuple[Replacement, ...] = ()
+    """Those that count, the oldest first."""
+    start_failures: int = 0
+    """Workers in a row that failed before they were ready."""
+    own_errors: int = 0
+    """Workers that ended themselves with an error since step `own_errors_step` was reached."""
+    own_errors_step: int = 0
+    first_failure: Departure | None = None
+    """Since training has last gone on: what came after it may have followed from it."""
+    last_failure: Departure | None = None
+
+    @property
+    def used(self) -> int:
+        """Of `max_restarts`."""
+        return len(self.replacements)
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """Everything the master decides from."""
+
+    version: int = 1
+    job: JobPhase = dataclasses.field(default_factory=Active)
+    workers: Mapping[str, Worker] = dataclasses.field(default_factory=dict)
+    next_worker_number: int = 0
+    slots: Mapping[str, int] = dataclasses.field(default_factory=lambda: {LOCALHOST: 0})
+    """Places that are granted, by host: as many workers are kept up there."""
+    training: Training = dataclasses.field(default_factory=Training)
+    rounds: Rounds = dataclasses.field(default_factory=Rounds)
+    restarts: Restarts = dataclasses.field(default_factory=Restarts)
+    spent: Spent = dataclasses.field(default_factory=Spent, compare=False)
+
+    @property
+    def target_workers(self) -> int:
+        """Workers that are kept up: the slots of all hosts."""
+        return sum(self.slots.values())
+
+    @property
+    def stop(self) -> str:
+        """Why the job stops or has ended; empty if it does not."""
+        return reason_to_stop(self.job)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to decide."""
+        return isinstance(self.job, Ended)
+
+
+def reason_to_stop(job: JobPhase) -> str:
+    """Why a job stops or has ended; empty if it does not."""
+    return "" if isinstance(job, Active) else job.reason
+
+
+def training_is_over(training: Training, workers: Mapping[str, Worker]) -> bool:
+    """Whether somebody has finished the current training and nobody still has to.
+
+    Who holds no state of it has nothing to finish: spares, and joiners at the entrance.
+    """
+    return training.finishing and all(
+        worker.phase is not WorkerPhase.MEMBER
+        or (worker.entry is not None and (worker.leaving or not worker.entry.has_state))
+        for worker in workers.values()
+        if worker.training == training.number
+    )
+
+
+def reading_of(state: State) -> protocol.InputPosition | None:
+    """Where those read who hold a state. If all of them are lost, a checkpoint will say."""
+    held = any(worker.seniority is not None for worker in state.workers.values())
+    return state.training.reading if held else None
+
+
+def root_of(state: State) -> str:
+    """Who stands for all workers, also between trainings; empty if there is none.
+
+    Rank 0 of the newest round, or the first by rank that is left of it; before the first round, or
+    when all of it are gone, the first worker that was started.
+    """
+    members = [w for w in state.rounds.last_members if w in state.workers]
+    others = sorted(state.workers.values(), key=lambda worker: worker.number)
+    return next(iter([*members, *(w.worker_id for w in others)]), "")
+
+
+def update_for(state: State, worker_id: str) -> protocol.WorkerUpdate:
+    """What one worker has to know now."""
+    worker = state.workers.get(worker_id)
+    return protocol.WorkerUpdate(
+        version=state.version,
+        pending_through=state.rounds.pending_through,
+        broken_through=state.rounds.broken_through,
+        stop=state.stop,
+        leave=worker.leaving if worker else protocol.NO_WORKER,
+        stalled=bool(worker and worker.told_stalled),
+    )

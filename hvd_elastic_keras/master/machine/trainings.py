@@ -1,0 +1,175 @@
+"""How a job goes from one training to the next, and to the end of its script. Pure.
+
+A script may train several times (`fit`, then `evaluate`, then another `fit`), and all workers run
+the same script. The newest training that any worker has begun is the job's current one:
+
+* The first `Joined` for training N+1 begins it. Its first round waits, for a time, for those that
+  are still in the script's part before it; who comes later joins like any other newcomer.
+* A worker that asks for a place in an older training, or in one that is finished, is sent on: it
+  takes the result from the job directory and goes on with the script, up to the current training.
+* A worker that is lost between two trainings is replaced when the next one begins. If none
+  begins, the job ends when no worker is left that might begin one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hvd_elastic_keras.common import protocol
+from hvd_elastic_keras.master.machine import actions as act
+from hvd_elastic_keras.master.machine.departure import (
+    Departure,
+    by_own_error,
+    failure_of,
+    has_failed,
+)
+from hvd_elastic_keras.master.machine.phases import Confirming, Entering, Waiting
+from hvd_elastic_keras.master.machine.rounds import run_round, uncall
+from hvd_elastic_keras.master.machine.slots import (
+    change_slots,
+    count_replacements,
+    host_with_room,
+    launch,
+)
+from hvd_elastic_keras.master.machine.state import (
+    Finish,
+    Training,
+    Worker,
+    WorkerPhase,
+    training_is_over,
+)
+from hvd_elastic_keras.master.machine.transition import Transition
+
+
+def begin_training(t: Transition, number: int) -> None:
+    """A worker has joined a newer training than all others before it."""
+    for worker in list(t.workers.values()):
+        if worker.training < number and worker.phase is not WorkerPhase.STARTING:
+            # Also who has not finished: the result is on disk already.
+            t.change_worker(worker.worker_id, phase=WorkerPhase.DONE)
+    finish = t.training.finish
+    t.training = Training(number, rounds_before=t.rounds.last_number)
+    t.rounds = dataclasses.replace(t.rounds, phase=Waiting(), waiting_since=None)
+    t.restarts = dataclasses.replace(
+        t.restarts, own_errors=0, own_errors_step=0, first_failure=None
+    )
+    if finish and finish.lost and not t.stop:
+        _replace_lost(t, ", ".join(map(failure_of, finish.lost)), number)
+
+
+def _replace_lost(t: Transition, lost: str, number: int) -> None:
+    missing = sum(t.slots.values()) - len(t.staying)
+    limit = t.config.max_restarts
+    count = max(0, min(missing, limit - t.restarts.used))
+    used = count_replacements(t, count)
+    for _ in range(count):
+        launch(t, 0.0, host_with_room(t))
+    if count:
+        what = "a replacement" if count == 1 else f"{count} replacements"
+        which = f"restart {used}" if count == 1 else f"restarts {used - count + 1} to {used}"
+        t.say(f"{lost} before training {number}; starting {what} ({which} of {limit})")
+    elif missing > 0:
+        t.say(f"{lost} before training {number}; no restart is left of {limit} (--max_restarts)")
+
+
+def note_step(t: Transition, training: int, step: int) -> None:
+    """A worker has come to `step` of a training."""
+    if training == t.training.number and step > t.training.newest_step:
+        t.training = dataclasses.replace(t.training, newest_step=step)
+
+
+def is_over_for(t: Transition, worker: Worker, training: int) -> bool:
+    """Whether the training that a worker wants a place in needs it no more."""
+    return training < t.training.number or (
+        worker.phase is WorkerPhase.DONE and training <= worker.training
+    )
+
+
+def send_on(t: Transition, worker: Worker, request: protocol.EnterRequest) -> None:
+    """Tells a worker that its training is over."""
+    if request.failure:
+        free_old_rounds(t)
+    if worker.training <= request.training:
+        t.change_worker(worker.worker_id, phase=WorkerPhase.DONE, training=request.training)
+    t.tell_over(worker.worker_id)
+
+
+def free_old_rounds(t: Transition) -> None:
+    """Lets collectives fail in which workers of an older training may hang."""
+    last = t.training.rounds_before
+    if last > t.rounds.broken_through:
+        t.rounds = dataclasses.replace(t.rounds, broken_through=last)
+        t.actions.append(act.CloseRendezvous(last))
+
+
+def finish_training(t: Transition, event: protocol.Done) -> None:
+    """A worker has finished a training with everyone of its round."""
+    worker = t.workers.get(event.worker_id)
+    if worker is None or event.training != worker.training:
+        return  # unknown, or it has joined the next training meanwhile
+    t.change_worker(event.worker_id, phase=WorkerPhase.DONE, step=event.step)
+    if event.training != t.training.number:
+        return
+    match t.phase:
+        case Confirming() as confirming if event.worker_id in confirming.members:
+            # It has met all members at the end: their confirmations are on the way.
+            root_runs = confirming.members[0] in confirming.confirmed
+            step = confirming.root_step if root_runs else event.step
+            run_round(t, dataclasses.replace(confirming, root_step=step))
+        case Entering() as entering:
+            uncall(t, entering, event.worker_id)
+    note_step(t, event.training, event.step)
+    _set_finish(t, _finish_of(t))
+
+
+def settle_training(t: Transition) -> None:
+    """Sends on those who wait for a place in a training that is finished."""
+    over_through = t.training.number - 1
+    if training_is_over(t.training, t.workers):
+        over_through = t.training.number
+        t.rounds = dataclasses.replace(t.rounds, phase=Waiting(), waiting_since=None)
+    if t.stop:
+        return  # they have been told to leave
+    for worker in list(t.workers.values()):
+        entry = worker.entry
+        if entry and worker.training <= over_through and entry.training <= over_through:
+            t.change_worker(worker.worker_id, phase=WorkerPhase.DONE, entry=None)
+            if not worker.leaving:
+                t.tell_over(worker.worker_id)
+
+
+# --- lost after a training ---------------------------------------------------------------
+
+
+def note_exit_afterwards(t: Transition, worker: Worker, departure: Departure, failed: bool) -> None:
+    """A worker has ended after it has finished the current training."""
+    if not has_failed(departure):
+        _set_finish(t, dataclasses.replace(_finish_of(t), script_ended=True))
+        lower_target(t, worker)
+    elif failed:
+        note_lost(t, departure)
+        # Who has never trained with the others, a late joiner, does not decide for the job.
+        if by_own_error(departure) and worker.seniority is not None:
+            errors = {**_finish_of(t).errors, worker.seniority: departure}
+            _set_finish(t, dataclasses.replace(_finish_of(t), errors=errors))
+
+
+def note_lost(t: Transition, departure: Departure) -> None:
+    """A worker has failed, and is replaced only if there is another training."""
+    lost = (*_finish_of(t).lost, departure)
+    _set_finish(t, dataclasses.replace(_finish_of(t), lost=lost))
+    t.restarts = dataclasses.replace(t.restarts, first_failure=lost[0], last_failure=departure)
+
+
+def _finish_of(t: Transition) -> Finish:
+    return t.training.finish or Finish()
+
+
+def _set_finish(t: Transition, finish: Finish) -> None:
+    t.training = dataclasses.replace(t.training, finish=finish)
+
+
+def lower_target(t: Transition, worker: Worker) -> None:
+    """Nobody takes the place of a worker that is gone."""
+    if not worker.leaving:
+        change_slots(t, worker.host, -1)

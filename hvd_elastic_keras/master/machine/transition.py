@@ -1,0 +1,142 @@
+"""One transition of the state machine: a draft of the next state, and the actions so far."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from hvd_elastic_keras.common import events, protocol
+from hvd_elastic_keras.common.config import JobConfig
+from hvd_elastic_keras.master.machine import actions as act
+from hvd_elastic_keras.master.machine.phases import Active, Ended, RoundPhase
+from hvd_elastic_keras.master.machine.state import State, Worker, reason_to_stop
+from hvd_elastic_keras.master.machine.time_spent import passed, with_stall
+
+
+class Draft(dict[str, Worker]):
+    """Workers by id, as they were but for those that are noted in `changed`."""
+
+    def __init__(self, before: Mapping[str, Worker]) -> None:
+        super().__init__(before)
+        self.changed: set[str] = set()
+
+    def __setitem__(self, worker_id: str, worker: Worker) -> None:
+        self.changed.add(worker_id)
+        super().__setitem__(worker_id, worker)
+
+    def __delitem__(self, worker_id: str) -> None:
+        self.changed.add(worker_id)
+        super().__delitem__(worker_id)
+
+
+class Transition:
+    """The parts of a state, to be replaced one by one at time `now`; and what is to be done.
+
+    The functions of this folder that take a `Transition` change it; each knows one concern.
+    """
+
+    def __init__(self, config: JobConfig, state: State, now: float) -> None:
+        self.config = config
+        self.now = now
+        self.actions: list[act.Action] = []
+        self.job = state.job
+        self.workers = Draft(state.workers)
+        self.next_worker_number = state.next_worker_number
+        self.slots = dict(state.slots)
+        self.training = state.training
+        self.rounds = state.rounds
+        self.restarts = state.restarts
+        self._spent = passed(state, now)
+        self._before = state
+
+    def result(self) -> tuple[State, list[act.Action]]:
+        """The next state, of a newer version if workers have to know of it; and the actions."""
+        state = State(
+            version=self._before.version,
+            job=self.job,
+            workers=self.workers,
+            next_worker_number=self.next_worker_number,
+            slots=self.slots,
+            training=self.training,
+            rounds=self.rounds,
+            restarts=self.restarts,
+            spent=with_stall(self._spent, self._before.rounds, self.rounds, self.now),
+        )
+        if _news(state) != _news(self._before) or self._other_news():
+            state = dataclasses.replace(state, version=state.version + 1)
+        return state, self.actions
+
+    def _other_news(self) -> bool:
+        """Whether some worker has come or gone, or there is something else to tell it."""
+        before, after = self._before.workers, self.workers
+        return any(_told(before.get(w)) != _told(after.get(w)) for w in after.changed)
+
+    # --- what is asked for most ----------------------------------------------------------
+
+    @property
+    def phase(self) -> RoundPhase:
+        """The phase of the newest round."""
+        return self.rounds.phase
+
+    @phase.setter
+    def phase(self, phase: RoundPhase) -> None:
+        self.rounds = dataclasses.replace(self.rounds, phase=phase)
+
+    @property
+    def stop(self) -> str:
+        """Why the job stops or has ended; empty if it does not."""
+        return reason_to_stop(self.job)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the job stops or has ended."""
+        return not isinstance(self.job, Active)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to decide."""
+        return isinstance(self.job, Ended)
+
+    @property
+    def staying(self) -> list[Worker]:
+        """Workers that nobody has asked to leave."""
+        return [worker for worker in self.workers.values() if not worker.leaving]
+
+    def change_worker(self, worker_id: str, **changes: Any) -> None:
+        """Replaces fields of one worker."""
+        self.workers[worker_id] = dataclasses.replace(self.workers[worker_id], **changes)
+
+    def take_worker(self, worker_id: str) -> Worker | None:
+        """Takes a worker out; None if there is no such worker."""
+        worker = self.workers.get(worker_id)
+        if worker is not None:
+            del self.workers[worker_id]
+        return worker
+
+    # --- actions -------------------------------------------------------------------------
+
+    def emit(self, entry: events.Entry) -> None:
+        """Adds an entry to `events.jsonl`."""
+        self.actions.append(act.Emit(entry))
+
+    def say(self, text: str) -> None:
+        """Shows a line to the person at the terminal."""
+        self.actions.append(act.Say(text))
+
+    def dismiss(self, worker_id: str, reason: str) -> None:
+        """Sends a worker away that asked for a place."""
+        reply = protocol.EnterReply(leave=reason)
+        self.actions.append(act.Reply(worker_id, reply))
+
+    def tell_over(self, worker_id: str) -> None:
+        """Sends a worker on that asked for a place in a training that is finished."""
+        self.actions.append(act.Reply(worker_id, protocol.EnterReply(training_over=True)))
+
+
+def _news(state: State) -> object:
+    return state.rounds.pending_through, state.rounds.broken_through, state.stop
+
+
+def _told(worker: Worker | None) -> object:
+    return None if worker is None else (worker.leaving, worker.told_stalled)

@@ -1,0 +1,38 @@
+"""Whose output people see on the launcher's terminal: one worker's, since all print the same."""
+
+from __future__ import annotations
+
+from hvd_elastic_keras.launchers.base import WorkerExit
+from hvd_elastic_keras.master.machine.state import State, WorkerPhase, root_of
+
+
+class ShownOutput:
+    """Chooses the lines of the root; everybody's are in the log files of the workers.
+
+    If the root is lost or leaves, the next one's lines are shown from there on. When its script has
+    ended well, all has been said.
+
+    Args:
+      everything: shows the lines of all workers.
+    """
+
+    def __init__(self, everything: bool) -> None:
+        self._everything = everything
+        self._gone: set[str] = set()
+        """Workers that were shown to their end: lines may be on the way still."""
+        self._complete = False
+
+    def shows(self, state: State, worker_id: str) -> bool:
+        """Whether a line of this worker is shown."""
+        if self._everything or worker_id in self._gone:
+            return True
+        return not self._complete and worker_id == root_of(state)
+
+    def note_exit(self, state: State, event: WorkerExit) -> None:
+        """A worker is about to leave the state."""
+        worker = state.workers.get(event.worker_id)
+        if worker is None or not self.shows(state, event.worker_id):
+            return
+        self._gone.add(event.worker_id)
+        ended_well = worker.phase is WorkerPhase.DONE and not event.failed and not worker.leaving
+        self._complete = self._complete or ended_well

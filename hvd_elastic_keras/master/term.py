@@ -1,0 +1,64 @@
+"""The term of a master: its number, and the journal of what it decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hvd_elastic_keras.common import files
+from hvd_elastic_keras.master.journal import Journal
+from hvd_elastic_keras.master.machine.decisions import Decisions
+from hvd_elastic_keras.observe.console import Console
+
+
+class Term:
+    """One master's time at a job directory.
+
+    Args:
+      known: the newest term that is known from elsewhere: checkpoints may have been copied there.
+
+    Attributes:
+      number: grows with each master of the directory.
+      before: what the master before has decided, if its job has not ended; None if there is none.
+      left: the same, also if nothing but files is left of that job.
+    """
+
+    def __init__(
+        self, job_dir: Path, command: tuple[str, ...], console: Console, known: int = 0
+    ) -> None:
+        self._journal = Journal(job_dir / files.JOURNAL)
+        self._command = command
+        self._console = console
+        last = self._journal.last
+        self.number = 1 + max(known, last.term if last else 0)
+        self.before: Decisions | None = None
+        self.command_before = last.command if last else ()
+        if last and not last.decisions.ended:
+            self.before = last.decisions
+        self.left = self.before
+
+    def begin_anew(self) -> None:
+        """Nothing is left of the job of the master before but its files."""
+        self.before = None
+
+    def keep(self, decisions: Decisions) -> None:
+        """Writes decisions down; nothing that follows from them may be published before."""
+        try:
+            self._journal.write(self.number, self._command, decisions)
+        except OSError as error:
+            self._console.line(
+                f"warning: the journal cannot be written ({error.strerror}). If this launcher is "
+                "killed, its workers cannot be taken over: the job goes on from its newest "
+                "checkpoint."
+            )
+
+    def begin_journal_again(self) -> None:
+        """In a new file, if the one until now was removed.
+
+        Raises:
+          OSError: it cannot be made.
+        """
+        self._journal.begin_again()
+
+    def close(self) -> None:
+        """Closes the journal."""
+        self._journal.close()

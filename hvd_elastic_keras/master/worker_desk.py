@@ -1,0 +1,104 @@
+"""Answers workers: what they tell goes to the state machine, what they ask for may be held."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from hvd_elastic_keras.common import messages, protocol
+from hvd_elastic_keras.master.claim_desk import ClaimDesk
+from hvd_elastic_keras.master.entrance import Entrance
+from hvd_elastic_keras.master.machine.impossible import impossible_in
+from hvd_elastic_keras.master.machine.state import State, reading_of, root_of, update_for
+from hvd_elastic_keras.master.news import News
+from hvd_elastic_keras.master.recorded_entries import RecordedEntries
+from hvd_elastic_keras.master.told_notices import ToldNotices
+from hvd_elastic_keras.observe.console import Console
+from hvd_elastic_keras.observe.event_log import EventLog
+
+
+class WorkerDesk:
+    """Answers the workers of a job.
+
+    Args:
+      changed: wakes who waits for news.
+      state: gives the present state of the job.
+      dispatch: takes events for the state machine.
+      keep: writes down what was decided.
+      kept: waits until it is on disk.
+
+    Attributes:
+      claims: who does what only one worker does.
+      entrance: holds those who want into the next round.
+      recorded: what rank 0 has recorded.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        event_log: EventLog,
+        changed: News,
+        *,
+        state: Callable[[], State],
+        dispatch: Callable[..., None],
+        keep: Callable[[], None],
+        kept: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.claims = ClaimDesk(state, changed)
+        self.entrance = Entrance()
+        self.recorded = RecordedEntries(console, event_log)
+        self._notices = ToldNotices(console, event_log)
+        self._console = console
+        self._changed = changed
+        self._state = state
+        self._dispatch = dispatch
+        self._keep = keep
+        self._kept = kept
+
+    def impossible_in(self, message: messages.Message) -> str:
+        """What cannot be true of a worker's message; empty if nothing is known against it."""
+        return impossible_in(self._state(), message)
+
+    def on_worker_event(self, event: protocol.WorkerEvent) -> None:
+        """Takes a worker's message."""
+        if isinstance(event, protocol.Console):
+            self._console.raw(event.text)
+        elif isinstance(event, protocol.Notice):
+            self._notices.tell(event)
+            self.recorded.hear(event)
+        elif isinstance(event, protocol.Record):
+            self.recorded.write(event)
+        else:
+            if isinstance(event, protocol.Joined):
+                self.entrance.forget_answer(event.worker_id)
+            self._dispatch(event)
+
+    async def enter(self, request: protocol.EnterRequest) -> protocol.EnterReply:
+        """Holds a worker at the entrance until it has a place, or asks it to come again."""
+        return await self.entrance.enter(request, self._dispatch)
+
+    async def update_after(self, worker_id: str, version: int) -> protocol.WorkerUpdate:
+        """Waits for something newer than `version`."""
+        limit_s = protocol.LONG_POLL_S
+        await self._changed.wait_for_newer(lambda: self._state().version, version, limit_s)
+        await self._kept()
+        return update_for(self._state(), worker_id)
+
+    def input_position(self) -> protocol.InputReply:
+        """Where those read who hold a state."""
+        return protocol.InputReply(position=reading_of(self._state()))
+
+    async def claim(self, request: protocol.ClaimRequest) -> protocol.ClaimReply:
+        """Waits until it is decided who does something, or asks to come again."""
+        reply = await self.claims.claim(request)
+        self._keep()
+        return reply
+
+    def release(self, request: protocol.ReleaseRequest) -> None:
+        """A worker has done what it asked for, or has failed to."""
+        self.claims.release(request)
+        self._keep()
+        self._changed.tell()
+
+    def root(self) -> protocol.RootReply:
+        """Who stands for all workers."""
+        return protocol.RootReply(worker_id=root_of(self._state()))

@@ -1,0 +1,1 @@
+"""Tells people what goes on: console, event log, notices, timeline."""

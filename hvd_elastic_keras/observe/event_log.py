@@ -1,0 +1,114 @@
+"""`events.jsonl`: one JSON object per line. What stands in it: `common.events`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hvd_elastic_keras.common import events, files
+
+LEAST_GAP_S = 1.0
+POINTS_PER_AGE = 300
+"""`steps_taken` is written each second at first, and in a log of age t each t/300: 2,600 lines
+in a week, 3,300 in two months."""
+
+
+def _nobody_hears(time_s: float, entry: events.Entry) -> None:
+    """Entries are written for later only."""
+
+
+class EventLog:
+    """Appends entries; each is on disk (in the system's cache) when it has been written, unless the
+    disk is full: then the next one that has room shows by its `seq` that some are missing.
+
+    Args:
+      heard: is told the time and the content of all entries, also of those `steps_taken` that are
+        not written.
+    """
+
+    def __init__(
+        self, path: Path, heard: Callable[[float, events.Entry], None] = _nobody_hears
+    ) -> None:
+        self._path = path
+        self._heard = heard
+        self._seq, self._began = _newest_and_beginning(path)
+        self._steps_written = 0.0
+        torn = _is_torn(path)
+        self._file = path.open("a", buffering=1)
+        if torn:
+            with contextlib.suppress(OSError):
+                self._file.write("\n")
+
+    def write(self, entry: events.Entry) -> None:
+        """Appends one entry."""
+        now = round(time.time(), 3)
+        self._began = self._began or now
+        if not isinstance(entry, events.StepsTaken):
+            self._append(entry, now)
+        elif is_due(now, self._steps_written, self._began):
+            self._steps_written = now
+            self._append(entry, now)
+        self._heard(now, entry)
+
+    def _append(self, entry: events.Entry, now: float) -> None:
+        self._seq += 1
+        line = {
+            "seq": self._seq,
+            "time": now,
+            "event": events.name_of(type(entry)),
+            **events.fields_of(entry),
+        }
+        # A full disk must not stop the master between two decisions.
+        with contextlib.suppress(OSError):
+            self._file.write(json.dumps(line) + "\n")
+
+    def begin_again(self) -> None:
+        """In a new file, if the one until now was removed.
+
+        Raises:
+          OSError: it cannot be made.
+        """
+        new = self._path.open("a", buffering=1)
+        self.close()
+        self._file = new
+
+    def close(self) -> None:
+        """Closes the file."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+def is_due(now: float, newest: float, began: float) -> bool:
+    """Whether another point of a curve is written, so that there are never too many.
+
+    >>> is_due(now=100.9, newest=100.0, began=0.0), is_due(now=101.0, newest=100.0, began=0.0)
+    (False, True)
+    >>> is_due(now=3610.0, newest=3600.0, began=0.0), is_due(now=3613.0, newest=3600.0, began=0.0)
+    (False, True)
+    """
+    gap_s = max(LEAST_GAP_S, (now - began) / POINTS_PER_AGE)
+    return not 0 <= now - newest < gap_s  # a clock that was set back has to begin again
+
+
+def _newest_and_beginning(path: Path) -> tuple[int, float]:
+    """The number of the newest entry of earlier runs, and the time of the first; 0: none."""
+    newest, began = 0, 0.0
+    with contextlib.suppress(OSError), path.open(errors="replace") as file:
+        for entry in files.event_entries(file):
+            number, written = entry.get("seq"), entry.get("time")
+            newest = max(newest, number) if isinstance(number, int) else newest
+            began = began or (float(written) if isinstance(written, int | float) else 0.0)
+    return newest, began
+
+
+def _is_torn(path: Path) -> bool:
+    """Whether the last line has no end, because a launcher was killed while it wrote."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return file.read(1) not in (b"", b"\n")
+    return False

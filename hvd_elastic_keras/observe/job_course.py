@@ -1,0 +1,172 @@
+"""The course of a job in numbers and short texts: what its dashboard, report and metrics show.
+
+It is made of the job's entries, those of earlier launchers included, and takes no more room
+than a page can draw: of long curves every second point is dropped, of changes the oldest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hvd_elastic_keras.common import events
+from hvd_elastic_keras.observe import explain, job_history
+
+MOST_POINTS = 4000
+MOST_CHANGES = 1000
+Item = dict[str, Any]
+"""As pages get it; `n` is the version of the course with which it came."""
+
+
+@dataclasses.dataclass
+class Totals:
+    """What has happened so far, in all."""
+
+    rounds: int = 0
+    failures: int = 0
+    evictions: int = 0
+    steps_lost: int = 0
+    stall_s: float = 0.0
+
+    def add(self, entry: events.Entry) -> None:
+        """Counts an entry."""
+        if isinstance(entry, events.RoundRunning):
+            self.rounds += 1
+            self.steps_lost += entry.steps_lost
+            self.stall_s += entry.stall_s
+        elif isinstance(entry, events.WorkerExited):
+            self.failures += entry.failed
+            self.evictions += entry.evicted
+
+
+class Curve:
+    """Points in the order of time, never more than `MOST_POINTS`."""
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+
+    def add(self, item: Item) -> None:
+        """Appends a point."""
+        self.items.append(item)
+        if len(self.items) > MOST_POINTS:
+            self.items = self.items[::2]
+
+    def since(self, version: int) -> list[Item]:
+        """The points that have come after that version."""
+        new = 0
+        for item in reversed(self.items):
+            if item["n"] <= version:
+                break
+            new += 1
+        return self.items[len(self.items) - new :]
+
+
+class JobCourse:
+    """Hears the entries of one job.
+
+    Attributes:
+      version: grows with each entry that has changed something.
+      newest: what rank 0 has told last of the present training.
+      shares: micro-batches per step, by worker id.
+      started: the newest start of the job.
+      on_news: is called whenever `version` has grown.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.totals = Totals()
+        self.newest: events.StepsTaken | None = None
+        self.started: events.JobStarted | None = None
+        self.finished: events.JobFinished | None = None
+        self.shares: dict[str, int] = {}
+        self.on_news: Callable[[], None] = lambda: None
+        self._running: events.RoundRunning | None = None
+        self._curves = {"steps": Curve(), "epochs": Curve(), "sizes": Curve()}
+        self._changes: deque[Item] = deque(maxlen=MOST_CHANGES)
+
+    @classmethod
+    def of(cls, job_dir: Path) -> JobCourse:
+        """That of the entries in a job directory; empty if there are none."""
+        course = cls()
+        for timed in job_history.read(job_dir):
+            course.hear(timed.time, timed.entry)
+        return course
+
+    def hear(self, time_s: float, entry: events.Entry) -> None:
+        """Takes an entry, and when it was written (seconds since 1970)."""
+        self.version += 1
+        self.totals.add(entry)
+        self._add_change(time_s, entry)
+        match entry:
+            case events.JobStarted():
+                self.started, self.finished = entry, None
+                self._add_size(time_s, 0)
+            case events.StepsTaken():
+                self._add_steps(time_s, entry)
+            case events.EpochEnd():
+                self._add("epochs", time_s, step=entry.step, values=_numbers(entry.metrics))
+            case events.RoundRunning():
+                self._running = entry
+                self._take_shares(entry.micro_batches)
+                self._add_size(time_s, entry.world_size)
+            case events.SharesBalanced():
+                self._take_shares(entry.micro_batches)
+            case events.JobFinished():
+                self.finished = entry
+                self._add_size(time_s, 0)
+        self.on_news()
+
+    def since(self, version: int) -> dict[str, list[Item]]:
+        """What has been added after that version, by curve; and the changes."""
+        found = {name: curve.since(version) for name, curve in self._curves.items()}
+        return {**found, "changes": [c for c in self._changes if c["n"] > version]}
+
+    def _add(self, curve: str, time_s: float, **values: Any) -> None:
+        self._curves[curve].add({"n": self.version, "time": time_s, **values})
+
+    def _add_steps(self, time_s: float, entry: events.StepsTaken) -> None:
+        self.newest = entry
+        self._add(
+            "steps",
+            time_s,
+            training=entry.training,
+            step=entry.step,
+            values=entry.metrics,
+            examples_per_s=entry.examples_per_s,
+            step_s=entry.step_s,
+        )
+
+    def _add_size(self, time_s: float, size: int) -> None:
+        self._add("sizes", time_s, size=size)
+
+    def _take_shares(self, micro_batches: list[int]) -> None:
+        members = self._running.members if self._running else []
+        self.shares = dict(zip(members, micro_batches, strict=False))
+
+    def _add_change(self, time_s: float, entry: events.Entry) -> None:
+        change = self._change(entry)
+        lines = explain.lines(entry, change)
+        if not lines:
+            return
+        item = {"n": self.version, "time": time_s, "kind": events.name_of(type(entry))}
+        item |= {"text": lines[0], "more": lines[1:]}
+        if isinstance(entry, events.RoundRunning):
+            before = change.size_before if change else None
+            item |= {"size_before": before, "round": events.fields_of(entry)}
+        self._changes.append(item)
+
+    def _change(self, entry: events.Entry) -> explain.Change | None:
+        """The change that a round ends; None if it is the first of its training."""
+        before = self._running
+        if not isinstance(entry, events.RoundRunning) or before is None:
+            return None
+        if before.training != entry.training:
+            return None
+        return explain.Change(entry, before.world_size, ())
+
+
+def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
+    return {n: v for n, v in metrics.items() if isinstance(v, int | float)}

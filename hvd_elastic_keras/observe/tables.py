@@ -1,0 +1,17 @@
+"""Tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of texts, one below the other, in columns of equal width.
+
+    >>> print(table([("WORKER", "STEP"), ("w0", "12")]))
+    WORKER  STEP
+    w0      12
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)

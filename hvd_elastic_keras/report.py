@@ -1,0 +1,33 @@
+"""Writes the course of a job as one page of HTML (`python -m hvd_elastic_keras.report --help`).
+
+python -m hvd_elastic_keras.report JOB_DIR
+python -m hvd_elastic_keras.report JOB_DIR --output=report.html
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hvd_elastic_keras.cli import report_job
+from hvd_elastic_keras.cli.one_line_parser import parser_of
+from hvd_elastic_keras.common.errors import ElasticError
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parses the command line and writes the report."""
+    parser = parser_of("hvd_elastic_keras.report", __doc__ or "")
+    parser.add_argument("job_dir", type=Path, help="directory of a job, running or not")
+    text = "where the page goes; default: report.html in the directory of the job"
+    parser.add_argument("--output", type=Path, help=text)
+    given = parser.parse_args(arguments)
+    try:
+        sys.exit(report_job.report(given.job_dir, given.output))
+    except ElasticError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

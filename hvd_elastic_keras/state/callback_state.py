@@ -1,0 +1,221 @@
+"""What callbacks remember: what of it can be given to another worker, and what cannot."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import functools
+import io
+import itertools
+import logging
+import os
+import queue
+import sys
+import tempfile
+import threading
+import types
+from collections.abc import Container, Iterable, Iterator
+from concurrent import futures
+from typing import Any, Protocol, runtime_checkable
+
+import keras
+import ml_collections
+import numpy as np
+import tensorflow as tf
+
+from hvd_elastic_keras.common import env
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.state import dataclass_values, json_codec
+
+log = logging.getLogger(__name__)
+
+NOT_STATE = frozenset({"_model", "model", "params", "validation_data"})
+OWN_STATE = "__get_state__"
+"""Stands for what `get_state` of a callback has returned."""
+KERAS = "keras."
+CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
+NEVER_STATE = (
+    # What is done, not what is known.
+    *(types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType),
+    *(types.CodeType, type, functools.partial, property, np.ufunc),
+    *(keras.Loss, keras.Initializer, keras.Regularizer, keras.DTypePolicy),
+    keras.optimizers.schedules.LearningRateSchedule,
+    # What is the same on all workers, or synchronised by itself.
+    *(keras.Model, keras.Layer, keras.Optimizer, keras.callbacks.Callback),
+    *(tf.data.Dataset, tf.data.Iterator, keras.utils.PyDataset, tf.DType, tf.TensorSpec),
+    *(argparse.Namespace, ml_collections.ConfigDict),
+    # What belongs to one process.
+    *(logging.Logger, logging.Handler, logging.LoggerAdapter, io.IOBase, types.TracebackType),
+    *(threading.Thread, threading.Event, type(threading.Lock()), type(threading.RLock())),
+    *(threading.Condition, threading.Semaphore, queue.Queue, futures.Executor, futures.Future),
+    *(tf.summary.SummaryWriter, tempfile.TemporaryDirectory, tf.train.Checkpoint),
+    *(tf.train.CheckpointManager, types.GeneratorType, types.SimpleNamespace),
+)
+"""Types whose values are not missed where they are missing."""
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A callback that says itself what it remembers."""
+
+    def get_state(self) -> Any:
+        """What a worker that joins later needs, in values that can be sent to it."""
+
+    def set_state(self, state: Any) -> None:
+        """Takes over what `get_state` has returned on another worker."""
+
+
+def attributes(callback: keras.callbacks.Callback) -> dict[str, Any]:
+    """What a callback remembers, in terms of JSON and bytes, as far as it has such a form.
+
+    Raises:
+      ConfigurationError: `get_state` of the callback returns what has none.
+    """
+    encoded = {}
+    for name, value in vars(callback).items():
+        if name not in NOT_STATE and not _is_own_path(value):
+            with contextlib.suppress(json_codec.NotEncodableError):
+                encoded[name] = json_codec.encode(value)
+    if isinstance(callback, Stateful):
+        try:
+            encoded[OWN_STATE] = json_codec.encode(callback.get_state())
+        except json_codec.NotEncodableError as error:
+            raise ConfigurationError(
+                f"{type(callback).__name__}.get_state() returned something that cannot be sent to "
+                f"another worker: {error}. Return numbers, texts, arrays, or lists, sets and dicts "
+                "of these."
+            ) from error
+    return encoded
+
+
+def set_attributes(callback: keras.callbacks.Callback, encoded: dict[str, Any]) -> None:
+    """Takes over what `attributes` made of the same callback on another worker.
+
+    An attribute of a class that is not loaded here keeps its value, and is named in the log.
+    """
+    for name, value in encoded.items():
+        if name == OWN_STATE:
+            callback.set_state(json_codec.decode(value))
+            continue
+        if name in vars(callback) and _is_the_same(getattr(callback, name), value):
+            continue  # an object may be known by its identity, such as a marker
+        try:
+            setattr(callback, name, json_codec.decode(value))
+        except dataclass_values.UnknownClassError as error:
+            log.warning("%s.%s is not taken over: %s", type(callback).__name__, name, error)
+
+
+def _is_the_same(present: Any, encoded: Any) -> bool:
+    try:
+        return bool(json_codec.encode(present) == encoded)
+    except json_codec.NotEncodableError:
+        return False
+
+
+def what_is_lost(
+    callbacks: Iterable[keras.callbacks.Callback],
+    model: keras.Model,
+    encoded: Iterable[Container[str]] | None = None,
+) -> dict[str, str]:
+    """What callbacks remember and a worker that joins later cannot know: attributes and types.
+
+    Without what Keras's own callbacks keep, which they need in one process only, and without what
+    is no state by its nature.
+
+    Args:
+      encoded: what `attributes` has made of each, if that is known.
+
+    Example: `{"MyCallback.tracker": "a Tracker"}`
+    """
+    optimizer = getattr(model, "optimizer", None)
+    known = {id(v) for v in (*model.variables, *getattr(optimizer, "variables", ()))}
+    return {
+        f"{type(callback).__name__}.{name}": lost
+        for callback, sent in zip(callbacks, encoded or itertools.repeat(()), strict=False)
+        if not isinstance(callback, Stateful)
+        for name, value in vars(callback).items()
+        if name not in sent and name not in NOT_STATE | frozenset(_names_in_code(type(callback)))
+        for lost in [_lost_in_attribute(value, known)]
+        if lost
+    }
+
+
+def warning_of(lost: dict[str, str]) -> str:
+    """Says what `what_is_lost` has found, and what to do; "" if nothing."""
+    if not lost:
+        return ""
+    found = ", ".join(f"{name} ({kind})" for name, kind in lost.items())
+    return (
+        f"workers that join later do not get these attributes of callbacks: {found}. If "
+        "they change during the training, keep numbers, texts, arrays or lists, sets and dicts of "
+        "these instead, or give the callback get_state() and set_state(state)."
+    )
+
+
+def _lost_in_attribute(value: Any, known: set[int]) -> str:
+    try:
+        return _lost_in(value, known)
+    except RecursionError:
+        return _name_of(value)  # it holds itself
+
+
+def _lost_in(value: Any, known: set[int]) -> str:
+    """The type of what cannot be sent, if that is state; else ""."""
+    if _can_be_sent(value):
+        return ""
+    if dataclass_values.is_frozen(value):
+        # Settings that hold objects are none; of others only the class can be the reason.
+        fields = dataclass_values.fields_of(value).values()
+        return _name_of(value) if all(map(_can_be_sent, fields)) else ""
+    if not isinstance(value, CONTAINERS):
+        return "" if _is_no_state(value, known) else _name_of(value)
+    inner = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
+    if all(map(_can_be_sent, inner)):
+        return _name_of(value)  # it is the container itself, such as a named tuple
+    lost = next((text for text in (_lost_in(v, known) for v in inner) if text), "")
+    return f"{type(value).__name__} of {lost}" if lost else ""
+
+
+def _can_be_sent(value: Any) -> bool:
+    try:
+        json_codec.encode(value)
+    except json_codec.NotEncodableError:
+        return False
+    return True
+
+
+def _is_no_state(value: Any, known: set[int]) -> bool:
+    kind = type(value).__module__
+    return (
+        isinstance(value, NEVER_STATE)
+        or id(value) in known
+        or hasattr(value, "get_concrete_function")
+        # An object of Python's own modules in C, such as `csv.writer`, a lock or a socket.
+        or (kind.startswith("_") and kind in sys.stdlib_module_names)
+        or hasattr(value, "fileno")
+    )
+
+
+def _name_of(value: Any) -> str:
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"a {kind.__name__}"
+
+
+def _names_in_code(kind: type) -> Iterator[str]:
+    """Names that occur in the code of Keras's own classes that a callback is derived from."""
+    for base in kind.__mro__:
+        if base.__module__.startswith(KERAS):
+            for member in vars(base).values():
+                function = getattr(member, "fget", member)
+                code = getattr(function, "__code__", None)
+                yield from code.co_names if code else ()
+
+
+def _is_own_path(value: Any) -> bool:
+    """Whether it is a path in this worker's directory for temporary files, which others lack."""
+    if not isinstance(value, str | os.PathLike):
+        return False
+    scratch = tempfile.gettempdir()
+    is_own = os.path.basename(scratch).startswith(env.SCRATCH_PREFIX)
+    return is_own and os.fspath(value).startswith(scratch + os.sep)

@@ -1,0 +1,138 @@
+"""Which checkpoint a training goes on from, and whether it may."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_elastic_keras.common.config import TrainingConfig
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.common.options import KEEP_CHECKPOINTS
+from hvd_elastic_keras.state.checkpoint.places import Place
+from hvd_elastic_keras.state.checkpoint.store import CheckpointStore, Found, Term, Values
+from hvd_elastic_keras.state.parts import check_version
+from hvd_elastic_keras.state.run_state import VERSION
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """What must not change between the run that wrote a checkpoint and the one that reads it.
+
+    With another value, steps would mean other examples: some would be repeated, others lost.
+    """
+
+    batch: str
+    batch_size_per_worker: int
+    global_batch_size: int
+    micro_batch_size: int
+    seed: int
+    num_examples: int | None
+    drop_remainder: bool = False
+
+    @classmethod
+    def of(cls, config: TrainingConfig, micro_batch_size: int, num_examples: int) -> Origin:
+        """The origin of a training."""
+        return cls(
+            batch=config.batch,
+            batch_size_per_worker=config.batch_size_per_worker,
+            global_batch_size=config.global_batch_size,
+            micro_batch_size=micro_batch_size,
+            seed=config.seed,
+            num_examples=num_examples,
+            drop_remainder=config.drop_remainder,
+        )
+
+
+class CheckpointManager:
+    """The checkpoints of one training.
+
+    Args:
+      keep, term, before_publishing: see `CheckpointStore`.
+    """
+
+    def __init__(
+        self,
+        directory: Place,
+        origin: Origin,
+        keep: int = KEEP_CHECKPOINTS,
+        term: Term = None,
+        before_publishing: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store = CheckpointStore(directory, keep, term, before_publishing)
+        self._origin = dataclasses.asdict(origin)
+
+    def save(self, step: int, variables: Sequence[Values], run: dict[str, Any]) -> Place:
+        """Writes a checkpoint of variables, or of their values; `run` is the rest of the state.
+
+        Raises:
+          CheckpointNotWrittenError: as `CheckpointStore.save`.
+        """
+        return self._store.save(step, variables, {"origin": self._origin, "run": run})
+
+    def check_newest(self, variables: Sequence[tf.Variable]) -> Place | None:
+        """The newest checkpoint that is whole, if there is one.
+
+        Raises:
+          ConfigurationError: this training cannot go on from it.
+        """
+        found = self._checked(self._store.newest(), variables)
+        return found[0] if found else None
+
+    def load_newest(
+        self, variables: Sequence[tf.Variable], warn: Callable[[str], None]
+    ) -> Found | None:
+        """Sets the variables to those of the newest checkpoint and returns the rest of its state.
+
+        Args:
+          warn: takes a line about each damaged one.
+
+        Raises:
+          ConfigurationError: this training cannot go on from it.
+        """
+        found = self._checked(self._store.newest(warn), variables)
+        if found is None:
+            return None
+        path, state = found
+        self._store.load_variables(path, variables)
+        return path, state["run"]
+
+    def remove_unfinished(self) -> None:
+        """Removes what killed processes have not finished; nobody may be writing meanwhile."""
+        self._store.remove_unfinished()
+
+    def _checked(self, found: Found | None, variables: Sequence[tf.Variable]) -> Found | None:
+        """What was found, if this training can go on from it."""
+        if found is None:
+            return None
+        path, state = found
+        if "origin" not in state:
+            raise ConfigurationError(
+                f"The checkpoint {path} was written by a training loop of your own (elastic.run), "
+                "but now fit or Trainer wants to go on from it. Use another job_dir."
+            )
+        self._store.check_variables(path, state, variables)
+        self._check_origin(path, state["origin"])
+        check_version(state["run"], VERSION, str(path))
+        return found
+
+    def _check_origin(self, path: Place, found: dict[str, Any]) -> None:
+        for name, value in self._origin.items():
+            was = found.get(name)
+            if was != value and name == "num_examples":
+                raise ConfigurationError(
+                    f"The checkpoint {path} was made with {_examples(was)}, but now there are "
+                    f"{_examples(value)}. Going on would repeat or lose some. Use the same data, "
+                    "or another job_dir."
+                )
+            if was != value:
+                raise ConfigurationError(
+                    f"The checkpoint {path} was made with {name}={was}, but now {name}={value}. "
+                    f"Going on would repeat or lose examples. Use {name}={was}, or another job_dir."
+                )
+
+
+def _examples(count: int | None) -> str:
+    return "batches of any number of examples" if count is None else f"{count:,} training examples"

@@ -1,0 +1,260 @@
+"""Checkpoints on disk: a TensorFlow checkpoint of the variables, and a versioned JSON file.
+
+    <job_dir>/checkpoints/step-00000120/state.json
+    <job_dir>/checkpoints/step-00000120/state.bytes      arrays and bytes of that state
+    <job_dir>/checkpoints/step-00000120/variables.index, variables.data-…
+    <job_dir>/checkpoints/step-00000120/manifest.json    sizes and checksums of these
+
+A checkpoint is written under a temporary name, and renamed when all of it has reached the disk. One
+that was damaged afterwards is found by its manifest and set aside as `damaged-step-…`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from hvd_elastic_keras.common.errors import (
+    CheckpointDamagedError,
+    CheckpointNotWrittenError,
+    ConfigurationError,
+)
+from hvd_elastic_keras.common.options import KEEP_CHECKPOINTS
+from hvd_elastic_keras.state import packing
+from hvd_elastic_keras.state.checkpoint import directories, manifest
+from hvd_elastic_keras.state.checkpoint.places import Place
+
+FORMAT_VERSION = 3
+Values: TypeAlias = "tf.Variable | tf.Tensor"
+Term: TypeAlias = "Callable[[], int] | None"
+Found: TypeAlias = tuple[Place, dict[str, Any]]
+PREFIX = "variables"
+STATE = "state.json"
+BYTES = "state.bytes"
+VALUE = "variables/{}/.ATTRIBUTES/VARIABLE_VALUE"
+"""TensorFlow's name for the value of a variable of a list that is tracked as `variables`."""
+
+
+class CheckpointStore:
+    """The checkpoints of one job.
+
+    Args:
+      keep: so many of the newest are kept.
+      term: gives a number that grows with every start of the job: what an earlier start writes late
+        is older. None: whoever writes belongs to the newest.
+      before_publishing: called when all of a checkpoint is on disk but its name.
+    """
+
+    def __init__(
+        self,
+        directory: Place,
+        keep: int = KEEP_CHECKPOINTS,
+        term: Term = None,
+        before_publishing: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._before_publishing = before_publishing
+        self._directory = directory
+        self._keep = keep
+        self._term = term
+
+    def save(self, step: int, variables: Sequence[Values], state: dict[str, Any]) -> Place:
+        """Writes a checkpoint of optimizer step `step` and removes old ones.
+
+        `variables` may be copies of their values: then they can change meanwhile.
+
+        Raises:
+          CheckpointNotWrittenError: the disk is full or away, or the job has been started again and
+            others write there now; all is as it was before.
+        """
+        term = self._checked_term()
+        final = self._directory / directories.name_of(step)
+        try:
+            with directories.being_written(final) as temporary:
+                _write(temporary, step, variables, state, term)
+                self._before_publishing()
+                self._checked_term()
+                directories.put_in_place(temporary, final)
+        except (OSError, tf.errors.OpError) as error:
+            raise CheckpointNotWrittenError(
+                f"The checkpoint {final} could not be written: {_first_line(error)}"
+            ) from error
+        for old in self._all()[: -self._keep]:
+            directories.remove_tree(old)
+        return final
+
+    def remove_unfinished(self) -> None:
+        """Removes what killed processes have not finished; nobody may be writing meanwhile."""
+        directories.remove_unfinished(self._directory)
+
+    def newest(self, warn: Callable[[str], None] | None = None) -> Found | None:
+        """The newest checkpoint that is whole, with all of its state but the variables.
+
+        Args:
+          warn: takes a line about each damaged one, which is set aside. Without it, these are left
+            for who comes with it.
+
+        Raises:
+          CheckpointDamagedError: there are some, and none is whole.
+          ConfigurationError: the newest one is of another format version.
+        """
+        damaged: dict[Place, CheckpointDamagedError] = {}
+        for path in reversed(self._all()):
+            try:
+                found = path, self.load_state(path)
+            except CheckpointDamagedError as error:
+                damaged[path] = error
+                continue
+            if warn is not None:
+                for bad, why in damaged.items():
+                    directories.set_aside(bad)
+                    warn(f"warning: {why} The one before it, {path.name}, is used.")
+            return found
+        for newest in damaged.values():
+            raise CheckpointDamagedError(
+                f"{newest} None before it is whole. Remove {self._directory} to train from the "
+                "beginning, or use another job_dir."
+            )
+        return None
+
+    def load_state(self, path: Place) -> dict[str, Any]:
+        """Reads all but the variables, and checks that the files of these are whole.
+
+        Raises:
+          CheckpointDamagedError: it is not what was written.
+          ConfigurationError: it is of another format version.
+        """
+        try:
+            found = manifest.read(path)
+            if found.version != FORMAT_VERSION:
+                raise ConfigurationError(
+                    f"The checkpoint {path} has format version {found.version}, expected "
+                    f"{FORMAT_VERSION}. Use the release that wrote it, or another job_dir."
+                )
+            text, data = (manifest.read_file(path, found, name) for name in (STATE, BYTES))
+            content: dict[str, Any] = packing.loads(text, data)
+            if not isinstance(content.get("variables"), list):
+                raise ValueError(f"{STATE} does not say which variables it is of")
+            manifest.check_others(path, found, (STATE, BYTES))
+            if not isinstance(content.get("variables"), list):
+                raise ValueError(f"{STATE} does not say which variables it is of")
+        except ConfigurationError:
+            raise
+        except (OSError, ValueError, AttributeError) as error:
+            raise _damaged(path, str(error)) from error
+        return content
+
+    def check_variables(
+        self, path: Place, state: dict[str, Any], variables: Sequence[tf.Variable]
+    ) -> None:
+        """Compares the variables with those that were saved; `state` is that of `load_state`.
+
+        Raises:
+          ConfigurationError: the checkpoint is of another model.
+        """
+        mine = _forms(variables)
+        saved = state["variables"]
+        if saved == mine:
+            return
+        pairs = itertools.zip_longest(saved, mine)
+        number, (theirs, ours) = next(
+            (i, pair) for i, pair in enumerate(pairs) if len(set(pair)) > 1
+        )
+        raise ConfigurationError(
+            f"The checkpoint {path} is of another model or optimizer: it holds {len(saved)} "
+            f"variables, and there are {len(mine)} now; the first that differs is number {number}: "
+            f"{theirs or 'none'} there, {ours or 'none'} now. Use those it was written with, or "
+            "another job_dir."
+        )
+
+    def load_variables(self, path: Place, variables: Sequence[tf.Variable]) -> None:
+        """Sets the variables, which `check_variables` has compared.
+
+        Raises:
+          CheckpointDamagedError: it is not what was written.
+        """
+        try:
+            _checkpoint(variables).read(str(path / PREFIX)).assert_consumed()
+        except (ValueError, IndexError, AssertionError, tf.errors.OpError) as error:
+            raise _damaged(path, _first_line(error)) from error
+
+    def load_tensors(self, path: Place, state: dict[str, Any]) -> list[tf.Tensor]:
+        """The values of all variables, in the order of `save`; `state` is that of `load_state`.
+
+        Raises:
+          CheckpointDamagedError: it is not what was written.
+        """
+        try:
+            reader = tf.compat.v1.train.NewCheckpointReader(str(path / PREFIX))
+            with tf.device("CPU:0"):
+                return [
+                    tf.convert_to_tensor(reader.get_tensor(VALUE.format(number)))
+                    for number in range(len(state["variables"]))
+                ]
+        except (ValueError, tf.errors.OpError) as error:
+            raise _damaged(path, _first_line(error)) from error
+
+    def _all(self) -> list[Place]:
+        """The checkpoints by age: those of an earlier start are older, whatever their step.
+
+        The term of one without a manifest is not known: it may be of the newest.
+        """
+        found = self._terms()
+        newest = directories.newest(found)
+
+        def age(path: Place) -> tuple[int, int]:
+            term = found[path]
+            return newest if term is None else term, directories.step_of(path)
+
+        return sorted(found, key=age)
+
+    def _terms(self) -> dict[Place, int | None]:
+        """All checkpoints with their terms."""
+        return directories.terms_in(self._directory)
+
+    def _checked_term(self) -> int:
+        """That of the writer, if nobody of a later one has written."""
+        newest = directories.newest(self._terms())
+        mine = newest if self._term is None else self._term()
+        if newest > mine:
+            raise CheckpointNotWrittenError(
+                f"No checkpoint is written to {self._directory} any more: it has one of a later "
+                f"start of this job (number {newest}; this worker belongs to number {mine})"
+            )
+        return mine
+
+
+def _write(
+    directory: Place, step: int, variables: Sequence[Values], state: dict[str, Any], term: int
+) -> None:
+    directory.mkdir(parents=True)
+    _checkpoint(variables).write(str(directory / PREFIX))
+    text, blobs = packing.dumps({"step": step, "variables": _forms(variables), **state})
+    (directory / STATE).write_bytes(text.encode())
+    with (directory / BYTES).open("wb") as file:
+        for blob in (b"", *blobs):  # TensorFlow makes a file when something is written to it
+            file.write(blob)
+    manifest.write(directory, FORMAT_VERSION, term)
+
+
+def _forms(variables: Sequence[Values]) -> list[str]:
+    """Type and shape of each variable, such as "float32 [3, 3, 1, 16]"."""
+    return [f"{v.dtype.name} {v.shape.as_list()}" for v in variables]
+
+
+def _damaged(path: Place, why: str) -> CheckpointDamagedError:
+    return CheckpointDamagedError(f"The checkpoint {path} is damaged ({why}).")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+def _checkpoint(variables: Sequence[Values]) -> tf.train.Checkpoint:
+    # A variable that is made of a tensor shares its memory.
+    tracked = [
+        v if isinstance(v, tf.Variable) else tf.Variable(v, trainable=False) for v in variables
+    ]
+    return tf.train.Checkpoint(variables=tracked)

@@ -1,0 +1,150 @@
+"""Keras's saving in scripts that several workers run: one of them writes, the others wait for it.
+
+`Model.save`, `save_weights` and `export`, `keras.saving.save_model` and `save_weights` (with all
+their other names) and `ExportArchive.write_out` take effect once. All workers return from them when
+the file is there, so that the script may load it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from hvd_elastic_keras.common import env
+from hvd_elastic_keras.worker.launched_session import session_of_launcher
+from hvd_elastic_keras.worker.turns import turns_of_worker
+
+METHODS = (
+    (keras.Model, "save"),
+    (keras.Model, "save_weights"),
+    (keras.Model, "export"),
+    (keras.export.ExportArchive, "write_out"),
+)
+FUNCTIONS = ("save_model", "save_weights")
+"""Of `keras.saving`."""
+FILES = (".keras", ".h5", ".hdf5")
+"""What Keras writes as one file, unless it is told to do otherwise."""
+Save = Callable[..., Any]
+
+
+class _Here(threading.local):
+    direct = False
+
+
+_here = _Here()
+
+
+@contextlib.contextmanager
+def direct() -> Iterator[None]:
+    """Lets this worker save by itself, without asking the others."""
+    before, _here.direct = _here.direct, True
+    try:
+        yield
+    finally:
+        _here.direct = before
+
+
+@functools.cache
+def install() -> None:
+    """Changes Keras's saving where there are other workers; alone, it stays as it is."""
+    if env.worker_environment() is None and session_of_launcher() is None:
+        return
+    for owner, name in METHODS:
+        setattr(owner, name, _by_one_worker(getattr(owner, name)))
+    for name in FUNCTIONS:
+        original = getattr(keras.saving, name)
+        _replace_everywhere(original, _by_one_worker(original))
+
+
+def _replace_everywhere(original: Save, replacement: Save) -> None:
+    """Also where a script has said `from keras.models import save_model` before."""
+    for module_name, module in list(sys.modules.items()):
+        names = getattr(module, "__dict__", {})
+        aliases = list(names) if module_name == "__main__" else [original.__name__]
+        for alias in aliases:
+            if names.get(alias) is original:
+                setattr(module, alias, replacement)
+
+
+def _by_one_worker(original: Save) -> Save:
+    signature = inspect.signature(original)
+    pid = os.getpid()
+
+    @functools.wraps(original)
+    def save(*args: Any, **kwargs: Any) -> Any:
+        turns = None if _here.direct or os.getpid() != pid else turns_of_worker()
+        try:
+            arguments = signature.bind(*args, **kwargs)
+        except TypeError:
+            turns = None  # the original says what is wrong
+        path = None if turns is None else _shared_path(arguments.arguments.get("filepath"))
+        if turns is None or path is None:
+            return original(*args, **kwargs)
+        what = f"saving {path}"
+        with turns.turn(path, what) as mine:
+            if mine:
+                return _save(original, arguments, path)
+        if _is_there(path):
+            return None
+        with turns.turn(path, what, again=True) as mine:
+            if mine and not _is_there(path):
+                return _save(original, arguments, path)
+        return None
+
+    return save
+
+
+def _shared_path(given: Any) -> str | None:
+    """The same text for the same file; None if no other worker writes there."""
+    if not isinstance(given, str | os.PathLike):
+        return None
+    text = os.fspath(given)
+    if isinstance(text, bytes):
+        return None
+    if "://" in text:
+        return text
+    path = Path(os.path.realpath(text))
+    scratch = Path(os.path.realpath(tempfile.gettempdir()))
+    is_own = scratch.name.startswith(env.SCRATCH_PREFIX) and scratch in path.parents
+    return None if is_own else str(path)
+
+
+def _is_there(path: str) -> bool:
+    return "://" in path or Path(path).exists()
+
+
+def _save(original: Save, arguments: inspect.BoundArguments, path: str) -> Any:
+    with direct():
+        if not _is_one_file(path, arguments.arguments):
+            return original(*arguments.args, **arguments.kwargs)
+
+        # Without the process's number: who goes on for a worker that is killed here uses it again.
+        temporary = Path(path).with_name(f".saving.{Path(path).name}")
+        arguments.arguments["filepath"] = str(temporary)
+        try:
+            result = original(*arguments.args, **arguments.kwargs)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return result
+
+
+def _is_one_file(path: str, arguments: dict[str, Any]) -> bool:
+    """Whether it can be written beside its place and be moved there."""
+    return (
+        "://" not in path
+        and path.endswith(FILES)
+        and arguments.get("zipped") is not False
+        and arguments.get("max_shard_size") is None
+        and arguments.get("overwrite", True) is True
+    )

@@ -1,0 +1,115 @@
+"""How the variables of one state match those of another.
+
+Variables have names that depend on what else a process has built. So they are matched by their
+place: group, position, shape and dtype.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.keras_internals.model_variables import METRICS, RAW, Groups
+
+log = logging.getLogger(__name__)
+
+Spec = list[Any]
+"""Shape and dtype of a variable in terms of JSON: `[[3, 2], "float32"]`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StateOrigin:
+    """Where a state comes from that is to be taken over, for people.
+
+    Attributes:
+      name: of what holds it.
+      remedy: what to do if it does not fit.
+      precaution: how to make sure that variables fit.
+    """
+
+    name: str
+    remedy: str
+    precaution: str = ""
+
+
+BUILD_FIRST = (
+    "Build the same model and optimizer before elastic.run: run one step on the first batch before "
+    "the state is made."
+)
+ROOT = StateOrigin(
+    "The elastic state of rank 0", "All workers must run the same script.", BUILD_FIRST
+)
+
+
+def specs_of(groups: Groups) -> dict[str, list[Spec]]:
+    """Shapes and dtypes by group."""
+    return {
+        name: [[[int(n) for n in v.shape], v.dtype.name] for v in group]
+        for name, group in groups.items()
+    }
+
+
+def tensor_specs(specs: dict[str, list[Spec]]) -> list[tf.TensorSpec]:
+    """Of the variables of all groups, one after the other."""
+    return [tf.TensorSpec(shape, dtype) for group in specs.values() for shape, dtype in group]
+
+
+def match(
+    mine: Groups,
+    theirs: dict[str, list[Spec]],
+    tensors: Sequence[tf.Tensor],
+    origin: StateOrigin,
+    *,
+    made_late: bool,
+) -> list[tuple[tf.Variable, tf.Tensor]]:
+    """Pairs this worker's variables with the tensors of another state.
+
+    Args:
+      made_late: whether one of two workers may not have made all variables of metrics and layers
+        yet, which some of them do at the first batch.
+
+    Raises:
+      ConfigurationError: that state has other variables.
+    """
+    own = specs_of(mine)
+    pairs: list[tuple[tf.Variable, tf.Tensor]] = []
+    left = list(tensors)
+    for name, specs in theirs.items():
+        part, left = left[: len(specs)], left[len(specs) :]
+        if own.get(name, []) == specs:
+            pairs += zip(mine.get(name, []), part, strict=True)
+        elif made_late and name == METRICS:
+            log.info("%s holds other metrics: those of this worker stay", origin.name)
+        elif made_late and name == RAW and _begins_alike(own.get(name, []), specs):
+            log.warning(
+                "%s holds %d tf.Variables of layers, this worker %d: only those that both "
+                "have are taken over",
+                origin.name,
+                len(specs),
+                len(own.get(name, [])),
+            )
+            pairs += zip(mine.get(name, []), part, strict=False)
+        else:
+            raise _mismatch(name, own.get(name, []), specs, origin)
+    return pairs
+
+
+def _begins_alike(first: list[Spec], second: list[Spec]) -> bool:
+    common = min(len(first), len(second))
+    return first[:common] == second[:common]
+
+
+def _mismatch(
+    name: str, mine: list[Spec], theirs: list[Spec], origin: StateOrigin
+) -> ConfigurationError:
+    differing = [f"{a} there, {b} here" for a, b in zip(theirs, mine, strict=False) if a != b]
+    first = f"; the first difference is {differing[0]}" if differing else ""
+    return ConfigurationError(
+        f"{origin.name} holds {len(theirs)} variables in the group {name!r}, the state of this "
+        f"worker {len(mine)}{first}. {origin.remedy} {origin.precaution}".rstrip()
+    )

@@ -1,0 +1,176 @@
+"""Everything a worker must have to go on at a step: variables, and a registry of named parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from hvd_elastic_keras.common.learning_rate_scale import Ramp
+from hvd_elastic_keras.common.protocol import Assignment
+from hvd_elastic_keras.data.input.interfaces import Input
+from hvd_elastic_keras.keras_internals.model_variables import Groups, ModelVariables
+from hvd_elastic_keras.state import broadcast, parts
+from hvd_elastic_keras.state.cursor import Cursor
+from hvd_elastic_keras.state.data_identity import DataIdentity
+from hvd_elastic_keras.state.matched_variables import StateOrigin, match
+from hvd_elastic_keras.state.parts import Attribute, Attributes, Part
+from hvd_elastic_keras.state.user_state import UserState, UserValues
+from hvd_elastic_keras.worker.horovod_runtime import Communicator
+
+VERSION = 4
+"""Of the parts; to be raised with every change of what they give."""
+ROOT = StateOrigin("The state of rank 0", "All workers must run the same script.")
+
+
+@dataclasses.dataclass
+class Marks:
+    """What has happened so far, and must not happen again after a recovery.
+
+    Attributes:
+      epoch_begun: the last epoch whose `on_epoch_begin` has been called: never twice, it may
+        change the learning rate.
+      batch_begun: `Cursor.progress` of the last step whose batch-begin hook has been called.
+      evaluation_begun: the last epoch whose `on_test_begin` has been called.
+      stop_agreed: whether all workers know that callbacks end the training early.
+      ended: whether `on_train_end` has been called.
+    """
+
+    epoch_begun: int = -1
+    batch_begun: int = -1
+    evaluation_begun: int = -1
+    stop_agreed: bool = False
+    ended: bool = False
+
+
+class RunState:
+    """What all workers of a training share: variables, and parts with a state of their own.
+
+    Args:
+      model: that is trained.
+      variables: those of the model and its optimizers.
+      callbacks: what they remember.
+      inputs: of the training, and of the validation if there is any.
+      cursor: where the training begins.
+      user: values of the user.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        variables: ModelVariables,
+        callbacks: Part,
+        *,
+        inputs: Sequence[Input],
+        cursor: Cursor,
+        user: UserState,
+    ) -> None:
+        self.cursor = cursor
+        self.unfinished: Cursor | None = None
+        """Where an epoch was left that the given number of steps has cut off."""
+        self.marks = Marks()
+        self.ramp = Ramp()
+        """The scale of the learning rate, as of the last finished step."""
+        self.slowness: dict[str, float] = {}
+        """By worker id, what the shares follow; empty while they are even."""
+        self.epoch_logs: dict[str, Any] = {}
+        self.evaluation_logs: dict[str, Any] = {}
+        self.exists = False
+        """Whether this worker holds a state worth keeping (false until its first sync)."""
+        self.user = user
+        self._variables = variables
+        self._data = DataIdentity(inputs)
+        self._parts: dict[str, Part] = {
+            "cursor": Attribute(self, "cursor", Cursor.to_json, Cursor.from_json),
+            "unfinished": Attribute(self, "unfinished", _cursor_to_json, _cursor_from_json),
+            "marks": Attribute(self, "marks", dataclasses.asdict, lambda state: Marks(**state)),
+            "ramp": Attribute(self, "ramp", dataclasses.asdict, lambda state: Ramp(**state)),
+            "speed": Attributes(self, ("slowness",)),
+            "logs": Attributes(self, ("epoch_logs", "evaluation_logs")),
+            "stop_training": Attribute(model, "stop_training", bool, bool),
+            "callbacks": callbacks,
+            "user": UserValues(user),
+        }
+
+    @property
+    def variables(self) -> ModelVariables:
+        """Those of the model and its optimizer."""
+        return self._variables
+
+    def hand_over(self, callbacks: Part, user: UserState) -> None:
+        """Lets callbacks and values of another call of `fit` take the place of these."""
+        self.user = user
+        self._parts |= {"callbacks": callbacks, "user": UserValues(user)}
+
+    def state(self) -> dict[str, Any]:
+        """All but the variables."""
+        return {
+            "version": VERSION,
+            "data": self._data.state(),
+            **parts.states_of(self._parts),
+        }
+
+    def restore(self, state: dict[str, Any], checkpoint: Path | str | None = None) -> None:
+        """Takes over what `state` has given.
+
+        Args:
+          checkpoint: where it was read from; None if another worker has sent it.
+
+        Raises:
+          ConfigurationError: it was made by another release.
+          DataError: it was made by a worker that reads other data.
+        """
+        parts.check_version(state, VERSION, checkpoint)
+        self._data.restore(state["data"], checkpoint)
+        parts.restore(self._parts, state)
+
+    def synchronise(self, communicator: Communicator, place: Assignment) -> None:
+        """Brings this worker to the root's state, in two phases.
+
+        First everything is received into fresh tensors; only when all of it is here is anything
+        assigned. A worker whose sync is interrupted keeps the state it had.
+
+        Raises:
+          CollectiveFailedError: a peer went away meanwhile; nothing has changed.
+          ConfigurationError: rank 0 runs another release or has another model.
+          DataError: this worker reads other data than rank 0.
+        """
+        if place.sync and place.size > 1:
+            groups = self._variables.groups
+            state, tensors = broadcast.from_root(
+                communicator,
+                is_root=place.rank == 0,
+                states=self.state,
+                groups=groups,
+                is_level=self._is_level,
+                compare=False,
+                name="elastic_sync",
+            )
+            if place.rank != 0:
+                self._take_over(state, groups, tensors)
+        self.exists = True
+
+    def _is_level(self, state: dict[str, Any]) -> bool:
+        """Whether this worker holds the root's state already: states at a step are the same."""
+        parts.check_version(state, VERSION, checkpoint=None)
+        return self.exists and bool(self.cursor.progress == state["cursor"]["progress"])
+
+    def _take_over(self, state: dict[str, Any], groups: Groups, tensors: list[tf.Tensor]) -> None:
+        if self._is_level(state):
+            return
+        pairs = match(groups, state[broadcast.SPECS], tensors, ROOT, made_late=False)
+        self.restore(state)
+        for variable, tensor in pairs:
+            variable.assign(tensor)
+
+
+def _cursor_to_json(cursor: Cursor | None) -> dict[str, Any] | None:
+    return None if cursor is None else cursor.to_json()
+
+
+def _cursor_from_json(state: dict[str, Any] | None) -> Cursor | None:
+    return None if state is None else Cursor.from_json(state)

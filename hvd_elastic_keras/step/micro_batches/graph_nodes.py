@@ -1,0 +1,20 @@
+"""What operations a traced step has, those of the functions that it calls included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+PYTHON_CALLS = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
+"""Those of `tf.py_function` and `tf.numpy_function`."""
+
+
+def nodes_of(graph: Any) -> list[Any]:
+    """All operations, as `NodeDef`s."""
+    definition = graph.as_graph_def()
+    return [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
+
+
+def calls_python(nodes: Iterable[Any]) -> bool:
+    """Whether some operation runs Python code."""
+    return any(node.op in PYTHON_CALLS for node in nodes)

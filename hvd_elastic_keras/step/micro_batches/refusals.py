@@ -1,0 +1,64 @@
+"""Why a model cannot be trained by several workers, found while a micro-batch is traced."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import keras
+
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.keras_internals.apply_recorder import TWICE, ApplyRecorder
+from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
+from hvd_elastic_keras.step.micro_batches.random_draws import unknown_draws
+from hvd_elastic_keras.step.micro_batches.staged_changes import is_assigned
+
+
+def check_variables(variables: ModelVariables, model: keras.Model, before: set[int]) -> None:
+    """Raises `ConfigurationError` if tracing has made variables: nobody would train them."""
+    new = [v.path for v in variables.new_in(model, before)]
+    if new:
+        raise ConfigurationError(
+            f"The model makes variables while it is trained: {', '.join(new[:5])}. Expected "
+            "all of them to be there before the first step, so that all workers have the "
+            "same. Call the layers or metrics once before fit, for example with "
+            "model.build(input_shape), or make them in __init__ or build()."
+        )
+
+
+def check_draws(nodes: Iterable[Any]) -> None:
+    """Raises `ConfigurationError` for random operations that other workers cannot repeat."""
+    unknown = unknown_draws(nodes)
+    if unknown:
+        name, kind = next(iter(unknown.items()))
+        raise ConfigurationError(
+            f"The model draws random numbers with the operation {kind} ({name}), which cannot "
+            "be made the same on all workers, expected keras.random, with or without a "
+            "SeedGenerator, or tf.random.stateless_*. (A tf.random.Generator, tf.raw_ops and "
+            "a tf.function that has been called before fit are such cases.)"
+        )
+
+
+@contextlib.contextmanager
+def explained(
+    variables: ModelVariables, scope: keras.StatelessScope, recorder: ApplyRecorder
+) -> Iterator[None]:
+    """Raises `ConfigurationError` if a layer has put a tensor in the place of its weights.
+
+    The gradient tape then asks that tensor for what only a variable has.
+    """
+    try:
+        yield
+    except AttributeError as error:
+        if recorder.calls:  # a gradient tape over weights as they are after `apply`
+            raise ConfigurationError(TWICE) from error
+        assigned = [v.path for v in variables.trainable if is_assigned(scope, v, recorder)]
+        if not assigned:
+            raise
+        raise ConfigurationError(
+            f"A layer assigns to its trainable weight {assigned[0]} while it computes, as "
+            "keras.layers.SpectralNormalization does, expected a layer that leaves its weights "
+            "to the optimizer: a step must not change anything before all workers have "
+            "computed their part. Use the changed value without assigning it."
+        ) from error

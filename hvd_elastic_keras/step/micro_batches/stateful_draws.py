@@ -1,0 +1,132 @@
+"""TensorFlow's stateful random operations, made stateless: their seeds follow from the step.
+
+They follow from a state inside of the process that no other worker has. So they are reproducible
+here, but have other numbers than in plain `fit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.keras_internals.tensorflow_names import WhileBodyFuncGraph
+from hvd_elastic_keras.step.micro_batches.rows import Rows
+
+Operation = Callable[..., Any]
+
+
+class StatefulDraws:
+    """Stateless operations in the place of stateful ones, for one micro-batch.
+
+    Args:
+      rows: of the micro-batch.
+      seed: all numbers follow from it and from the step.
+    """
+
+    def __init__(self, rows: Rows, seed: int) -> None:
+        self._rows = rows
+        self._seed = seed
+        self._ordinal = 0
+        self.names: set[str] = set()
+        """TensorFlow's names of the operations that have been replaced."""
+
+    @property
+    def replacements(self) -> dict[str, Operation]:
+        """By the name of the function in `gen_random_ops`; each is given the original, too."""
+        return {
+            "random_uniform": self._uniform,
+            "random_uniform_int": self._uniform_int,
+            "random_standard_normal": self._normal,
+            "truncated_normal": self._truncated_normal,
+            "random_shuffle": self._shuffle,
+            "multinomial": self._multinomial,
+            "random_gamma": self._gamma,
+            "random_poisson_v2": self._poisson,
+        }
+
+    def _next_seed(self, name: str, seed: int, seed2: int) -> Any:
+        """A seed (shape [2], int64) for the next stateful operation of this step."""
+        self._refuse_loops(name)
+        self.names.add(name)
+        self._ordinal += 1
+        numbers = (self._seed, seed or 0, seed2 or 0, self._ordinal)
+        mixed = 0
+        for number in numbers:
+            mixed = (mixed * 1_000_003 + number) % (2**62)
+        return tf.stack([tf.constant(mixed, tf.int64), tf.cast(self._rows.step, tf.int64)])
+
+    def _refuse_loops(self, name: str) -> None:
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        while graph is not None:
+            if isinstance(graph, WhileBodyFuncGraph):
+                raise ConfigurationError(
+                    f"The model draws random numbers with tf.random ({name}) inside a loop "
+                    "(tf.while_loop, tf.map_fn, a loop over tf.range), where they cannot be made "
+                    "the same on all workers. Draw them for all iterations before the loop, or use "
+                    "tf.random.stateless_* with a seed that depends on the iteration."
+                )
+            graph = getattr(graph, "outer_graph", None)
+
+    def _uniform(self, _: Operation, shape: Any, dtype: Any, seed: int = 0, seed2: int = 0) -> Any:
+        return tf.random.stateless_uniform(
+            shape, self._next_seed("tf.random.uniform", seed, seed2), dtype=dtype
+        )
+
+    def _uniform_int(
+        self, _: Operation, shape: Any, minval: Any, maxval: Any, seed: int = 0, seed2: int = 0
+    ) -> Any:
+        found = self._next_seed("tf.random.uniform", seed, seed2)
+        dtype = tf.convert_to_tensor(minval).dtype
+        return tf.random.stateless_uniform(shape, found, minval, maxval, dtype)
+
+    def _normal(self, _: Operation, shape: Any, dtype: Any, seed: int = 0, seed2: int = 0) -> Any:
+        return tf.random.stateless_normal(
+            shape, self._next_seed("tf.random.normal", seed, seed2), dtype=dtype
+        )
+
+    def _truncated_normal(
+        self, _: Operation, shape: Any, dtype: Any, seed: int = 0, seed2: int = 0
+    ) -> Any:
+        return tf.random.stateless_truncated_normal(
+            shape, self._next_seed("tf.random.truncated_normal", seed, seed2), dtype=dtype
+        )
+
+    def _shuffle(self, _: Operation, value: Any, seed: int = 0, seed2: int = 0) -> Any:
+        found = self._next_seed("tf.random.shuffle", seed, seed2)
+        keys = tf.random.stateless_uniform(tf.shape(value)[:1], found)
+        return tf.gather(value, tf.argsort(keys))
+
+    def _multinomial(
+        self,
+        _: Operation,
+        logits: Any,
+        num_samples: Any,
+        seed: int = 0,
+        seed2: int = 0,
+        output_dtype: Any = tf.int64,
+    ) -> Any:
+        found = self._next_seed("tf.random.categorical", seed, seed2)
+        return tf.random.stateless_categorical(logits, num_samples, found, output_dtype)
+
+    def _gamma(self, _: Operation, shape: Any, alpha: Any, seed: int = 0, seed2: int = 0) -> Any:
+        found = self._next_seed("tf.random.gamma", seed, seed2)
+        alpha = tf.convert_to_tensor(alpha)
+        whole = tf.concat([tf.cast(shape, tf.int32), tf.shape(alpha)], 0)
+        return tf.random.stateless_gamma(whole, found, alpha, dtype=alpha.dtype)
+
+    def _poisson(
+        self,
+        _: Operation,
+        shape: Any,
+        rate: Any,
+        seed: int = 0,
+        seed2: int = 0,
+        dtype: Any = tf.int64,
+    ) -> Any:
+        found = self._next_seed("tf.random.poisson", seed, seed2)
+        rate = tf.convert_to_tensor(rate)
+        whole = tf.concat([tf.cast(shape, tf.int32), tf.shape(rate)], 0)
+        return tf.random.stateless_poisson(whole, found, rate, dtype)

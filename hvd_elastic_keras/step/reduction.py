@@ -1,0 +1,113 @@
+"""Sums over the workers of what each has computed of a step."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+from hvd_elastic_keras.common.options import BF16, FP16, NO_COMPRESSION
+from hvd_elastic_keras.step.micro_batches.traced import Tensors
+
+LEAST_BYTES = 16 * 2**20
+"""Of gradients that travel in several parts. Of fewer, parts cost more than they save."""
+MOST_PARTS = 4
+HALF_DTYPES = {FP16: tf.float16, BF16: tf.bfloat16}
+
+
+class Reduction:
+    """Sums over the workers; alone there is nothing to wait for, and nothing is rounded.
+
+    Args:
+      name: of its collectives.
+      compression: how gradients travel, one of `COMPRESSIONS`. All else travels as it is.
+    """
+
+    def __init__(self, name: str, compression: str = NO_COMPRESSION) -> None:
+        self._name = name
+        self._half = HALF_DTYPES.get(compression)
+
+    def __call__(
+        self, gradients: Tensors, exact: tf.Tensor, has_others: tf.Tensor
+    ) -> tuple[Tensors, tf.Tensor]:
+        """The sums of both, the same bits on every worker.
+
+        Args:
+          exact: what is never rounded to 16 bits; shape [n], dtype of the gradients.
+          has_others: whether there are other workers. A collective takes 0.6 ms even alone.
+        """
+        *sums, exact = tf.cond(
+            has_others,
+            lambda: self._over_workers(gradients, exact),
+            lambda: [*gradients, exact],
+        )
+        return sums, exact
+
+    def _over_workers(self, gradients: Tensors, exact: tf.Tensor) -> Tensors:
+        groups = [gradients[part] for part in parts_of(gradients)]
+        names = [self._name, *(f"{self._name}.early{i}" for i in range(1, len(groups)))][::-1]
+        if self._half is None:
+            groups[-1].append(exact)
+            sums = [summed(*group) for group in zip(groups, names, strict=True)]
+            exact = sums[-1].pop()
+        else:
+            sums = [
+                summed_in_half(group, self._half, f"{name}.gradients")
+                for group, name in zip(groups, names, strict=True)
+                if group
+            ]
+            (exact,) = summed([exact], self._name)
+        return [*itertools.chain(*reversed(sums)), exact]
+
+
+def parts_of(gradients: Sequence[tf.Tensor | tf.TensorSpec]) -> list[slice]:
+    """Which gradients travel together, in the order in which a backward pass is done with them.
+
+    That is from the last to the first. The same on all workers: it follows from sizes alone. Each
+    part is its own collective, which begins while the rest of the backward pass is computed.
+    """
+    sizes = [int(g.shape.num_elements()) * g.dtype.size for g in gradients]
+    least = sum(sizes) / MOST_PARTS if sum(sizes) >= LEAST_BYTES else float("inf")
+    found, end, size = [], len(sizes), 0
+    for start in reversed(range(1, len(sizes))):
+        size += sizes[start]
+        if size >= least:
+            found.append(slice(start, end))
+            end, size = start, 0
+    return [*found, slice(0, end)]
+
+
+def summed(tensors: Tensors, name: str) -> Tensors:
+    """The sums over all workers, in one collective."""
+    return list(hvd.grouped_allreduce(tensors, op=hvd.Sum, name=name, ignore_name_scope=True))
+
+
+def summed_in_half(tensors: Tensors, half: tf.DType, name: str) -> Tensors:
+    """The sums over all workers, of which 16 bits per number travel, as often as in an allreduce.
+
+    Each worker gets an equal slice of everybody's numbers, adds them up in their own precision, and
+    gives the sums to all: a number is rounded once before it is added and once after, whatever
+    the number of workers. Horovod's allreduce of 16 bits rounds each partial sum, is slower on
+    processors, and knows no bfloat16.
+
+    Args:
+      tensors: of one floating dtype.
+    """
+    sizes = [int(t.shape.num_elements()) for t in tensors]
+    rounded = tf.concat([tf.reshape(tf.cast(t, half), [-1]) for t in tensors], 0)
+    workers = hvd.size_op()
+    slice_size = -(-sum(sizes) // workers)
+    padded = tf.pad(rounded, [[0, slice_size * workers - sum(sizes)]])
+    slices, _ = hvd.alltoall(
+        tf.bitcast(padded, tf.int16),
+        splits=tf.fill([workers], slice_size),
+        name=f"{name}.slices",
+        ignore_name_scope=True,
+    )
+    slices = tf.bitcast(tf.reshape(slices, [workers, slice_size]), half)
+    own = tf.cast(tf.reduce_sum(tf.cast(slices, tensors[0].dtype), 0), half)
+    of_all = hvd.allgather(tf.bitcast(own, tf.int16), name=f"{name}.sums", ignore_name_scope=True)
+    parts = tf.split(tf.bitcast(of_all, half)[: sum(sizes)], sizes)
+    return [tf.cast(tf.reshape(p, t.shape), t.dtype) for p, t in zip(parts, tensors, strict=True)]

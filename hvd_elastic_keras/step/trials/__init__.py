@@ -1,0 +1,1 @@
+"""What is tried out before the first step: whether a model trains as in plain Keras."""

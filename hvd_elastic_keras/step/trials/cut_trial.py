@@ -1,0 +1,343 @@
+"""Tries, before anybody joins, what becomes of a model's losses and metrics if a batch is cut.
+
+A few real examples are computed at once and in two halves, with everything else as it is: weights,
+and random numbers, of which each half draws its rows. Where the halves do not give the whole, the
+result of a training depends on the cut. Nothing is assigned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.data.examples import structure
+from hvd_elastic_keras.data.examples.structure import Structure
+from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
+from hvd_elastic_keras.step.micro_batches.micro_batch import MicroBatch
+from hvd_elastic_keras.step.micro_batches.traced import Tensors, Tracing, Trial
+from hvd_elastic_keras.step.trials import told_of_cut
+from hvd_elastic_keras.step.trials.told_of_cut import Cut
+
+TRIED_EXAMPLES = 8
+GRADIENT_TOLERANCE = 1e-3
+"""Of a variable's gradient, relative to its size: float32 in other shapes rounds to 1e-6 or so."""
+LEAST = 1e-5
+"""Relative to all gradients, or all numbers of a metric: smaller ones are rounding, as the gradient
+of a bias before batch norm."""
+VALUE_TOLERANCE = 1e-4
+HALF_PRECISION = 50.0
+"""Tolerances are so many times larger where layers compute with 16 bits."""
+PERTURBATION = 0.1
+"""Of weights, relative to their spread: at some initial values, zeros say, nothing can be told."""
+SUM, MEAN, OTHER, UNKNOWN = "sum", "mean", "other", "unknown"
+
+
+@dataclasses.dataclass(frozen=True)
+class Halves:
+    """What a batch would add as a whole, and its two halves; but for gradients, which are large.
+
+    Attributes:
+      rounding: how much coarser than float32 it may have been computed.
+      gradients_fit: whether those of the halves add up to those of the whole.
+      is_finite: whether all gradients are finite.
+    """
+
+    whole: Trial
+    first: Trial
+    second: Trial
+    rounding: float
+    gradients_fit: bool
+    is_finite: bool
+
+    @property
+    def parts(self) -> tuple[Trial, Trial, Trial]:
+        """All three."""
+        return self.whole, self.first, self.second
+
+
+def micro_batch_for_cut(
+    make: Callable[[Tracing], MicroBatch],
+    variables: ModelVariables,
+    batch: Structure,
+    cut: Cut,
+    seed: int,
+) -> Fitting:
+    """The micro-batch of a step, whose sums are weighed as sums.
+
+    Args:
+      make: traces one.
+      batch: examples.
+
+    Raises:
+      ConfigurationError: the loss looks across the examples of a batch, and nobody has chosen a
+        micro-batch size.
+    """
+    plain = make(Tracing(seed=seed))
+    if plain.runs_eagerly:
+        plain.trial(batch)
+    trials = _Trials(make, variables, batch, plain, seed)
+    told = [
+        *told_of_cut.about_draws(plain),
+        *told_of_cut.about_order(plain),
+        *told_of_cut.about_logs(plain, cut),
+    ]
+    if not cut.cuts or not trials.size:
+        return Fitting(plain, told)
+    notes = plain.notes
+    # Of what looks across examples the result is known.
+    if not notes.across and (fitting := trials.fitting(plain, neutral=False)):
+        return Fitting(fitting, told, _apart(fitting, trials.last))
+    if (notes.across or notes.is_random) and (fitting := trials.fitting(plain, neutral=True)):
+        told += told_of_cut.about_cut(plain, cut)
+        return Fitting(fitting, told, _apart(fitting, trials.last))
+    names = notes.terms
+    kinds = enumerate(_kinds(trials.last))
+    culprits = [names[i] for i, kind in kinds if kind == OTHER and i < len(names)]
+    text = told_of_cut.refusal_across_examples(culprits, cut)
+    if not cut.is_chosen:
+        raise ConfigurationError(text)
+    return Fitting(plain, [*told, text])
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitting:
+    """The micro-batch of a step that fits a model.
+
+    Attributes:
+      told: what people should know before the training begins.
+      apart: metrics of which the whole does not follow from its parts.
+    """
+
+    micro_batch: MicroBatch
+    told: list[str]
+    apart: list[keras.Metric] = dataclasses.field(default_factory=list)
+
+
+class _Trials:
+    """Tries ways to trace a micro-batch on the same examples."""
+
+    def __init__(
+        self,
+        make: Callable[[Tracing], MicroBatch],
+        variables: ModelVariables,
+        batch: Structure,
+        plain: MicroBatch,
+        seed: int,
+    ) -> None:
+        self._make = make
+        # Where XLA plays no part, the real one will do.
+        self._made = {} if plain.uses_xla else {Tracing(seed=seed, with_xla=False): plain}
+        self._variables = variables
+        self._seed = seed
+        self.size = min(structure.num_examples(batch), TRIED_EXAMPLES) // 2 * 2
+        self._examples = structure.cut(batch, 0, self.size)
+        self.last: Sequence[Halves] = ()
+
+    def fitting(self, plain: MicroBatch, *, neutral: bool) -> MicroBatch | None:
+        """A micro-batch of which two halves give the whole; None if there is none.
+
+        Args:
+          plain: without any sums.
+          neutral: whether it is tried without what is known to look across examples.
+        """
+        found = self._tried(frozenset(), neutral)
+        self.last = found
+        sums = sums_of(found)
+        if sums:
+            of_weighed = self._tried(sums, neutral)
+            if _gradients_fit(of_weighed):
+                self.last = of_weighed
+                weighed = self._make(Tracing(seed=self._seed, sums=sums))
+                _average_means(weighed, of_weighed[0])
+                return weighed
+        # If not: `train_step` itself makes means of these sums.
+        _average_means(plain, found[0])
+        return plain if _gradients_fit(found) else None
+
+    def _tried(self, sums: frozenset[int], neutral: bool) -> list[Halves]:
+        """With the weights as they are, and with others near them."""
+        tracing = Tracing(seed=self._seed, sums=sums, neutral=neutral, with_xla=False)
+        if tracing not in self._made:
+            self._made[tracing] = self._make(tracing)
+        micro_batch = self._made[tracing]
+        found = [halves_of(micro_batch, self._examples)]
+        if not _gradients_fit(found) and not sums_of(found):
+            return found
+        with _perturbed(self._variables):
+            near = halves_of(micro_batch, self._examples)
+        if near.is_finite:
+            found.append(near)
+        return found
+
+
+# --- trying ------------------------------------------------------------------------------
+
+
+def halves_of(micro_batch: MicroBatch, batch: Structure, together: int = 1) -> Halves:
+    """What a batch, of so many micro-batches in one pass, and its halves would add."""
+    size = structure.num_examples(batch)
+    half = size // 2
+    rounding = HALF_PRECISION if micro_batch.computes_in_half else 1.0
+    whole, gradients = _apart_from_gradients(micro_batch.trial(batch, together=together))
+    compared = ComparedGradients(gradients)
+    del gradients  # of a large model, they are as large as all of it
+
+    def part(low: int, high: int) -> Trial:
+        trial = micro_batch.trial(structure.cut(batch, low, high), low, size)
+        found, gradients = _apart_from_gradients(trial)
+        compared.take_half(gradients)
+        return found
+
+    first, second = part(0, half), part(half, size)
+    return Halves(whole, first, second, rounding, compared.fit(rounding), compared.is_finite)
+
+
+def _apart_from_gradients(trial: Trial) -> tuple[Trial, Tensors]:
+    added = dataclasses.replace(trial.added, gradients=[])
+    return dataclasses.replace(trial, added=added), trial.added.gradients
+
+
+class ComparedGradients:
+    """The gradients of a whole, less those of its halves as they come; it holds one of each."""
+
+    def __init__(self, whole: Tensors) -> None:
+        self._left = list(whole)
+        self._of_whole = np.array([norm(gradient) for gradient in whole])
+        self._of_halves = np.zeros(len(whole))
+
+    def take_half(self, half: Tensors) -> None:
+        """Takes those of a half, weighted by its examples."""
+        self._of_halves += [norm(gradient) for gradient in half]
+        for number, gradient in enumerate(half):
+            self._left[number] -= gradient
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all numbers were."""
+        return bool(np.isfinite(self._of_whole).all() and np.isfinite(self._of_halves).all())
+
+    def fit(self, rounding: float) -> bool:
+        """Whether nothing is left, apart from rounding."""
+        off = np.array([norm(gradient) for gradient in self._left])
+        sizes = np.maximum(self._of_whole, self._of_halves)
+        least = LEAST * np.sqrt(np.sum(sizes**2))
+        # Not a number is not comparable: it tells nothing.
+        return not np.any(off > rounding * (GRADIENT_TOLERANCE * sizes + least))
+
+
+def norm(tensor: Any) -> float:
+    """The Euclidean norm, without a copy in higher precision."""
+    values = tf.convert_to_tensor(tensor)
+    wide = values if values.dtype == tf.float64 else tf.cast(values, tf.float32)
+    largest = tf.reduce_max(tf.abs(tf.reshape(wide, [-1])))
+    if not np.isfinite(largest) or largest <= 0:
+        return max(float(largest), 0.0)  # that of no numbers is minus infinity
+    return float(largest) * float(tf.norm(wide / largest))
+
+
+@contextlib.contextmanager
+def _perturbed(variables: ModelVariables) -> Iterator[None]:
+    """Moves the weights a little, for a while."""
+    weights = [v.value for v in variables.trainable if v.value.dtype.is_floating]
+    before = [tf.identity(w) for w in weights]
+    for number, weight in enumerate(weights):
+        noise = tf.random.stateless_normal(weight.shape, [number, 0], dtype=tf.float32)
+        spread = tf.math.reduce_std(tf.cast(weight, tf.float32))
+        step = PERTURBATION * tf.where(spread > 0, spread, 1.0) * noise
+        weight.assign_add(tf.cast(step, weight.dtype))
+    try:
+        yield
+    finally:
+        for weight, value in zip(weights, before, strict=True):
+            weight.assign(value)
+
+
+# --- judging -----------------------------------------------------------------------------
+
+
+def _gradients_fit(tried: Sequence[Halves]) -> bool:
+    """Whether those of two halves add up to those of the whole in all that was tried."""
+    return all(halves.gradients_fit for halves in tried)
+
+
+def sums_of(tried: Sequence[Halves]) -> frozenset[int]:
+    """The numbers of the terms that are sums over the examples."""
+    return frozenset(i for i, kind in enumerate(_kinds(tried)) if kind == SUM)
+
+
+def _kinds(tried: Sequence[Halves]) -> list[str]:
+    """What each term of the loss is, as far as the examples tell."""
+    values = [np.stack([trial.terms for trial in halves.parts]) for halves in tried]
+    rounding = max(halves.rounding for halves in tried)
+    return [_kind([v[:, i] for v in values], rounding) for i in range(values[0].shape[1])]
+
+
+def _kind(values: Sequence[Any], rounding: float) -> str:
+    kinds = {
+        kind
+        for w, f, s in values
+        if (kind := kind_of_values(w, f, s, rounding=rounding)) != UNKNOWN
+    }
+    if len(kinds) > 1:
+        return OTHER
+    return kinds.pop() if kinds else UNKNOWN
+
+
+def kind_of_values(whole: Any, first: Any, second: Any, *, rounding: float = 1.0) -> str:
+    """What numbers are of which the whole, an array or a number, and two halves are known."""
+    scale = np.abs(whole) + np.abs(first) + np.abs(second)
+    if not np.all(np.isfinite(scale)) or not np.any(scale > 0):
+        return UNKNOWN
+    near = rounding * (VALUE_TOLERANCE * scale + LEAST * np.max(scale))
+    if np.all(np.abs(whole - (first + second)) <= near):
+        return SUM
+    if np.all(np.abs(whole - (first + second) / 2) <= near):
+        return MEAN
+    return OTHER
+
+
+def _average_means(micro_batch: MicroBatch, halves: Halves) -> None:
+    """Averages metrics that count batches rather than examples.
+
+    A metric that is updated with a loss, as `Mean().update_state(loss)`, adds 1 to its count for
+    each batch, however large. Micro-batches must not count as batches then: such changes are
+    averaged, weighted by examples, where others are added.
+    """
+    parts = [parts for _, parts in micro_batch.metrics_and_parts()]
+    changes = [np.asarray(trial.added.staged, np.float64) for trial in halves.parts]
+    means = []
+    for of_metric in parts:
+        kinds = [
+            kind_of_values(*(c[part] for c in changes), rounding=halves.rounding)
+            for part in of_metric
+        ]
+        clear = set(kinds) & {SUM, MEAN}
+        # A variable that is only rounding here, a mean of nothing say, goes with the others.
+        rest = clear.pop() if len(clear) == 1 else SUM
+        for part, kind in zip(of_metric, kinds, strict=True):
+            is_mean = (kind if kind in (SUM, MEAN) else rest) == MEAN
+            means.append(np.full(part.stop - part.start, is_mean))
+    if means:
+        micro_batch.average_instead_of_add(np.concatenate(means))
+
+
+def _apart(micro_batch: MicroBatch, tried: Sequence[Halves]) -> list[keras.Metric]:
+    """The metrics of which the change by the whole is neither sum nor mean of those by halves."""
+    found = []
+    for metric, parts in micro_batch.metrics_and_parts():
+        for halves in tried:
+            changes = [np.asarray(t.added.staged, np.float64) for t in halves.parts]
+            kinds = {
+                kind_of_values(*(c[part] for c in changes), rounding=halves.rounding)
+                for part in parts
+            }
+            if OTHER in kinds and metric not in found:
+                found.append(metric)
+    return found

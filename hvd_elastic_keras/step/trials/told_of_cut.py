@@ -1,0 +1,105 @@
+"""What people are told of a cut that makes a difference to plain `fit`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from hvd_elastic_keras.step.micro_batches.across_examples import BATCH_NORM, MASK, WEIGHTS
+from hvd_elastic_keras.step.micro_batches.micro_batch import MicroBatch
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """How batches are cut.
+
+    Attributes:
+      batch_size, micro_batch_size: examples.
+      is_chosen: whether the user has said how large a micro-batch is.
+    """
+
+    batch_size: int
+    micro_batch_size: int
+    is_chosen: bool
+
+    @property
+    def cuts(self) -> bool:
+        """Whether there is more than one micro-batch."""
+        return self.micro_batch_size < self.batch_size
+
+
+def about_draws(micro_batch: MicroBatch) -> list[str]:
+    names = micro_batch.notes.stateful_draws
+    texts = []
+    if micro_batch.notes.draws_in_python:
+        texts.append(
+            "the model draws random numbers with numpy.random or Python's random in its step. They "
+            "are not the same on all workers, and, without run_eagerly, the same in every step. "
+            "Use keras.random."
+        )
+    if not names:
+        return texts
+    return [
+        *texts,
+        f"the model draws random numbers with {', '.join(names)}. They are the same for any number "
+        "of workers, but not those of plain fit. keras.random, with or without a SeedGenerator, "
+        "would give the same.",
+    ]
+
+
+def about_order(micro_batch: MicroBatch) -> list[str]:
+    if not micro_batch.notes.reads_after_apply:
+        return []
+    return [
+        "train_step uses weights after optimizer.apply, where they are still those before: all "
+        "workers apply at the end of a step. So what it makes of them is one step behind plain "
+        "fit. Do it in on_train_batch_end of a callback, or before the gradients."
+    ]
+
+
+def about_logs(micro_batch: MicroBatch, cut: Cut) -> list[str]:
+    names = micro_batch.notes.averaged_logs
+    if not (micro_batch.runs_eagerly and cut.cuts and names):
+        return []
+    return [
+        f"with run_eagerly nobody knows what {', '.join(names)} in the logs of a step follow from. "
+        "They are averaged over micro-batches, which is not what plain fit shows if they are "
+        "computed from metrics. Without run_eagerly they are found out."
+    ]
+
+
+def about_cut(micro_batch: MicroBatch, cut: Cut) -> list[str]:
+    """Differences to plain `fit` that come from the cut, and are known."""
+    pieces = f"each micro-batch of {cut.micro_batch_size} examples"
+    remedy = f"micro_batch_size={cut.batch_size} gives what plain fit gives, on one worker."
+    noted = micro_batch.notes.across
+    texts = []
+    if BATCH_NORM in noted:
+        texts.append(f"batch normalisation normalises over {pieces}")
+    if MASK in noted:
+        texts.append(f"a loss with a mask is averaged over the values that count in {pieces}")
+    if WEIGHTS in noted:
+        texts.append(f"a loss is divided by the sum of the sample weights of {pieces}")
+    if not texts:
+        texts.append(f"random operations mix examples within {pieces}")
+    return [f"{text}, not of the whole batch of {cut.batch_size}; {remedy}" for text in texts]
+
+
+def refusal_across_examples(culprits: Sequence[str], cut: Cut) -> str:
+    """Of a loss that compares the examples of a batch.
+
+    Args:
+      culprits: names of the terms of the loss that do so, as far as they are known.
+    """
+    what = f"The loss ({', '.join(culprits)})" if culprits else "The loss"
+    return (
+        f"{what} of a batch is neither the mean nor the sum of the losses of its parts, expected "
+        "one that looks at each example by itself. A loss that compares the examples of a batch "
+        "(contrastive, in-batch negatives, triplets) would see the "
+        f"{cut.micro_batch_size} examples of a micro-batch in place of the {cut.batch_size} of the "
+        f"batch. Use micro_batch_size={cut.batch_size}: one worker computes a whole batch, the "
+        "others stand by, and the result is that of plain fit. Or choose a smaller "
+        f"micro_batch_size (as micro_batch_size={cut.micro_batch_size}), if comparing within each "
+        "part is what you want: the result is the same for any number of workers, but not that of "
+        "plain fit."
+    )

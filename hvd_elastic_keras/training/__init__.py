@@ -1,1 +1,0 @@
-"""The atomic step, its plan, and the training loop."""

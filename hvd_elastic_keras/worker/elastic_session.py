@@ -1,0 +1,350 @@
+"""The membership of a worker of a job."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import functools
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import ClassVar
+
+import requests
+
+from hvd_elastic_keras.common import env, events, messages, one_line_errors, protocol
+from hvd_elastic_keras.common.env import WorkerEnvironment
+from hvd_elastic_keras.common.errors import (
+    ConfigurationError,
+    ExpelledError,
+    LeavingAloneError,
+    MasterUnreachableError,
+    TrainingOverError,
+    WorkerLeavingError,
+)
+from hvd_elastic_keras.worker import end_process
+from hvd_elastic_keras.worker.client import MasterClient
+from hvd_elastic_keras.worker.session import Abortable, EntryReport
+
+ABORT_AGAIN_S = 0.02
+MAX_ABORTS = 3000
+WITHOUT_WORK_S = 5.0
+"""So long a worker that has not trained yet tries to tell that it leaves."""
+LEAVE_ALONE_S = 10.0
+"""So long a worker that got SIGTERM waits for a master to hear of it; then it leaves by itself."""
+
+log = logging.getLogger(__name__)
+
+
+class ElasticSession:
+    """Membership in a job. `start` as early as possible: it needs no TensorFlow.
+
+    Attributes:
+      current: the one of this process that has been started last.
+      place: that in the newest round of the present training; None outside of trainings.
+      in_training: whether the training that was last begun is neither finished nor over.
+    """
+
+    current: ClassVar[ElasticSession | None] = None
+
+    def __init__(self, environment: WorkerEnvironment) -> None:
+        self._environment = environment
+        self._client = MasterClient(environment, self._on_update, self._on_lost)
+        self.place: protocol.Assignment | None = None
+        self.in_training = False
+        self._communicator: Abortable | None = None
+        self._update = protocol.WorkerUpdate(version=0)
+        self._lost: MasterUnreachableError | LeavingAloneError | None = None
+        """Set when this worker leaves without a master."""
+        self.passes = self._client.chaos.begins
+        self._changed: Callable[[], None] = lambda: None
+
+    @property
+    def training(self) -> int:
+        """Number of the training that this process has last begun; 0 before the first."""
+        return self._client.activity.training
+
+    @property
+    def worker_id(self) -> str:
+        """Identity of this process in the job."""
+        return self._client.worker_id
+
+    @property
+    def term(self) -> Callable[[], int]:
+        """Gives the term of the newest master that has answered."""
+        return lambda: self._client.term
+
+    @property
+    def client(self) -> MasterClient:
+        """The connection to the master."""
+        return self._client
+
+    @property
+    def progress(self) -> int:
+        """Atomic steps behind the present state of the training; 0 outside of trainings."""
+        return self._client.activity.progress if self.in_training else 0
+
+    def start(self) -> None:
+        """Connects to the master and makes SIGTERM mean "leave after the current step"."""
+        if self._environment.keeper_pid is not None:
+            end_process.hear_of_keepers_death(self._environment.keeper_pid)
+        self._client.start()
+        self._watch_sigterm()
+        ElasticSession.current = self
+
+    def join(
+        self,
+        communicator: Abortable,
+        num_micro_batches: int,
+        warm_up_s: float,
+        each: bool = False,
+    ) -> None:
+        """Begins the next training and tells the master that this worker is warm."""
+        self._communicator = communicator
+        self._client.is_in_collective = lambda: communicator.in_collective
+        self._client.is_computing = communicator.computing
+        self.place, self.in_training = None, True
+        activity = self._client.activity
+        self._client.begin("waiting")
+        # The number comes last: a heartbeat must not carry old steps into the new training.
+        activity.step = activity.progress = 0
+        activity.reading = None
+        activity.training += 1
+        self._client.tell(
+            protocol.Joined(
+                worker_id=self.worker_id,
+                training=activity.training,
+                pid=os.getpid(),
+                num_micro_batches=num_micro_batches,
+                each=each,
+                warm_up_s=warm_up_s,
+            )
+        )
+
+    def enter(self, report: EntryReport) -> protocol.Assignment:
+        """Waits for a place in the next round."""
+        activity = self._client.activity
+        self._client.begin("waiting")
+        reply = self._enter(
+            protocol.EnterRequest(
+                worker_id=self.worker_id,
+                training=activity.training,
+                from_round=activity.round,
+                **dataclasses.asdict(report),
+            )
+        )
+        if reply.training_over:
+            activity.phase = "done"
+            self.place, self.in_training = None, False
+            raise TrainingOverError(
+                f"Training {activity.training} of this job was finished without this worker."
+            )
+        if reply.assignment is None:
+            expelled = reply.leave == protocol.NO_WORKER
+            raise (ExpelledError if expelled else WorkerLeavingError)(reply.leave)
+        self.place = reply.assignment
+        activity.round = reply.assignment.round
+        self._client.begin("entering")
+        if self._update.broken_through >= activity.round:
+            self._abort(self._update.broken_through)
+        return reply.assignment
+
+    def _enter(self, request: protocol.EnterRequest) -> protocol.EnterReply:
+        if self._lost:
+            raise self._lost
+        try:
+            return self._client.enter(request)
+        except MasterUnreachableError as error:
+            raise self._lost or error from error
+
+    def running(self, step: int) -> None:
+        """Tells the master that training goes on."""
+        round_number = self._client.activity.round
+        self._client.post(protocol.Running(worker_id=self.worker_id, round=round_number, step=step))
+
+    def at(self, phase: str, step: int, progress: int) -> None:
+        """Notes the position for the heartbeat."""
+        self._client.activity.step, self._client.activity.progress = step, progress
+        self._client.begin(phase)
+
+    def reading(self, position: protocol.InputPosition) -> None:
+        """Notes which batch the next step takes, for the heartbeat."""
+        self._client.activity.reading = position
+
+    def others_read(self, training: int) -> protocol.InputPosition | None:
+        """Where others read who are in this training; None also if the master does not answer."""
+        try:
+            position = self._client.input_position()
+        except (requests.RequestException, messages.ProtocolError) as error:
+            log.info("nobody says where the others read: %s", error)
+            return None
+        return position if position and position.training == training else None
+
+    @property
+    def leaving(self) -> bool:
+        """Whether this worker has to leave the job: alone, with everybody, or without a master."""
+        return bool(self._lost or self._update.stop or self._update.leave)
+
+    @property
+    def change_pending(self) -> bool:
+        """Whether everybody has to leave the round after the current step."""
+        return self.leaving or self._update.pending_through >= self._client.activity.round
+
+    def on_change(self, call: Callable[[], None]) -> None:
+        """Asks for a call, in a background thread, whenever `change_pending` may have changed."""
+        self._changed = call
+
+    def show(self, text: str) -> None:
+        """Shows text on the terminal of the launcher."""
+        self._client.post(protocol.Console(worker_id=self.worker_id, text=text))
+
+    def record(self, entry: events.WorkerEntry) -> None:
+        """Adds an entry to the job's `events.jsonl`."""
+        self._client.post(
+            protocol.Record(worker_id=self.worker_id, training=self.training, entry=entry)
+        )
+
+    def tell(self, text: str, entry: events.WorkerEntry | None = None, prefix: str = "") -> None:
+        """Shows a line and adds an entry, unless another worker has told the same."""
+        self._client.post(
+            protocol.Notice(
+                worker_id=self.worker_id,
+                # What is found out while a training is prepared is told before it begins.
+                training=self.training + (0 if self.in_training else 1),
+                text=text,
+                entry=entry,
+                prefix=prefix,
+            )
+        )
+
+    def finish(self) -> None:
+        """Tells the master that this training is done."""
+        self.place, self.in_training = None, False
+        activity = self._client.activity
+        activity.phase = "done"
+        self._client.post(
+            protocol.Done(worker_id=self.worker_id, training=activity.training, step=activity.step)
+        )
+
+    def refuse(self, message: str) -> None:
+        """Tells the master what is configured wrongly. The process is to end after this."""
+        try:
+            step = self._client.activity.step
+            self._client.tell(
+                protocol.Refused(worker_id=self.worker_id, message=message, step=step)
+            )
+        except MasterUnreachableError as error:
+            log.error("%s", error)
+
+    def close(self) -> None:
+        """Sends what is queued and disconnects."""
+        self._client.close(WITHOUT_WORK_S if self._lost else None)
+
+    # --- background threads --------------------------------------------------------------
+
+    def _on_update(self, update: protocol.WorkerUpdate) -> None:
+        before, self._update = self._update, update
+        if update.stalled and not before.stalled:
+            self._client.standstill.others_wait()
+        self._changed()
+        if update.broken_through > before.broken_through:
+            self._abort(update.broken_through)
+
+    def _on_lost(self, reason: str) -> None:
+        log.error("%s", reason)
+        self._leave_alone(MasterUnreachableError(f"This worker leaves: {reason}."))
+
+    def _leave_alone(self, why: MasterUnreachableError | LeavingAloneError) -> None:
+        """Leaves after the current step, with nobody to ask."""
+        if self._lost is None:
+            # Nobody would ever end a worker whose own code hangs.
+            end_process.if_it_does_not_leave()
+        self._lost = why
+        self._client.give_up()
+        self._changed()
+
+    def _abort(self, through_round: int) -> None:
+        """Ends blocked collectives, again and again while `hvd.init()` opens new sockets."""
+
+        def work() -> None:
+            for _ in range(MAX_ABORTS):
+                communicator = self._communicator
+                if communicator is None or not communicator.abort(through_round):
+                    return
+                threading.Event().wait(ABORT_AGAIN_S)
+
+        threading.Thread(target=work, name="elastic-abort", daemon=True).start()
+
+    def _watch_sigterm(self) -> None:
+        """Hears of SIGTERM in a thread: the main thread may be inside a step for long."""
+        if threading.current_thread() is not threading.main_thread():
+            log.warning("not in the main thread: SIGTERM will end this worker at once")
+            return
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+
+        def watch() -> None:
+            while data := os.read(read_end, 1):
+                if data[0] == signal.SIGTERM:
+                    self._on_sigterm()
+
+        threading.Thread(target=watch, name="elastic-sigterm", daemon=True).start()
+
+    def _on_sigterm(self) -> None:
+        keeper_pid = self._environment.keeper_pid
+        is_kept = keeper_pid is None or os.getppid() == keeper_pid
+        if is_kept or self._environment.joined:
+            self._ask_to_leave("SIGTERM" if is_kept else "its joiner was killed")
+            return
+        self._on_lost("its keeper is gone")
+        if self._communicator is None:
+            end_process.at_once(0)
+
+    def _ask_to_leave(self, reason: str) -> None:
+        """Leaves as the master says, or by itself if none hears of it."""
+        self._client.post(protocol.Leaving(worker_id=self.worker_id, reason=reason))
+        if self._communicator is None:
+            # Not warm yet: nobody waits for this worker.
+            if self._client.has_delivered(WITHOUT_WORK_S):
+                end_process.at_once(0)
+            end_process.by_sigterm()
+        elif not self._client.has_delivered(LEAVE_ALONE_S):
+            log.error("%s, and no launcher hears of it: leaving after the current step", reason)
+            self._leave_alone(LeavingAloneError(f"{reason}, without a launcher"))
+
+
+@functools.lru_cache(maxsize=1)
+def session_of_process(environment: WorkerEnvironment) -> ElasticSession:
+    """The session of a script started by a launcher: one, however many `Trainer`s it makes."""
+    refuse_what_is_not_caught(environment)
+    atexit.register(env.remove_scratch)  # the first to be registered is the last to be called
+    session = ElasticSession(environment)
+    session.start()
+    # A script may end right after `fit`: the master must hear that it is done.
+    atexit.register(session.close)
+    return session
+
+
+@functools.lru_cache(maxsize=1)
+def refuse_what_is_not_caught(environment: WorkerEnvironment) -> None:
+    """Lets the job end with a `ConfigurationError` with which the user's script ends.
+
+    It may do so before anything else has needed a session.
+    """
+    one_line_errors.install()
+    show = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        show(kind, error, trace)
+        # A process that the script has started does not speak for the worker.
+        is_worker = environment.keeper_pid in (None, os.getppid())
+        if isinstance(error, ConfigurationError) and is_worker:
+            session_of_process(environment).refuse(str(error))
+
+    sys.excepthook = hook

@@ -1,0 +1,179 @@
+"""The membership of a process that Horovod's own `horovodrun` has started as one of several.
+
+All are there from the beginning to the end: there is one round, no master, and rank 0 stays rank 0.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import requests
+
+from hvd_elastic_keras.common import env, events, one_line_errors, protocol
+from hvd_elastic_keras.common.errors import CollectiveFailedError, ElasticError
+from hvd_elastic_keras.worker.session import Abortable, EntryReport, SoloSession
+
+SCOPE = "hvd_elastic_keras"
+"""Name space in the store of `horovodrun`, beside those of Horovod."""
+ASK_AGAIN_S = 0.05
+STORE_TIMEOUT_S = 30.0
+
+
+class LaunchedSession(SoloSession):
+    """One process of a fixed number. Rank 0 speaks for all.
+
+    Attributes:
+      place: that of this process, from its beginning to its end.
+      client: says whose turn it is, as a master would.
+      in_training: whether the training that was last begun is not finished.
+      progress: atomic steps behind the present state of the training; 0 outside of trainings.
+    """
+
+    def __init__(self, launched: env.LaunchedPlace) -> None:
+        super().__init__()
+        self.launched = launched
+        self.place = assignment_of(launched)
+        self.worker_id = worker_id_of(launched.rank)
+        self.client = TurnsOfRanks(launched)
+        self.in_training = False
+        self.progress = 0
+
+    def join(
+        self,
+        communicator: Abortable,
+        num_micro_batches: int,
+        warm_up_s: float,
+        each: bool = False,
+    ) -> None:
+        """Begins the next training. Nobody to tell."""
+        super().join(communicator, num_micro_batches, warm_up_s, each)
+        self.in_training, self.progress = True, 0
+
+    def enter(self, report: EntryReport) -> protocol.Assignment:
+        """The same place in each training.
+
+        Raises:
+          CollectiveFailedError: a process is gone, and there will be no other one.
+        """
+        if report.failure:
+            raise CollectiveFailedError(
+                f"{report.failure}. Another process is gone, and horovodrun starts no other one. "
+                f"Start all again; to go on without it: {self.launched.elastic_command(script())}"
+            )
+        return msgspec.structs.replace(self.place, round=self.training)
+
+    def at(self, phase: str, step: int, progress: int) -> None:
+        """Notes the position, by which all processes name their turns."""
+        self.progress = progress
+
+    def tell(self, text: str, entry: events.WorkerEntry | None = None, prefix: str = "") -> None:
+        """Shows the line in rank 0: the others know the same."""
+        if self.place.rank == 0:
+            super().tell(text, entry, prefix)
+
+    def finish(self) -> None:
+        """Ends the training. Nobody to tell."""
+        self.in_training, self.progress = False, 0
+
+
+class TurnsOfRanks:
+    """Rank 0 does what only one is to do; the others learn from the launcher's store that it has.
+
+    It stands in for `MasterClient` in `Turns`.
+    """
+
+    def __init__(self, launched: env.LaunchedPlace) -> None:
+        self._rank = launched.rank
+        self._url = f"http://{launched.address}:{launched.port}/{SCOPE}"
+        self._claimed = ""
+
+    def root(self) -> str:
+        """Who stands for all: rank 0."""
+        return worker_id_of(0)
+
+    def claim(self, request: protocol.ClaimRequest) -> protocol.ClaimReply:
+        """Whether it is this process's turn, or has been that of rank 0; waits for a while.
+
+        What is not there although rank 0 has done it was done on another host.
+        """
+        if self._rank == 0 or request.again:
+            self._claimed = _key_of(request)
+            return protocol.ClaimReply(granted=True)
+        give_up_at = time.monotonic() + protocol.LONG_POLL_S
+        while time.monotonic() < give_up_at:
+            if self._request("GET", _key_of(request)).ok:
+                return protocol.ClaimReply(done=True)
+            threading.Event().wait(ASK_AGAIN_S)
+        return protocol.ClaimReply(holder="rank 0")
+
+    def release(self, request: protocol.ReleaseRequest) -> None:
+        """Tells the others that it is done. If it has failed, this process ends, and so do they."""
+        if request.done and self._rank == 0:
+            self._request("PUT", self._claimed)
+
+    def _request(self, method: str, key: str) -> requests.Response:
+        try:
+            return requests.request(
+                method, f"{self._url}/{key}", data=b"done", timeout=STORE_TIMEOUT_S
+            )
+        except requests.RequestException as error:
+            raise ElasticError(f"The store of horovodrun does not answer: {error}") from error
+
+
+def _key_of(request: protocol.ClaimRequest) -> str:
+    """The same for the same call of the script on all ranks."""
+    names = (request.name, request.training, request.finished, request.progress, request.number)
+    return hashlib.sha256(repr(names).encode()).hexdigest()
+
+
+def worker_id_of(rank: int) -> str:
+    """What a process is called in messages."""
+    return f"rank {rank}"
+
+
+def assignment_of(launched: env.LaunchedPlace) -> protocol.Assignment:
+    """The place in the only round; all take over what rank 0 begins with."""
+    return protocol.Assignment(
+        round=1,
+        rank=launched.rank,
+        size=launched.size,
+        local_rank=launched.local_rank,
+        local_size=launched.local_size,
+        cross_rank=launched.cross_rank,
+        cross_size=launched.cross_size,
+        members=tuple(worker_id_of(rank) for rank in range(launched.size)),
+        sync=True,
+        root_has_state=False,
+        rendezvous=f"{launched.address}:{launched.port}",
+    )
+
+
+@functools.cache
+def session_of_launcher() -> LaunchedSession | None:
+    """That of this process; None if `horovodrun` has not started it as one of several.
+
+    Asked once: Horovod's variables change when a process initialises it for itself.
+    """
+    launched = env.launched_place()
+    if launched is None:
+        return None
+    one_line_errors.install()
+    session = LaunchedSession(launched)
+    session.tell(
+        f"[elastic] horovodrun has started {launched.size} processes: they train together, but "
+        "none can join or leave, and all end with the first that is lost. For that: "
+        f"{launched.elastic_command(script())}"
+    )
+    return session
+
+
+def script() -> str:
+    """The command line of this process, without the interpreter, or a word for it."""
+    name = sys.argv[0] if sys.argv else ""
+    return " ".join(sys.argv) if Path(name).suffix == ".py" else "script.py"

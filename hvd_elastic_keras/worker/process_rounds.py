@@ -1,0 +1,83 @@
+"""The rounds of a process whose user code calls Horovod's own functions.
+
+`Trainer` owns its loop and so needs no such thing. With `elastic.run`, code of the user runs
+inside a round and asks `hvd.rank()` and `hvd.size()` at any time, before and after it too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+
+from hvd_elastic_keras.common.protocol import ALONE, Assignment
+from hvd_elastic_keras.worker.horovod_runtime import Communicator
+from hvd_elastic_keras.worker.membership import Membership
+
+NO_LIMIT = 0
+"""`num_micro_batches` of a loop that does not cut its batch: any number of workers is of use."""
+
+
+class ProcessRounds:
+    """This process's membership and Horovod's runtime, which are always in the same round.
+
+    From the first `start` on, graphs that are traced keep their collectives, whatever the size.
+
+    Args:
+      membership: where places come from.
+      communicator: Horovod; None takes that of the place.
+    """
+
+    def __init__(self, membership: Membership, communicator: Communicator | None = None) -> None:
+        self.membership = membership
+        self.session = membership.session
+        self.communicator = communicator or membership.communicator()
+        self.place: Assignment = ALONE
+        self._began = time.monotonic()
+        self._started = False
+        self._tracing = contextlib.ExitStack()
+
+    @property
+    def size(self) -> int:
+        """Number of workers in the present round; 1 outside of rounds."""
+        return self.place.size
+
+    def start_alone(self) -> None:
+        """Initialises Horovod with this process as its whole world, unless it is initialised.
+
+        Under `horovodrun`, whose processes are never alone, with all of them.
+        """
+        if not self._started:
+            self.start(self.membership.place_before_rounds)
+
+    def join(self) -> None:
+        """Begins the next training of this process: it is warm, and wants a place in a round."""
+        self.session.join(self.communicator, NO_LIMIT, time.monotonic() - self._began)
+
+    def start(self, place: Assignment) -> None:
+        """Leaves the present round, if any, and initialises Horovod for another.
+
+        Raises:
+          CollectiveFailedError: a peer went away meanwhile, or the round was closed.
+        """
+        self.leave()
+        if place.rendezvous:
+            self.communicator.start(place)
+        else:
+            self.communicator.start_alone()
+        self.place = place
+        self._started = True
+        self._tracing.enter_context(self.communicator.tracing())
+
+    def leave(self) -> None:
+        """Shuts Horovod down; nothing happens if it is not initialised."""
+        self._tracing.close()
+        self.communicator.shut_down()
+        self.place = ALONE
+        self._started = False
+
+
+@functools.cache
+def rounds_of_process() -> ProcessRounds:
+    """The rounds of this process: those of a job's worker, or of one that is alone."""
+    return ProcessRounds(Membership.of_process())

@@ -1,0 +1,94 @@
+"""Tensors as plain bytes, in place, and as what Horovod can carry."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+Bytes = npt.NDArray[np.uint8]
+"""Memory of a tensor: shape [number of bytes]."""
+HOST = "CPU:0"
+
+
+def given_or_zeros(tensor: tf.Tensor | tf.TensorSpec) -> tf.Tensor:
+    return tf.zeros(tensor.shape, tensor.dtype) if isinstance(tensor, tf.TensorSpec) else tensor
+
+
+def tensor_bytes(tensor: tf.Tensor) -> tf.Tensor:
+    """The bytes of a tensor: shape [number of bytes]."""
+    plain = tf.cast(tensor, tf.uint8) if tensor.dtype == tf.bool else tensor
+    return tf.reshape(tf.bitcast(plain, tf.uint8), [-1])
+
+
+def of_bytes(data: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    """The tensor whose bytes these are; it has shape and dtype of another one."""
+    if like.dtype == tf.bool:
+        return tf.cast(tf.reshape(data, like.shape), tf.bool)
+    size = like.dtype.size
+    return tf.bitcast(tf.reshape(data, [*like.shape, *([size] if size > 1 else [])]), like.dtype)
+
+
+def transportable(tensor: tf.Tensor) -> tf.Tensor:
+    """Horovod cannot broadcast some dtypes: they travel as integers of the same width."""
+    if tensor.dtype == tf.bool:
+        return tf.cast(tensor, tf.uint8)
+    if tensor.dtype == tf.uint32:
+        return tf.bitcast(tensor, tf.int32)
+    if tensor.dtype == tf.uint64:
+        return tf.bitcast(tensor, tf.int64)
+    return tensor
+
+
+def restored(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    if dtype == tf.bool:
+        return tf.cast(tensor, tf.bool)
+    return tf.bitcast(tensor, dtype) if dtype in (tf.uint32, tf.uint64) else tensor
+
+
+def bytes_of(spec: tf.Tensor | tf.TensorSpec) -> int:
+    """Size of a tensor."""
+    return int(spec.dtype.size) * int(np.prod(spec.shape, dtype=np.int64))
+
+
+def readable(tensors: Sequence[tf.Tensor]) -> list[Bytes]:
+    """The memory of tensors; copied only where it is not the host's, or is of booleans."""
+    return [np.asarray(tensor_bytes(tensor)) for tensor in tensors]
+
+
+class Blanks:
+    """Memory of TensorFlow's that is yet to be written, and then becomes tensors.
+
+    What is assigned to a variable from there is not copied, neither then nor at the first update.
+    From NumPy's memory it would be.
+
+    Args:
+      specs: shapes and dtypes of the tensors.
+    """
+
+    def __init__(self, specs: Sequence[tf.TensorSpec]) -> None:
+        self._specs = specs
+        with tf.device(HOST):
+            self._raw = [
+                tf.raw_ops.Empty(shape=[bytes_of(spec)], dtype=tf.uint8, init=False)
+                for spec in specs
+            ]
+        self.memory: list[Bytes] = [_writable(raw) for raw in self._raw]
+        """Of each tensor; nobody else sees it before `tensors` is called."""
+
+    def tensors(self) -> list[tf.Tensor]:
+        """What has been written. The memory is not to be used any more."""
+        raw, self._raw, self.memory = self._raw, [], []
+        with tf.device(HOST):
+            return [of_bytes(data, spec) for data, spec in zip(raw, self._specs, strict=True)]
+
+
+def _writable(raw: tf.Tensor) -> Bytes:
+    """A tensor's own memory, which NumPy shows as read-only."""
+    shown = np.asarray(raw)
+    if shown.size == 0:
+        return np.empty(0, np.uint8)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * shown.size).from_address(shown.ctypes.data))

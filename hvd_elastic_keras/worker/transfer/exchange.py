@@ -1,0 +1,137 @@
+"""Brings all members of a round to the root's tensors; only those who lack them receive any."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Sequence
+
+import msgspec
+import tensorflow as tf
+
+from hvd_elastic_keras.common.errors import CollectiveFailedError
+from hvd_elastic_keras.worker.horovod_runtime import Communicator
+from hvd_elastic_keras.worker.tensor_bytes import Blanks, bytes_of, readable
+from hvd_elastic_keras.worker.transfer import frames
+from hvd_elastic_keras.worker.transfer.fetcher import Fetcher
+from hvd_elastic_keras.worker.transfer.holder import Holder
+from hvd_elastic_keras.worker.transfer.plan import Member, Plan
+
+LEAST_BYTES = 4 * 2**20
+"""Of a state that travels beside the collectives: less is there before connections are."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """One sync, as all members of the round know it.
+
+    Attributes:
+      communicator: that of the round.
+      is_root: whether this member's tensors are those that count.
+      specs: shapes and dtypes of the root's tensors.
+      key: see `handshake`.
+      name: of the collectives.
+    """
+
+    communicator: Communicator
+    is_root: bool
+    specs: Sequence[tf.TensorSpec]
+    key: str
+    name: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of the tensors."""
+        return sum(map(bytes_of, self.specs))
+
+    def tensors(
+        self, own: Sequence[tf.Tensor], *, is_level: bool, compare: bool
+    ) -> list[tf.Tensor]:
+        """The root's tensors: this member's own if it holds them, else fresh ones.
+
+        A collective of all members.
+
+        Args:
+          own: of this member.
+          is_level: whether they are the root's, as far as this member knows.
+          compare: whether to make sure of that.
+
+        Raises:
+          CollectiveFailedError: a peer went away meanwhile.
+        """
+        if self.size >= LEAST_BYTES:
+            found = self._exchanged(own, is_level, compare)
+            if found is not None:
+                return found
+        mine = own if self.is_root else self.specs
+        return self.communicator.broadcast_tensors(mine, self.name)
+
+    def _exchanged(
+        self, own: Sequence[tf.Tensor], is_level: bool, compare: bool
+    ) -> list[tf.Tensor] | None:
+        """The tensors; None, with all members, if they cannot be had in this way."""
+        communicator = self.communicator
+        with contextlib.ExitStack() as stack:
+            member = self._member(own, stack, compare) if is_level else Member(False)
+            told = communicator.gather_bytes(msgspec.json.encode(member), f"{self.name}.members")
+            plan = Plan([msgspec.json.decode(m, type=Member) for m in told], self.size)
+            if not plan.is_direct:
+                return None
+            fetcher = stack.enter_context(self._fetcher())
+            lacks = communicator.rank in plan.behind
+            failure = self._failure_to_connect(fetcher, plan) if lacks else None
+            if communicator.any_true(failure is not None, f"{self.name}.connected"):
+                # Nobody is lost, or this collective had failed.
+                communicator.reaches_all = False
+                reason = failure or "another member could not connect"
+                log.warning("the state goes through the collective, to everybody: %s", reason)
+                return None
+            found = self._fetched(fetcher) if lacks else list(own)
+            communicator.barrier(f"{self.name}.whole")
+        return found
+
+    def _member(
+        self, own: Sequence[tf.Tensor], stack: contextlib.ExitStack, compare: bool
+    ) -> Member:
+        """This member, which holds the state and gives it if it can."""
+        memory = readable(own)
+        sizes = [len(piece) for piece in memory]
+        checksum = frames.checksum(memory) if compare else None
+        host = self.communicator.address if self.communicator.reaches_all else ""
+        if not host or sizes != [bytes_of(spec) for spec in self.specs]:
+            return Member(True, checksum)
+        try:
+            holder = Holder(
+                host,
+                self.key,
+                memory,
+                silent_s=self.communicator.gloo_timeout_s,
+                keep=self.communicator.keep,
+            )
+        except OSError as error:
+            log.info("the state is not given from %s: %s", host, error)
+            return Member(True, checksum)
+        return Member(True, checksum, stack.enter_context(holder).address)
+
+    def _fetcher(self) -> Fetcher:
+        return Fetcher(
+            self.key, silent_s=self.communicator.gloo_timeout_s, keep=self.communicator.keep
+        )
+
+    def _failure_to_connect(self, fetcher: Fetcher, plan: Plan) -> OSError | None:
+        try:
+            fetcher.connect(plan.sources(self.communicator.rank))
+        except OSError as error:
+            return error
+        return None
+
+    def _fetched(self, fetcher: Fetcher) -> list[tf.Tensor]:
+        blanks = Blanks(self.specs)
+        try:
+            fetcher.fetch(blanks.memory)
+        except OSError as error:
+            raise CollectiveFailedError(f"the state did not come whole: {error}") from error
+        return blanks.tensors()

@@ -1,0 +1,150 @@
+"""Measures a job whose hosts are far from each other; needs root and Debian's openssh-server.
+
+    python scripts/bench/distances.py --one_way_ms=25 --hosts=3
+
+The hosts are network namespaces of this machine. The way between this machine, where the launcher
+runs, and a host takes `one_way_ms`, that between two hosts twice as long.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+from absl import app, flags
+
+from hvd_elastic_keras.cli import control_job
+from tests.harness.hosts import Hosts
+from tests.harness.job import Job
+
+_ONE_WAY_MS = flags.DEFINE_float("one_way_ms", 25.0, "of each host's cable")
+_HOSTS = flags.DEFINE_integer("hosts", 3, "so many, with a worker each", lower_bound=3)
+
+HERE = Path(__file__).parent
+WATCHED_S = 10.0
+
+
+class Cables:
+    """Makes slow cables; use it in a `with` block, at whose end they are gone."""
+
+    def __init__(self, one_way_ms: float) -> None:
+        self._one_way_ms = one_way_ms
+        self._made: list[subprocess.Popen[str]] = []
+
+    def connect(self, outer: str, namespace: str, inner: str) -> None:
+        """Makes one."""
+        made = subprocess.Popen(
+            [
+                sys.executable,
+                str(HERE / "slow_link.py"),
+                *(outer, namespace, inner, str(self._one_way_ms)),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._made.append(made)
+        if made.stdout is None or made.stdout.readline() != "up\n":
+            raise SystemExit("no cable could be made")
+
+    def __enter__(self) -> Cables:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._made:
+            process.kill()
+            process.wait()
+
+
+class Measured:
+    """A job on some hosts, and what its changes cost."""
+
+    def __init__(self, job: Job, hosts: Hosts) -> None:
+        self.job = job
+        self.hosts = hosts
+        self._round = 0
+
+    def wait(self, what: str, workers: int) -> None:
+        """Waits for a round of so many workers, and tells how it came about."""
+        event = self.job.wait_for_round(workers, self._round)
+        self._round = event["round"]
+        print(f"{what}: {_parts(event)}, {event['steps_lost']} steps lost", flush=True)
+
+    def steps(self) -> None:
+        """Tells how long a step takes."""
+        first, began = self._step(), time.monotonic()
+        time.sleep(WATCHED_S)
+        taken = self._step() - first
+        print(f"{1e3 * (time.monotonic() - began) / max(1, taken):.0f} ms per step", flush=True)
+
+    def kill(self, host: str) -> None:
+        """Kills the workers of a host."""
+        for pid in self.hosts.pids(host):
+            process = psutil.Process(pid)
+            if "hvd_elastic_keras.cli.worker_main" in process.cmdline():
+                process.kill()
+
+    def _step(self) -> int:
+        return control_job.read_status(self.job.job_dir).step
+
+
+def _parts(event: dict[str, Any]) -> str:
+    names = ("noticed_s", "entered_s", "synced_s")
+    return f"{event['stall_s']} s ({' + '.join(str(event[name]) for name in names)})"
+
+
+@contextmanager
+def measured(count: int, one_way_ms: float) -> Iterator[Measured]:
+    """A job on so many hosts, one worker on each."""
+    with ExitStack() as opened:
+        scratch = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+        hosts = opened.enter_context(Hosts(scratch / "hosts", ("eth0",) * count))
+        cables = opened.enter_context(Cables(one_way_ms))
+        for host in hosts.names:
+            hosts.exchange_cable(host, cables.connect)
+        job = Job(
+            scratch,
+            f"--hosts={','.join(hosts.names)}",
+            f"--bind={hosts.launcher}",
+            f"--ssh_command=ssh -F {hosts.ssh_config} -o ConnectTimeout=5",
+            command=(f"--model={HERE / 'soak_model.py'}", "--epochs=100000"),
+        )
+        yield Measured(opened.enter_context(job), hosts)
+        job.process.send_signal(signal.SIGINT)
+        job.process.wait()
+
+
+def main(_: list[str]) -> None:
+    """Kills a worker, cuts two hosts off and turns one off; all of them come back."""
+    count = _HOSTS.value
+    with measured(count, _ONE_WAY_MS.value) as found:
+        names = found.hosts.names
+        found.wait("start", count)
+        found.steps()
+        for host in (names[1], names[0]):
+            found.kill(host)
+            found.wait("one killed", count - 1)
+            found.wait("it joins", count)
+        for host in names[-2:]:
+            found.hosts.cut(host)
+        found.wait("two cut off", count - 2)
+        for host in names[-2:]:
+            found.hosts.heal(host)
+        found.wait("they join", count)
+        found.hosts.power_off(names[0])
+        found.wait("one powered off", count - 1)
+        found.hosts.boot(names[0])
+        found.wait("it joins", count)
+        print(found.job.output)
+
+
+if __name__ == "__main__":
+    app.run(main)

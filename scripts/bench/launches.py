@@ -1,0 +1,31 @@
+"""Commands of the benchmarks that start whole processes, and what these hold."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+"""Environment without TensorFlow's messages."""
+RUN = (sys.executable, "-m", "hvd_elastic_keras.run")
+JOB_DIR = "JOB_DIR"
+"""Stands for the job directory in a command."""
+
+
+def elastic(script: Path, workers: int) -> tuple[str, ...]:
+    """The command of a job that runs a script, which is told that it is elastic."""
+    return (*RUN, f"--num_workers={workers}", JOB_DIR, str(script), "elastic")
+
+
+def in_job_dir(command: tuple[str, ...], job_dir: Path) -> tuple[str, ...]:
+    """A command with its job directory."""
+    return tuple(f"--job_dir={job_dir}" if part == JOB_DIR else part for part in command)
+
+
+def peak_kib(process: int | str = "self") -> int:
+    """The most memory that a process has held so far; 0 if it is gone."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return 0
+    return int(status.partition("VmHWM:")[2].split()[0]) if "VmHWM:" in status else 0

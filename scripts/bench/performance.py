@@ -1,0 +1,86 @@
+"""Runs the benchmarks that measure ratios, and writes them to `docs/performance.md`.
+
+Each benchmark is a process of its own, alone on the machine; both sides of a ratio are measured
+alternately within it. Run it while nothing else runs: it takes about half an hour.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import rows
+from absl import app, flags
+
+HERE = Path(__file__).resolve().parent
+PAGE = HERE.parents[1] / "docs" / "performance.md"
+LIMIT_S = 1200.0
+BENCHMARKS: dict[str, tuple[str, list[str]]] = {
+    "A step, alone": ("fit_overhead.py", ["--repetitions=3"]),
+    "A step of two workers on a slow network": ("slow_network.py", ["--repetitions=5"]),
+    "Deterministic": (
+        "deterministic.py",
+        ["--repetitions=2", "--kinds=usual,deterministic", "--networks=tiny MLP,small ResNet"],
+    ),
+    "Joins of large models": ("joins.py", []),
+    "Checkpoints": ("checkpoints.py", ["--checkpoints=3"]),
+    "Start-up": ("start_up.py", []),
+    "Memory": ("memory.py", []),
+}
+"""Headings, and what measures the rows below them."""
+HEAD = """# Performance
+
+Written by `scripts/bench_all`. Every number is a ratio of two things that were measured in one run
+on one machine: {cpus} processors, {date}. Below 1 is better than what it is compared with. Where
+there is a limit, the last column says how far from it this is.
+"""
+
+_ONLY = flags.DEFINE_list("only", [], "Headings to measure; all if none is given.")
+_OUTPUT = flags.DEFINE_string("output", str(PAGE), "The page.")
+
+
+def measured(file: str, arguments: Sequence[str]) -> list[rows.Row]:
+    """Runs one benchmark.
+
+    Raises:
+      SystemExit: it failed.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        found = Path(scratch, "rows.json")
+        command = [sys.executable, str(HERE / file), f"--rows={found}", *arguments]
+        result = subprocess.run(command, timeout=LIMIT_S, check=False)
+        if result.returncode:
+            raise SystemExit(f"{file} ended with {result.returncode}; the page stays as it was.")
+        return rows.read(found)
+
+
+def table(found: Sequence[rows.Row]) -> str:
+    """Rows as a table of Markdown."""
+    lines = ["| what | ratio | to | limit, and how far from it |", "|---|---|---|---|"]
+    for row in found:
+        limit = f"{row.from_limit:.2f} x {row.limit}" if row.from_limit is not None else row.limit
+        lines.append(f"| {row.what} | {row.ratio:.2f} | {row.against} | {limit} |")
+    return "\n".join(lines)
+
+
+def main(_: list[str]) -> None:
+    """Measures, and writes the page when all is measured."""
+    wanted = _ONLY.value or list(BENCHMARKS)
+    if unknown := set(wanted) - set(BENCHMARKS):
+        raise SystemExit(f"--only has {sorted(unknown)}, expected some of {list(BENCHMARKS)}.")
+    head = HEAD.format(cpus=os.cpu_count(), date=time.strftime("%B %Y"))
+    sections = [
+        f"## {heading}\n\n`scripts/bench/{BENCHMARKS[heading][0]}`\n\n"
+        + table(measured(*BENCHMARKS[heading]))
+        for heading in wanted
+    ]
+    Path(_OUTPUT.value).write_text("\n\n".join([head.strip(), *sections]) + "\n")
+
+
+if __name__ == "__main__":
+    app.run(main)

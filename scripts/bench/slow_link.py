@@ -1,0 +1,79 @@
+"""A network cable with a latency, in user space: many kernels lack netem.
+
+    python slow_link.py OUTER NAMESPACE INNER ONE_WAY_MS
+
+Makes two network interfaces, OUTER here and INNER in a namespace. What is sent into one comes out
+of the other one so much later. Says "up" on standard output; they go with this process. Needs root.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import fcntl
+import os
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+TUNSETIFF = 0x400454CA
+TAP_WITHOUT_HEADER = 0x1002
+MOST_WAITING = 20_000
+"""Frames; what comes while so many wait is lost, as on a real line."""
+
+
+def tap(name: str) -> int:
+    """Makes an interface; its frames are read from and written to the descriptor."""
+    descriptor = os.open("/dev/net/tun", os.O_RDWR)
+    fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", name.encode(), TAP_WITHOUT_HEADER))
+    return descriptor
+
+
+class OneWay:
+    """Passes frames on, `delay_s` after they have come."""
+
+    def __init__(self, source: int, sink: int, delay_s: float) -> None:
+        self._source, self._sink, self._delay_s = source, sink, delay_s
+        self._frames: collections.deque[tuple[float, bytes]] = collections.deque()
+        self._came = threading.Condition()
+        for work in (self._take, self._give):
+            threading.Thread(target=work, daemon=True).start()
+
+    def _take(self) -> None:
+        while True:
+            try:
+                frame = os.read(self._source, 65_536)
+            except OSError:  # the interface is down
+                time.sleep(0.01)
+                continue
+            with self._came:
+                if len(self._frames) < MOST_WAITING:
+                    self._frames.append((time.monotonic() + self._delay_s, frame))
+                    self._came.notify()
+
+    def _give(self) -> None:
+        while True:
+            with self._came:
+                self._came.wait_for(lambda: self._frames)
+                due, frame = self._frames.popleft()
+            time.sleep(max(0.0, due - time.monotonic()))
+            with contextlib.suppress(OSError):
+                os.write(self._sink, frame)
+
+
+def main() -> None:
+    """Makes the cable, and passes frames on until it is ended."""
+    outer, namespace, inner, one_way_ms = sys.argv[1:]
+    here, there = tap(outer), tap(f"{outer}i")
+    move = f"link set {outer}i netns {namespace} name {inner}"
+    subprocess.run(["ip", *move.split()], check=True)
+    for ends in ((here, there), (there, here)):
+        OneWay(*ends, float(one_way_ms) / 1e3)
+    print("up", flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Time per step of two workers on a slow network, against a plain Horovod loop.
+
+Both are computed by the same two processes, alternately, in a network namespace of their own whose
+loopback is limited (`tc … tbf`). What the two send each other shares that limit: it is a line of
+half the rate in each direction. Needs root. Printed are medians over repetitions, and their ratios.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from absl import app, flags
+
+from hvd_elastic_keras.common import env
+
+env.set_defaults({"TF_CPP_MIN_LOG_LEVEL": "3", "HOROVOD_CYCLE_TIME": "1"})
+
+import horovod.tensorflow as hvd  # noqa: E402
+import keras  # noqa: E402
+import networks  # noqa: E402
+import numpy as np  # noqa: E402
+import rows  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+from hvd_elastic_keras.common.batch_plan import share_of  # noqa: E402
+from hvd_elastic_keras.common.options import COMPRESSIONS, NO_COMPRESSION  # noqa: E402
+from hvd_elastic_keras.data.input.pipeline import Pipeline  # noqa: E402
+from hvd_elastic_keras.data.sources.source import as_source  # noqa: E402
+from hvd_elastic_keras.keras_internals.model_variables import variables_of  # noqa: E402
+from hvd_elastic_keras.step import reduction  # noqa: E402
+from hvd_elastic_keras.step.compiled_steps import compiled_step  # noqa: E402
+from hvd_elastic_keras.step.step_options import StepOptions  # noqa: E402
+from hvd_elastic_keras.step.world import world_of_process  # noqa: E402
+
+_RATE = flags.DEFINE_string("rate", "1gbit", "Of the network; empty does not limit it.")
+_NETWORK = flags.DEFINE_enum("model", "large_mlp", ["large_mlp", "small_resnet"], "The model.")
+_MICRO_BATCHES = flags.DEFINE_list("micro_batches", ["1", "4"], "Of each worker.")
+_REPETITIONS = flags.DEFINE_integer("repetitions", 7, "Measured turns of each kind.")
+_STEPS = flags.DEFINE_integer("steps", 3, "Of a turn.")
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", 1024, "Examples of a step.")
+_WORKER = flags.DEFINE_boolean("worker", False, "One of the two processes: for this script itself.")
+
+IN_NAMESPACE = """
+ip link set lo up
+{limit}
+exec horovodrun --gloo -np 2 -H localhost:2 --network-interfaces lo "$@"
+"""
+LIMIT = "tc qdisc add dev lo root tbf rate {rate} burst 256kb latency 50ms"
+NO_LIMIT = 2**62
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+Turn = Callable[[], None]
+
+
+class Examples:
+    """Random ones."""
+
+    def __init__(self, model: keras.Model) -> None:
+        random = np.random.default_rng(0)
+        size = _BATCH_SIZE.value * _STEPS.value
+        self.x = random.random((size, *model.input_shape[1:]), np.float32)
+        self.y = random.integers(0, 10, size)
+
+
+def compiled_model() -> keras.Model:
+    """The same on both workers."""
+    keras.utils.set_random_seed(0)
+    model = getattr(networks, _NETWORK.value)()
+    model.compile(keras.optimizers.SGD(0.01), LOSS)
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def plain_turn() -> Turn:
+    """A loop as Horovod's documentation has it, with the examples of a worker in memory."""
+    model = compiled_model()
+    examples = Examples(model)
+    count = _BATCH_SIZE.value // hvd.size()
+    x, y = tf.constant(examples.x[:count]), tf.constant(examples.y[:count])
+
+    @tf.function
+    def step() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = LOSS(y, model(x, training=True))
+        tape = hvd.DistributedGradientTape(tape)
+        gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+        model.optimizer.apply(gradients, model.trainable_variables)
+        return loss
+
+    def turn() -> None:
+        for _ in range(_STEPS.value):
+            step().numpy()
+
+    return turn
+
+
+def elastic_turn(micro_batches: int, compression: str, least_bytes: int) -> Turn:
+    """Steps of this package, with the examples of a worker in memory."""
+    model = compiled_model()
+    examples = Examples(model)
+    source = as_source((examples.x, examples.y), seed=0, shuffle=True, name="x")
+    workers = hvd.size()
+    pipeline = Pipeline(source, _BATCH_SIZE.value, _BATCH_SIZE.value // workers // micro_batches)
+    options = StepOptions(together=None, compression=compression)
+    reduction.LEAST_BYTES = least_bytes
+    step = compiled_step(model, variables_of(model), pipeline, train=True, options=options).step
+    share = share_of(hvd.rank(), workers, pipeline.num_micro_batches)
+    batches = list(pipeline.batches(0, share, 0))
+
+    def turn() -> None:
+        reduction.LEAST_BYTES = least_bytes  # the first step is traced here
+        for number, batch in enumerate(batches):
+            step(batch, number)
+
+    return turn
+
+
+def kinds() -> Iterator[tuple[str, Turn]]:
+    """All that are compared, the plain loop first."""
+    yield "plain loop", plain_turn()
+    in_parts = reduction.LEAST_BYTES
+    for count in map(int, _MICRO_BATCHES.value):
+        name = f"{count} micro-batch{'es' if count > 1 else ''}"
+        yield f"{name}, one collective", elastic_turn(count, NO_COMPRESSION, NO_LIMIT)
+        for compression in COMPRESSIONS:
+            yield f"{name}, {compression}", elastic_turn(count, compression, in_parts)
+
+
+def work() -> None:
+    """Measures, as one of two workers; the first one prints."""
+    hvd.init()
+    world_of_process().enter_round(hvd.rank(), hvd.size())
+    turns = dict(kinds())
+    times: dict[str, list[float]] = {name: [] for name in turns}
+    for repetition in range(_REPETITIONS.value + 1):
+        for name, turn in turns.items():
+            hvd.allreduce(tf.zeros([1]), name="turn").numpy()
+            began = time.perf_counter()
+            turn()
+            if repetition:  # the first one traces
+                times[name].append((time.perf_counter() - began) / _STEPS.value)
+    if hvd.rank() == 0:
+        medians = {name: statistics.median(values) for name, values in times.items()}
+        for name, median in medians.items():
+            ratio = median / medians["plain loop"]
+            least = min(times[name]) / min(times["plain loop"])
+            print(
+                f"{name:34}{median * 1e3:8.1f} ms/step   ratio {ratio:.2f}, of the fastest "
+                f"{least:.2f}",
+                flush=True,
+            )
+        network = _RATE.value or "loopback"
+        rows.show(
+            [
+                rows.Row(
+                    what=f"a step of two workers, {network}, {name}",
+                    against="a plain Horovod loop",
+                    ratio=median / medians["plain loop"],
+                )
+                for name, median in medians.items()
+                if name != "plain loop"
+            ]
+        )
+
+
+def main(arguments: list[str]) -> None:
+    """Prints the table."""
+    if _WORKER.value:
+        work()
+        return
+    limit = LIMIT.format(rate=_RATE.value) if _RATE.value else ""
+    script = IN_NAMESPACE.format(limit=limit)
+    command = [sys.executable, *sys.argv, "--worker"]
+    subprocess.run(["unshare", "--net", "sh", "-ec", script, "sh", *command], check=True)
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,125 @@
+"""Seconds from a command to the first step, and what a replacement needs until it is ready.
+
+All of it as ratios to `python train.py` with plain `fit` of the same model, or to `import
+tensorflow`, which take turns with ours.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import rows
+from absl import app, flags
+from launches import QUIET, RUN, elastic, in_job_dir
+
+from hvd_elastic_keras.common import files
+
+_REPETITIONS = flags.DEFINE_integer("repetitions", 3, "Starts of each kind.", lower_bound=1)
+SCRIPT = Path(__file__).resolve().parent / "start_up_script.py"
+LIMIT_S = 300.0
+READY = "launch of a worker until it is ready (what a replacement takes)"
+
+
+def run(*command: str, **variables: str) -> None:
+    """Runs a command to its end.
+
+    Raises:
+      SystemExit: it failed.
+    """
+    found = subprocess.run(
+        command,
+        env={**os.environ, **QUIET, **variables},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    if found.returncode:
+        raise SystemExit(f"{command} failed:\n{found.stdout[-2000:]}{found.stderr[-2000:]}")
+
+
+def whole_s(*command: str) -> float:
+    """Seconds that a command takes."""
+    began = time.monotonic()
+    run(*command)
+    return time.monotonic() - began
+
+
+def first_step_s(*command: str) -> float:
+    """Seconds until the first step."""
+    return timed_start(*command)[0]
+
+
+def timed_start(*command: str) -> tuple[float, float]:
+    """Seconds until the first step, and until a worker is ready; NaN if there are none."""
+    with tempfile.TemporaryDirectory() as scratch:
+        noted, job = Path(scratch, "first_step"), Path(scratch, "job")
+        began = time.time()
+        run(*in_job_dir(command, job), BENCH_FIRST_STEP=str(noted))
+        return float(noted.read_text()) - began, ready_s(job)
+
+
+def ready_s(job: Path) -> float:
+    """Seconds from the launch of a worker until it is warm, which a replacement takes, too."""
+    if not job.exists():
+        return math.nan
+    entries = map(json.loads, (job / files.EVENTS).read_text().splitlines())
+    return max(e["start_up_s"] for e in entries if e["event"] == "worker_ready")
+
+
+KINDS: dict[str, Callable[[], float]] = {
+    "import tensorflow": lambda: whole_s(sys.executable, "-c", "import tensorflow, keras"),
+    "import hvd_elastic_keras": lambda: whole_s(sys.executable, "-c", "import hvd_elastic_keras"),
+    "run --help": lambda: whole_s(*RUN, "--help"),
+    "plain fit": lambda: first_step_s(sys.executable, str(SCRIPT), "plain"),
+    "with the callback, no launcher": lambda: first_step_s(sys.executable, str(SCRIPT), "elastic"),
+    "1 worker": lambda: first_step_s(*elastic(SCRIPT, 1)),
+    READY: lambda: timed_start(*elastic(SCRIPT, 1))[1],
+    "2 workers": lambda: first_step_s(*elastic(SCRIPT, 2)),
+}
+AGAINST = {
+    "import hvd_elastic_keras": "import tensorflow",
+    "run --help": "import tensorflow",
+    "with the callback, no launcher": "plain fit",
+    "1 worker": "plain fit",
+    READY: "plain fit",
+    "2 workers": "plain fit",
+}
+
+STEPS = ("with the callback, no launcher", "1 worker", "2 workers")
+NAMES = {"plain fit": "the first step of python train.py with plain fit"}
+
+
+def measured() -> list[rows.Row]:
+    """The kinds take turns."""
+    times: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    for _ in range(_REPETITIONS.value):
+        for kind, measure in KINDS.items():
+            times[kind].append(measure())
+    medians = {kind: statistics.median(found) for kind, found in times.items()}
+    return [
+        rows.Row(
+            what=f"command to first step, {kind}" if kind in STEPS else kind,
+            against=NAMES.get(against, against),
+            ratio=medians[kind] / medians[against],
+        )
+        for kind, against in AGAINST.items()
+    ]
+
+
+def main(_: list[str]) -> None:
+    """Prints the rows."""
+    rows.show(measured())
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,52 @@
+"""A test that hangs ends its process, with the stacks of all threads. All others are run.
+
+pytest-timeout interrupts Python. This is for what cannot be interrupted: a wait in C++, one after
+the interruption, or one of code that has taken it for an error of its own.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+
+import pytest
+
+AFTER_TIMEOUT_S = 60.0
+STDERR = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keeps the real stderr, which is captured during tests."""
+    config.stash[STDERR] = os.dup(2)
+
+
+def pytest_unconfigure() -> None:
+    faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_runtest_logfinish() -> None:
+    """Between tests nobody is in a hurry."""
+    faulthandler.cancel_dump_traceback_later()
+
+
+def _limit(item: pytest.Item) -> None:
+    marker = item.get_closest_marker("timeout")
+    timeout_s = float(marker.args[0] if marker else item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(
+        timeout_s + AFTER_TIMEOUT_S, exit=True, file=item.config.stash[STDERR]
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    _limit(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    _limit(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    _limit(item)

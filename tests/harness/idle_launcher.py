@@ -1,0 +1,47 @@
+"""A launcher that starts nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from hvd_elastic_keras.launchers.base import LaunchedWorker, WorkerExit
+
+OnExit = Callable[[WorkerExit], None]
+
+
+class IdleLauncher:
+    """Notes what it is asked for; workers end when the test says so."""
+
+    def __init__(self) -> None:
+        self.on_exit: dict[str, OnExit] = {}
+        self.launched: list[str] = []
+        self.killed: list[str] = []
+        self.failures_to_come = 0
+
+    def launch(self, worker_id: str, host: str, on_exit: OnExit) -> LaunchedWorker:
+        self.launched.append(worker_id)
+        if self.failures_to_come:
+            self.failures_to_come -= 1
+            raise OSError("no such host")
+        self.on_exit[worker_id] = on_exit
+        return LaunchedWorker("localhost", 4000 + len(self.launched))
+
+    def kill(self, worker_id: str) -> None:
+        self.killed.append(worker_id)
+        self.end(worker_id, -9)
+
+    def adopt(self, worker_id: str, on_exit: OnExit) -> LaunchedWorker | None:
+        raise AssertionError("nobody was left by another launcher")
+
+    def running(self) -> list[str]:
+        return list(self.on_exit)
+
+    def close(self) -> None:
+        """There is nothing to remove."""
+
+    def end(self, worker_id: str, return_code: int) -> None:
+        on_exit = self.on_exit.pop(worker_id, None)
+        if on_exit:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(on_exit, WorkerExit(worker_id, return_code))

@@ -1,0 +1,41 @@
+"""The table: models and input pipelines as people write them, by a sentence about each."""
+
+from tests.harness.keras_models import (
+    execution,
+    features,
+    losses,
+    metrics,
+    randomness,
+    sequences,
+    structures,
+    train_steps,
+    whole_batches,
+)
+from tests.harness.keras_models.case import Case
+
+FAMILIES = (
+    losses,
+    metrics,
+    randomness,
+    sequences,
+    features,
+    structures,
+    train_steps,
+    whole_batches,
+    execution,
+)
+
+
+def all_cases() -> dict[str, Case]:
+    """All cases, by name.
+
+    Raises:
+      ValueError: two have the same name.
+    """
+    cases: dict[str, Case] = {}
+    for family in FAMILIES:
+        twice = cases.keys() & family.CASES.keys()
+        if twice:
+            raise ValueError(f"Cases named {sorted(twice)} are in two families.")
+        cases.update(family.CASES)
+    return cases

@@ -1,0 +1,107 @@
+"""What a case of the table says, and the examples that many cases train on."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.harness import small_classifier
+
+adam, sgd, compiled = small_classifier.adam, small_classifier.sgd, small_classifier.compiled
+Arguments = dict[str, Any]
+SIZE, BATCH, CUT = 44, 16, 5
+"""Three steps an epoch; a step has four micro-batches of up to 5 examples, the last one three."""
+_random = np.random.default_rng(0)
+X = _random.normal(size=(SIZE, 6)).astype("float32")
+LABELS = (X[:, 0] > 0).astype("int64") + (X[:, 1] > 0)
+BINARY = (X[:, :1] + X[:, 1:2] > 0).astype("float32")
+TARGETS = np.tanh(X[:, :2] - X[:, 2:4]).astype("float32")
+ONE_HOT = np.eye(3, dtype="float32")[LABELS]
+WEIGHTS = _random.uniform(0.2, 1.8, SIZE).astype("float32")
+CLASS_WEIGHT = {0: 2.0, 1: 0.5, 2: 1.0}
+SERIES = _random.normal(size=(SIZE, 6, 3)).astype("float32")
+IMAGES = _random.uniform(0, 1, (SIZE, 8, 8, 1)).astype("float32")
+LENGTHS = _random.integers(2, 7, SIZE)
+TOKENS = np.where(np.arange(6) < LENGTHS[:, None], _random.integers(1, 12, (SIZE, 6)), 0)
+"""Token numbers, padded with 0 at the end."""
+
+
+class Expectation(enum.Enum):
+    """How a training with `ElasticCallback` relates to plain `fit`."""
+
+    SAME = "equal to plain fit for every cut and any workers, and nothing is told"
+    SAME_IN_ONE = "equal to plain fit if a batch is one micro-batch; another result if it is cut"
+    OTHER = "another result, told of: the same for any workers and every cut"
+    REFUSED = "refused if it is cut; as one micro-batch refused too, or equal to plain fit"
+    REFUSED_IN_PARTS = (
+        "equal to plain fit if a batch is one micro-batch; refused by default; told of, and equal "
+        "for any workers, if the user himself asks for a smaller one"
+    )
+
+
+SAME, SAME_IN_ONE, OTHER, REFUSED, REFUSED_IN_PARTS = Expectation
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One script of a user's.
+
+    Attributes:
+      model: makes the compiled model; always the same one after `set_random_seed`.
+      data: makes the arguments of `fit`, anew for each.
+      expect: how the result relates to that of plain `fit`.
+      told: a regular expression, found in what is shown before the first step or in the text of a
+        refusal; empty if nothing is to be told.
+      missing: names in the `History` of plain `fit` that the elastic one leaves out.
+      surplus: whether Keras starts one step too many where data of unknown length end, which
+        counts in the optimizer's iterations.
+      cut: the micro-batch size where the batch is cut.
+      tolerance: relative and absolute.
+    """
+
+    model: Callable[[], keras.Model]
+    data: Callable[[], Arguments]
+    expect: Expectation = SAME
+    told: str = ""
+    missing: tuple[str, ...] = ()
+    surplus: bool = False
+    cut: int = CUT
+    tolerance: float = 1e-5
+
+
+def arrays(x: Any = X, y: Any = LABELS, **arguments: Any) -> Callable[[], Arguments]:
+    """`fit` on arrays in their order, with validation on some of them."""
+    given = {"x": x, "y": y, "batch_size": BATCH, "shuffle": False, **arguments}
+    return lambda: dict(given)
+
+
+def validated(x: Any = X, y: Any = LABELS, **arguments: Any) -> Callable[[], Arguments]:
+    """The same, with validation."""
+
+    def front(values: Any) -> Any:
+        return keras.tree.map_structure(lambda v: v[:19], values)
+
+    return arrays(x, y, validation_data=(front(x), front(y)), validation_batch_size=8, **arguments)
+
+
+def dataset(*parts: Any, batch: int = BATCH) -> tf.data.Dataset:
+    """Batches of examples, each a tuple of these parts."""
+    return tf.data.Dataset.from_tensor_slices(parts if len(parts) > 1 else parts[0]).batch(batch)
+
+
+def classifier(*inner: keras.layers.Layer, shape: Any = (6,), **arguments: Any) -> keras.Model:
+    """Some layers, and a classifier of `LABELS` behind them."""
+    stack = [keras.Input(shape), *inner, keras.layers.Dense(3)]
+    return compiled(keras.Sequential(stack), **arguments)
+
+
+def regressor(*inner: keras.layers.Layer, shape: Any = (6,), **arguments: Any) -> keras.Model:
+    """Some layers, and two numbers per example behind them."""
+    stack = [keras.Input(shape), *inner, keras.layers.Dense(2)]
+    return compiled(keras.Sequential(stack), **{"loss": "mse", "metrics": ["mae"], **arguments})

@@ -1,0 +1,350 @@
+"""`train_step`s of one's own, as the guides and examples of Keras have them, written anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tests.harness.keras_models.case import (
+    OTHER,
+    TARGETS,
+    WEIGHTS,
+    Arguments,
+    Case,
+    X,
+    adam,
+    arrays,
+    compiled,
+    sgd,
+    validated,
+)
+
+layers, losses, metrics, ops, random = (
+    keras.layers,
+    keras.losses,
+    keras.metrics,
+    keras.ops,
+    keras.random,
+)
+
+
+def small_network(units: int = 2, inputs: int = 6) -> keras.Model:
+    """Two dense layers."""
+    return keras.Sequential([keras.Input((inputs,)), layers.Dense(5, "tanh"), layers.Dense(units)])
+
+
+class Step:
+    """The guide's first: `compute_loss`, a tape, the metrics of `compile`."""
+
+    def train_step(self, data: Any) -> Arguments:
+        """With sample weights, if there are some."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
+        self._apply(tape, loss)
+        for metric in self.metrics:
+            if metric.name == "loss":
+                metric.update_state(loss)
+            else:
+                metric.update_state(y, y_pred, sample_weight=sample_weight)
+        return {m.name: m.result() for m in self.metrics}
+
+    def _apply(self, tape: tf.GradientTape, loss: Any) -> None:
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+
+
+class OwnStep(Step, keras.Model):
+    """Functional; apart from the others, since Keras changes what such a class derives from."""
+
+
+class OwnTrackers(OwnStep):
+    """The guide's second: a loss of its own, two trackers, `compile` gets an optimizer alone."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.loss_tracker = metrics.Mean(name="loss")
+        self.mae_metric = metrics.MeanAbsoluteError(name="mae")
+        self.loss_fn = losses.MeanSquaredError()
+
+    @property
+    def metrics(self) -> list[Any]:
+        """Reset at the start of each epoch."""
+        return [self.loss_tracker, self.mae_metric]
+
+    def train_step(self, data: Any) -> Arguments:
+        """The loss of the batch goes into the logs too."""
+        x, y = data
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = self.loss_fn(y, y_pred)
+        self._apply(tape, loss)
+        self.loss_tracker.update_state(loss)
+        self.mae_metric.update_state(y, y_pred)
+        return {**{m.name: m.result() for m in self.metrics}, "loss_now": loss}
+
+    def test_step(self, data: Any) -> Arguments:
+        """The same metrics."""
+        x, y = data
+        y_pred = self(x, training=False)
+        self.loss_tracker.update_state(self.loss_fn(y, y_pred))
+        self.mae_metric.update_state(y, y_pred)
+        return {m.name: m.result() for m in self.metrics}
+
+
+class Holder(OwnTrackers):
+    """Holds what trains and counts where neither Keras nor `metrics` looks."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.held = {"optimizers": [adam()]}
+        self.seen = metrics.Mean(name="seen")
+        self.counts = [(tf.Variable(0.0, trainable=False),)]
+
+    def _apply(self, tape: tf.GradientTape, loss: Any) -> None:
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.held["optimizers"][0].apply(gradients, self.trainable_variables)
+
+    def train_step(self, data: Any) -> Arguments:
+        """`seen` is never reset."""
+        logs = super().train_step(data)
+        self.seen.update_state(data[1])
+        self.counts[0][0].assign_add(1.0)
+        return {**logs, "seen": self.seen.result()}
+
+
+def functional(kind: type[keras.Model], **arguments: Any) -> keras.Model:
+    """A functional model of a class with its own step."""
+    inputs = keras.Input((6,))
+    model = kind(inputs, small_network()(inputs))
+    model.compile(**{"optimizer": sgd(), **arguments})
+    return model
+
+
+class Autoencoder(Step, keras.Model):
+    """No `call`; the loss is a sum over features of a mean over examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = small_network(4), small_network(6, 2)
+        self.total, self.reconstruction, self.divergence = (
+            metrics.Mean(name=n) for n in ("loss", "reconstruction_loss", "kl_loss")
+        )
+        self.seed_generator = random.SeedGenerator(1337)
+
+    @property
+    def metrics(self) -> list[Any]:
+        """All three."""
+        return [self.total, self.reconstruction, self.divergence]
+
+    def train_step(self, data: Any) -> Arguments:
+        """The variational autoencoder of the examples."""
+        with tf.GradientTape() as tape:
+            mean, log_var = ops.split(self.encoder(data), 2, axis=1)
+            noise = random.normal(ops.shape(mean), seed=self.seed_generator)
+            decoded = self.decoder(mean + ops.exp(0.5 * log_var) * noise)
+            reconstruction = ops.mean(ops.sum(ops.square(data - decoded), axis=1))
+            divergence = -0.5 * (1 + log_var - ops.square(mean) - ops.exp(log_var))
+            divergence = ops.mean(ops.sum(divergence, axis=1))
+            total = reconstruction + divergence
+        self._apply(tape, total)
+        self.total.update_state(total)
+        self.reconstruction.update_state(reconstruction)
+        self.divergence.update_state(divergence)
+        return {m.name: m.result() for m in self.metrics}
+
+
+class Distiller(keras.Model):
+    """A student learns from labels and from a teacher; the loss is composed in `compute_loss`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student, self.teacher = small_network(3), small_network(3)
+        self.teacher.trainable = False
+
+    def call(self, x: Any) -> Any:
+        """What the student says."""
+        return self.student(x)
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, **_: Any
+    ) -> Any:
+        """Of both."""
+        own = super().compute_loss(x, y, y_pred, sample_weight)
+        soft = [ops.softmax(logits / 3.0) for logits in (self.teacher(x, training=False), y_pred)]
+        return 0.3 * own + 0.7 * losses.KLDivergence()(*soft) * 9.0
+
+
+class SlowTeacher(Step, keras.Model):
+    """A copy of the weights follows by a moving average, after each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network, self.ema_network = small_network(), small_network()
+        self.ema_network.set_weights(self.network.get_weights())
+        self.ema_network.trainable = False
+
+    def call(self, x: Any) -> Any:
+        """Of the network."""
+        return self.network(x)
+
+    def train_step(self, data: Any) -> Arguments:
+        """From the weights as they are after the step."""
+        logs = super().train_step(data)
+        for weight, ema in zip(self.network.weights, self.ema_network.weights, strict=True):
+            ema.assign(0.9 * ema + 0.1 * weight)
+        return logs
+
+
+class TargetNetwork(SlowTeacher):
+    """As in deep Q-learning: targets come from a copy that is renewed every third step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = self.add_weight(
+            shape=(), dtype="int32", trainable=False, initializer="zeros", name="count"
+        )
+
+    def train_step(self, data: Any) -> Arguments:
+        """Renews the copy before it learns."""
+        x, y = data
+        renew = ops.cast(ops.equal(self.count % 3, 0), "float32")
+        for weight, old in zip(self.network.weights, self.ema_network.weights, strict=True):
+            old.assign(renew * weight + (1 - renew) * old)
+        self.count.assign_add(1)
+        target = y + 0.5 * ops.stop_gradient(self.ema_network(x))
+        return Step.train_step(self, (x, target))
+
+
+class GradientPenalty(OwnStep):
+    """A loss of the gradient with respect to the input of each example."""
+
+    def train_step(self, data: Any) -> Arguments:
+        """A tape in a tape."""
+        x, y = data
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y_pred = self(x, training=True)
+            slopes = inner.gradient(y_pred, x)
+            norms = ops.sqrt(ops.sum(ops.square(slopes), 1) + 1e-8)
+            loss = self.compute_loss(y=y, y_pred=y_pred) + 0.2 * ops.mean(ops.square(norms - 1))
+        self._apply(tape, loss)
+        return {**self.compute_metrics(x, y, y_pred), "slope": ops.mean(norms)}
+
+
+class Adversarial(OwnStep):
+    """Trains on inputs that are moved against it (fast gradient sign)."""
+
+    def train_step(self, data: Any) -> Arguments:
+        """The worst of near inputs."""
+        x, y = data
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            loss = self.compute_loss(y=y, y_pred=self(x, training=True))
+        return super().train_step((x + 0.05 * ops.sign(inner.gradient(loss, x)), y))
+
+
+class Accumulates(OwnStep):
+    """Adds up the gradients of several batches in variables of its own."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.sums = [self._zeros(v) for v in self.trainable_variables]
+        self.count = self.add_weight(shape=(), trainable=False, initializer="zeros", name="count")
+
+    def _zeros(self, like: Any) -> Any:
+        return self.add_weight(shape=like.shape, trainable=False, initializer="zeros")
+
+    def train_step(self, data: Any) -> Arguments:
+        """Applies the mean of two batches at every second one, nothing at the others."""
+        x, y = data
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = self.compute_loss(y=y, y_pred=y_pred)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        now = ops.cast(ops.equal(self.count % 2, 1), "float32")
+        totals = [s + g for s, g in zip(self.sums, gradients, strict=True)]
+        self.optimizer.apply([now * t / 2 for t in totals], self.trainable_variables)
+        for s, total in zip(self.sums, totals, strict=True):
+            s.assign((1 - now) * total)
+        self.count.assign_add(1.0)
+        return self.compute_metrics(x, y, y_pred)
+
+
+class AppliesByHand(OwnStep):
+    """No optimizer is asked: weights are moved by the step itself."""
+
+    def train_step(self, data: Any) -> Arguments:
+        """Plain descent."""
+        x, y = data
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = self.compute_loss(y=y, y_pred=y_pred)
+        variables = self.trainable_variables
+        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            variable.assign_sub(0.1 * gradient)
+        return self.compute_metrics(x, y, y_pred)
+
+
+class PseudoLabels(OwnStep):
+    """Labelled and unlabelled examples in one tuple of three."""
+
+    def train_step(self, data: Any) -> Arguments:
+        """Consistency between two noisy views of the unlabelled ones."""
+        (x, unlabelled), y = data
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            views = [self(unlabelled + 0.1 * random.normal(ops.shape(unlabelled))) for _ in "ab"]
+            loss = self.compute_loss(y=y, y_pred=y_pred)
+            loss += ops.mean(ops.square(views[0] - views[1]))
+        self._apply(tape, loss)
+        return self.compute_metrics(x, y, y_pred)
+
+
+PLAIN = arrays(X, TARGETS)
+
+
+def with_loss(kind: type[keras.Model], **arguments: Any) -> keras.Model:
+    """Functional, compiled with loss and metric."""
+    return functional(kind, **{"loss": "mse", "metrics": ["mae"], **arguments})
+
+
+def subclassed(kind: type[keras.Model], **arguments: Any) -> keras.Model:
+    """Not built before `fit`."""
+    model = kind()
+    model.compile(**{"optimizer": sgd(), "loss": "mse", "metrics": ["mae"], **arguments})
+    return model
+
+
+CASES = {
+    "a step of one's own": Case(
+        lambda: with_loss(OwnStep), arrays(X, TARGETS, sample_weight=WEIGHTS)
+    ),
+    "a step of one's own, eagerly": Case(lambda: with_loss(OwnStep, run_eagerly=True), PLAIN),
+    "a step of one's own with its own trackers": Case(
+        lambda: functional(OwnTrackers), validated(X, TARGETS)
+    ),
+    "optimizers, metrics and counters in containers": Case(
+        lambda: functional(Holder, optimizer=keras.optimizers.SGD()), arrays(X, TARGETS)
+    ),
+    "a variational autoencoder without call": Case(
+        lambda: subclassed(Autoencoder, optimizer=adam(), loss=None, metrics=None),
+        arrays(X, None),
+    ),
+    "distillation": Case(lambda: compiled(Distiller(), optimizer=adam()), validated()),
+    "a slow copy of the weights": Case(
+        lambda: subclassed(SlowTeacher), PLAIN, OTHER, told="after .*apply"
+    ),
+    "targets from an older copy": Case(lambda: subclassed(TargetNetwork), PLAIN),
+    "a gradient penalty": Case(lambda: with_loss(GradientPenalty), PLAIN),
+    "adversarial inputs": Case(lambda: with_loss(Adversarial), PLAIN),
+    "gradients that are added up by hand": Case(lambda: with_loss(Accumulates), PLAIN),
+    "weights that are moved by hand": Case(lambda: with_loss(AppliesByHand), PLAIN),
+    "labelled and unlabelled examples": Case(
+        lambda: with_loss(PseudoLabels), arrays((X, X[::-1]), TARGETS)
+    ),
+}

@@ -1,0 +1,231 @@
+"""Steps that need the whole batch, or more than one optimizer: refused where it would be cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tests.harness.keras_models.case import (
+    LABELS,
+    REFUSED,
+    REFUSED_IN_PARTS,
+    SAME_IN_ONE,
+    Arguments,
+    Case,
+    Expectation,
+    X,
+    arrays,
+    sgd,
+)
+from tests.harness.keras_models.train_steps import Step, small_network, subclassed
+
+layers, losses, metrics, ops, random = (
+    keras.layers,
+    keras.losses,
+    keras.metrics,
+    keras.ops,
+    keras.random,
+)
+ACROSS_TOLD = "examples"
+TWICE_TOLD = "twice|optimizer"
+
+
+def unit(x: Any) -> Any:
+    """Of length 1."""
+    return ops.normalize(x, axis=-1)
+
+
+class OfPairs(Step, keras.Model):
+    """An encoder whose step follows the gradient of `loss_of`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = small_network(4)
+        self.tracker = metrics.Mean(name="loss")
+
+    def call(self, x: Any) -> Any:
+        """Embeddings."""
+        return self.encoder(x)
+
+    @property
+    def metrics(self) -> list[Any]:
+        """Reset by `fit`."""
+        return [self.tracker]
+
+    def loss_of(self, x: Any, y: Any) -> Any:
+        """Of all embeddings of a batch together."""
+        raise NotImplementedError
+
+    def train_step(self, data: Any) -> Arguments:
+        """One step."""
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.loss_of(x, y)
+        self._apply(tape, loss)
+        self.tracker.update_state(loss)
+        return {m.name: m.result() for m in self.metrics}
+
+
+class ContrastiveViews(OfPairs):
+    """Two noisy views of each example, against those of all others (SimCLR)."""
+
+    def loss_of(self, x: Any, y: Any) -> Any:
+        """The symmetric cross entropy of similarities, and how often the right one is found."""
+        views = [unit(self(x + 0.1 * random.normal(ops.shape(x)))) for _ in "ab"]
+        similarities = views[0] @ ops.transpose(views[1]) / 0.5
+        own = ops.arange(ops.shape(x)[0])
+        both = [
+            losses.sparse_categorical_crossentropy(own, s, from_logits=True)
+            for s in (similarities, ops.transpose(similarities))
+        ]
+        return ops.mean(both[0] + both[1]) / 2
+
+
+class HardTriplets(OfPairs):
+    """The farthest of the same class and the nearest of another one."""
+
+    def loss_of(self, x: Any, y: Any) -> Any:
+        """A margin between the two."""
+        points = self(x)
+        squares = ops.sum(ops.square(points), 1)
+        distances = squares[:, None] - 2 * points @ ops.transpose(points) + squares[None]
+        same = ops.cast(y[:, None] == y[None], "float32")
+        hardest = ops.max(distances * same, 1)
+        nearest = ops.min(distances + 1e3 * same, 1)
+        return ops.mean(ops.relu(hardest - nearest + 1.0))
+
+
+class DualEncoder(OfPairs):
+    """Two towers, and all other pairs of the batch as negatives (retrieval, CLIP)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = small_network(4)
+
+    def loss_of(self, x: Any, y: Any) -> Any:
+        """Soft targets from the similarities within each tower."""
+        a, b = unit(self(x)), unit(self.other(x[:, ::-1]))
+        targets = ops.softmax(
+            ops.stop_gradient(a @ ops.transpose(a) + b @ ops.transpose(b)), axis=-1
+        )
+        logits = 3 * a @ ops.transpose(b)
+        return ops.mean(losses.categorical_crossentropy(targets, logits, from_logits=True))
+
+
+class Decorrelated(OfPairs):
+    """The correlation of features over the batch is to be the identity (Barlow twins)."""
+
+    def loss_of(self, x: Any, y: Any) -> Any:
+        """Diagonal and rest."""
+        size = ops.cast(ops.shape(x)[0], "float32")
+        a, b = (self(x), self(0.9 * x))
+        a, b = ((v - ops.mean(v, 0)) / (ops.std(v, 0) + 1e-3) for v in (a, b))
+        correlation = ops.transpose(a) @ b / size
+        return ops.mean(ops.square(correlation - ops.eye(4)))
+
+
+class ShuffledExamples(OfPairs):
+    """The same with a random order of the batch."""
+
+    def loss_of(self, x: Any, y: Any) -> Any:
+        """Towards a shuffled batch."""
+        order = random.shuffle(ops.arange(ops.shape(x)[0]))
+        mixed = 0.7 * x + 0.3 * ops.take(x, order, 0)
+        return ops.mean(losses.sparse_categorical_crossentropy(y, self(mixed), from_logits=True))
+
+
+class Adversaries(keras.Model):
+    """A generator and a discriminator, each with its optimizer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator, self.discriminator = small_network(6, 3), small_network(1)
+        self.loss_fn = losses.BinaryCrossentropy(from_logits=True)
+        self.trackers = [metrics.Mean(name=n) for n in ("d_loss", "g_loss")]
+
+    def compile(self, d_optimizer: Any, g_optimizer: Any) -> None:
+        """With both."""
+        super().compile(optimizer=g_optimizer)
+        self.d_optimizer, self.g_optimizer = d_optimizer, g_optimizer
+
+    @property
+    def metrics(self) -> list[Any]:
+        """Reset by `fit`."""
+        return self.trackers
+
+    def train_step(self, real: Any) -> Arguments:
+        """First the discriminator, then the generator against the new one."""
+        size = ops.shape(real)[0]
+        fake = self.generator(random.normal((size, 3)))
+        both = ops.concatenate([fake, real])
+        labels = ops.concatenate([ops.ones((size, 1)), ops.zeros((size, 1))])
+        with tf.GradientTape() as tape:
+            d_loss = self.loss_fn(labels, self.discriminator(both))
+        weights = self.discriminator.trainable_weights
+        self.d_optimizer.apply(tape.gradient(d_loss, weights), weights)
+        with tf.GradientTape() as tape:
+            guessed = self.discriminator(self.generator(random.normal((size, 3))))
+            g_loss = self.loss_fn(ops.zeros((size, 1)), guessed)
+        weights = self.generator.trainable_weights
+        self.g_optimizer.apply(tape.gradient(g_loss, weights), weights)
+        for tracker, value in zip(self.trackers, (d_loss, g_loss), strict=True):
+            tracker.update_state(value)
+        return {m.name: m.result() for m in self.metrics}
+
+
+class TwoSteps(Step, keras.Model):
+    """Takes two steps with the same optimizer for each batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = small_network(3)
+
+    def call(self, x: Any) -> Any:
+        """Logits."""
+        return self.network(x)
+
+    def train_step(self, data: Any) -> Arguments:
+        """The second one from where the first one has come to."""
+        super().train_step(data)
+        return super().train_step(data)
+
+
+def adversaries() -> keras.Model:
+    """With two optimizers."""
+    model = Adversaries()
+    model.compile(sgd(), sgd())
+    return model
+
+
+def across(kind: type[keras.Model], expect: Expectation = REFUSED_IN_PARTS) -> Case:
+    """A step whose loss needs all examples of a batch at once."""
+    return Case(
+        lambda: subclassed(kind, loss=None, metrics=None),
+        arrays(X, LABELS),
+        expect,
+        told=ACROSS_TOLD,
+    )
+
+
+CASES = {
+    "two views of each example against all others": across(ContrastiveViews),
+    "the hardest triplets of a batch": across(HardTriplets),
+    "two towers with negatives from the batch": across(DualEncoder),
+    "features without correlation in the batch": across(Decorrelated),
+    "examples mixed with others in a random order": across(ShuffledExamples, SAME_IN_ONE),
+    "two adversaries with an optimizer each": Case(
+        adversaries, arrays(X, None), REFUSED, told=TWICE_TOLD
+    ),
+    "two steps per batch": Case(
+        lambda: subclassed(
+            TwoSteps,
+            loss=losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+        ),
+        arrays(),
+        REFUSED,
+        told=TWICE_TOLD,
+    ),
+}

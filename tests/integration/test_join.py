@@ -1,0 +1,323 @@
+"""Workers come to a job by themselves (`run --join`), and go; the master may come back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import psutil
+import pytest
+
+from hvd_elastic_keras.common import env, joining
+from tests.harness import faults
+from tests.harness.faults import Fault
+from tests.harness.job import LIMIT_S, REPOSITORY, SMALL, Job, assert_same_weights
+from tests.harness.metadata_service import MetadataService
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Weights = dict[str, np.ndarray]
+GATE = Fault("gate", "train", 0, step=10, action="wait")
+LATER_GATE = Fault("later", "train", 0, step=18, action="wait")
+
+
+class Joiner:
+    """`run --join`, as somebody on another host would start it. Use it in a `with` block."""
+
+    def __init__(self, job: Job, host: str, *flags: str, directory: Path | None = None) -> None:
+        self._job = job
+        self._flags = [f"--host_name={host}", *flags]
+        self._directory = directory or REPOSITORY
+        self._output = job.job_dir.parent / f"joiner-{host}.txt"
+
+    def __enter__(self) -> Self:
+        where = [] if any(f.startswith("--join=") for f in self._flags) else self._by_directory()
+        with self._output.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "hvd_elastic_keras.run", *where, *self._flags],
+                cwd=self._directory,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(REPOSITORY),
+                    "TMPDIR": str(self._job.job_dir.parent),
+                    faults.FILE: str(self._job.plan.path),
+                },
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        return self
+
+    def _by_directory(self) -> list[str]:
+        return [f"--join={self._job.job_dir}"]
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.workers():
+            process.kill()
+        self.process.kill()
+        self.process.wait(LIMIT_S)
+
+    def workers(self) -> list[psutil.Process]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.process.pid).children()
+        return []
+
+    def exit_code(self) -> int:
+        """Waits for the end."""
+        return self.process.wait(LIMIT_S)
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        return self._output.read_text()
+
+
+@contextlib.contextmanager
+def master_only(directory: Path, *flags: str, **options: object) -> Iterator[Job]:
+    """A job that waits for workers, who leave nothing behind."""
+    with Job(directory, "--master_only", *flags, **options) as job:  # type: ignore[arg-type]
+        job.wait_for("waiting")
+        yield job
+    assert list(directory.glob("hvd_elastic-*")) == []
+
+
+def test_workers_come_go_and_are_killed_and_nothing_is_lost(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    with (
+        master_only(tmp_path, "--audit", plan=[GATE]) as job,
+        Joiner(job, "a") as a,
+        Joiner(job, "b") as b,
+    ):
+        job.wait_for_fault("gate")
+        with Joiner(job, "c") as c:
+            job.wait_for("round_opened", lambda e: "joins" in e["reason"])
+            b.process.send_signal(signal.SIGTERM)
+            job.wait_for("slots_revoked", lambda e: e["host"] == "b")
+            (worker,) = c.workers()
+            job.plan.open_gate("gate")
+            worker.kill()
+            assert b.exit_code() == joining.LEFT
+            assert c.exit_code() == 128 + signal.SIGKILL
+        job.finish()
+        assert a.exit_code() == joining.ENDED_WELL
+        assert all(e["steps_lost"] == 0 for e in job.events("round_running"))
+        assert {e["host"] for e in job.events("worker_registered")} == {"a", "b", "c"}
+        assert_same_weights(job.weights(), expected_weights)
+        assert all(e["exact"] for e in job.events("epoch_audited"))
+
+
+def test_a_joiner_whose_worker_was_given_up_comes_again(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    with (
+        master_only(tmp_path, "--heartbeat_timeout_s=3", plan=[GATE, LATER_GATE]) as job,
+        Joiner(job, "a") as a,
+        Joiner(job, "b") as b,
+    ):
+        job.wait_for_fault("gate")
+        members = job.wait_for("round_running")["members"]
+        hosts = {e["worker_id"]: e["host"] for e in job.events("worker_registered")}
+        if len(members) < 2:
+            members = job.wait_for_round(2)["members"]
+        frozen = {"a": a, "b": b}[hosts[members[-1]]]
+        (worker,) = frozen.workers()
+        worker.suspend()
+        job.plan.open_gate("gate")
+        job.wait_for("worker_exited", lambda e: "no heartbeat" in e["cause"])
+        job.wait_for("worker_registered", lambda e: e["worker_id"] == "w2")
+        job.plan.open_gate("later")
+        job.finish()
+        assert (a.exit_code(), b.exit_code()) == (0, 0)
+        assert "joining again" in frozen.output
+        assert_same_weights(job.weights(), expected_weights)
+
+
+def test_those_who_have_joined_train_on_without_the_master_and_the_next_one_takes_them_over(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    with master_only(tmp_path, plan=[GATE]) as job, Joiner(job, "a") as a:
+        job.wait_for_fault("gate")
+        job.kill_launcher()
+        job.plan.open_gate("gate")
+        job.start_launcher()
+        job.finish()
+        assert a.exit_code() == joining.ENDED_WELL
+        assert len(job.events("round_running")) == 1
+        assert_same_weights(job.weights(), expected_weights)
+
+
+@pytest.mark.parametrize("tls", ["--tls", "--notls"])
+def test_a_host_that_does_not_see_the_job_directory_is_told_of(tmp_path: Path, tls: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with Job(tmp_path, tls, "--num_workers=1", "--bind=0.0.0.0", plan=[GATE]) as job:
+        job.wait_for_fault("gate")
+        token = elsewhere / "token"
+        token.write_bytes((job.job_dir / "master.json").read_bytes())
+        (job.job_dir / "job.id").rename(tmp_path / "hidden")
+        host, port = job.address() or ("", 0)
+        by_address = [f"--join={host}:{port}", f"--token_file={token}"]
+        with Joiner(job, "b", *by_address, f"--job_dir={elsewhere}/own") as b:
+            job.wait(lambda: "b does not see" in job.output or None, "warning")
+            job.wait_for("round_opened", lambda e: "joins" in e["reason"])
+            job.plan.open_gate("gate")
+            job.finish()
+            assert b.exit_code() == joining.ENDED_WELL
+            assert (elsewhere / "own" / "logs" / "w1.log").exists()
+
+
+def test_processes_that_tf_config_names_are_master_and_workers_by_the_same_command(
+    tmp_path: Path, expected_weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    cluster = {"worker": [f"localhost:{port}", "other:2222"]}
+
+    def place(index: int) -> str:
+        return json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
+
+    monkeypatch.setenv("TF_CONFIG", place(0))
+    with Job(tmp_path, "--join=TF_CONFIG", "--min_workers=2") as job:
+        monkeypatch.setenv("TF_CONFIG", place(1))
+        same = ("--join=TF_CONFIG", "--min_workers=2", f"--job_dir={job.job_dir}", *SMALL)
+        with Joiner(job, "other", *same) as other:
+            job.wait_for_round(2)
+            job.finish()
+            assert other.exit_code() == joining.ENDED_WELL
+        assert_same_weights(job.weights(), expected_weights)
+
+
+def test_a_machine_that_its_cloud_takes_back_sends_its_worker_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with MetadataService() as service:
+        monkeypatch.setenv(env.GCP_METADATA[0], service.host)
+        monkeypatch.setenv(env.AWS_METADATA[0], f"http://{service.host}")
+        with (
+            Job(tmp_path, "--num_workers=1", plan=[GATE]) as job,
+            Joiner(job, "spot", "--leave_on=sigterm,gcp,aws") as spot,
+        ):
+            job.wait_for_fault("gate")
+            job.wait(lambda: len(job.events("worker_ready")) == 2 or None, "both are ready")
+            service.preempted = True
+            job.wait_for("slots_revoked", lambda e: e["host"] == "spot")
+            job.plan.open_gate("gate")
+            assert spot.exit_code() == joining.LEFT
+            job.finish()
+        assert "Google Cloud preempts this machine in 30 s: leaving" in spot.output
+        assert not any(e["failed"] for e in job.events("worker_exited"))
+
+
+def refused(job: Job, *flags: str, stdin: str = "", directory: Path = REPOSITORY) -> str:
+    """The one line with which a joiner is refused for good."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "hvd_elastic_keras.run", *flags],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert ended.returncode == joining.HOPELESS, ended.stderr
+    assert ended.stderr.count("\n") == 1, ended.stderr
+    return ended.stderr
+
+
+def test_who_does_not_fit_is_refused_in_one_line_before_anything_is_started(
+    tmp_path: Path,
+) -> None:
+    model = tmp_path / "model.py"
+    model.write_text("from tests.harness.fault_model import *  # noqa: F403\n")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "model.py").write_text("another model\n")
+    with Job(tmp_path, "--master_only", command=(f"--model={model}", *SMALL)) as job:
+        job.wait_for("waiting")
+        here, (host, port) = str(job.job_dir), job.address() or ("", 0)
+        address = f"--join={host}:{port}"
+        assert "refuses the token" in refused(job, address, "--token_file=-", stdin="wrong")
+        assert "without a token" in refused(job, address)
+        assert "--epochs" in refused(job, f"--join={here}", "--epochs=2")
+        assert "waits for no worker w7" in refused(job, f"--join={here}", "--worker_id=w7")
+        model.write_text("changed = True\n")
+        assert "model.py" in refused(job, f"--join={here}")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            nobody = f"--join=127.0.0.1:{free.getsockname()[1]}"
+            ended = subprocess.run(
+                [
+                    *[sys.executable, "-m", "hvd_elastic_keras.run", nobody],
+                    *["--token_file=-", "--join_timeout_s=0"],
+                ],
+                input="token",
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+                check=False,
+            )
+        assert ended.returncode == joining.FAILED
+        assert "No master has answered" in ended.stderr
+        assert job.events("worker_registered") == []
+
+
+def test_who_waits_for_a_master_leaves_by_sigterm(tmp_path: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        where = f"--join=127.0.0.1:{silent.getsockname()[1]}"
+        waits = subprocess.Popen(
+            [sys.executable, "-m", "hvd_elastic_keras.run", where, "--token_file=-"],
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+        )
+        try:
+            assert waits.stdin
+            waits.stdin.write(b"token\n")
+            waits.stdin.flush()
+            silent.settimeout(LIMIT_S)
+            silent.accept()[0].close()
+            waits.send_signal(signal.SIGTERM)
+            assert waits.wait(LIMIT_S) == joining.LEFT
+        finally:
+            waits.kill()
+            waits.communicate()
+
+
+SCRIPT = """
+import sys
+import keras
+import numpy as np
+from hvd_elastic_keras import ElasticCallback
+
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile(keras.optimizers.SGD(0.1), "mse")
+x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+model.fit(x, x.sum(1), epochs=2, verbose=0, callbacks=[ElasticCallback()])
+print("loss below", sys.argv[1], model.evaluate(x, x.sum(1), verbose=0) < float(sys.argv[1]))
+"""
+
+
+def test_a_script_with_its_arguments_comes_from_the_master(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    with Job(tmp_path, "--master_only", "--min_workers=2", command=(str(script), "1.5")) as job:
+        job.wait_for("waiting")
+        with Joiner(job, "a") as a, Joiner(job, "b") as b:
+            job.finish()
+            assert (a.exit_code(), b.exit_code()) == (0, 0)
+            assert "loss below 1.5 True" in a.output
+            assert "loss below 1.5 True" in b.output

@@ -1,0 +1,149 @@
+"""The launcher is killed: its workers train on, and the same command takes them over."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.harness.faults import Fault
+from tests.harness.job import LIMIT_S, Job, assert_same_weights
+
+Weights = dict[str, np.ndarray]
+GATE = Fault("gate", "train", 0, step=10, action="wait")
+
+
+def assert_untouched(job: Job, expected: Weights) -> None:
+    """No process was started again, no step taken again, and the weights are as undisturbed."""
+    job.finish()
+    assert len(job.events("worker_started")) == 2
+    assert len(job.events("round_running")) == 1
+    assert [e for e in job.events("worker_exited") if e["failed"]] == []
+    job.assert_audited(epochs=3)
+    assert_same_weights(job.weights(), expected)
+
+
+def test_workers_are_taken_over_in_the_midst_of_their_training(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    with Job(tmp_path, "--num_workers=2", "--audit", plan=[GATE]) as job:
+        job.wait_for_fault("gate")
+        job.kill_launcher()
+        job.start_launcher("--resume")
+        taken_over = job.wait_for("master_restarted")
+        assert (taken_over["term"], taken_over["workers"]) == (2, ["w0", "w1"])
+        job.plan.open_gate("gate")
+        assert_untouched(job, expected_weights)
+        assert "the launcher is back (term 2); taken over: w0, w1" in job.output
+
+
+def test_a_training_that_ended_without_a_launcher_is_reported_to_the_next_one(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    with Job(tmp_path, "--num_workers=2", "--audit", plan=[GATE]) as job:
+        job.wait_for_fault("gate")
+        job.kill_launcher()
+        job.plan.open_gate("gate")
+        workers = job.worker_processes()
+        job.wait_while_alone((job.job_dir / "model.keras").exists)
+        assert all(w.is_running() for w in workers), "they wait for somebody to tell it"
+        job.start_launcher()
+        assert_untouched(job, expected_weights)
+        assert [e["epoch"] for e in job.events("epoch_end")] == [0, 1, 2]
+
+
+def test_a_worker_that_dies_without_a_launcher_is_replaced_by_the_next_one(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    with Job(tmp_path, "--num_workers=2", "--audit", plan=[GATE]) as job:
+        job.wait_for_fault("gate")
+        root, other = job.wait_for_round(2)["members"]
+        job.kill_launcher()
+        job.signal(other, signal.SIGKILL)
+        job.plan.open_gate("gate")
+        job.start_launcher()
+        alone = job.wait_for_round(1)
+        assert alone["members"] == [root]
+        assert alone["reason"] == f"{other} was killed by SIGKILL"
+        assert alone["steps_lost"] == 0
+        job.finish()
+        job.assert_audited(epochs=3)
+        assert_same_weights(job.weights(), expected_weights)
+
+
+def test_a_worker_that_gets_sigterm_without_a_launcher_leaves_after_the_step(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    with Job(tmp_path, "--num_workers=2", "--audit", plan=[GATE]) as job:
+        job.wait_for_fault("gate")
+        root, other = job.wait_for_round(2)["members"]
+        log = job.job_dir / "logs" / f"{other}.log"
+        job.kill_launcher()
+        leaving = [p for p in job.worker_processes() if p.pid == job.pid_of(other)]
+        job.signal(other, signal.SIGTERM)
+        job.wait_while_alone(lambda: "no launcher hears of it" in log.read_text())
+        job.plan.open_gate("gate")
+        assert psutil.wait_procs(leaving, timeout=LIMIT_S)[1] == []
+        assert "leaving: SIGTERM, without a launcher" in log.read_text()
+        job.start_launcher("--resume")
+        alone = job.wait_for_round(1)
+        assert (alone["members"], alone["steps_lost"]) == ([root], 0)
+        job.finish()
+        job.assert_audited(epochs=3)
+        assert_same_weights(job.weights(), expected_weights)
+
+
+def test_another_command_or_token_is_refused_as_long_as_workers_train(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a" * 32)
+    token.chmod(0o600)
+    with Job(tmp_path, "--num_workers=2", f"--token_file={token}", plan=[GATE]) as job:
+        job.wait_for_fault("gate")
+        assert job.token() == "a" * 32
+        job.kill_launcher()
+        job.start_launcher("--epochs=7")
+        assert job.process.wait(LIMIT_S) == 2
+        (error,) = [line for line in job.output.splitlines() if line.startswith("error: ")]
+        assert "workers are still training that a killed launcher has left" in error
+        assert "--num_workers=2" in error
+        assert f"hvd_elastic_keras.run --resume --job_dir={job.job_dir}" in error
+        token.write_text("b" * 32)
+        job.start_launcher()
+        assert job.process.wait(LIMIT_S) == 2
+        assert "--token_file holds another token than the one that they know" in job.output
+        token.write_text("a" * 32)
+        job.start_launcher()
+        job.plan.open_gate("gate")
+        job.finish()
+
+
+@pytest.mark.parametrize("others", [1, 0])
+def test_workers_leave_if_no_launcher_comes_and_the_job_goes_on_from_a_checkpoint(
+    tmp_path: Path, expected_weights: Weights, others: int
+) -> None:
+    flags = ("--num_workers=2", "--audit", "--master_timeout_s=2")
+    with Job(tmp_path, *flags, plan=[GATE]) as job:
+        job.wait_for_fault("gate")
+        workers = job.worker_processes()
+        other = job.wait_for_round(2)["members"][1]
+        job.kill_launcher()
+        if not others:
+            job.signal(other, signal.SIGKILL)
+        job.wait_while_alone(lambda: _who_say_how_to_go_on(job) == 1 + others)
+        job.plan.open_gate("gate")
+        _, alive = psutil.wait_procs(workers, timeout=LIMIT_S)
+        assert alive == []
+        job.start_launcher()
+        job.finish()
+        (loaded,) = job.events("checkpoint_loaded")
+        assert loaded["step"] == GATE.step + others, "that of their last step"
+        job.assert_audited(epochs=3)
+        assert_same_weights(job.weights(), expected_weights)
+
+
+def _who_say_how_to_go_on(job: Job) -> int:
+    logs = [path.read_text() for path in (job.job_dir / "logs").glob("w*.log")]
+    return sum("To go on: python -m hvd_elastic_keras.run --resume --job_dir=" in t for t in logs)

@@ -1,0 +1,79 @@
+"""Scripts for Horovod that have not been changed are found without running them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hvd_elastic_keras.cli.check_script import check_script
+from hvd_elastic_keras.common.errors import ConfigurationError
+
+UNPORTED = {
+    "import horovod.tensorflow as hvd\nhvd.init()": r"line 1.*horovod as hvd`",
+    "import os\nimport horovod.tensorflow.keras as h": r"tensorflow\.keras in line 2.*as h`",
+    "from horovod import keras as hvd": r"horovod\.keras in line 1",
+    "def main():\n    import horovod.keras as hvd": "line 2",
+    "from horovod.tensorflow import init, rank": r"horovod\.tensorflow",
+    "import horovod.torch as hvd": "Keras models on TensorFlow",
+}
+FINE = (
+    "import keras",
+    "import hvd_elastic_keras.horovod as hvd",
+    "import horovod.tensorflow as hvd\nfrom hvd_elastic_keras import ElasticCallback",
+    "import horovod.tensorflow as hvd\nif True:\n    from hvd_elastic_keras.elastic import run",
+    "import horovods",
+    "this is no Python",
+)
+
+
+@pytest.mark.parametrize("text", UNPORTED)
+def test_a_script_with_horovod_alone_is_refused_with_the_line_to_change(
+    text: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    with pytest.raises(ConfigurationError, match=UNPORTED[text]) as raised:
+        check_script(script)
+    assert str(raised.value).startswith("train.py imports horovod")
+
+
+@pytest.mark.parametrize("text", FINE)
+def test_other_scripts_are_not(text: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    check_script(script)
+
+
+def test_the_modules_beside_a_script_count(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("from lib import loops\nimport helper")
+    (tmp_path / "helper.py").write_text("import train\nimport horovod.tensorflow as hvd")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "__init__.py").write_text("")
+    loops = tmp_path / "lib" / "loops.py"
+    loops.write_text("from . import deep")
+    (tmp_path / "lib" / "deep.py").write_text("x = 1")
+    with pytest.raises(ConfigurationError, match=r"helper\.py imports horovod\.tensorflow"):
+        check_script(script)
+    (tmp_path / "lib" / "deep.py").write_text("from hvd_elastic_keras import Trainer")
+    check_script(script)
+
+
+def test_run_refuses_such_a_script_before_it_starts_anything(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import horovod.tensorflow as hvd\nhvd.init()\n")
+    job_dir = tmp_path / "job"
+    result = subprocess.run(
+        [sys.executable, "-m", "hvd_elastic_keras.run", f"--job_dir={job_dir}", str(script)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: train.py imports horovod.tensorflow in line 1")
+    assert len(result.stderr.splitlines()) == 1
+    assert not job_dir.exists()

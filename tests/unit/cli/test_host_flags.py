@@ -1,0 +1,50 @@
+"""What is said about flags of hosts that make no sense, before anything is started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness.job import FAULT_MODEL, REPOSITORY
+
+
+def refused(tmp_path: Path, *flags: str) -> str:
+    """What `run` says; it must not begin a job."""
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "hvd_elastic_keras.run", f"--model={FAULT_MODEL}"),
+            *(f"--job_dir={tmp_path / 'job'}", *flags),
+        ],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert not (tmp_path / "job").exists()
+    return ended.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--hosts=a:x"], "--hosts has 'a:x', expected a host with its number of workers"),
+        (["--hosts=a", "--hostfile=b"], "--hosts and --hostfile were given, expected one of them"),
+        (["--hosts=a", "--num_workers=3"], "--num_workers was given with --hosts, which says how"),
+        (["--hostfile=no/such"], "cannot be read: [Errno 2] No such file"),
+        (["--host_discovery_script=exit 3"], "failed with exit code 3"),
+        (["--hosts=localhost", "--batch=per_worker"], "Say with --batch_size_per_worker what each"),
+        (["--ssh_python=x"], "--ssh_python was given without --hosts"),
+        (["--hosts=no-such-host.invalid"], "Give it with --bind: lo (127.0.0.1"),
+    ],
+)
+def test_flags_that_make_no_sense_are_refused(
+    tmp_path: Path, flags: list[str], expected: str
+) -> None:
+    assert expected in refused(tmp_path, *flags)

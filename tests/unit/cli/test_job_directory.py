@@ -1,0 +1,65 @@
+"""A job directory belongs to one launcher at a time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hvd_elastic_keras.cli.job_directory import held
+from hvd_elastic_keras.common import files
+from hvd_elastic_keras.common.errors import ConfigurationError
+
+HOLDER = """
+import sys
+from pathlib import Path
+from hvd_elastic_keras.cli.job_directory import held
+with held(Path(sys.argv[1])) as begin:
+    begin()
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_another_launcher_is_refused_until_the_first_one_is_gone(tmp_path: Path) -> None:
+    job_dir = tmp_path / "job"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(job_dir)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            refused = pytest.raises(ConfigurationError, match=f"A job is running in {job_dir}")
+            with refused, held(job_dir):
+                pass
+            (job_dir / files.MASTER).write_text("{")
+            with refused, held(job_dir):
+                pass
+            assert (job_dir / files.LOGS).is_dir(), "who is refused takes nothing away"
+        finally:
+            holder.kill()  # as a launcher may end, without tidying up
+            holder.wait(timeout=30)
+    with held(job_dir) as begin:
+        begin()
+
+
+def test_a_refused_job_leaves_no_new_directory_behind(tmp_path: Path) -> None:
+    new, old = tmp_path / "new", tmp_path / "old"
+    old.mkdir()
+    for job_dir in (new, old):
+        with pytest.raises(ConfigurationError), held(job_dir):
+            raise ConfigurationError("There is no such model.")
+    assert not new.exists()
+    assert old.exists()
+
+
+def test_what_cannot_be_written_is_refused_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    refused = pytest.raises(ConfigurationError, match=r"cannot be used: Not a directory")
+    with refused, held(tmp_path / "file" / "job"):
+        pass

@@ -1,0 +1,117 @@
+"""The progress display, with a fake clock."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+pytest.importorskip("keras")
+
+from hvd_elastic_keras.common.protocol import ALONE
+from hvd_elastic_keras.data.input.interfaces import LocalBatch
+from hvd_elastic_keras.data.plan.partition import StepShare
+from hvd_elastic_keras.loop.observer import EndedEpoch, PresentEpoch, TakenStep
+from hvd_elastic_keras.loop.progress_display import ProgressDisplay, format_duration
+from hvd_elastic_keras.state.cursor import Cursor
+from hvd_elastic_keras.step.atomic import StepResult
+
+
+class Screen:
+    """Collects text and lets time pass."""
+
+    def __init__(self, interactive: bool) -> None:
+        self.text = ""
+        self.now = 100.0
+        self.display = ProgressDisplay(self.show, interactive, clock=lambda: self.now)
+
+    def show(self, text: str) -> None:
+        self.text += text
+
+    def step(self, done: int, seconds: float, left: int, workers: int = 2) -> None:
+        self.now += seconds
+        self.display.after_step(
+            TakenStep(
+                Cursor(step=done - 1),
+                msgspec.structs.replace(ALONE, size=workers),
+                LocalBatch((), StepShare(0, 0, np.zeros(1, np.int32), 0, num_examples_of_step=100)),
+                shares=(),
+                result=StepResult({"loss": 0.5, "accuracy": 0.25}),
+                steps_left=left,
+            )
+        )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0:00"), (59.4, "0:59"), (60, "1:00"), (3599.7, "1:00:00"), (3725.2, "1:02:05")],
+)
+def test_durations_are_written_as_people_write_them(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+def test_without_a_terminal_a_line_is_written_per_interval() -> None:
+    screen = Screen(interactive=False)
+    screen.display.on_epoch(PresentEpoch(0, 3, 10, 0))
+    for done in range(1, 5):
+        screen.step(done, 0.5, left=26 + (4 - done))
+    assert screen.text.splitlines() == [
+        "epoch 1/3  step 4/10  accuracy 0.2500  loss 0.5000  200 examples/s  2 workers  0:13 left"
+    ]
+
+
+def test_the_last_step_of_an_epoch_is_always_shown() -> None:
+    screen = Screen(interactive=False)
+    screen.display.on_epoch(PresentEpoch(1, 2, 2, 0))
+    screen.step(1, 0.1, left=1, workers=1)
+    screen.step(2, 0.1, left=0, workers=1)
+    (line,) = screen.text.splitlines()
+    assert line.startswith("epoch 2/2  step 2/2  ")
+    assert "1000 examples/s  1 worker  0:00 left" in line
+
+
+def test_an_epoch_ends_with_its_final_values() -> None:
+    screen = Screen(interactive=False)
+    screen.display.on_epoch(PresentEpoch(0, 1, 2, 0))
+    screen.display.after_epoch(
+        EndedEpoch(Cursor(), {"val_loss": 0.125, "loss": 0.5}, is_last=False)
+    )
+    assert screen.text.splitlines()[-1].startswith("epoch 1/1")
+    assert "loss 0.5000  val_loss 0.1250" in screen.text
+
+
+def test_on_a_terminal_the_epoch_has_a_title_and_a_bar() -> None:
+    screen = Screen(interactive=True)
+    screen.display.on_epoch(PresentEpoch(0, 3, 4, 0))
+    screen.step(4, 0.5, left=0)
+    screen.display.after_epoch(EndedEpoch(Cursor(), {"loss": 0.5}, is_last=False))
+    assert screen.text.startswith("Epoch 1/3\n")
+    assert "4/4" in screen.text
+    assert screen.text.endswith("\n")
+
+
+def test_a_warning_is_shown_on_a_line_of_its_own_also_to_those_who_want_to_see_nothing() -> None:
+    screen = Screen(interactive=True)
+    screen.display.on_epoch(PresentEpoch(0, 3, 10, 0))
+    screen.display.warning("a full disk")
+    assert screen.text == "Epoch 1/3\n\nwarning: a full disk\n"
+    shown: list[str] = []
+    quiet = ProgressDisplay(shown.append, interactive=False, verbose=0)
+    quiet.note("nothing of interest")
+    quiet.warning("a full disk")
+    assert shown == ["warning: a full disk\n"]
+
+
+def test_going_on_in_the_middle_of_an_epoch_repeats_no_title() -> None:
+    screen = Screen(interactive=True)
+    screen.display.on_epoch(PresentEpoch(0, 3, 4, 2))
+    assert "Epoch" not in screen.text
+
+
+def test_the_rate_does_not_count_the_time_before_a_change() -> None:
+    screen = Screen(interactive=False)
+    screen.display.on_epoch(PresentEpoch(0, 1, 10, 0))
+    screen.now += 1000.0
+    screen.display.on_epoch(PresentEpoch(0, 1, 10, 5))
+    screen.step(6, 2.0, left=4)
+    assert "50 examples/s" in screen.text

@@ -1,0 +1,90 @@
+"""What rank 0 records of its steps, with a fake clock."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+pytest.importorskip("keras")
+
+from hvd_elastic_keras.common import events
+from hvd_elastic_keras.common.protocol import ALONE
+from hvd_elastic_keras.data.input.interfaces import LocalBatch
+from hvd_elastic_keras.data.plan.partition import StepShare
+from hvd_elastic_keras.loop.observer import PresentEpoch, Round, TakenStep, TrainedEpoch
+from hvd_elastic_keras.loop.step_records import StepRecords
+from hvd_elastic_keras.state.cursor import Cursor
+from hvd_elastic_keras.step.atomic import StepResult
+from hvd_elastic_keras.worker.session import SoloSession
+
+
+class Training(SoloSession):
+    """A training whose steps take as long as a test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 100.0
+        self.recorded: list[events.StepsTaken] = []
+        self.records = StepRecords(self, clock=lambda: self.now)
+
+    def record(self, entry: events.WorkerEntry) -> None:
+        assert isinstance(entry, events.StepsTaken)
+        self.recorded.append(entry)
+
+    def step(self, number: int, took_s: float, seconds: tuple[float, ...] = ()) -> None:
+        self.now += took_s
+        logs = {"loss": 0.5, "precision": float("nan"), "of_classes": np.zeros(3)}
+        share = StepShare(0, 0, np.zeros(1, np.int32), 0, num_examples_of_step=100)
+        self.records.after_step(
+            TakenStep(
+                Cursor(epoch=1, global_step=number),
+                msgspec.structs.replace(ALONE, size=2),
+                LocalBatch((), share),
+                shares=(3, 1),
+                result=StepResult(logs, seconds=seconds),
+                steps_left=None,
+            )
+        )
+
+
+def test_an_interval_is_recorded_when_it_is_over() -> None:
+    training = Training()
+    for number, took_s in enumerate((0.2, 0.2, 0.4, 0.2, 0.5)):
+        training.step(number, took_s)
+    first, second = training.recorded
+    assert first == events.StepsTaken(
+        training=0,
+        epoch=1,
+        step=3,
+        metrics={"loss": 0.5},
+        examples_per_s=375.0,
+        step_s=0.266667,
+    )
+    assert (second.step, second.step_s) == (5, 0.35)
+
+
+def test_an_evaluation_between_two_epochs_makes_no_step_slow() -> None:
+    training = Training()
+    for number in range(3):  # epochs that are shorter than an interval
+        training.records.on_epoch(PresentEpoch(number, None, None, 0))
+        training.step(number, 0.2)
+        training.records.after_training_phase(TrainedEpoch(Cursor(epoch=number), whole=True))
+        training.now += 60.0
+    (entry,) = training.recorded
+    assert (entry.step, entry.step_s) == (3, 0.2)
+
+
+def test_an_interval_ends_with_its_round() -> None:
+    training = Training()
+    training.step(0, 0.4)
+    training.now += 60.0
+    training.records.on_running(Round(ALONE, Cursor(), takes_up=False))
+    training.step(1, 0.4)
+    assert training.recorded == []
+
+
+def test_what_each_worker_computes_is_told_where_it_is_measured() -> None:
+    training = Training()
+    training.step(0, 0.5, seconds=(0.004, 0.008))
+    assert training.recorded[0].part_s == [0.3, 0.2]

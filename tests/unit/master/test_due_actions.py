@@ -1,0 +1,81 @@
+"""Decisions of many events are written down together, before any of them is carried out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from hvd_elastic_keras.master.due_actions import DueActions
+from hvd_elastic_keras.master.machine import actions as act
+from hvd_elastic_keras.master.machine.state import State, Training
+
+LIMIT_S = 60.0
+BEFORE = State()
+DECIDED = State(version=2)
+OBSERVED = State(training=Training(newest_step=3))
+
+
+class Desk:
+    """Notes in which order things happen."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.happened: list[str] = []
+        self._error = error
+        self.due = DueActions(self._keep, self._execute, lambda: self.happened.append("news"))
+
+    def _keep(self) -> None:
+        self.happened.append("kept")
+        if self._error:
+            raise self._error
+
+    def _execute(self, action: act.Action) -> None:
+        assert isinstance(action, act.Say)
+        self.happened.append(action.text)
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        await asyncio.wait_for(scenario(), LIMIT_S)
+
+    asyncio.run(limited())
+
+
+def test_many_decisions_of_a_moment_are_kept_once_and_then_carried_out_in_order() -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        for number in range(50):
+            desk.due.add(BEFORE, DECIDED, [act.Say(str(number))])
+        assert desk.happened == []
+        await desk.due.kept()
+        assert desk.happened == ["kept", *map(str, range(50)), "news"]
+        desk.due.add(BEFORE, DECIDED, [act.Say("later")])
+        await desk.due.kept()
+        assert desk.happened[-3:] == ["kept", "later", "news"]
+
+    run(scenario)
+
+
+def test_what_is_only_observed_is_neither_kept_nor_waited_for() -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        desk.due.add(BEFORE, OBSERVED, [])
+        await desk.due.kept()
+        assert desk.happened == []
+        desk.due.add(BEFORE, OBSERVED, [act.Say("a line")])
+        await desk.due.kept()
+        assert desk.happened == ["a line"]
+
+    run(scenario)
+
+
+def test_who_waits_goes_on_even_if_the_journal_fails(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        desk = Desk(error=RuntimeError("this is a test"))
+        desk.due.add(BEFORE, DECIDED, [act.Say("never")])
+        await desk.due.kept()
+        assert desk.happened == ["kept"]
+
+    run(scenario)
+    assert "this is a test" in caplog.text

@@ -1,0 +1,69 @@
+"""`events.jsonl` on disk."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvd_elastic_keras.common import events
+from hvd_elastic_keras.observe.event_log import EventLog
+
+
+def entries(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def epoch_end(epoch: int) -> events.EpochEnd:
+    return events.EpochEnd(epoch=epoch, step=8, metrics={})
+
+
+def test_lines_are_numbered_on_when_a_job_is_started_again(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    for _ in range(2):
+        log = EventLog(path)
+        log.write(events.JobStopping(reason="interrupted"))
+        log.write(epoch_end(0))
+        log.close()
+    assert [e["seq"] for e in entries(path)] == [1, 2, 3, 4]
+    assert [e["event"] for e in entries(path)] == ["job_stopping", "epoch_end"] * 2
+
+
+@pytest.mark.parametrize(
+    ("there", "first"),
+    [
+        ('{"seq": 5, "event": "waiting"}\n{"seq": 6, "event": "wai', 6),
+        ('{"event": "waiting"}\n', 1),
+        ('{"seq": "x", "event": "waiting"}\n', 1),
+    ],
+)
+def test_a_line_that_is_torn_or_has_no_number_does_not_count(
+    there: str, first: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text(there)
+    log = EventLog(path)
+    log.write(epoch_end(0))
+    log.close()
+    assert json.loads(path.read_text().splitlines()[-1])["seq"] == first
+
+
+def test_a_line_for_which_the_disk_had_no_room_is_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError("No space left on device")
+
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path)
+    log.write(epoch_end(0))
+    with monkeypatch.context() as patched:
+        patched.setattr(log, "_file", Full())
+        log.write(epoch_end(1))
+    log.write(epoch_end(2))
+    log.close()
+    assert [(e["seq"], e["epoch"]) for e in entries(path)] == [(1, 0), (3, 2)]

@@ -1,0 +1,194 @@
+"""The state of a training goes from rank 0 to a joiner, whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import msgspec
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hvd_elastic_keras.common.errors import CollectiveFailedError, ConfigurationError
+from hvd_elastic_keras.common.learning_rate_scale import Ramp
+from hvd_elastic_keras.common.protocol import ALONE
+from hvd_elastic_keras.keras_internals.model_variables import variables_of
+from hvd_elastic_keras.loop.callback_runner import CallbackRunner
+from hvd_elastic_keras.state import packing
+from hvd_elastic_keras.state.cursor import Cursor, Phase
+from hvd_elastic_keras.state.run_state import VERSION, Marks, RunState
+from hvd_elastic_keras.state.user_state import UserState
+
+CURSOR = Cursor(
+    epoch=2, phase=Phase.EVALUATE, step=3, global_step=40, progress=47, worker_batches=1
+)
+
+
+class Wire:
+    """Stands for Horovod: what rank 0 sends is what the next one receives."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+        self.tensors: list[tf.Tensor] = []
+        self.breaks = False
+
+    @contextlib.contextmanager
+    def collective(self) -> Iterator[None]:
+        yield
+
+    def broadcast_bytes(self, data: bytes, name: str) -> bytes:
+        self.sent = data or self.sent
+        return self.sent
+
+    def broadcast_tensors(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
+        if self.breaks:
+            raise CollectiveFailedError("a peer is gone")
+        self.tensors = self.tensors or list(tensors)
+        assert [(t.shape, t.dtype) for t in tensors] == [(t.shape, t.dtype) for t in self.tensors]
+        return self.tensors
+
+
+class Data:
+    """An input, as far as it is compared."""
+
+    num_examples, batches_per_pass, ends_unannounced = 80, 10, False
+
+    def first_batch(self) -> Any:
+        return np.arange(8)
+
+    def know_batches_per_pass(self, count: int | None) -> None:
+        assert count == self.batches_per_pass
+
+
+class Remembers(keras.callbacks.Callback):
+    """Remembers an array."""
+
+    def __init__(self, best: float) -> None:
+        super().__init__()
+        self.best = np.full(1000, best)
+
+
+def new_state(value: float, width: int = 3) -> RunState:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(width)])
+    model.compile("adam", "mse")
+    model.optimizer.build(model.trainable_variables)
+    model.stop_training = False
+    for variable in model.trainable_variables:
+        variable.assign(tf.fill(variable.shape, value))
+    return RunState(
+        model,
+        variables_of(model),
+        CallbackRunner([Remembers(value)], model, params={}),
+        inputs=[Data()],  # type: ignore[list-item]
+        cursor=Cursor(),
+        user=UserState(best=value),
+    )
+
+
+def root_state() -> RunState:
+    """A state that differs from a new one in every part."""
+    state = new_state(1.0)
+    state.cursor, state.unfinished = CURSOR, dataclasses.replace(CURSOR, step=9)
+    state.marks = Marks(epoch_begun=2, batch_begun=46, evaluation_begun=2, stop_agreed=True)
+    state.ramp = Ramp(1.0, 2.0, 30, 5)
+    state.slowness = {"w1": 1.5}
+    state.epoch_logs, state.evaluation_logs = {"loss": 0.5}, {"loss": np.float32(0.25)}
+    return state
+
+
+def sync(state: RunState, wire: Any, rank: int) -> None:
+    place = msgspec.structs.replace(ALONE, rank=rank, size=2, sync=True)
+    state.synchronise(wire, place)
+
+
+def sync_to(joiner: RunState, wire: Wire) -> None:
+    sync(root_state(), wire, rank=0)
+    sync(joiner, wire, rank=1)
+
+
+def values(state: RunState) -> list[Any]:
+    return [v.numpy() for v in state.variables.all]
+
+
+def test_a_joiner_gets_every_part_and_variable() -> None:
+    joiner = new_state(0.0)
+    sync_to(joiner, Wire())
+    np.testing.assert_equal(joiner.state(), root_state().state())
+    assert (joiner.cursor, joiner.user.best, joiner.exists) == (CURSOR, 1.0, True)
+    for found, expected in zip(values(joiner), values(root_state()), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_no_part_of_the_two_states_is_the_same_before() -> None:
+    new, root = new_state(0.0).state(), root_state().state()
+    same = {name for name in root if new[name] == root[name]}
+    assert same == {"version", "data", "stop_training"}
+    stopped = root_state()
+    # Whatever a callback has set it to.
+    stopped._parts["stop_training"].owner.stop_training = object()  # type: ignore[attr-defined]
+    joiner = new_state(0.0)
+    joiner.restore(stopped.state())
+    assert joiner.state()["stop_training"] is True
+
+
+def test_who_is_as_far_as_the_root_keeps_its_own() -> None:
+    peer = root_state()
+    peer.exists, peer.user.mine = True, 7
+    sync_to(peer, Wire())
+    assert peer.user.mine == 7
+
+
+def test_an_interrupted_sync_changes_nothing() -> None:
+    wire, joiner = Wire(), new_state(0.0)
+    sync(root_state(), wire, rank=0)
+    before = joiner.state()
+    wire.breaks = True
+    with pytest.raises(CollectiveFailedError):
+        sync(joiner, wire, rank=1)
+    np.testing.assert_equal(joiner.state(), before)
+    assert not joiner.exists
+
+
+def test_another_model_is_refused_before_anything_changes() -> None:
+    joiner = new_state(0.0, width=4)
+    before = joiner.state()
+    with pytest.raises(ConfigurationError, match=r"The state of rank 0 holds .*same script"):
+        sync_to(joiner, Wire())
+    np.testing.assert_equal(joiner.state(), before)
+
+
+def test_another_version_from_rank_0_is_refused_before_anything_changes() -> None:
+    wire, joiner = Wire(), new_state(0.0)
+    sync(root_state(), wire, rank=0)
+    wire.sent = packing.pack({**packing.unpack(wire.sent), "version": 99})
+    before = joiner.state()
+    message = rf"sent a state of version 99, expected {VERSION}\. Use the same release"
+    with pytest.raises(ConfigurationError, match=message):
+        sync(joiner, wire, rank=1)
+    np.testing.assert_equal(joiner.state(), before)
+
+
+def test_another_version_in_a_checkpoint_is_refused_with_its_path() -> None:
+    message = rf"The checkpoint step-8 holds .* version 3, expected {VERSION}\..*another job_dir"
+    with pytest.raises(ConfigurationError, match=message):
+        new_state(0.0).restore({**root_state().state(), "version": 3}, Path("step-8"))
+
+
+def test_arrays_travel_as_bytes() -> None:
+    wire = Wire()
+    sync(root_state(), wire, rank=0)
+    assert np.full(1000, 1.0).tobytes() in wire.sent
+
+
+def test_survivors_of_a_kill_who_are_level_send_and_receive_nothing() -> None:
+    wire, survivors = Wire(), [root_state(), root_state()]
+    for rank, survivor in enumerate(survivors):
+        survivor.exists = True
+        place = msgspec.structs.replace(ALONE, rank=rank, size=2, sync=False)
+        survivor.synchronise(wire, place)  # type: ignore[arg-type]
+    assert (wire.sent, wire.tensors) == (b"", [])

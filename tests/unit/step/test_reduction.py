@@ -1,0 +1,227 @@
+"""What travels between workers, with real Horovod of one worker, which rounds as any number."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("keras")
+pytest.importorskip("horovod.tensorflow")
+
+import tensorflow as tf
+
+from hvd_elastic_keras import Trainer, TrainingConfig
+from hvd_elastic_keras.common import env
+from hvd_elastic_keras.common.batch_plan import Share
+from hvd_elastic_keras.common.options import AUTO, LOOP, RunOptions
+from hvd_elastic_keras.data.input.pipeline import Pipeline
+from hvd_elastic_keras.data.sources.source import as_source
+from hvd_elastic_keras.keras_internals.model_variables import variables_of
+from hvd_elastic_keras.step import reduction
+from hvd_elastic_keras.step.compiled_steps import compiled_step
+from hvd_elastic_keras.step.reduction import Reduction, parts_of
+from hvd_elastic_keras.step.step_options import StepOptions
+from hvd_elastic_keras.step.world import world_of_process
+from hvd_elastic_keras.worker.horovod_runtime import Communicator
+
+HALVES = {"fp16": tf.float16, "bf16": tf.bfloat16}
+SHAPES = [(3, 5), (), (7,)]
+WAIT_LIMIT_S = 60.0
+ONE_THIRD = 1 / 3
+"""What no format of 16 or 32 bits holds."""
+
+
+@pytest.fixture(autouse=True)
+def _horovod() -> Iterator[None]:
+    communicator = Communicator("lo", "localhost", 30, master=None)
+    communicator.start_alone()
+    with communicator.tracing():
+        yield
+    communicator.shut_down()
+
+
+def eagerly(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+def in_a_graph(function: Callable[..., Any]) -> Callable[..., Any]:
+    return tf.function(function, autograph=False)
+
+
+def values(dtype: tf.DType = tf.float32) -> list[tf.Tensor]:
+    random = np.random.default_rng(0)
+    return [tf.constant(random.normal(size=shape), dtype) for shape in SHAPES]
+
+
+@pytest.mark.parametrize("how", [eagerly, in_a_graph])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64], ids=lambda d: d.name)
+@pytest.mark.parametrize("compression", list(HALVES))
+def test_gradients_are_rounded_and_nothing_else(
+    compression: str, dtype: tf.DType, how: Callable[..., Any]
+) -> None:
+    reduce = Reduction("rounded", compression)
+    gradients, exact = values(dtype), tf.constant([ONE_THIRD, 2.0**20 + 1], dtype)
+    found, sums = how(reduce)(gradients, exact, tf.constant(True))
+    for one, other in zip(found, gradients, strict=True):
+        assert one.dtype == dtype
+        assert one.shape == other.shape
+        rounded = tf.cast(tf.cast(other, HALVES[compression]), dtype)
+        np.testing.assert_array_equal(one, rounded)
+        assert np.any(one.numpy() != other.numpy())
+    np.testing.assert_array_equal(sums, exact)
+
+
+@pytest.mark.parametrize(("compression", "others"), [("none", True), ("fp16", False)])
+def test_nothing_is_rounded_without_compression_or_others(compression: str, others: bool) -> None:
+    exact = tf.constant([ONE_THIRD])
+    found, sums = Reduction("plain", compression)(values(), exact, tf.constant(others))
+    for one, other in zip(found, values(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(sums, exact)
+
+
+@pytest.mark.parametrize("compression", ["none", "fp16"])
+def test_there_need_not_be_gradients(compression: str) -> None:
+    exact = tf.constant([ONE_THIRD])
+    found, sums = Reduction("evaluation", compression)([], exact, tf.constant(True))
+    assert found == []
+    np.testing.assert_array_equal(sums, exact)
+
+
+def test_what_is_too_large_for_16_bits_becomes_infinite_and_is_seen_as_such() -> None:
+    gradients = [tf.constant([1e5, -1e5, 1e-9])]
+    found, _ = Reduction("large", "fp16")(gradients, tf.zeros([1]), tf.constant(True))
+    np.testing.assert_array_equal(found[0], [np.inf, -np.inf, 0.0])
+    found, _ = Reduction("large", "bf16")(gradients, tf.zeros([1]), tf.constant(True))
+    np.testing.assert_allclose(found[0], gradients[0], rtol=2.0**-8)
+
+
+def specs(*megabytes: float) -> list[tf.TensorSpec]:
+    return [tf.TensorSpec([int(size * 2**18)], tf.float32) for size in megabytes]
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "parts"),
+    [
+        ([], [(0, 0)]),
+        ([5, 5, 5], [(0, 3)]),  # small: one collective
+        ([16], [(0, 1)]),
+        ([8, 8], [(1, 2), (0, 1)]),
+        ([3, 9, 8, 0.1], [(2, 4), (1, 2), (0, 1)]),
+        ([10, 10, 10, 10, 10, 10, 10, 10], [(6, 8), (4, 6), (2, 4), (0, 2)]),
+        ([1, 1, 1, 100], [(3, 4), (0, 3)]),
+    ],
+)
+def test_large_gradients_travel_in_up_to_four_parts_from_the_last_to_the_first(
+    megabytes: list[float], parts: list[tuple[int, int]]
+) -> None:
+    assert [(part.start, part.stop) for part in parts_of(specs(*megabytes))] == parts
+
+
+@pytest.mark.parametrize("how", [eagerly, in_a_graph])
+@pytest.mark.parametrize("compression", ["none", *HALVES])
+def test_gradients_in_parts_come_back_in_their_places(
+    compression: str, how: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reduction, "LEAST_BYTES", 1)
+    gradients, exact = values(), tf.constant([ONE_THIRD, 2.0])
+    assert len(parts_of(gradients)) > 1
+    found, sums = how(Reduction("parts", compression))(gradients, exact, tf.constant(True))
+    half = HALVES.get(compression, tf.float32)
+    for one, other in zip(found, gradients, strict=True):
+        np.testing.assert_array_equal(one, tf.cast(tf.cast(other, half), tf.float32))
+    np.testing.assert_array_equal(sums, exact)
+
+
+@pytest.mark.parametrize("micro_batches", [LOOP, AUTO])
+@pytest.mark.parametrize("accumulation", [None, 2])
+def test_sums_that_leave_the_loop_by_themselves_are_those_of_all_micro_batches(
+    micro_batches: str, accumulation: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reduction, "LEAST_BYTES", 1)
+    monkeypatch.setenv(env.OPTIONS, RunOptions(micro_batches=micro_batches).encode())
+    x = np.random.default_rng(0).random((28, 4), np.float32)  # the last batch is smaller
+    weights = []
+    for trains in (True, False):
+        keras.utils.set_random_seed(0)
+        layers = [keras.layers.Dense(5, "tanh"), keras.layers.Dense(3), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((4,)), *layers])
+        sgd = keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=accumulation)
+        model.compile(sgd, "mse")
+        if trains:
+            config = TrainingConfig(
+                global_batch_size=8, micro_batch_size=2, epochs=2, shuffle=False
+            )
+            Trainer(model, (x, x[:, :1]), config=config).fit()
+        else:
+            model.fit(x, x[:, :1], batch_size=8, epochs=2, shuffle=False, verbose=0)
+        weights.append(model.get_weights())
+    for found, expected in zip(*weights, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+class Waits(keras.layers.Layer):
+    """Its backward pass waits for the sum of what lies behind it, if told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrived, self.in_time = threading.Event(), []
+        self.arrived.set()
+
+    def call(self, x: Any) -> Any:
+        @tf.custom_gradient
+        def pass_on(x: Any) -> Any:
+            return tf.identity(x), self._after_arrival
+
+        return pass_on(x)
+
+    def _after_arrival(self, upstream: Any) -> Any:
+        def wait(value: Any) -> Any:
+            self.in_time.append(self.arrived.wait(WAIT_LIMIT_S))
+            return value
+
+        # Not stateful: else nothing of what is computed with it leaves a function before it.
+        waited = tf.numpy_function(wait, [upstream], tf.float32, stateful=False)
+        return tf.ensure_shape(waited, upstream.shape)
+
+    def announce(self, sums: list[tf.Tensor]) -> list[tf.Tensor]:
+        def arrive(value: Any) -> Any:
+            self.arrived.set()
+            return value
+
+        first = tf.numpy_function(arrive, [sums[0]], sums[0].dtype, stateful=False)
+        return [tf.ensure_shape(first, sums[0].shape), *sums[1:]]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="TensorFlow needs a second thread")
+@pytest.mark.parametrize("compression", ["none", "fp16"])
+def test_the_last_layers_are_summed_while_the_first_ones_are_computed(
+    compression: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = Waits()
+    name = "summed" if compression == "none" else "summed_in_half"
+    summed = getattr(reduction, name)
+    monkeypatch.setattr(reduction, name, lambda *args: layer.announce(summed(*args)))
+    monkeypatch.setattr(reduction, "LEAST_BYTES", 1)
+    dense = [keras.layers.Dense(4), keras.layers.Dense(4)]
+    model = keras.Sequential([keras.Input((4,)), dense[0], layer, dense[1]])
+    model.compile("sgd", "mse")
+    model.optimizer.build(model.trainable_variables)
+    x = np.ones((8, 4), np.float32)
+    source = Pipeline(as_source((x, x), seed=0, shuffle=False, name="x"), 8, 8)
+    options = StepOptions(compression=compression)
+    made = compiled_step(model, variables_of(model), source, train=True, options=options)
+    (batch,) = source.batches(0, Share(0, 1), 0)
+    world_of_process().enter_round(0, 2)  # as if there were others
+    layer.arrived.clear()
+    layer.in_time.clear()
+    try:
+        made.step(batch, 0)
+    finally:
+        world_of_process().enter_round(0, 1)
+    assert layer.in_time == [True]

@@ -1,0 +1,84 @@
+"""The atomic step in one process, against `keras.Model.fit`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("keras")
+pytest.importorskip("horovod.tensorflow")
+
+from hvd_elastic_keras import Trainer, TrainingConfig
+
+X = np.random.default_rng(0).random((20, 4), np.float32)
+Y = X[:, :1].copy()
+
+
+class Penalty(keras.layers.Layer):
+    def call(self, x: Any) -> Any:
+        self.add_loss(keras.ops.mean(keras.ops.square(x)))
+        return x
+
+
+class Counter(keras.layers.Layer):
+    def __init__(self, start: int, dtype: str) -> None:
+        super().__init__()
+        initial = keras.initializers.Constant(start)
+        self.count = self.add_weight(shape=(), initializer=initial, dtype=dtype, trainable=False)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            self.count.assign(
+                keras.ops.cast(keras.ops.cast(self.count, "int64") + 1, self.count.dtype)
+            )
+        return x
+
+
+def trained(make: Any, fit: bool = False, **sgd: Any) -> Any:
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), *make()])
+    model.compile(keras.optimizers.SGD(0.1, **sgd), "mse")
+    if fit:
+        model.fit(X, Y, batch_size=8, shuffle=False, verbose=0)
+    else:
+        config = TrainingConfig(global_batch_size=8, micro_batch_size=2, shuffle=False)
+        Trainer(model, (X, Y), config=config).fit()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "sgd"),
+    [
+        (lambda: [keras.layers.Dense(1, kernel_regularizer="l2")], {}),
+        (lambda: [keras.layers.Dense(1), Penalty()], {}),
+        (lambda: [keras.layers.Dense(1)], {"use_ema": True, "ema_momentum": 0.5}),
+    ],
+    ids=["regularizer", "add_loss", "ema"],
+)
+def test_micro_batches_lead_to_the_weights_of_a_plain_fit(make: Any, sgd: Any) -> None:
+    pairs = zip(
+        trained(make, **sgd).get_weights(),
+        trained(make, fit=True, **sgd).get_weights(),
+        strict=True,
+    )
+    for found, expected in pairs:
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("start", "dtype", "expected"),
+    [(2**40, "int64", 2**40 + 3), (3, "uint8", 6), (0, "bool", 1)],
+)
+def test_counters_advance_once_per_step(start: int, dtype: str, expected: int) -> None:
+    counter = Counter(start, dtype)
+    trained(lambda: [counter, keras.layers.Dense(1)])
+    assert int(counter.count.value.numpy()) == expected
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_weights_of_any_float_dtype_are_trained(dtype: str) -> None:
+    model = trained(lambda: [keras.layers.Dense(1, dtype=dtype)])
+    assert np.isfinite(np.asarray(model.get_weights()[0], np.float32)).all()
+    assert np.any(np.asarray(model.get_weights()[1], np.float32) != 0)
