@@ -156,6 +156,7 @@ class Controller:
             told = {w.worker_id for w in self._state.workers.values() if w.ready_at is not None}
             told.update(self.joiners.joined.running())
             await clear_away(launcher, told, self._config.stop_grace_s, lambda: self._at_once)
+            self._due.end()
             return self._finish(end)
         finally:
             ticker.cancel()

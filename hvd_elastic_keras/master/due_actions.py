@@ -38,6 +38,7 @@ class DueActions:
         self._has_news = False
         self._kept: asyncio.Event | None = None
         self._not_before = 0.0
+        self._ended = False
 
     def add(self, before: State, after: State, actions: Iterable[Action]) -> None:
         """Takes what an event has led to."""
@@ -48,6 +49,8 @@ class DueActions:
     def add_decision(self, decided: bool = True) -> None:
         """Something was decided, beside the state, that is to be written down with it."""
         self._decided |= decided
+        if self._ended:
+            return
         if (self._due or self._decided) and self._kept is None:
             loop = asyncio.get_running_loop()
             self._kept = asyncio.Event()
@@ -59,7 +62,15 @@ class DueActions:
         if self._kept is not None:
             await self._kept.wait()
 
+    def end(self) -> None:
+        """Carries out what is left, and nothing that is decided later: the files will be closed."""
+        if self._kept is not None:
+            self._carry_out(self._kept)
+        self._ended = True
+
     def _carry_out(self, kept: asyncio.Event) -> None:
+        if kept.is_set():
+            return  # by `end`
         due, self._due = self._due, []
         decided, self._decided = self._decided, False
         has_news, self._has_news = self._has_news, False

@@ -329,7 +329,7 @@ class Hosts:
             self._daemons[host] = subprocess.Popen(
                 # It ends with this process, and with it all processes of the host.
                 [
-                    *("setpriv", "--pdeathsig", "KILL"),
+                    *bound_to(os.getpid()),
                     *(_found("ip"), "netns", "exec", self._namespace(host)),
                     *(*unshare.split(), "sh", "-c", sshd),
                 ],
@@ -379,6 +379,13 @@ def _make_key(path: Path) -> None:
 def _without_delay(address: str) -> tuple[str, ...]:
     """IPv6 addresses are usable at once: nobody else can have them."""
     return ("nodad",) if ":" in address else ()
+
+
+def bound_to(parent: int) -> tuple[str, ...]:
+    """What stands before a command that ends with its parent, also with one that is gone already
+    when the kernel could be asked for it."""
+    asked = ("setpriv", "--pdeathsig", "KILL")
+    return (*asked, "sh", "-c", f'[ "$PPID" = {parent} ] && exec "$@"', "sh")
 
 
 def wait_until(look: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> None:

@@ -21,7 +21,7 @@ import pytest
 import requests
 
 from tests.harness import hosts as harness
-from tests.harness.hosts import Hosts, wait_until
+from tests.harness.hosts import Hosts, bound_to, wait_until
 from tests.harness.job import REPOSITORY
 from tests.harness.kube_api import Api, ApiError, Json
 from tests.harness.kubelet import Kubelet
@@ -242,7 +242,7 @@ class ControlPlane:
     def _start(self, program: str, *arguments: str) -> None:
         with (self._directory / f"{program}.log").open("ab") as log:
             self._running[program] = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", str(self._programs / program), *arguments],
+                [*bound_to(os.getpid()), str(self._programs / program), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -79,3 +79,23 @@ def test_who_waits_goes_on_even_if_the_journal_fails(caplog: pytest.LogCaptureFi
 
     run(scenario)
     assert "this is a test" in caplog.text
+
+
+def test_at_the_end_what_was_decided_is_carried_out_and_nothing_after_it() -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        desk.due.add(BEFORE, DECIDED, [act.Say("first")])
+        await desk.due.kept()
+        desk.due.add(BEFORE, DECIDED, [act.Say("the last")])
+        waits = asyncio.create_task(desk.due.kept())
+        desk.due.end()
+        everything = ["kept", "first", "news", "kept", "the last", "news"]
+        assert desk.happened == everything
+        desk.due.add(BEFORE, DECIDED, [act.Say("too late")])
+        desk.due.add_decision()
+        await desk.due.kept()
+        await waits
+        await asyncio.sleep(0)  # what had been called for later has its turn
+        assert desk.happened == everything
+
+    run(scenario)
