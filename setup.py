@@ -71,6 +71,8 @@ setup(
         "tqdm",
         # The master's /metrics.
         "prometheus_client",
+        # --tensorboard: the master writes TensorBoard's files without TensorFlow.
+        "tensorboardX",
         # Templates of pods.
         "PyYAML",
     ],

@@ -12,6 +12,7 @@ from hvd_elastic_keras.audit.recorder import Auditor, Ledgers
 from hvd_elastic_keras.audit.verdict import Account
 from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.events import EpochAudited
+from hvd_elastic_keras.keras_internals.learning_rate import learning_rate_of
 from hvd_elastic_keras.loop.announcer import Announcer
 from hvd_elastic_keras.loop.course import Course
 from hvd_elastic_keras.loop.epoch_records import EpochRecords
@@ -99,7 +100,11 @@ def build_loop(
         shares,
         *([GrowingBatch(growth, world, state, announcer)] if growth else []),
         ToldOnce(session, to_tell, training.callbacks.what_is_lost),
-        StepRecords(session),
+        StepRecords(
+            session,
+            waited_s=lambda: world.waited_s,
+            learning_rate=functools.partial(learning_rate_of, training.model),
+        ),
         EpochRecords(session, audited=auditor is not None and auditor.records),
         Checkpoints(kept, options, losses, fence, before=_written_up(auditor)),
     ]

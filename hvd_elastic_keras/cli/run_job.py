@@ -37,6 +37,7 @@ from hvd_elastic_keras.master.http import certificate
 from hvd_elastic_keras.master.term import Term
 from hvd_elastic_keras.observe import report_page, timeline
 from hvd_elastic_keras.observe.console import Console, counted
+from hvd_elastic_keras.observe.event_log import EntryListener
 from hvd_elastic_keras.state.checkpoint import directories
 from hvd_elastic_keras.worker import network
 
@@ -84,6 +85,7 @@ async def _run_accepted(
         host=KUBERNETES if request.pods else LOCALHOST,
         all_output=request.all_output,
         description=_description(request),
+        listeners=[_tensorboard(job_dir, console)] if request.tensorboard else [],
     )
     if request.tls and endpoint is None:
         certificate.make(job_dir)
@@ -244,6 +246,15 @@ def _write_timeline(target: Path, job_dir: Path, console: Console) -> None:
         console.line(f"warning: the timeline cannot be written to {shown(target)}: {error}")
         return
     console.line(f"timeline of {counted(rounds, 'round')}: {shown(target)}")
+
+
+def _tensorboard(job_dir: Path, console: Console) -> EntryListener:
+    # It takes a while to import.
+    from hvd_elastic_keras.observe.tensorboard import TensorBoardLog
+
+    directory = job_dir / files.TENSORBOARD
+    console.line(f"for TensorBoard: tensorboard --logdir={shown(directory)}")
+    return TensorBoardLog(directory, lambda text: console.line(f"warning: {text}")).hear
 
 
 def _write_report(job_dir: Path, console: Console) -> None:

@@ -202,6 +202,10 @@ class StepsTaken(Entry, frozen=True, kw_only=True, tag="steps_taken"):
     """Seconds per step."""
     part_s: list[float] = msgspec.field(default_factory=list)
     """Of this: what each worker computed, by rank; empty where nobody measures it."""
+    input_s: float = 0.0
+    """Of this: how long rank 0 waited for its examples."""
+    learning_rate: float | None = None
+    """Of the newest step; None where the model has no optimizer."""
 
 
 class EpochEnd(Entry, frozen=True, kw_only=True, tag="epoch_end"):

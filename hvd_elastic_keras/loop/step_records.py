@@ -20,13 +20,23 @@ class StepRecords(Observer):
     What is between two epochs, or two rounds, counts for none: an interval may have several epochs.
 
     Args:
+      waited_s: says how long this worker waited for the examples of its newest step.
+      learning_rate: says the present one; None if there is none.
       clock: seconds of a steady clock.
     """
 
     root_only = True
 
-    def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        session: Session,
+        waited_s: Callable[[], float],
+        learning_rate: Callable[[], float | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._session = session
+        self._waited_s = waited_s
+        self._learning_rate = learning_rate
         self._clock = clock
         self._begin()
 
@@ -34,6 +44,7 @@ class StepRecords(Observer):
         self._since = self._clock()
         self._before_s = 0.0
         """In earlier epochs."""
+        self._input_s = 0.0
         self._steps = self._examples = 0
         self._parts: list[float] = []
         """By rank, seconds in all."""
@@ -54,6 +65,7 @@ class StepRecords(Observer):
         """Counts a step, and records if it is time."""
         self._steps += 1
         self._examples += step.num_examples
+        self._input_s += self._waited_s()
         parts = _seconds_of_parts(step)
         before = self._parts or [0.0] * len(parts)
         self._parts = [a + b for a, b in zip(before, parts, strict=False)]
@@ -71,6 +83,8 @@ class StepRecords(Observer):
             examples_per_s=round(self._examples / passed_s, 3),
             step_s=round(passed_s / self._steps, 6),
             part_s=[round(seconds / self._steps, 6) for seconds in self._parts],
+            input_s=round(self._input_s / self._steps, 6),
+            learning_rate=self._learning_rate(),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from hvd_elastic_keras.master.shown_output import ShownOutput
 from hvd_elastic_keras.master.term import Term
 from hvd_elastic_keras.master.worker_desk import WorkerDesk
 from hvd_elastic_keras.observe.console import Console
-from hvd_elastic_keras.observe.event_log import EventLog
+from hvd_elastic_keras.observe.event_log import EntryListener, EventLog
 from hvd_elastic_keras.observe.job_course import JobCourse
 
 TICK_S = 0.25
@@ -51,6 +52,7 @@ class Controller:
     Args:
       token: the job's secret, if its workers know one already.
       host: where workers are started, unless somebody says otherwise.
+      listeners: are told what goes into `events.jsonl`.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Controller:
         host: str = LOCALHOST,
         all_output: bool = False,
         description: JobDescription | None = None,
+        listeners: Iterable[EntryListener] = (),
     ) -> None:
         self.token = token or secrets.token_hex(control.TOKEN_BYTES)
         self._term = term
@@ -72,7 +75,7 @@ class Controller:
         self._job_dir = job_dir
         self._console = console
         self.course = JobCourse.of(job_dir)
-        self._events = EventLog(job_dir / files.EVENTS, self.course.hear)
+        self._events = EventLog(job_dir / files.EVENTS, (self.course.hear, *listeners))
         self._server = MasterServer(self, self.token, term.number)
         spent = spent_before(term.left, time.time())
         self._state = State(next_worker_number=first_worker_number, slots={host: 0}, spent=spent)

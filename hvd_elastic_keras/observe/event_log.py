@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from hvd_elastic_keras.common import events, files
@@ -15,10 +15,8 @@ LEAST_GAP_S = 1.0
 POINTS_PER_AGE = 300
 """`steps_taken` is written each second at first, and in a log of age t each t/300: 2,600 lines
 in a week, 3,300 in two months."""
-
-
-def _nobody_hears(time_s: float, entry: events.Entry) -> None:
-    """Entries are written for later only."""
+EntryListener = Callable[[float, events.Entry], None]
+"""Is told the time (seconds since 1970) and the content of each entry."""
 
 
 class EventLog:
@@ -26,15 +24,12 @@ class EventLog:
     disk is full: then the next one that has room shows by its `seq` that some are missing.
 
     Args:
-      heard: is told the time and the content of all entries, also of those `steps_taken` that are
-        not written.
+      listeners: are told of all entries, also of those `steps_taken` that are not written.
     """
 
-    def __init__(
-        self, path: Path, heard: Callable[[float, events.Entry], None] = _nobody_hears
-    ) -> None:
+    def __init__(self, path: Path, listeners: Iterable[EntryListener] = ()) -> None:
         self._path = path
-        self._heard = heard
+        self._listeners = tuple(listeners)
         self._seq, self._began = _newest_and_beginning(path)
         self._steps_written = 0.0
         torn = _is_torn(path)
@@ -52,7 +47,8 @@ class EventLog:
         elif is_due(now, self._steps_written, self._began):
             self._steps_written = now
             self._append(entry, now)
-        self._heard(now, entry)
+        for hear in self._listeners:
+            hear(now, entry)
 
     def _append(self, entry: events.Entry, now: float) -> None:
         self._seq += 1

@@ -107,7 +107,7 @@ class JobCourse:
             case events.StepsTaken():
                 self._add_steps(time_s, entry)
             case events.EpochEnd():
-                self._add("epochs", time_s, step=entry.step, values=_numbers(entry.metrics))
+                self._add("epochs", time_s, step=entry.step, values=numbers(entry.metrics))
             case events.RoundRunning():
                 self._running = entry
                 self._take_shares(entry.micro_batches)
@@ -147,7 +147,7 @@ class JobCourse:
         self.shares = dict(zip(members, micro_batches, strict=False))
 
     def _add_change(self, time_s: float, entry: events.Entry) -> None:
-        change = self._change(entry)
+        change = change_of(entry, self._running)
         lines = explain.lines(entry, change)
         if not lines:
             return
@@ -158,15 +158,16 @@ class JobCourse:
             item |= {"size_before": before, "round": events.fields_of(entry)}
         self._changes.append(item)
 
-    def _change(self, entry: events.Entry) -> explain.Change | None:
-        """The change that a round ends; None if it is the first of its training."""
-        before = self._running
-        if not isinstance(entry, events.RoundRunning) or before is None:
-            return None
-        if before.training != entry.training:
-            return None
-        return explain.Change(entry, before.world_size, ())
+
+def change_of(entry: events.Entry, before: events.RoundRunning | None) -> explain.Change | None:
+    """The change that a round ends, after the round `before`; None if its training has no other."""
+    if not isinstance(entry, events.RoundRunning) or before is None:
+        return None
+    if before.training != entry.training:
+        return None
+    return explain.Change(entry, before.world_size, ())
 
 
-def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
+def numbers(metrics: dict[str, Any]) -> dict[str, float]:
+    """Those of an epoch's metrics that a curve can show."""
     return {n: v for n, v in metrics.items() if isinstance(v, int | float)}

@@ -17,6 +17,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.expected_conditions import alert_is_present
 from selenium.webdriver.support.wait import WebDriverWait
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hvd_elastic_keras.common import files, protocol
 from hvd_elastic_keras.observe import report_page
@@ -119,7 +120,7 @@ def test_a_kill_is_seen_on_the_page_of_a_job_and_in_its_report(
     plan = [
         Fault(name, "train", 0, step=n, action="wait") for name, n in (("gate", 9), ("end", 20))
     ]
-    flags = ("--num_workers=2", "--max_restarts=0", "--dashboard", "--report")
+    flags = ("--num_workers=2", "--max_restarts=0", "--dashboard", "--report", "--tensorboard")
     with Job(tmp_path, *flags, plan=plan) as job:
         job.wait_for_fault("gate")
         (address,) = re.findall(r"dashboard: (http://\S+)", job.output)
@@ -145,6 +146,9 @@ def test_a_kill_is_seen_on_the_page_of_a_job_and_in_its_report(
     assert main.count("→") == rounds - 1
     assert (text_of(driver, "status"), messages_of(driver)) == ("finished", [])
     assert fits_a_phone(driver)
+    shown = EventAccumulator(str(job.job_dir / files.TENSORBOARD)).Reload()
+    assert [point.value for point in shown.Scalars("job/workers")] == [2.0, 1.0]
+    assert len(shown.Scalars("training/learning_rate")) == len(shown.Scalars("training/loss")) > 0
 
 
 def test_the_page_asks_for_the_token_and_then_does_what_ctl_does(

@@ -26,7 +26,14 @@ class Training(SoloSession):
         super().__init__()
         self.now = 100.0
         self.recorded: list[events.StepsTaken] = []
-        self.records = StepRecords(self, clock=lambda: self.now)
+        self.waited_s = 0.0
+        self.learning_rate: float | None = None
+        self.records = StepRecords(
+            self,
+            waited_s=lambda: self.waited_s,
+            learning_rate=lambda: self.learning_rate,
+            clock=lambda: self.now,
+        )
 
     def record(self, entry: events.WorkerEntry) -> None:
         assert isinstance(entry, events.StepsTaken)
@@ -88,3 +95,16 @@ def test_what_each_worker_computes_is_told_where_it_is_measured() -> None:
     training = Training()
     training.step(0, 0.5, seconds=(0.004, 0.008))
     assert training.recorded[0].part_s == [0.3, 0.2]
+
+
+def test_how_long_rank_0_waited_for_examples_and_the_learning_rate_are_told() -> None:
+    training = Training()
+    training.waited_s, training.learning_rate = 0.1, 0.25
+    training.step(0, 0.2)
+    training.waited_s, training.learning_rate = 0.3, 0.125
+    training.step(1, 0.4)
+    (entry,) = training.recorded
+    assert (entry.input_s, entry.learning_rate) == (0.2, 0.125)
+    training.waited_s = 0.05
+    training.step(2, 0.5)
+    assert training.recorded[1].input_s == 0.05
