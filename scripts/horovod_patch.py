@@ -28,6 +28,7 @@ class Edit:
 
 _OPERATIONS = "horovod/common/operations.cc"
 _PAIR = "third_party/gloo/gloo/transport/tcp/pair.cc"
+_HTTP = "third_party/HTTPRequest/include/HTTPRequest.hpp"
 
 EDITS: tuple[Edit, ...] = (
     Edit(
@@ -373,6 +374,35 @@ void Pair::listen() {
   }
 """,
         reason="show the peer that this is no stranger",
+    ),
+    Edit(
+        path=_HTTP,
+        anchor="""\
+            const auto portPosition = domain.find(':');
+""",
+        replacement="""\
+            // hvd_elastic_keras: an IPv6 address stands in brackets (RFC 3986, 3.2.2).
+            const auto addressEnd = domain.find('[') == 0 ? domain.find(']') : std::string::npos;
+            const bool isIpv6 = addressEnd != std::string::npos;
+            if (isIpv6)
+                internetProtocol = InternetProtocol::V6;
+
+            const auto portPosition = domain.find(':', isIpv6 ? addressEnd : 0);
+""",
+        reason="take the address of a rendezvous server that is reached by IPv6",
+    ),
+    Edit(
+        path=_HTTP,
+        anchor="""\
+            if (getaddrinfo(domain.c_str(), port.c_str(), &hints, &info) != 0)
+""",
+        replacement="""\
+            // hvd_elastic_keras: the brackets are not part of the address.
+            const bool inBrackets = domain.find('[') == 0;
+            const std::string host = inBrackets ? domain.substr(1, domain.find(']') - 1) : domain;
+            if (getaddrinfo(host.c_str(), port.c_str(), &hints, &info) != 0)
+""",
+        reason="connect to a rendezvous server that is reached by IPv6",
     ),
 )
 

@@ -248,7 +248,7 @@ class Breaker:
         address = fault.address or victims.address_of(worker.host)
         if not address:
             return f"{worker.host} is no name with an address here; the plan may give its address"
-        port = int(files.read_endpoint(self._job_dir).address.rpartition(":")[2])
+        port = files.read_endpoint(self._job_dir).port
         self._holds.append(Temporary(fault.kind, fault.duration_s, address, port))
         return ""
 

@@ -9,7 +9,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from hvd_elastic_keras.cli import find_model, join_flags, option_flags
-from hvd_elastic_keras.common import files
+from hvd_elastic_keras.common import files, host_port
 from hvd_elastic_keras.common.config import (
     BATCHES,
     DEFAULT_GLOBAL_BATCH_SIZE,
@@ -312,5 +312,5 @@ def job_config() -> JobConfig:
         enter_timeout_s=ENTER_TIMEOUT_S.value,
         wait_timeout_s=WAIT_TIMEOUT_S.value,
         awaits_joiners=join_flags.MASTER_ONLY.value
-        or not join_flags.only_this_host(join_flags.BIND.value),
+        or not host_port.is_loopback(join_flags.BIND.value),
     )

@@ -9,12 +9,10 @@ from pathlib import Path
 
 from absl import flags
 
-from hvd_elastic_keras.common import env, tf_config
+from hvd_elastic_keras.common import env, host_port, tf_config
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.joining import LEFT
 
-ANY_ADDRESS = "0.0.0.0"
-"""All of this host, to listen at."""
 SHORTEST_TOKEN, LONGEST_TOKEN = 32, 512
 """Characters of a token that a file gives to a job."""
 
@@ -59,7 +57,7 @@ BIND = flags.DEFINE_string(
     "bind",
     "127.0.0.1",
     "Address of this host at which the master listens. Workers of other hosts need one that they "
-    "can reach; 0.0.0.0 is all.",
+    "can reach; 0.0.0.0 is all of IPv4, :: all.",
 )
 PORT = flags.DEFINE_integer(
     "port", 0, "Port of the master. Default: a free one.", lower_bound=0, upper_bound=65535
@@ -69,11 +67,6 @@ ONLY_OF_JOINERS = (HOST_NAME, WORKER_ID, JOIN_TIMEOUT_S, LEAVE_EXIT_CODE)
 OF_JOINERS = (JOIN, TOKEN_FILE, *ONLY_OF_JOINERS)
 ALSO_OF_JOINERS = ("job_dir", "network_interface", "leave_on", "config")
 """Flags that say something about this host, and one that is set by itself."""
-
-
-def only_this_host(address: str) -> bool:
-    """Whether nobody else can reach a master that listens there."""
-    return address.startswith("127.") or address == "localhost"
 
 
 def of_announced_worker(
@@ -106,7 +99,8 @@ def take_place_of_tf_config(job_dir: str) -> None:
             "hosts see: by it the workers find their master."
         )
     if place.has_master:
-        values = {"join": None, "bind": ANY_ADDRESS, "port": place.master.port, "num_workers": 1}
+        port = place.master.port
+        values = {"join": None, "bind": host_port.ANY_IPV4, "port": port, "num_workers": 1}
     else:
         values = {"join": job_dir}
     for name, value in values.items():

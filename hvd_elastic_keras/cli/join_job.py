@@ -18,7 +18,16 @@ import tenacity
 
 from hvd_elastic_keras.cli import source_files
 from hvd_elastic_keras.cli.joined_process import JoinedProcess
-from hvd_elastic_keras.common import control, env, files, joining, messages, protocol, versions
+from hvd_elastic_keras.common import (
+    control,
+    env,
+    files,
+    host_port,
+    joining,
+    messages,
+    protocol,
+    versions,
+)
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError, MasterUnreachableError
 from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.common.master_session import session_of, url_of
@@ -220,13 +229,26 @@ class Joiner:
         return joining.Outcome.LEFT if self._process.asked_to_end else joining.Outcome.FINISHED
 
 
+def _is_address(where: str) -> bool:
+    """Whether it is host:port, else the job's directory."""
+    try:
+        return bool(host_port.split(where))
+    except ValueError:
+        if where.count(":") > 1 and os.sep not in where and not Path(where).exists():
+            raise ConfigurationError(
+                f"--join={where} was given, expected HOST:PORT or the job's directory. An IPv6 "
+                "address stands in brackets: --join=[fd00::7]:7000."
+            ) from None
+        return False
+
+
 def endpoint_of(wish: JoinWish) -> control.Endpoint:
     """Address and token of the master, when there is one.
 
     Raises:
       ConfigurationError: they are not given, or not in this form.
     """
-    if not wish.where.rpartition(":")[2].isdecimal() or Path(wish.where).is_dir():
+    if not _is_address(wish.where) or Path(wish.where).is_dir():
         # The job may not have been started yet.
         repeated = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(ConfigurationError),

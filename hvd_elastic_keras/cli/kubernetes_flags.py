@@ -10,7 +10,7 @@ import yaml
 from absl import flags
 
 from hvd_elastic_keras.cli import host_flags, join_flags
-from hvd_elastic_keras.common import env
+from hvd_elastic_keras.common import env, host_port
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.launchers.kubernetes_api import ApiError, Cluster, Json, connect
@@ -122,7 +122,7 @@ class PodsRequest:
 
     def bind(self) -> str:
         """Where the master listens, unless it is said."""
-        return join_flags.ANY_ADDRESS
+        return host_port.ANY_IPV4
 
 
 def pods_request() -> PodsRequest | None:

@@ -21,11 +21,10 @@ from hvd_elastic_keras.cli.check_in_subprocess import check_model
 from hvd_elastic_keras.cli.conclusion import conclude, shown
 from hvd_elastic_keras.cli.job_directory import held
 from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
-from hvd_elastic_keras.cli.join_flags import ANY_ADDRESS, only_this_host
 from hvd_elastic_keras.cli.remote_workers import run_on_hosts
 from hvd_elastic_keras.cli.removed_directory import JobFiles, watched
 from hvd_elastic_keras.cli.take_over import left_behind
-from hvd_elastic_keras.common import control, env, files, versions
+from hvd_elastic_keras.common import control, env, files, host_port, versions
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.joining import JobDescription
 from hvd_elastic_keras.launchers import open_files
@@ -91,7 +90,7 @@ async def _run_accepted(
         certificate.make(job_dir)
     fingerprint = certificate.fingerprint_in(job_dir) if request.tls else ""
     await _listen(controller, request.address, endpoint, fingerprint)
-    if not (request.tls or only_this_host(request.address.bind)):
+    if not (request.tls or host_port.is_loopback(request.address.bind)):
         console.line(UNPROTECTED)
     if request.dashboard:
         console.line(f"dashboard: {files.read_endpoint(job_dir).dashboard}")
@@ -159,7 +158,7 @@ async def _listen(
 
 def _given_out(bind: str) -> str:
     """The address by which workers are to reach a master that listens there."""
-    if bind != ANY_ADDRESS:
+    if bind not in (host_port.ANY_IPV4, host_port.ANY_IPV6):
         return bind
     return network.own_address()
 

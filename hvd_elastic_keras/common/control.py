@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
+from hvd_elastic_keras.common import host_port
 from hvd_elastic_keras.common.messages import Message, Name
 
 TOKEN_BYTES = 32
@@ -149,7 +150,7 @@ class Endpoint(Message, frozen=True, kw_only=True):
     @property
     def port(self) -> int:
         """The port of `address`."""
-        return int(self.address.rpartition(":")[2])
+        return host_port.split(self.address)[1]
 
     @property
     def dashboard(self) -> str:

@@ -7,10 +7,12 @@ Every process gets the same list and its own place in it. Here worker 0 has the 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from typing import Any
 
+from hvd_elastic_keras.common import host_port
 from hvd_elastic_keras.common.errors import ConfigurationError
 
 VARIABLE = "TF_CONFIG"
@@ -110,13 +112,11 @@ def _addresses(cluster: dict[str, Any], kind: str) -> tuple[Address, ...]:
 
 
 def _address(text: object, kind: str) -> Address:
-    host, colon, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]  # of IPv6
-    is_port = port.isascii() and port.isdecimal() and 0 < int(port[:6]) < MOST_PORTS
-    if not (host and colon and is_port):
-        raise _mistake(f"has the {kind} {text!r}", "host:port")
-    return Address(host, int(port))
+    with contextlib.suppress(ValueError):
+        host, port = host_port.split(text if isinstance(text, str) else "")
+        if 0 < port < MOST_PORTS:
+            return Address(host, port)
+    raise _mistake(f"has the {kind} {text!r}", "host:port")
 
 
 def _index(task: dict[str, Any], chiefs: int, workers: int) -> int:

@@ -1,7 +1,6 @@
 """Which network interface of this host Gloo uses: that which leads to the master, or a chosen one.
 
-Gloo takes the first address of the interface, IPv4 before IPv6; Horovod's client of the rendezvous
-store knows IPv4 only, so that the master must have an IPv4 address.
+Gloo takes the first address of the interface, IPv4 before IPv6.
 """
 
 from __future__ import annotations
@@ -13,11 +12,12 @@ from collections.abc import Mapping, Sequence
 
 import psutil
 
+from hvd_elastic_keras.common import host_port
 from hvd_elastic_keras.common.errors import ConfigurationError
 
 LOOPBACK = "127.0.0.1"
-ELSEWHERE = "192.0.2.1"
-"""An address that nobody has (RFC 5737)."""
+ELSEWHERE = ("192.0.2.1", "2001:db8::1")
+"""Addresses that nobody has (RFC 5737, RFC 3849)."""
 LINK_LOCAL = "fe80:"
 """Begins addresses that mean nothing on another host."""
 Addresses = Mapping[str, Sequence[str]]
@@ -42,10 +42,10 @@ def way_to(master: str, wanted: str = "") -> WayToMaster:
     Raises:
       ConfigurationError: there is none, with what this host has.
     """
-    host, _, port = master.rpartition(":")
+    host, port = host_port.split(master)
     found = addresses()
-    own, peer = _ends_of_route(host, int(port), found)
-    return WayToMaster(interface(wanted, own, found), (peer, int(port)))
+    own, peer = _ends_of_route(host, port, found)
+    return WayToMaster(interface(wanted, own, found), (peer, port))
 
 
 def addresses() -> Addresses:
@@ -68,16 +68,15 @@ def first_address(iface: str, found: Addresses) -> str:
 
 
 def own_address() -> str:
-    """The IPv4 address of this host by which others most likely reach it.
+    """The address of this host by which others most likely reach it, IPv4 before IPv6.
 
     That on the way to other networks; if there is none, the first that is not of the host itself.
     """
-    found = addresses()
-    try:
-        return _ends_of_route(ELSEWHERE, 1, found)[0]
-    except ConfigurationError:
-        those = (a for addresses in found.values() for a in addresses if ":" not in a)
-        return next((a for a in those if not a.startswith("127.")), LOOPBACK)
+    for elsewhere in ELSEWHERE:
+        if found := own_address_to(elsewhere):
+            return found
+    those = [a for found in addresses().values() for a in found if not host_port.is_loopback(a)]
+    return min(those, key=lambda address: ":" in address, default=LOOPBACK)
 
 
 def interface(wanted: str, own: str, found: Addresses) -> str:
@@ -107,7 +106,7 @@ def interface(wanted: str, own: str, found: Addresses) -> str:
 
 
 def own_address_to(host: str) -> str:
-    """The IPv4 address of this host from which packets go to another one; empty if none do."""
+    """The address of this host from which packets go to another one; empty if none do."""
     with contextlib.suppress(ConfigurationError):
         return _ends_of_route(host, 9, {})[0]
     return ""
@@ -125,12 +124,23 @@ def shown(found: Addresses) -> str:
 def _ends_of_route(host: str, port: int, found: Addresses) -> tuple[str, str]:
     """Own address and the master's, where packets to the master go. Nothing is sent."""
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, port))
-            return probe.getsockname()[0], probe.getpeername()[0]
+        return _first_route(host, port)
     except OSError as error:
         raise ConfigurationError(
-            f"The master at {host}:{port} cannot be reached from this host: {error}. Give the "
-            f"master an IPv4 address, or a name that has one, to which this host has a route "
-            f"(--bind). This host has: {shown(found)}."
+            f"The master at {host_port.joined(host, port)} cannot be reached from this host: "
+            f"{error}. Give the master an address, or a name that has one, to which this host has "
+            f"a route (--bind). This host has: {shown(found)}."
         ) from error
+
+
+def _first_route(host: str, port: int) -> tuple[str, str]:
+    """To the first of the addresses that a name has to which there is one."""
+    problem = OSError("it has no address")
+    for family, address in host_port.found(host, port):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(address)
+                return probe.getsockname()[0], probe.getpeername()[0]
+        except OSError as error:
+            problem = error
+    raise problem

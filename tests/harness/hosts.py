@@ -106,15 +106,19 @@ class Hosts:
     Args:
       directory: for keys, settings and logs of the hosts.
       interfaces: the name of the network interface of each host; so many hosts there are.
+      ipv4: whether they have addresses of IPv4, beside those of IPv6.
 
     Attributes:
       names: "host1", "host2" and so on.
       launcher: the address of this machine that the hosts reach.
     """
 
-    def __init__(self, directory: Path, interfaces: Sequence[str] = ("eth0",) * 3) -> None:
+    def __init__(
+        self, directory: Path, interfaces: Sequence[str] = ("eth0",) * 3, ipv4: bool = True
+    ) -> None:
         self.names = [f"host{n}" for n in range(1, len(interfaces) + 1)]
         self._directory = directory
+        self._ipv4 = ipv4
         self._interfaces = dict(zip(self.names, interfaces, strict=True))
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._lock: IO[str] | None = None
@@ -136,7 +140,7 @@ class Hosts:
         return self._directory / "known_hosts"
 
     def address(self, host: str) -> str:
-        """The IPv4 address of a host."""
+        """The address of a host; of IPv4, if it has one."""
         return self._address_of(self.names.index(host) + 1)
 
     def __enter__(self) -> Self:
@@ -250,7 +254,13 @@ class Hosts:
     # --- how they are made ---------------------------------------------------------------
 
     def _address_of(self, number: int) -> str:
-        return f"10.77.{self._subnet}.{number}"
+        address, _, _ = self._networks_of(number)[0].partition("/")
+        return address
+
+    def _networks_of(self, number: int) -> list[str]:
+        """Addresses, each with the length of its network's prefix."""
+        of_ipv4 = [f"10.77.{self._subnet}.{number}/24"] if self._ipv4 else []
+        return [*of_ipv4, f"fd77:{self._subnet}::{number}/64"]
 
     def _namespace(self, host: str) -> str:
         return f"{_prefix(self._subnet)}{host}"
@@ -262,7 +272,7 @@ class Hosts:
     def _make_network(self) -> None:
         bridge = _bridge(self._subnet)
         _ip("link", "add", bridge, "type", "bridge")
-        for address in (f"{self.launcher}/24", f"fd77:{self._subnet}::{LAUNCHER}/64"):
+        for address in self._networks_of(LAUNCHER):
             _ip("addr", "add", address, "dev", bridge, *_without_delay(address))
         _ip("link", "set", bridge, "up")
         for host in self.names:
@@ -284,7 +294,7 @@ class Hosts:
         namespace, inner = self._namespace(host), self._interfaces[host]
         _ip("link", "set", self._outer_end(host), "master", _bridge(self._subnet), "up")
         number = self.names.index(host) + 1
-        for address in (f"{self.address(host)}/24", f"fd77:{self._subnet}::{number}/64"):
+        for address in self._networks_of(number):
             _ip("-n", namespace, "addr", "add", address, "dev", inner, *_without_delay(address))
         _ip("-n", namespace, "link", "set", inner, "up")
 

@@ -142,6 +142,28 @@ def test_hosts_come_and_go_and_are_cut_off_and_lost_without_a_trace_in_the_resul
 
 
 @pytest.mark.timeout(300)
+def test_hosts_without_any_ipv4_train_on_when_one_of_them_is_lost(
+    tmp_path: Path, expected_weights: dict[str, np.ndarray]
+) -> None:
+    harness.need_hosts()
+    flags = ("--hosts=host1:1,host2:1", "--heartbeat_timeout_s=5")
+    with (
+        Hosts(tmp_path / "hosts", ["eth0", "ens5"], ipv4=False) as hosts,
+        job_on(hosts, tmp_path, *flags, plan=[gate("lost", 6)]) as job,
+    ):
+        job.wait_for_fault("lost")
+        (lost,) = started_on(job, "host2", 1)
+        assert job.ctl("status").count("host2") == 1
+        hosts.power_off("host2")
+        assert wait_for_end(job, lost)["failed"]
+        job.plan.open_gate("lost")
+        assert_whole(job, hosts, expected_weights)
+        sizes = [e["world_size"] for e in job.events("round_running")]
+        assert 2 in sizes
+        assert sizes[-1] == 1
+
+
+@pytest.mark.timeout(300)
 def test_who_is_cut_off_writes_no_checkpoint_whether_it_sees_the_job_directory_or_not(
     hosts: Hosts,
     tmp_path: Path,

@@ -9,6 +9,7 @@ import ssl
 
 from aiohttp import http_exceptions, web
 
+from hvd_elastic_keras.common import host_port
 from hvd_elastic_keras.master.http.connections import Connections
 
 SHUTDOWN_S = 0.5
@@ -37,7 +38,7 @@ class Door:
         listening = _listen(host, port)
         self._connections = Connections(listening, self._tls)
         self._taking = asyncio.create_task(self._connections.take(self._runner.server))
-        return f"{host}:{listening.getsockname()[1]}"
+        return host_port.joined(host, listening.getsockname()[1])
 
     def know(self, transport: asyncio.BaseTransport | None) -> None:
         """A request with a secret has come on this connection, if it is one of this port."""
@@ -54,10 +55,12 @@ class Door:
 
 def _listen(host: str, port: int) -> socket.socket:
     """At that port, or at a free one if another program has it by now."""
+    both = host == host_port.ANY_IPV6 and socket.has_dualstack_ipv6()
+    family, address = host_port.found(host, port)[0]
     try:
-        return socket.create_server((host, port))
+        return socket.create_server(address[:2], family=family, dualstack_ipv6=both)
     except OSError:
-        return socket.create_server((host, 0))
+        return socket.create_server((address[0], 0), family=family, dualstack_ipv6=both)
 
 
 def _quiet_logger() -> logging.Logger:

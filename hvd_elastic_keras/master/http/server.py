@@ -30,7 +30,7 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from hvd_elastic_keras.common import control, joining, messages, protocol
+from hvd_elastic_keras.common import control, host_port, joining, messages, protocol
 from hvd_elastic_keras.master.http import openapi
 from hvd_elastic_keras.master.http.core import Core
 from hvd_elastic_keras.master.http.door import Door
@@ -83,7 +83,7 @@ class MasterServer:
             self.address = await self._open(host, port, *self._api(), tls=tls)
             self._store_address = await self._open(host, 0, store)
         if given_out:
-            self.address = f"{given_out}:{self.address.rpartition(':')[2]}"
+            self.address = host_port.joined(given_out, host_port.split(self.address)[1])
 
     def _api(self) -> list[web.RouteDef]:
         return [
@@ -129,7 +129,7 @@ class MasterServer:
 
         Each worker puts before it the host by which it reaches the master.
         """
-        port = self._store_address.rpartition(":")[2]
+        _, port = host_port.split(self._store_address)
         return f":{port}/{self._secret_of(round_number)}/round{round_number}"
 
     def _secret_of(self, round_number: int) -> str:

@@ -51,11 +51,16 @@ def test_a_master_on_this_machine_is_reached_over_its_loopback() -> None:
     assert network.way_to("localhost:9") == expected
 
 
-@pytest.mark.parametrize("master", ["no-such-host.invalid:9", "[::1]:9", "[fd00:9::1]:9"])
-def test_a_master_without_an_ipv4_address_is_told(master: str) -> None:
-    with pytest.raises(ConfigurationError, match="an IPv4 address, or a name that has one") as c:
+def test_a_master_may_have_an_ipv6_address() -> None:
+    assert network.way_to("[::1]:9") == network.WayToMaster("lo", ("::1", 9))
+
+
+@pytest.mark.parametrize("master", ["no-such-host.invalid:9", "[fe80::1]:9"])
+def test_a_master_that_cannot_be_reached_is_told(master: str) -> None:
+    with pytest.raises(ConfigurationError, match="to which this host has a route") as caught:
         network.way_to(master)
-    assert "lo (127.0.0.1" in str(c.value)
+    assert f"The master at {master} cannot be reached" in str(caught.value)
+    assert "lo (127.0.0.1" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,60 @@
+"""Addresses of the form host:port, where an IPv6 address stands in brackets (RFC 3986, 3.2.2)."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+ANY_IPV4 = "0.0.0.0"
+ANY_IPV6 = "::"
+"""All addresses of this host, those of IPv4 among them."""
+
+
+def joined(host: str, port: int) -> str:
+    """Both as one text.
+
+    >>> joined("10.0.0.7", 80), joined("fd00::7", 80)
+    ('10.0.0.7:80', '[fd00::7]:80')
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def split(text: str) -> tuple[str, int]:
+    """The host, without brackets, and the port.
+
+    >>> split("trainer-1:80"), split("[fd00::7]:80")
+    (('trainer-1', 80), ('fd00::7', 80))
+
+    Raises:
+      ValueError: the text is not of that form.
+    """
+    host, _, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"{text!r}: an IPv6 address stands in brackets before the port")
+    if not host or not (port.isascii() and port.isdecimal()):
+        raise ValueError(f"{text!r} is not of the form host:port")
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nobody else can reach this host there.
+
+    >>> [is_loopback(host) for host in ("127.0.1.1", "::1", "localhost", "10.0.0.7")]
+    [True, True, True, False]
+    """
+    return host.startswith("127.") or host in ("::1", "localhost")
+
+
+def found(host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[Any, ...]]]:
+    """Families and addresses of sockets for a host, which may be a name; IPv4 first, as in Gloo.
+
+    Raises:
+      OSError: there is no such host.
+    """
+    those = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return sorted(
+        ((family, address) for family, *_, address in those),
+        key=lambda one: one[0] != socket.AF_INET,
+    )
