@@ -156,12 +156,20 @@ def _spec(config: dict[str, Any], options: RunOptions) -> JobSpec:
     training = job_flags.training_config(config)
     if training.batch_grows:
         check_batch_may_grow(options)
-    return JobSpec(training, job_flags.MODEL.value, job_flags.DATA_DIR.value, config)
+    start = job_flags.INIT_FROM.value
+    return JobSpec(
+        training,
+        job_flags.MODEL.value,
+        job_flags.DATA_DIR.value,
+        # Workers may run elsewhere.
+        init_from=str(Path(start).resolve()) if start else "",
+        config=config,
+    )
 
 
 def _check_script(path: str) -> None:
     """Raises `ConfigurationError` if there is no such script, or a flag that it has no use for."""
-    of_models = (*job_flags.TRAINING_FLAGS, job_flags.MODEL)
+    of_models = (*job_flags.TRAINING_FLAGS, job_flags.MODEL, job_flags.INIT_FROM)
     given = [f"--{f.name}" for f in of_models if flags.FLAGS[f.name].present]
     exists = Path(path).is_file()
     if not exists and flags.FLAGS["model"].present:

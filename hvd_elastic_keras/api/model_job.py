@@ -24,6 +24,7 @@ from hvd_elastic_keras.common.user_errors import explain
 from hvd_elastic_keras.data.plan.partition import Partition
 from hvd_elastic_keras.data.sources.source import DataLike, as_source, is_source, split_preprocess
 from hvd_elastic_keras.observe.notices import Notice, notices
+from hvd_elastic_keras.state import initial_weights
 from hvd_elastic_keras.step import op_determinism
 from hvd_elastic_keras.worker.session import Session, SoloSession
 
@@ -96,7 +97,7 @@ def _load_data(module: ModelModule) -> dict[str, DataLike | None]:
 def _trainer_of(
     module: ModelModule, data: dict[str, DataLike | None], spec: JobSpec, session: Session
 ) -> Trainer:
-    return Trainer(
+    trainer = Trainer(
         module.model(),
         data["train"],
         validation=data["validation"],
@@ -105,6 +106,9 @@ def _trainer_of(
         session=session,
         counted=spec.num_examples,
     )
+    if spec.init_from:
+        initial_weights.load(trainer.model, Path(spec.init_from))
+    return trainer
 
 
 def _check_reproducible(first: list[Any], second: list[Any], split: str) -> None:

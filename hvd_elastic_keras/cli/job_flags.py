@@ -131,6 +131,13 @@ LR_WARM_UP_STEPS = flags.DEFINE_integer(
 DATA_DIR = flags.DEFINE_string(
     "data_dir", "", "Directory of the data, for models that read any (tensorflow-datasets)."
 )
+INIT_FROM = flags.DEFINE_string(
+    "init_from",
+    "",
+    "Start from these weights: a file of Keras (.keras, .weights.h5), a checkpoint, or the "
+    "directory of another job. All hosts with workers need it. A job that is gone on with keeps "
+    "its own.",
+)
 JOB_DIR = flags.DEFINE_string(
     "job_dir",
     "",

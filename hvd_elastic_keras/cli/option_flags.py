@@ -11,6 +11,7 @@ from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.options import (
     BALANCES,
     COMPRESSIONS,
+    EXPORTS,
     MICRO_BATCHES,
     ON_NONFINITE,
     RunOptions,
@@ -90,9 +91,16 @@ COMPRESSION = flags.DEFINE_enum(
     "half of the time on a slow network; also for scripts. Default: the configuration's, else "
     "none.",
 )
+EXPORT = flags.DEFINE_enum(
+    "export",
+    None,
+    EXPORTS,
+    "Write the trained model at the end for serving, too, to --job_dir/saved_model, as "
+    "Model.export does; also for scripts. Default: the configuration's, else none.",
+)
 ALL = (
     *(DETERMINISTIC, DETERMINISTIC_THREADS, BALANCE, AUDIT, ON_NONFINITE_LOSS, CHECK_WEIGHTS),
-    *(SKIP_CORRUPT, MICRO_BATCHES_FLAG, MICRO_BATCHES_TOGETHER, COMPRESSION),
+    *(SKIP_CORRUPT, MICRO_BATCHES_FLAG, MICRO_BATCHES_TOGETHER, COMPRESSION, EXPORT),
     *(*checkpoint_flags.ALL, gpu_flags.GPUS_PER_WORKER),
 )
 

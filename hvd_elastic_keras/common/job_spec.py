@@ -20,6 +20,7 @@ class JobSpec:
 
     Attributes:
       model: the model module as the user gave it (path or dotted name); empty for a script.
+      init_from: where the weights are that it starts from; empty: nowhere, it makes its own.
       config: values of the reference configuration, overrides applied.
       num_examples: what the check has counted, by split, so that workers need not.
     """
@@ -27,6 +28,7 @@ class JobSpec:
     training: TrainingConfig
     model: str = ""
     data_dir: str = ""
+    init_from: str = ""
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
     num_examples: dict[str, int] = dataclasses.field(default_factory=dict)
 

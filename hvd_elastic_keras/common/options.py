@@ -41,6 +41,10 @@ FP16 = "fp16"
 BF16 = "bf16"
 COMPRESSIONS = (NO_COMPRESSION, FP16, BF16)
 """How gradients travel between the workers: as they are, or rounded to 16 bits."""
+NO_EXPORT = "none"
+SAVED_MODEL = "saved_model"
+EXPORTS = (NO_EXPORT, SAVED_MODEL)
+"""What is written at the end, beside the model as Keras saves it."""
 KEEP_CHECKPOINTS = 2
 """One, and the one before it, should it be damaged."""
 AT_LEAST_ONE = ("deterministic_threads", "keep_checkpoints")
@@ -71,6 +75,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         gs://bucket/job. Empty: to the job directory.
       keep_checkpoints: so many of the newest are kept.
       gpus_per_worker: so many GPUs of its host each worker sees; 0: all.
+      export: "none", or at the end a "saved_model" for serving, as `Model.export` writes it.
 
     Raises:
       ConfigurationError: a value is none of those.
@@ -92,6 +97,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     keep_checkpoints: int = KEEP_CHECKPOINTS
     checkpoint_dir: str = ""
     gpus_per_worker: int = 0
+    export: str = NO_EXPORT
 
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(self):
@@ -112,6 +118,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         choices = "that is 'none', 'fp16' or 'bf16'"
         compression = self.compression
         require(compression in COMPRESSIONS, "compression", repr(compression), choices)
+        require(self.export in EXPORTS, "export", repr(self.export), "'none' or 'saved_model'")
         if self.deterministic:
             self._check_deterministic()
 

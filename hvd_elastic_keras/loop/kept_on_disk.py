@@ -16,12 +16,13 @@ from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.error_text import in_one_line
 from hvd_elastic_keras.common.errors import CheckpointNotWrittenError
 from hvd_elastic_keras.common.events import CheckpointLoaded, CheckpointSaved
-from hvd_elastic_keras.common.options import NO_OPTIONS, RunOptions
+from hvd_elastic_keras.common.options import NO_OPTIONS, SAVED_MODEL, RunOptions
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.nonfinite_loss import NonFiniteLoss
 from hvd_elastic_keras.loop.observer import EndedEpoch, Observer, Round, TakenStep
 from hvd_elastic_keras.loop.parting import Fence, Parting
 from hvd_elastic_keras.state import keras_saving
+from hvd_elastic_keras.state.checkpoint import directories
 from hvd_elastic_keras.state.checkpoint.background import BackgroundWriter
 from hvd_elastic_keras.state.checkpoint.manager import CheckpointManager, Origin
 from hvd_elastic_keras.state.checkpoint.places import Place
@@ -210,6 +211,8 @@ def durable(
             ) from error
         history = callbacks.history
         _save_model(directory, model, session.show)
+        if options.export == SAVED_MODEL:
+            _export(directory / files.EXPORT, model, session.show)
         files.write_json(
             directory / files.HISTORY, {"epoch": history.epoch, "history": history.history}
         )
@@ -257,6 +260,16 @@ def _save_model(directory: Path, model: keras.Model, show: Callable[[str], None]
     except Exception as error:
         where = f"weights are in the checkpoints only ({in_one_line(error)})"
     show(f"warning: {files.MODEL} could not be saved, its {where}: {why}\n")
+
+
+def _export(target: Path, model: keras.Model, show: Callable[[str], None]) -> None:
+    """Writes what serves the model: nobody loses a training over that, either."""
+    try:
+        with keras_saving.direct(), directories.being_written(target) as temporary:
+            model.export(str(temporary), verbose=False)
+            directories.put_in_place(temporary, target)
+    except Exception as error:  # user code traces the model, and may raise anything
+        show(f"warning: {target.name} could not be exported: {in_one_line(error)}\n")
 
 
 def _nothing(*_: Any) -> None:

@@ -12,8 +12,11 @@ import pytest
 pytest.importorskip("tensorflow")
 
 import keras
+import tensorflow as tf
 
 from hvd_elastic_keras import Trainer, TrainingConfig
+from hvd_elastic_keras.common import env
+from hvd_elastic_keras.common.options import RunOptions
 
 X = np.arange(16, dtype="float32").reshape(8, 2)
 
@@ -64,3 +67,43 @@ def test_a_log_that_is_no_number_does_not_keep_the_history_from_being_written(
     Trainer(model, (X, X), config=config, job_dir=tmp_path, callbacks=[Describes()]).fit()
     history = json.loads((tmp_path / "history.json").read_text())["history"]
     assert history["kind"] == ["<class 'set'>"]
+
+
+class Untraceable(keras.layers.Layer):
+    """A layer that no graph can hold for batches of any size."""
+
+    def call(self, x: Any) -> Any:
+        if x.shape[0] is None:
+            raise ValueError("how many are there?")
+        return x
+
+
+@pytest.fixture
+def exporting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(env.OPTIONS, RunOptions(export="saved_model").encode())
+
+
+@pytest.mark.usefixtures("exporting")
+@pytest.mark.parametrize("again", [False, True])
+def test_a_model_that_is_exported_serves_what_it_predicts(tmp_path: Path, again: bool) -> None:
+    layer = keras.layers.Dense(2)
+    train(layer, tmp_path, epochs=1)
+    if again:
+        layer = keras.layers.Dense(2)
+        train(layer, tmp_path, epochs=2)
+    loaded = tf.saved_model.load(str(tmp_path / "saved_model"))
+    served = loaded.serve(tf.constant(X))
+    np.testing.assert_allclose(served, layer(X), rtol=1e-6)
+    assert not list(tmp_path.glob(".saved_model*"))
+
+
+@pytest.mark.usefixtures("exporting")
+def test_a_model_that_cannot_be_exported_is_trained_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(Untraceable(), tmp_path, epochs=1)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "warning: " in line]
+    (line,) = [line for line in lines if "saved_model could not be exported" in line]
+    assert "how many are there?" in line
+    assert (tmp_path / "model.keras").exists()
+    assert not (tmp_path / "saved_model").exists()

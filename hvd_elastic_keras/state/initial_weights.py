@@ -1,0 +1,61 @@
+"""Weights that a training starts from: those of a Keras file, of a checkpoint, or of a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from hvd_elastic_keras.common import files
+from hvd_elastic_keras.common.error_text import in_one_line
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.state.checkpoint import directories
+from hvd_elastic_keras.state.checkpoint.store import PREFIX
+
+EXPECTED = (
+    "a file of Keras (.keras, .weights.h5), a checkpoint (…/checkpoints/step-…), or the "
+    "directory of a job that has written one of these"
+)
+
+
+def load(model: keras.Model, path: Path) -> None:
+    """Gives a model the weights that are kept there; optimizers and metrics begin anew.
+
+    Args:
+      model: is built, with as many weights of the same shapes.
+
+    Raises:
+      ConfigurationError: there are none, or not those of this model.
+    """
+    source = _found(path)
+    try:
+        if source.is_dir():
+            _read_checkpoint(model, source)
+        else:
+            model.load_weights(source)
+    except (OSError, ValueError, KeyError, AssertionError, tf.errors.OpError) as error:
+        raise ConfigurationError(
+            f"--init_from={path} was given, but {source} does not have the weights of this model: "
+            f"{in_one_line(error)}. Give one that the same model was saved to."
+        ) from error
+
+
+def _found(path: Path) -> Path:
+    """The file, or the directory of a checkpoint."""
+    if path.is_file() or (path / f"{PREFIX}.index").is_file():
+        return path
+    for name in (files.MODEL, files.WEIGHTS):
+        if (path / name).is_file():
+            return path / name
+    if terms := directories.terms_in(path / files.CHECKPOINTS):
+        newest = max(terms, key=lambda place: (terms[place] or 0, directories.step_of(place)))
+        return Path(str(newest))
+    there = "holds no weights" if path.exists() else "does not exist"
+    raise ConfigurationError(f"--init_from={path} was given, which {there}. Expected {EXPECTED}.")
+
+
+def _read_checkpoint(model: keras.Model, directory: Path) -> None:
+    """Takes the variables of the model, which stand first in a checkpoint."""
+    checkpoint = tf.train.Checkpoint(variables=[v.value for v in model.variables])
+    checkpoint.read(str(directory / PREFIX)).assert_existing_objects_matched()
