@@ -42,6 +42,7 @@ class Case:
 
 MODELS = {
     "resnet20": Case("digits", {"model_size": 8, "blocks_per_stage": 1}),
+    "mnist_cnn": Case("digits", {"learning_rate": 5e-3}),
 }
 
 
