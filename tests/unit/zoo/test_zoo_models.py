@@ -43,6 +43,7 @@ class Case:
 MODELS = {
     "resnet20": Case("digits", {"model_size": 8, "blocks_per_stage": 1}),
     "mnist_cnn": Case("digits", {"learning_rate": 5e-3}),
+    "causal_lm": Case("python_manual", {"num_blocks": 1, "warmup_steps": 2}, epochs=5),
     "deepfm": Case("made_up", {"learning_rate": 1e-2}, num_examples=1024, falls_to=0.9),
     "text_transformer": Case("docstrings", {"dropout": 0.0, "learning_rate": 5e-3}, epochs=6),
     "wide_deep": Case("made_up", {"learning_rate": 1e-2}, num_examples=1024),
