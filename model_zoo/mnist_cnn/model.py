@@ -5,13 +5,17 @@ from __future__ import annotations
 import keras
 import ml_collections
 
+IMAGE_SIZE = 28
 
-def model() -> keras.Model:
-    """Images [n, 28, 28, 1] in [0, 1] to class probabilities [n, 10]."""
+
+def model(config: ml_collections.ConfigDict) -> keras.Model:
+    """Images of `config.image_shape` in [0, 1], enlarged to 28x28, to probabilities [n, 10]."""
     layers = keras.layers
+    enlarge = config.image_shape[0] != IMAGE_SIZE
     return keras.Sequential(
         [
-            layers.Input((28, 28, 1)),
+            layers.Input(tuple(config.image_shape)),
+            *([layers.Resizing(IMAGE_SIZE, IMAGE_SIZE)] if enlarge else []),
             layers.Conv2D(32, 3, activation="relu"),
             layers.MaxPooling2D(2),
             layers.Conv2D(64, 3, activation="relu"),

@@ -6,16 +6,9 @@ from typing import Any
 
 import ml_collections
 
-from model_zoo import digits, tfds_images
+from model_zoo import images
 
 
 def dataset(split: str, config: ml_collections.ConfigDict, data_dir: str) -> Any:
     """Images of `config.image_shape` in [0, 1] and class numbers."""
-    if config.dataset == "digits":
-        return digits.load(split)
-    return tfds_images.load(
-        config.dataset,
-        config.validation_split if split == "validation" else config.train_split,
-        data_dir,
-        image_size=config.image_shape[0],
-    )
+    return images.load(split, config, data_dir)

@@ -116,7 +116,8 @@ class ExampleForm:
         for row, value in enumerate(values):
             # Most need no more than this look; the full check takes longer than the copy.
             fits = isinstance(value, plain) and value.dtype == dtype and value.shape == shape
-            column[row] = value if fits else self._checked(value, leaf, indices[row])
+            # [()]: the text itself; an array of objects would hold the array round it.
+            column[row] = value if fits else self._checked(value, leaf, indices[row])[()]
         return column
 
     def _checked(self, value: Any, leaf: Leaf, index: int) -> Array:

@@ -1,1 +1,3 @@
 """Reference configurations."""
+
+DEFAULT = "digits"

@@ -165,6 +165,16 @@ def test_bytes_arrive_as_they_are() -> None:
     assert batch[0].numpy().tolist() == raw
 
 
+def test_strings_arrive_as_their_bytes_in_preprocess_and_without_it() -> None:
+    texts = ["one", "two", "dr\u00e9i"]
+    partition, encoded = Partition(3, 3, 3), [text.encode() for text in texts]
+    upper = (lambda e: (tf.strings.upper(e[0]), e[1]), [b"ONE", b"TWO", "DR\u00e9I".encode()])
+    for preprocess, wanted in ((None, encoded), upper):
+        source = examples_of(Listed(*[(t, 0) for t in texts]), preprocess, shuffle=False)
+        _, (batch, _) = next(source.batches(0, partition, Share(0, 1), 0))
+        assert batch.numpy().tolist() == wanted
+
+
 def test_doubles_become_floats_unless_the_source_says_otherwise() -> None:
     source = Listed((1.0, np.zeros(3)), (2.0, np.ones(3)))
     assert [s.dtype for s in examples_of(source).batch_spec] == [tf.float32, tf.float32]

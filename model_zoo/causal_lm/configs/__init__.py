@@ -1,0 +1,3 @@
+"""Reference configurations."""
+
+DEFAULT = "python_manual"

@@ -1,0 +1,3 @@
+"""Reference configurations."""
+
+DEFAULT = "made_up"

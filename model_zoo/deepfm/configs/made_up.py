@@ -1,0 +1,21 @@
+"""The default: clicks that are made up, no download."""
+
+from ml_collections import ConfigDict
+
+from model_zoo.deepfm.configs import criteo
+
+
+def get_config() -> ConfigDict:
+    """Values that training starts from: those of the real file, but for the following."""
+    config = criteo.get_config()
+    config.dataset = "made_up"
+    config.num_train = 32_000
+    config.num_validation = 8_000
+    config.buckets = 2**13
+    config.initial_deviation = 0.05
+    config.hidden_units = (64, 64)
+    config.global_batch_size = 512
+    config.micro_batch_size = 64
+    config.epochs = 5
+    config.learning_rate = 5e-3
+    return config

@@ -1,0 +1,16 @@
+"""The default: the bundled digits, enlarged to the size of MNIST's."""
+
+from ml_collections import ConfigDict
+
+from model_zoo.mnist_cnn.configs import mnist
+
+
+def get_config() -> ConfigDict:
+    """Values that training starts from: those of MNIST, but for the following."""
+    config = mnist.get_config()
+    config.dataset = "digits"
+    config.image_shape = (8, 8, 1)
+    config.global_batch_size = 64
+    config.micro_batch_size = 16
+    config.epochs = 8
+    return config

@@ -1,0 +1,63 @@
+"""English text that every Python brings along: docstrings of the standard library, and its manual.
+
+Both depend on the release of Python, so all workers of a job need the same one.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import pydoc_data.topics
+import sysconfig
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+PARTS = (
+    "asyncio",
+    "email",
+    "importlib",
+    "logging",
+    "xml",
+    "multiprocessing",
+    "unittest",
+    "_pydecimal.py",
+)
+"""Packages and modules of the standard library with many docstrings."""
+LEAST_WORDS = 5
+HELD_OUT = 5
+"""One of so many docstrings is for validation."""
+
+
+@functools.cache
+def docstrings(split: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Docstrings, and of each the place in `PARTS` of where it is from.
+
+    Whether one belongs to "train" or "validation" follows from its text, so that copies of the
+    same text are never in both.
+    """
+    found: dict[str, int] = {}
+    for part, name in enumerate(PARTS):
+        for text in _docstrings_of(Path(sysconfig.get_path("stdlib")) / name):
+            if len(text.split()) >= LEAST_WORDS:
+                found.setdefault(text, part)
+    held_out = split == "validation"
+    kept = [t for t in found if (zlib.crc32(t.encode()) % HELD_OUT == 0) == held_out]
+    return tuple(kept), tuple(found[text] for text in kept)
+
+
+def _docstrings_of(path: Path) -> Iterator[str]:
+    files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            text = ast.get_docstring(node) if isinstance(node, kinds) else None
+            if text:
+                yield text
+
+
+@functools.cache
+def manual() -> str:
+    """The language reference, as `help()` shows it: about 80 topics, 0.5 million characters."""
+    topics = pydoc_data.topics.topics
+    return "\n\n".join(topics[name] for name in sorted(topics))

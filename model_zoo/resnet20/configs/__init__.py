@@ -1,0 +1,3 @@
+"""Reference configurations."""
+
+DEFAULT = "digits"

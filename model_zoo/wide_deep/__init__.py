@@ -1,0 +1,6 @@
+"""Wide & Deep on census tables, with Keras's preprocessing layers in the model."""
+
+from model_zoo.wide_deep.dataset import dataset
+from model_zoo.wide_deep.model import loss, metrics, model, optimizer
+
+__all__ = ["dataset", "loss", "metrics", "model", "optimizer"]
