@@ -21,6 +21,7 @@
 | CUDA_VISIBLE_DEVICES      | all       | GPUs; of a worker those of its slot, if asked for     |
 | TF_FORCE_GPU_ALLOW_GROWTH | unset     | TensorFlow's: memory of GPUs is taken as needed       |
 | TF_CONFIG                 | unset     | TensorFlow's: processes of a job (`--join=TF_CONFIG`) |
+| KERAS_BACKEND             | unset     | Keras's: on what it runs; here only TensorFlow        |
 | TF_NUM_INTRAOP_THREADS    | unset     | TensorFlow's: threads that share an operation         |
 | KUBERNETES_SERVICE_HOST   | unset     | set in pods: there is a cluster round this process    |
 | POD_NAME                  | unset     | of the master's pod, by the downward API              |
@@ -55,6 +56,7 @@ TIMELINE = "HVD_ELASTIC_TIMELINE"
 OPTIONS = "HVD_ELASTIC_OPTIONS"
 CACHE_HOME = "XDG_CACHE_HOME"
 TF_CONFIG = "TF_CONFIG"
+KERAS_BACKEND = "KERAS_BACKEND"
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 POD_NAME = "POD_NAME"
 GCP_METADATA = ("GCE_METADATA_HOST", "metadata.google.internal")
