@@ -25,6 +25,7 @@ from absl import app, flags
 from hvd_elastic_keras.cli import (
     arguments,
     check_script,
+    dry_run,
     find_model,
     host_flags,
     job_flags,
@@ -71,12 +72,20 @@ def _start(given: list[str], arguments: Sequence[str]) -> int:
     if by_tf_config:
         join_flags.take_place_of_tf_config(job_flags.JOB_DIR.value)
     if join_flags.JOIN.value is not None:
+        if job_flags.DRY_RUN.value:
+            raise ConfigurationError(
+                "--dry_run was given together with --join: the master has the plan. Give it to the "
+                "command that starts the job."
+            )
         if not by_tf_config:
             _refuse_what_the_master_decides(script)
         return join_job.join_job(_wish())
     join_flags.refuse_without_join()
     if job_flags.RESUME.value:
-        take_over.start_again(Path(job_flags.JOB_DIR.value) if job_flags.JOB_DIR.value else None)
+        before = Path(job_flags.JOB_DIR.value) if job_flags.JOB_DIR.value else None
+        take_over.start_again(before, ["--dry_run"] if job_flags.DRY_RUN.value else [])
+    if job_flags.DRY_RUN.value:
+        return asyncio.run(dry_run.dry_run(_request(script)))
     command = take_over.what_was_asked_for(given, takes_value)
     request = dataclasses.replace(_request(script), command=command)
     return asyncio.run(run_job.run_job(request))

@@ -143,6 +143,12 @@ RESUME = flags.DEFINE_boolean(
     "Start the job of --job_dir again, with the command it was started with. Workers that a killed "
     "launcher has left are taken over in the midst of their training.",
 )
+DRY_RUN = flags.DEFINE_boolean(
+    "dry_run",
+    False,
+    "Check what can be checked without workers, print the plan of the job, and end. No worker is "
+    "started, and no file is left.",
+)
 ALL_OUTPUT = flags.DEFINE_boolean(
     "all_output",
     False,
