@@ -71,6 +71,8 @@ setup(
         "tqdm",
         # The master's /metrics.
         "prometheus_client",
+        # Files of flags (`run --config=FILE.toml`); later Pythons have it as tomllib.
+        'tomli; python_version < "3.11"',
         # Templates of pods.
         "PyYAML",
     ],

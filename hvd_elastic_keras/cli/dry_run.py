@@ -6,6 +6,7 @@ import ast
 import contextlib
 import socket
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from hvd_elastic_keras.cli import plan
@@ -23,8 +24,11 @@ from hvd_elastic_keras.worker import network
 DONE = "nothing has been started: without --dry_run, this job starts"
 
 
-async def dry_run(request: JobRequest) -> int:
+async def dry_run(request: JobRequest, settings: Sequence[str] = ()) -> int:
     """Checks what can be checked, prints the plan, and returns the exit code.
+
+    Args:
+      settings: lines on values that are no defaults.
 
     Raises:
       ConfigurationError: the job would be refused, for this reason.
@@ -45,7 +49,7 @@ async def dry_run(request: JobRequest) -> int:
             request, found = await check_request(request, Path(scratch, files.JOB), console)
         else:
             check_syntax(Path(request.script[0]))
-    for line in plan.whole_plan(request, found):
+    for line in (*plan.whole_plan(request, found), *settings):
         console.line(line)
     open_files.raise_limit()
     if too_few := open_files.too_few_for(request.job.max_workers):

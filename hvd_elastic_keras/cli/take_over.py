@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from hvd_elastic_keras.cli.find_model import split_arguments
 from hvd_elastic_keras.cli.job_request import JobRequest
-from hvd_elastic_keras.common import control, files
+from hvd_elastic_keras.common import control, env, files
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.launchers.base import LOCALHOST
 from hvd_elastic_keras.launchers.local import end_kept_workers, kept_workers
@@ -120,5 +120,7 @@ def start_again(job_dir: Path | None, more: Sequence[str] = ()) -> NoReturn:
         )
     command = [sys.executable, "-m", RUN, f"--job_dir={job_dir.resolve()}", *more]
     command += last.command
+    # What the environment has said to the start before is among the words; it may differ by now.
+    env.set_variables(dict.fromkeys(env.variables_beginning(env.RUN_PREFIX)))
     os.chdir(last.directory)
     os.execv(sys.executable, command)
