@@ -73,6 +73,8 @@ setup(
         "prometheus_client",
         # --tensorboard: the master writes TensorBoard's files without TensorFlow.
         "tensorboardX",
+        # Files of flags (`run --config=FILE.toml`); later Pythons have it as tomllib.
+        'tomli; python_version < "3.11"',
         # Templates of pods.
         "PyYAML",
     ],

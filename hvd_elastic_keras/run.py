@@ -25,6 +25,7 @@ from absl import app, flags
 from hvd_elastic_keras.cli import (
     arguments,
     check_script,
+    dry_run,
     find_model,
     host_flags,
     job_flags,
@@ -35,6 +36,7 @@ from hvd_elastic_keras.cli import (
     leave_notices,
     option_flags,
     run_job,
+    settings,
     take_over,
 )
 from hvd_elastic_keras.common import env, joining, tf_config
@@ -58,7 +60,7 @@ def _job_dir(name: str) -> Path:
     return Path("jobs", f"{name}-{stamp}-{os.getpid()}").resolve()
 
 
-def _start(given: list[str], arguments: Sequence[str]) -> int:
+def _start(given: settings.Settings, arguments: Sequence[str]) -> int:
     script = list(arguments[1:])
     other = env.other_launcher()
     if other is not None:
@@ -71,13 +73,23 @@ def _start(given: list[str], arguments: Sequence[str]) -> int:
     if by_tf_config:
         join_flags.take_place_of_tf_config(job_flags.JOB_DIR.value)
     if join_flags.JOIN.value is not None:
+        if job_flags.DRY_RUN.value:
+            raise ConfigurationError(
+                "--dry_run was given together with --join: the master has the plan. Give it to the "
+                "command that starts the job."
+            )
         if not by_tf_config:
             _refuse_what_the_master_decides(script)
         return join_job.join_job(_wish())
     join_flags.refuse_without_join()
     if job_flags.RESUME.value:
-        take_over.start_again(Path(job_flags.JOB_DIR.value) if job_flags.JOB_DIR.value else None)
-    command = take_over.what_was_asked_for(given, takes_value)
+        before = Path(job_flags.JOB_DIR.value) if job_flags.JOB_DIR.value else None
+        take_over.start_again(before, ["--dry_run"] if job_flags.DRY_RUN.value else [])
+    if job_flags.DRY_RUN.value:
+        request = _request(script)
+        reference = given.lines(_reference(), f"configuration of {request.name}")
+        return asyncio.run(dry_run.dry_run(request, list(reference)))
+    command = take_over.what_was_asked_for(given.words, takes_value)
     request = dataclasses.replace(_request(script), command=command)
     return asyncio.run(run_job.run_job(request))
 
@@ -109,7 +121,7 @@ def _wish() -> join_job.JoinWish:
 
 def _request(script: list[str]) -> job_request.JobRequest:
     """What the flags ask for: a script with its arguments or, if that is empty, a model."""
-    config = job_flags.CONFIG.value.to_dict() if job_flags.CONFIG.value is not None else {}
+    config = _reference()
     # A script says itself what it trains; of a configuration it knows nothing.
     of_script = {k: v for k, v in config.items() if k == "skip_corrupt"}
     options = option_flags.given_options(of_script if script else config)
@@ -152,6 +164,11 @@ def _request(script: list[str]) -> job_request.JobRequest:
     )
 
 
+def _reference() -> dict[str, Any]:
+    """The values of the model's reference configuration, single ones replaced."""
+    return job_flags.CONFIG.value.to_dict() if job_flags.CONFIG.value is not None else {}
+
+
 def _spec(config: dict[str, Any], options: RunOptions) -> JobSpec:
     training = job_flags.training_config(config)
     if training.batch_grows:
@@ -189,7 +206,7 @@ def _check_script(path: str) -> None:
     check_script.check_script(Path(path).resolve())
 
 
-def _main(given: list[str], arguments: Sequence[str]) -> int:
+def _main(given: settings.Settings, arguments: Sequence[str]) -> int:
     try:
         return _start(given, arguments)
     except ElasticError as error:
@@ -213,9 +230,9 @@ def main() -> None:
     """Parses the command line and runs the job to its end."""
     sys.path.insert(0, "")
     flags.FLAGS.set_gnu_getopt(False)
-    given = sys.argv[1:]
     try:
-        sys.argv = find_model.with_config_path(sys.argv, takes_value)
+        given = settings.resolved(sys.argv[1:], takes_value)
+        sys.argv = find_model.with_config_path([sys.argv[0], *given.words], takes_value)
     except ElasticError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -25,6 +25,7 @@ from hvd_elastic_keras.data.plan.partition import Partition
 from hvd_elastic_keras.data.sources.source import DataLike, as_source, is_source, split_preprocess
 from hvd_elastic_keras.observe.notices import Notice, notices
 from hvd_elastic_keras.state import initial_weights
+from hvd_elastic_keras.state.checkpoint import directories
 from hvd_elastic_keras.step import op_determinism
 from hvd_elastic_keras.worker.session import Session, SoloSession
 
@@ -58,7 +59,7 @@ def check(spec: JobSpec, job_dir: Path) -> dict[str, Any]:
     # Before the trainer reads from them: a dataset may have another order for each iterator.
     fronts = {split: _front(d) for split, d in data.items() if _is_dataset(d)}
     trainer = _trainer_of(module, data, spec, SoloSession())
-    trainer.check_checkpoint(job_dir)
+    checkpoint = trainer.check_checkpoint(job_dir)
     trainer.try_first_examples()
     notices.report_to(None)  # the same would be told again
     for split, again in _load_data(module).items():
@@ -66,6 +67,7 @@ def check(spec: JobSpec, job_dir: Path) -> dict[str, Any]:
             first = fronts[split] if split in fronts else _front(data[split])
             _check_reproducible(first, _front(again), split)
     return {
+        "checkpoint_step": directories.step_of(checkpoint) if checkpoint else None,
         "parameters": int(trainer.model.count_params()),
         "micro_batch_size": trainer.micro_batch_size,
         "steps_per_epoch": trainer.steps_per_epoch,
@@ -149,14 +151,14 @@ def _print_notice(notice: Notice) -> None:
 
 
 def main() -> int:
-    """`python -m hvd_elastic_keras.api.model_job JOB_JSON`: prints a description, or the error."""
+    """`python -m hvd_elastic_keras.api.model_job JOB_JSON JOB_DIR`: a description, or the error."""
     env.set_defaults({"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"})
     logging.getLogger("absl").setLevel(logging.ERROR)
     notices.report_to(_print_notice)
-    path = Path(sys.argv[1])
+    path, job_dir = map(Path, sys.argv[1:])
     spec = JobSpec.load(path)
     try:
-        description = check(spec, path.parent)
+        description = check(spec, job_dir)
     except ElasticError as error:
         print(json.dumps({"error": str(error)}))
         return 1

@@ -135,7 +135,7 @@ def _settings() -> SshSettings:
         tuple(shlex.split(SSH_COMMAND.value)),
         SSH_PYTHON.value or sys.executable,
         REMOTE_DIR.value or str(Path.cwd()),
-        env.python_path(),
+        env.variables_named(["PYTHONPATH"]).get("PYTHONPATH", ""),
         env.variables_named(SSH_ENV.value),
     )
 

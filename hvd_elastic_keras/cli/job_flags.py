@@ -33,7 +33,9 @@ CONFIG = config_flags.DEFINE_config_file(
     "config",
     None,
     "Reference configuration of the model: a name (configs/<name>.py beside the model) or a path. "
-    "Single values are set with --config.<name>=<value>.",
+    "Single values are set with --config.<name>=<value>. Or FILE.toml, which has values of flags; "
+    "one of each may be given. A flag counts before an environment variable "
+    "HVD_ELASTIC_RUN_<FLAG>, and this before the file.",
 )
 NUM_WORKERS = flags.DEFINE_integer(
     "num_workers",
@@ -149,6 +151,12 @@ RESUME = flags.DEFINE_boolean(
     False,
     "Start the job of --job_dir again, with the command it was started with. Workers that a killed "
     "launcher has left are taken over in the midst of their training.",
+)
+DRY_RUN = flags.DEFINE_boolean(
+    "dry_run",
+    False,
+    "Check what can be checked without workers, print the plan of the job, and end. No worker is "
+    "started, and no file is left.",
 )
 ALL_OUTPUT = flags.DEFINE_boolean(
     "all_output",

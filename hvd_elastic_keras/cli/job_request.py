@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 from hvd_elastic_keras.cli.host_flags import HostsRequest
@@ -96,6 +97,13 @@ class JobRequest:
     def workers_here(self) -> int:
         """Those of them that share the processors of this host."""
         return self.most_members if self.hosts is None else self.hosts.first.get(LOCALHOST, 0)
+
+    @property
+    def threads_per_worker(self) -> int:
+        """Threads of an operation: workers share the processors of this host."""
+        if self.options.deterministic:
+            return self.options.deterministic_threads
+        return max(1, (os.cpu_count() or 1) // max(1, self.workers_here))
 
     @property
     def most_members(self) -> int:

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import errno
-import os
 import secrets
 import shutil
 import signal
 import sys
-import tempfile
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from hvd_elastic_keras.cli import source_files
-from hvd_elastic_keras.cli.check_in_subprocess import check_model
+from hvd_elastic_keras.cli import plan, source_files
+from hvd_elastic_keras.cli.check_in_subprocess import check_request
 from hvd_elastic_keras.cli.conclusion import conclude, shown
 from hvd_elastic_keras.cli.job_directory import held
 from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
+from hvd_elastic_keras.cli.refusals import cannot_listen, check_timeline, port_is_taken
 from hvd_elastic_keras.cli.remote_workers import run_on_hosts
 from hvd_elastic_keras.cli.removed_directory import JobFiles, watched
 from hvd_elastic_keras.cli.take_over import left_behind
 from hvd_elastic_keras.common import control, env, files, host_port, versions
-from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.joining import JobDescription
 from hvd_elastic_keras.launchers import open_files
 from hvd_elastic_keras.launchers.base import LOCALHOST
@@ -115,7 +111,7 @@ async def _run_accepted(
             options=request.options,
         ),
         controller.on_output,
-        threads=_threads(request),
+        threads=request.threads_per_worker,
         keeps_threads=request.options.deterministic,
         file_limits=file_limits,
     )
@@ -146,14 +142,9 @@ async def _listen(
         given_out = wanted.given_out or _given_out(wanted.bind)
         await controller.start(wanted.bind, port, fingerprint, given_out)
     except OSError as error:
-        raise ConfigurationError(
-            f"--bind={wanted.bind} was given, at which this host cannot listen: {error.strerror}. "
-            f"Use one of its addresses: {network.shown(network.addresses())}."
-        ) from error
+        raise cannot_listen(wanted.bind, error) from error
     if wanted.port and not controller.address.endswith(f":{wanted.port}"):
-        raise ConfigurationError(
-            f"--port={wanted.port} was given, but another program uses it. Choose another one."
-        )
+        raise port_is_taken(wanted.port)
 
 
 def _given_out(bind: str) -> str:
@@ -199,16 +190,14 @@ async def _accept(request: JobRequest, console: Console) -> JobRequest:
     """
     job_dir = request.job_dir
     if request.timeline:
-        _check_timeline(request.timeline)
+        check_timeline(request.timeline)
     spec = request.spec
     if spec:
         wanted = job_dir / WANTED_JOB
         try:
-            spec.save(wanted)
-            found = await check_model(wanted, console, request.options)
-            request = dataclasses.replace(request, found_micro_batch_size=found["micro_batch_size"])
-            request.check_workers_fit()
-            _describe(console, request, found)
+            request, found = await check_request(request, wanted, console)
+            for line in plan.lines_at_start(request, found):
+                console.line(line)
             counts = {
                 "train": found["num_examples"],
                 "validation": found["num_validation_examples"],
@@ -221,20 +210,6 @@ async def _accept(request: JobRequest, console: Console) -> JobRequest:
         shutil.rmtree(job_dir / files.TIMELINES, ignore_errors=True)
         (job_dir / files.TIMELINES).mkdir()
     return request
-
-
-def _check_timeline(target: Path) -> None:
-    """Raises `ConfigurationError` unless the trace can be put there when the job ends."""
-    try:
-        if target.exists() and not target.is_file():
-            raise OSError(errno.EINVAL, "It is no file")
-        with tempfile.TemporaryFile(dir=target.parent):
-            pass
-    except OSError as error:
-        raise ConfigurationError(
-            f"--timeline={target} cannot be written: {error.strerror}. Give a file in a directory "
-            "that exists and can be written."
-        ) from error
 
 
 def _write_timeline(target: Path, job_dir: Path, console: Console) -> None:
@@ -287,39 +262,6 @@ def _first_worker_number(job_dir: Path) -> int:
     """Worker ids are not used again when a job is gone on with."""
     numbers = [p.stem[1:] for p in (job_dir / files.LOGS).glob("w*.log")]
     return max((int(n) + 1 for n in numbers if n.isdecimal()), default=0)
-
-
-def _describe(console: Console, request: JobRequest, found: dict[str, Any]) -> None:
-    spec = request.spec
-    if spec is None:
-        return
-    training = spec.training
-    workers = request.workers_of_start
-    steps_per_epoch = found["steps_per_epoch"]
-    if training.batch_grows:
-        steps_per_epoch = -(-steps_per_epoch // max(1, workers))
-    length = (
-        counted(training.steps, "step")
-        if training.steps is not None
-        else f"{counted(training.epochs or 0, 'epoch')} of {counted(steps_per_epoch, 'step')}"
-    )
-    console.line(
-        f"{request.name}: {found['parameters']:,} parameters, {found['num_examples']:,} examples "
-        f"(+{found['num_validation_examples']:,} for validation), {length}"
-    )
-    batch = f"global batch {training.global_batch_size} = {request.cut}"
-    if training.batch_grows:
-        batch = f"batch {training.batch_size_per_worker} per worker = {request.cut}"
-    spares = workers - request.most_members
-    waiting = f", of which {spares} will wait as {'a spare' if spares == 1 else 'spares'}"
-    console.line(f"{batch}; starting {counted(workers, 'worker')}{waiting if spares > 0 else ''}")
-
-
-def _threads(request: JobRequest) -> int:
-    """Threads of an operation: workers share the cores of this machine."""
-    if request.options.deterministic:
-        return request.options.deterministic_threads
-    return max(1, (os.cpu_count() or 1) // max(1, request.workers_here))
 
 
 def _command(request: JobRequest) -> list[str]:

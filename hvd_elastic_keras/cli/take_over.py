@@ -10,13 +10,13 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from hvd_elastic_keras.cli.find_model import split_arguments
 from hvd_elastic_keras.cli.job_request import JobRequest
-from hvd_elastic_keras.common import control, files
+from hvd_elastic_keras.common import control, env, files
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.launchers.base import LOCALHOST
 from hvd_elastic_keras.launchers.local import end_kept_workers, kept_workers
@@ -101,8 +101,11 @@ def _check_same_token(request: JobRequest, before: control.Endpoint) -> None:
         )
 
 
-def start_again(job_dir: Path | None) -> NoReturn:
+def start_again(job_dir: Path | None, more: Sequence[str] = ()) -> NoReturn:
     """Becomes the command with which the job of a directory was started last (`--resume`).
+
+    Args:
+      more: flags for this start only.
 
     Raises:
       ConfigurationError: no job was ever started there.
@@ -115,6 +118,9 @@ def start_again(job_dir: Path | None) -> NoReturn:
             f"{RESUME} was given, but {job_dir} does not say with which command its job was "
             "started. Give that command with this --job_dir."
         )
-    command = [sys.executable, "-m", RUN, f"--job_dir={job_dir.resolve()}", *last.command]
+    command = [sys.executable, "-m", RUN, f"--job_dir={job_dir.resolve()}", *more]
+    command += last.command
+    # What the environment has said to the start before is among the words; it may differ by now.
+    env.set_variables(dict.fromkeys(env.variables_beginning(env.RUN_PREFIX)))
     os.chdir(last.directory)
     os.execv(sys.executable, command)

@@ -16,11 +16,13 @@
 | HVD_ELASTIC_GLOO_TIMEOUT  | 30        | seconds until Gloo itself gives up a silent peer      |
 | HVD_ELASTIC_TIMELINE      | unset     | directory for Horovod's timelines, one per round      |
 | HVD_ELASTIC_OPTIONS       | {}        | `RunOptions` as JSON, also for scripts                |
+| HVD_ELASTIC_RUN_<FLAG>    | unset     | a flag of `run`, see `cli/settings.py`                |
 | XDG_CACHE_HOME            | ~/.cache  | where indexes go whose data cannot be written beside  |
 | TMPDIR                    | system's  | set for each worker: its own, removed at its end      |
 | CUDA_VISIBLE_DEVICES      | all       | GPUs; of a worker those of its slot, if asked for     |
 | TF_FORCE_GPU_ALLOW_GROWTH | unset     | TensorFlow's: memory of GPUs is taken as needed       |
 | TF_CONFIG                 | unset     | TensorFlow's: processes of a job (`--join=TF_CONFIG`) |
+| KERAS_BACKEND             | unset     | Keras's: on what it runs; here only TensorFlow        |
 | TF_NUM_INTRAOP_THREADS    | unset     | TensorFlow's: threads that share an operation         |
 | KUBERNETES_SERVICE_HOST   | unset     | set in pods: there is a cluster round this process    |
 | POD_NAME                  | unset     | of the master's pod, by the downward API              |
@@ -53,8 +55,10 @@ HOSTNAME = "HVD_ELASTIC_HOSTNAME"
 GLOO_TIMEOUT = "HVD_ELASTIC_GLOO_TIMEOUT"
 TIMELINE = "HVD_ELASTIC_TIMELINE"
 OPTIONS = "HVD_ELASTIC_OPTIONS"
+RUN_PREFIX = "HVD_ELASTIC_RUN_"
 CACHE_HOME = "XDG_CACHE_HOME"
 TF_CONFIG = "TF_CONFIG"
+KERAS_BACKEND = "KERAS_BACKEND"
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 POD_NAME = "POD_NAME"
 GCP_METADATA = ("GCE_METADATA_HOST", "metadata.google.internal")
@@ -309,14 +313,14 @@ def threads_variables(count: int) -> dict[str, str]:
     return dict.fromkeys((INTRA_OP_THREADS, "OMP_NUM_THREADS"), str(count))
 
 
-def python_path() -> str:
-    """Where this process looks for modules beside what is installed; empty for nowhere."""
-    return os.environ.get("PYTHONPATH", "")
-
-
 def variables_named(names: Iterable[str]) -> dict[str, str]:
     """Environment variables of this process, of those that are set."""
     return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def variables_beginning(prefix: str) -> dict[str, str]:
+    """Environment variables of this process whose name begins with a prefix."""
+    return {name: value for name, value in os.environ.items() if name.startswith(prefix)}
 
 
 def set_variables(variables: Mapping[str, str | None]) -> None:

@@ -38,6 +38,17 @@ def split(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens at a port of this host; 0 is a free one.
+
+    Raises:
+      OSError: it cannot.
+    """
+    family, address = found(host, port)[0]
+    both = host == ANY_IPV6 and socket.has_dualstack_ipv6()
+    return socket.create_server(address[:2], family=family, dualstack_ipv6=both)
+
+
 def is_loopback(host: str) -> bool:
     """Whether nobody else can reach this host there.
 

@@ -1,15 +1,54 @@
-"""Versions of what all workers of a job must have alike."""
+"""Versions: what is tested, and what all workers of a job must have alike."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
+import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from hvd_elastic_keras._version import __version__
 from hvd_elastic_keras.common.errors import ConfigurationError
 
 PACKAGE = "hvd_elastic_keras"
 COMPARED = ("tensorflow", "keras", "horovod")
+PATCHED = "hvdelastic"
+"""Part of the version of a Horovod built by `scripts/build_horovod_wheel` (see BUILD.md)."""
+CHECKOUT = Path(__file__).resolve().parents[2]
+"""Where the scripts are, if the package is used from its repository."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Releases:
+    """A range of releases by their first two numbers; both ends belong to it.
+
+    >>> str(KERAS), KERAS.holds("3.15.1"), KERAS.holds("3.16.0")
+    ('3.8 to 3.15', True, False)
+    """
+
+    oldest: tuple[int, int]
+    newest: tuple[int, int]
+
+    def holds(self, version: str) -> bool:
+        """Whether a version belongs to it."""
+        numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
+        return self.oldest <= numbers <= self.newest
+
+    @property
+    def requirement(self) -> str:
+        """For pip, as in `setup.py`."""
+        (major, minor), (newest_major, newest_minor) = self.oldest, self.newest
+        return f">={major}.{minor},<{newest_major}.{newest_minor + 1}"
+
+    def __str__(self) -> str:
+        return " to ".join(".".join(map(str, end)) for end in (self.oldest, self.newest))
+
+
+# Tested; `setup.py` has the same.
+PYTHON = Releases((3, 10), (3, 12))
+TENSORFLOW = Releases((2, 18), (2, 21))
+KERAS = Releases((3, 8), (3, 15))
 
 
 def installed() -> dict[str, str]:
@@ -21,6 +60,15 @@ def installed() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+def wanted_horovod() -> str:
+    """The version that `scripts/setup` installs; empty outside of a checkout."""
+    path = CHECKOUT / "scripts" / "versions.env"
+    if not path.is_file():
+        return ""
+    values = dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
+    return f"{values['HOROVOD_VERSION']}+{PATCHED}{values['HOROVOD_PATCH_REVISION']}"
 
 
 def check_versions(ours: Mapping[str, str], wanted: Mapping[str, str]) -> None:

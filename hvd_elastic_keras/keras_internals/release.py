@@ -15,10 +15,13 @@ import tensorflow as tf
 
 from hvd_elastic_keras.common import one_line_errors
 from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.common.versions import KERAS, TENSORFLOW
 
-OLDEST, NEWEST = (3, 8), (3, 15)
-"""Tested range. Relied on are, among others, the local variables of `Model.fit`."""
-REMEDY = "Install one of these: pip install 'keras>=3.8,<3.16' 'tensorflow>=2.18,<2.22'."
+# Relied on are, among others, the local variables of `Model.fit`.
+REMEDY = (
+    f"Install one of these: pip install 'keras{KERAS.requirement}' "
+    f"'tensorflow{TENSORFLOW.requirement}'."
+)
 METHODS: dict[type, tuple[str, ...]] = {
     keras.Model: ("_symbolic_build", "_flatten_layers", "_get_own_metrics"),
     keras.callbacks.TensorBoard: ("_close_writers", "_pop_writer", "_push_writer"),
@@ -35,11 +38,9 @@ def check() -> None:
             f"Keras runs on {keras.backend.backend()}, expected TensorFlow. "
             "Set KERAS_BACKEND=tensorflow."
         )
-    version = tuple(int(part) for part in keras.__version__.split(".")[:2])
-    if not OLDEST <= version <= NEWEST:
+    if not KERAS.holds(keras.__version__):
         raise ConfigurationError(
-            f"Keras {keras.__version__} is installed, expected {OLDEST[0]}.{OLDEST[1]} to "
-            f"{NEWEST[0]}.{NEWEST[1]}. {REMEDY}"
+            f"Keras {keras.__version__} is installed, expected {KERAS}. {REMEDY}"
         )
     missing = missing_names()
     if missing:

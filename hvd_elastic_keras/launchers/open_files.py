@@ -20,12 +20,22 @@ def raise_limit() -> Limits:
     return soft, hard
 
 
+def needed_for(workers: int) -> int:
+    """Files that a launcher of so many workers may have open."""
+    return workers * FILES_PER_WORKER + OTHER_FILES
+
+
+def most_workers(limit: int) -> int:
+    """How many workers a launcher that may open so many files can have; not below 0."""
+    return max(0, limit - OTHER_FILES) // FILES_PER_WORKER
+
+
 def too_few_for(workers: int) -> str:
     """What to do where this process cannot keep up connections to so many; empty if it can.
 
     To be asked when the limit is raised.
     """
-    least = workers * FILES_PER_WORKER + OTHER_FILES
+    least = needed_for(workers)
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= least:
         return ""

@@ -171,16 +171,11 @@ class Controller:
             self._events.close()
 
     def _begin(self, model: str, training: dict[str, Any]) -> None:
-        count = self._config.num_workers
-        self._events.write(
-            events.JobStarted(
-                job_dir=str(self._job_dir),
-                model=model,
-                num_workers=count,
-                training=training,
-                term=self._term.number,
-            )
+        count, term, where = self._config.num_workers, self._term.number, str(self._job_dir)
+        started = events.JobStarted(
+            job_dir=where, model=model, num_workers=count, training=training, term=term
         )
+        self._events.write(started)
         if count:
             self.dispatch(act.AddWorkers(count))
 

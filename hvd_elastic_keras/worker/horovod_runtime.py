@@ -17,6 +17,7 @@ import tensorflow as tf
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import CollectiveFailedError
 from hvd_elastic_keras.common.protocol import ALONE, Assignment
+from hvd_elastic_keras.common.versions import PATCHED
 from hvd_elastic_keras.observe import timeline
 from hvd_elastic_keras.worker import network, sockets
 from hvd_elastic_keras.worker.tensor_bytes import (
@@ -29,9 +30,6 @@ from hvd_elastic_keras.worker.tensor_bytes import (
 )
 
 log = logging.getLogger(__name__)
-
-PATCHED = "hvdelastic"
-"""Part of the version of a Horovod built by `scripts/build_horovod_wheel` (see BUILD.md)."""
 
 LARGE_BYTES = 4 * 2**20
 """Of a tensor that is broadcast by itself."""

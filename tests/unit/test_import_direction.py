@@ -27,9 +27,12 @@ LEVELS = {
     **dict.fromkeys(["chaos"], 8),
 }
 """The rooms, from the ground up; a room may only import from lower ones, and from itself."""
-DOORS = {"run", "ctl", "report", "elastic", "horovod", "_version"}
+DOORS = {"run", "ctl", "report", "doctor", "elastic", "horovod", "_version"}
 """Modules at the top level: they import what they open to, and nothing imports them."""
-CONTROL = {"common", "launchers", "observe", "master", "cli", "chaos", "run", "ctl", "report"}
+CONTROL = {
+    *("common", "launchers", "observe", "master", "cli", "chaos"),
+    *("run", "ctl", "report", "doctor"),
+}
 """What never reaches TensorFlow, except for the process of a worker."""
 WORKER_PROCESS = f"{PACKAGE}.cli.worker_main"
 WORKERS_WING = {"worker", "data", "keras_internals", "step", "state", "audit", "loop", "api"}
@@ -222,7 +225,7 @@ def test_the_rules_would_notice_a_wrong_import() -> None:
 
 
 @pytest.mark.parametrize(
-    "modules", ["hvd_elastic_keras.run", "hvd_elastic_keras.ctl", "hvd_elastic_keras.report"]
+    "modules", [f"hvd_elastic_keras.{name}" for name in ("run", "ctl", "report", "doctor")]
 )
 def test_a_command_line_leaves_tensorflow_out_of_the_process(modules: str) -> None:
     assert heavy_after_importing(modules) == ("[]", "")

@@ -55,12 +55,10 @@ class Door:
 
 def _listen(host: str, port: int) -> socket.socket:
     """At that port, or at a free one if another program has it by now."""
-    both = host == host_port.ANY_IPV6 and socket.has_dualstack_ipv6()
-    family, address = host_port.found(host, port)[0]
     try:
-        return socket.create_server(address[:2], family=family, dualstack_ipv6=both)
+        return host_port.listening(host, port)
     except OSError:
-        return socket.create_server((address[0], 0), family=family, dualstack_ipv6=both)
+        return host_port.listening(host, 0)
 
 
 def _quiet_logger() -> logging.Logger:

@@ -14,6 +14,10 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 
+from aiohttp import web
+
+from hvd_elastic_keras.common import control
+
 HOLD_S = 10.0
 """How long a GET is held before "not found" is answered; the client then asks again."""
 EMPTY = b""
@@ -31,6 +35,19 @@ class RendezvousStore:
         self._values: dict[int, dict[str, bytes]] = defaultdict(dict)
         self._waiting: dict[tuple[int, str], asyncio.Event] = {}
         self._closed_through = 0
+
+    async def answer(self, request: web.Request, round_number: int) -> web.Response:
+        """What Horovod's client is told that asks for something of a round."""
+        key = request.match_info["key"]
+        if request.method == "GET":
+            value = await self.get(round_number, key)
+            return web.Response(status=404) if value is None else web.Response(body=value)
+        if request.method == "PUT":
+            taken = self.put(round_number, key, await request.read())
+            return web.Response(status=200 if taken else control.CONFLICT)
+        if request.method == "DELETE":
+            self.delete(round_number, key)
+        return web.Response()
 
     def put(self, round_number: int, key: str, value: bytes) -> bool:
         """Stores a value and releases those who wait for it; ignored if the round is closed.

@@ -241,16 +241,7 @@ class MasterServer:
     async def _store(self, request: web.Request) -> web.Response:
         if not self._is_of_member(request):
             return _error(401, "Only members of a round use its rendezvous store.")
-        round_number, key = int(request.match_info["round"]), request.match_info["key"]
-        if request.method == "GET":
-            value = await self.rendezvous.get(round_number, key)
-            return web.Response(status=404) if value is None else web.Response(body=value)
-        if request.method == "PUT":
-            taken = self.rendezvous.put(round_number, key, await request.read())
-            return web.Response(status=200 if taken else control.CONFLICT)
-        if request.method == "DELETE":
-            self.rendezvous.delete(round_number, key)
-        return web.Response()
+        return await self.rendezvous.answer(request, int(request.match_info["round"]))
 
 
 def _is_for_anybody(request: web.Request) -> bool:

@@ -38,6 +38,7 @@ def call(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     [
         ("run", ["--model", "--num_workers", "--config", "--global_batch_size", "--job_dir"]),
         ("ctl", ["--job_dir", "status", "add 2", "remove w3"]),
+        ("doctor", ["--json", "problem", "exit code"]),
         ("chaos", ["--job_dir", "--plan", "--random", "--seed", '"kind": "kill"']),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_elastic_keras.cli import job_request, run_job
+from hvd_elastic_keras.cli import job_request, plan, run_job
 from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.config import JobConfig, TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
@@ -61,13 +61,11 @@ def test_results_are_shown_if_the_timeline_cannot_be_written_at_the_end(tmp_path
 def test_workers_beyond_the_micro_batches_are_announced_as_spares(
     num_workers: int, text: str, tmp_path: Path
 ) -> None:
-    output = io.StringIO()
     found = dict.fromkeys(
         ("parameters", "num_examples", "num_validation_examples", "steps_per_epoch"), 1
     )
     what = request(tmp_path, num_workers=num_workers)
-    run_job._describe(Console(output), what, found)
-    assert output.getvalue().endswith(text)
+    assert f"{list(plan.lines_at_start(what, found))[-1]}\n".endswith(text)
 
 
 @pytest.mark.parametrize(("found", "useful"), [(32, "2 workers"), (64, "1 worker")])

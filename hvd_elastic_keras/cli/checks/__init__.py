@@ -1,0 +1,1 @@
+"""What `doctor` checks: each module knows one side of a host."""

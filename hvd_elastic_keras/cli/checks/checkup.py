@@ -1,0 +1,48 @@
+"""All checks of a host, in an order in which each builds on those before it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+
+from hvd_elastic_keras.cli.checks.connections import connections
+from hvd_elastic_keras.cli.checks.finding import PROBLEM, WARNING, Finding, exit_code
+from hvd_elastic_keras.cli.checks.machine import machine
+from hvd_elastic_keras.cli.checks.optional import optional
+from hvd_elastic_keras.cli.checks.software import big_three, packages, python
+from hvd_elastic_keras.cli.checks.two_workers import CHECK, two_workers
+
+VERDICTS = ("Nothing stands in the way of a job.", "No job can run before the problems are mended.")
+
+
+def findings() -> Iterator[Finding]:
+    """One after the other: some take seconds."""
+    yield python()
+    yield packages()
+    usable = True
+    for finding in big_three():
+        usable = usable and finding.level != PROBLEM
+        yield finding
+    if usable:
+        yield two_workers()
+    else:
+        yield Finding(WARNING, CHECK, "not tried, since they could not be imported")
+    yield from connections()
+    yield from machine()
+    yield from optional()
+
+
+def examine(as_json: bool = False) -> int:
+    """Prints what is found, and returns the exit code."""
+    found = []
+    for finding in findings():
+        found.append(finding)
+        if not as_json:
+            print(finding.line, flush=True)
+    code = exit_code(found)
+    if as_json:
+        print(json.dumps([dataclasses.asdict(finding) for finding in found], indent=2))
+    else:
+        print(VERDICTS[code])
+    return code

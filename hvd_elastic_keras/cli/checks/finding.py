@@ -1,0 +1,53 @@
+"""What a check has found, as a value: `doctor` prints one line for each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+OK = "ok"
+WARNING = "warning"
+"""A job runs, but something may be missing or slow."""
+PROBLEM = "problem"
+"""No job runs before that is mended."""
+CHECK_WIDTH = 15
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """The result of one check.
+
+    Attributes:
+      level: "ok", "warning" or "problem".
+      check: what was looked at, in a word or two.
+      found: what is there.
+      expected: what should be; empty if all is well.
+      remedy: what to do, if possible a command; empty if there is nothing to do.
+    """
+
+    level: str
+    check: str
+    found: str
+    expected: str = ""
+    remedy: str = ""
+
+    @property
+    def line(self) -> str:
+        """For people.
+
+        >>> print(Finding("problem", "Python", "3.9.2", "3.10 to 3.12", "Install one.").line)
+        problem  Python          3.9.2; expected 3.10 to 3.12. Install one.
+        """
+        text = f"{self.found}; expected {self.expected}" if self.expected else self.found
+        if self.remedy:
+            text = f"{text.rstrip('.')}. {self.remedy}"
+        return f"{self.level:<8} {self.check:<{CHECK_WIDTH}} {' '.join(text.split())}"
+
+
+def exit_code(findings: Iterable[Finding]) -> int:
+    """0 when nothing stands in the way of a job, else 1.
+
+    >>> exit_code([Finding("ok", "a", ""), Finding("warning", "b", "")])
+    0
+    """
+    return int(any(finding.level == PROBLEM for finding in findings))

@@ -1,0 +1,174 @@
+"""Whether TensorFlow, Keras and Horovod can be imported, and are versions that are tested."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hvd_elastic_keras.cli.checks.finding import OK, PROBLEM, WARNING, Finding
+from hvd_elastic_keras.common import env, versions
+from hvd_elastic_keras.common.error_text import error_in
+
+PROBE = "hvd_elastic_keras.worker.probes.imports"
+IMPORT_TIMEOUT_S = 300.0
+"""On a busy machine with a cold disk, TensorFlow alone may take a minute."""
+DISTRIBUTION = "hvd-elastic-keras"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+TESTED_SYSTEM = "Linux x86_64"
+
+
+def set_up(otherwise: str) -> str:
+    """How to mend an installation: the set-up of a checkout, or something else without one."""
+    script = versions.CHECKOUT / "scripts" / "setup"
+    return f"Run {script}" if script.is_file() else otherwise
+
+
+def python() -> Finding:
+    """The interpreter, and what it runs on."""
+    version, system = platform.python_version(), f"{platform.system()} {platform.machine()}"
+    found = f"{version} on {system} ({sys.executable})"
+    if not versions.PYTHON.holds(version):
+        remedy = "Install one of these; scripts/setup takes PYTHON=/path/to/it"
+        return Finding(PROBLEM, "Python", found, str(versions.PYTHON), remedy)
+    if system != TESTED_SYSTEM:
+        return Finding(WARNING, "Python", found, f"{TESTED_SYSTEM}, as nothing else is tested")
+    return Finding(OK, "Python", found)
+
+
+def packages() -> Finding:
+    """Whether all that `setup.py` asks for is installed, the three big ones left aside."""
+    missing = [name for name in _required() if not _is_installed(name)]
+    if not missing:
+        return Finding(OK, "packages", "all that are required are installed")
+    remedy = set_up(f"Run {sys.executable} -m pip install {' '.join(missing)}")
+    return Finding(PROBLEM, "packages", f"{', '.join(missing)} missing", "all of them", remedy)
+
+
+def _required() -> list[str]:
+    try:
+        lines = importlib.metadata.requires(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        return []  # used from its sources; what is missing then shows when it is imported
+    named = [m.group() for line in lines if "extra ==" not in line and (m := NAME.match(line))]
+    return [name for name in named if name not in versions.COMPARED]
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def big_three(timeout_s: float = IMPORT_TIMEOUT_S) -> Iterator[Finding]:
+    """TensorFlow, Keras and Horovod, up to the first that cannot be used.
+
+    They are imported in a process of its own, which may end in any way.
+    """
+    lines, end = _probe(timeout_s)
+    began = ""
+    for line in lines:
+        if "begins" in line:
+            began = line["begins"]
+        elif "found" in line:
+            began = ""
+            yield JUDGES[line["found"]](line)
+        else:
+            began = ""
+            yield _failed(line)
+    if began or not lines:
+        yield _unusable(began or "TensorFlow", end)
+
+
+def _probe(timeout_s: float) -> tuple[list[dict[str, Any]], str]:
+    """What the process has said, and how it has ended."""
+    command = [sys.executable, "-W", "ignore", "-m", PROBE]
+    variables = env.child_environment({}, {})
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=False, env=variables
+        )
+    except subprocess.TimeoutExpired as error:
+        said = error.stdout or b""
+        text = said.decode() if isinstance(said, bytes) else said
+        return json_lines(text), f"importing it has not ended after {timeout_s:g} s"
+    return json_lines(done.stdout), _how_it_ended(done.returncode, done.stderr)
+
+
+def json_lines(text: str) -> list[dict[str, Any]]:
+    """The objects among the lines that a process has printed, whatever else is between them.
+
+    >>> json_lines('{"a": 1}\\nnoise\\n[2]\\n')
+    [{'a': 1}]
+    """
+    found = []
+    for line in text.splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+def _how_it_ended(code: int, errors: str) -> str:
+    if code >= 0:
+        last = error_in(errors)[-1:]
+        return f"importing it ends the process with exit code {code}: {' '.join(last)}"
+    name = signal.Signals(-code).name
+    why = ", an instruction that this processor lacks" if -code == signal.SIGILL else ""
+    return f"importing it kills the process by {name}{why}"
+
+
+def _failed(line: Mapping[str, Any]) -> Finding:
+    if "refusal" in line:  # it says itself what to do
+        return Finding(PROBLEM, line["failed"], line["refusal"])
+    return _unusable(line["failed"], line["why"])
+
+
+def _unusable(name: str, why: str) -> Finding:
+    return Finding(PROBLEM, name, why, "an import without an error", REMEDIES[name])
+
+
+def _tensorflow(found: Mapping[str, Any]) -> Finding:
+    text, releases = found["version"], versions.TENSORFLOW
+    if not releases.holds(found["version"]):
+        return Finding(WARNING, "TensorFlow", text, f"{releases} (tested)", REMEDIES["TensorFlow"])
+    gpus = f", sees {found['gpus']} GPUs" if found["gpus"] else ""
+    return Finding(OK, "TensorFlow", text + gpus)
+
+
+def _keras(found: Mapping[str, Any]) -> Finding:
+    return Finding(OK, "Keras", f"{found['version']}, with all private names that are relied on")
+
+
+def _horovod(found: Mapping[str, Any]) -> Finding:
+    """A Horovod without Gloo is of no use; an unpatched one costs the survivors of a failure."""
+    text, wanted = found["version"], versions.wanted_horovod()
+    remedy = REMEDIES["Horovod"]
+    if not found["gloo"]:
+        return Finding(PROBLEM, "Horovod", f"{text} without Gloo", "one with Gloo", remedy)
+    if versions.PATCHED not in text:
+        what = "without the project's patch: a worker that is killed may end others"
+        return Finding(WARNING, "Horovod", f"{text} {what}", wanted or "a patched one", remedy)
+    if wanted and text != wanted:
+        return Finding(WARNING, "Horovod", f"{text}, of another checkout", wanted, remedy)
+    return Finding(OK, "Horovod", f"{text} (patched), {'NCCL' if found['nccl'] else 'Gloo'}")
+
+
+JUDGES = {"TensorFlow": _tensorflow, "Keras": _keras, "Horovod": _horovod}
+_PIP = f"Run {sys.executable} -m pip install"
+REMEDIES = {
+    "TensorFlow": set_up(f"{_PIP} 'tensorflow{versions.TENSORFLOW.requirement}'"),
+    "Keras": set_up(f"{_PIP} 'keras{versions.KERAS.requirement}'"),
+    "Horovod": set_up("Build it for this TensorFlow with scripts/build_horovod_wheel (BUILD.md)"),
+}

@@ -1,0 +1,165 @@
+"""What a job will do, for people: two lines at its start, and all of it for `--dry_run`.
+
+The numbers come from what decides in the job: the cut of the batch, the shares, the schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hvd_elastic_keras.cli.conclusion import shown
+from hvd_elastic_keras.cli.job_request import JobRequest
+from hvd_elastic_keras.common import batch_plan, files, host_port
+from hvd_elastic_keras.common.options import RunOptions
+from hvd_elastic_keras.launchers.local import kept_workers
+from hvd_elastic_keras.loop.schedule import Schedule
+from hvd_elastic_keras.observe.console import counted
+from hvd_elastic_keras.state.checkpoint import directories
+from hvd_elastic_keras.state.cursor import Cursor
+
+Description = dict[str, Any]
+"""What the check of a model has found (`api/model_job.py`)."""
+
+
+def lines_at_start(request: JobRequest, found: Description) -> Iterator[str]:
+    """What is trained and how its batch is cut; nothing of a script."""
+    spec = request.spec
+    if spec is None:
+        return
+    training = spec.training
+    workers = request.workers_of_start
+    steps_per_epoch = steps_of_epoch(request, found)
+    length = (
+        counted(training.steps, "step")
+        if training.steps is not None
+        else f"{counted(training.epochs or 0, 'epoch')} of {counted(steps_per_epoch, 'step')}"
+    )
+    yield (
+        f"{request.name}: {found['parameters']:,} parameters, {found['num_examples']:,} examples "
+        f"(+{found['num_validation_examples']:,} for validation), {length}"
+    )
+    batch = f"global batch {training.global_batch_size} = {request.cut}"
+    if training.batch_grows:
+        batch = f"batch {training.batch_size_per_worker} per worker = {request.cut}"
+    spares = workers - request.most_members
+    waiting = f", of which {spares} will wait as {'a spare' if spares == 1 else 'spares'}"
+    yield f"{batch}; starting {counted(workers, 'worker')}{waiting if spares > 0 else ''}"
+
+
+def steps_of_epoch(request: JobRequest, found: Description) -> int:
+    """Optimizer steps of an epoch, with the workers of the start."""
+    steps: int = found["steps_per_epoch"]
+    if request.spec and request.spec.training.batch_grows:
+        return -(-steps // max(1, request.workers_of_start))
+    return steps
+
+
+def whole_plan(request: JobRequest, found: Description | None) -> Iterator[str]:
+    """The lines of `--dry_run`.
+
+    Args:
+      found: by the check of the model; None with a script, which is not run.
+    """
+    if found is None:
+        yield f"script: {' '.join(request.script)}; batch, steps and model are its own to decide"
+    else:
+        yield from lines_at_start(request, found)
+        yield _steps(request, found)
+        yield _shares(request)
+    yield _workers(request)
+    yield _places(request)
+    yield f"checkpoints: {_checkpoints(request.options)}, to {_checkpoint_dir(request)}"
+    yield f"job directory: {shown(request.job_dir)}, {_what_is_there(request, found)}"
+    yield _master(request)
+
+
+def _steps(request: JobRequest, found: Description) -> str:
+    if request.spec is None:
+        return ""
+    training, in_epoch = request.spec.training, steps_of_epoch(request, found)
+    schedule = Schedule(epochs=training.epochs, steps=training.steps)
+    steps = schedule.steps_left(Cursor(), in_epoch, in_epoch) or 0
+    text = f"steps: {counted(in_epoch, 'step')} per epoch, {steps} in all"
+    return f"{text}, with the workers of the start" if training.batch_grows else text
+
+
+def _shares(request: JobRequest) -> str:
+    """By rank, at the start and with one worker fewer or more."""
+    count = request.num_micro_batches or 0
+    if request.spec and request.spec.training.batch_grows:
+        return f"micro-batches per worker and step: {count}, whatever the number of workers"
+    members = request.most_members
+    others = [n for n in (members - 1, members + 1) if 0 < n <= min(count, request.job.max_workers)]
+
+    def shares(workers: int) -> str:
+        return batch_plan.describe_shares(batch_plan.shares_of(workers, count))
+
+    text = "".join(f"; with {counted(n, 'worker')} {shares(n)}" for n in others)
+    return f"micro-batches per worker and step: {shares(max(1, members))}{text}"
+
+
+def _workers(request: JobRequest) -> str:
+    job = request.job
+    waiting = (
+        " when enough have come by themselves (--join)" if _come_by_themselves(request) else ""
+    )
+    return (
+        f"workers: {request.workers_of_start} at the start{waiting}, at least {job.min_workers}, "
+        f"at most {job.max_workers}; up to {counted(job.max_restarts, 'replacement')} within "
+        f"{job.restart_window_s:g} s"
+    )
+
+
+def _come_by_themselves(request: JobRequest) -> bool:
+    return request.job.awaits_joiners and request.hosts is None
+
+
+def _places(request: JobRequest) -> str:
+    if request.pods:
+        return f"hosts: pods of {request.pods.image} in namespace {request.pods.cluster.namespace}"
+    if request.hosts:
+        slots = ", ".join(f"{host} {count}" for host, count in request.hosts.first.items())
+        return f"hosts: {slots} (workers; asked for now, they may come and go)"
+    if not request.workers_here:
+        return "hosts: those from which workers join"
+    threads = counted(request.threads_per_worker, "thread")
+    return f"hosts: this one, each worker with {threads} for an operation"
+
+
+def _checkpoints(options: RunOptions) -> str:
+    """When they are written, and how many are kept."""
+    every = (
+        (options.checkpoint_every_n_epochs, "epoch"),
+        (options.checkpoint_every_n_steps, "step"),
+        (options.checkpoint_every_minutes, "minute"),
+    )
+    due = [f"every {f'{n:g} {noun}s' if n != 1 else noun}" for n, noun in every if n]
+    due = [*due, "at the end"]
+    return f"{', '.join(due)} (the newest {options.keep_checkpoints} are kept)"
+
+
+def _checkpoint_dir(request: JobRequest) -> str:
+    return request.options.checkpoint_dir or shown(request.job_dir / files.CHECKPOINTS)
+
+
+def _what_is_there(request: JobRequest, found: Description | None) -> str:
+    """Whether the job would go on with something."""
+    if living := kept_workers(request.job_dir / files.WORKERS):
+        return f"where workers of a killed launcher train: {', '.join(living)}"
+    if found is not None:
+        step = found["checkpoint_step"]
+    else:
+        there = directories.checkpoints_in(request.job_dir / files.CHECKPOINTS)
+        step = max(map(directories.step_of, there), default=None)
+    if step is not None:
+        return f"going on from the checkpoint of step {step}"
+    return "which is there, without a checkpoint" if request.job_dir.exists() else "a new one"
+
+
+def _master(request: JobRequest) -> str:
+    address = request.address
+    port = f"port {address.port}" if address.port else "a free port"
+    how = "with TLS" if request.tls else "without TLS"
+    who = "this host only" if host_port.is_loopback(address.bind) else f"other hosts, {how}"
+    return f"launcher: listens at {address.bind}, {port}, for {who}"

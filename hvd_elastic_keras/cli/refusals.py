@@ -1,0 +1,39 @@
+"""What refuses a job before its start, alike in a job and in `--dry_run`."""
+
+from __future__ import annotations
+
+import errno
+import tempfile
+from pathlib import Path
+
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.worker import network
+
+
+def cannot_listen(bind: str, error: OSError) -> ConfigurationError:
+    """The master cannot listen at this address."""
+    return ConfigurationError(
+        f"--bind={bind} was given, at which this host cannot listen: {error.strerror}. "
+        f"Use one of its addresses: {network.shown(network.addresses())}."
+    )
+
+
+def port_is_taken(port: int) -> ConfigurationError:
+    """The port that was asked for is not free."""
+    return ConfigurationError(
+        f"--port={port} was given, but another program uses it. Choose another one."
+    )
+
+
+def check_timeline(target: Path) -> None:
+    """Raises `ConfigurationError` unless the trace can be put there when the job ends."""
+    try:
+        if target.exists() and not target.is_file():
+            raise OSError(errno.EINVAL, "It is no file")
+        with tempfile.TemporaryFile(dir=target.parent):
+            pass
+    except OSError as error:
+        raise ConfigurationError(
+            f"--timeline={target} cannot be written: {error.strerror}. Give a file in a directory "
+            "that exists and can be written."
+        ) from error

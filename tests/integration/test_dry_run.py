@@ -1,0 +1,88 @@
+"""`run --dry_run` as a user calls it: the plan is that of the job which follows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness.job import Job
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = """
+import keras, numpy as np
+
+def model():
+    return keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+
+def loss():
+    return "mse"
+
+def dataset(split):
+    x = np.ones((64, 4), "float32")
+    return x, np.ones((64, 2), "float32")
+"""
+
+
+def dry_run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`run --dry_run` in a directory."""
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "hvd_elastic_keras.run", "--dry_run", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+        timeout=500,
+    )
+
+
+def test_the_plan_of_a_model_is_what_the_job_then_does(tmp_path: Path) -> None:
+    model = tmp_path / "my_model.py"
+    model.write_text(MODEL)
+    flags = ["--num_workers=2", "--epochs=3", "--global_batch_size=24", "--micro_batch_size=8"]
+    planned = dry_run(tmp_path, f"--model={model}", *flags)
+    assert planned.returncode == 0, planned.stderr
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == [
+        "my_model.py"
+    ]
+    assert "steps: 3 steps per epoch, 9 in all" in planned.stdout
+    assert "micro-batches per worker and step: 2+1" in planned.stdout
+    with Job(tmp_path, *flags, command=(f"--model={model}",)) as job:
+        job.finish()
+        assert "finished after 9 steps" in job.output
+        assert job.events("round_running")[0]["micro_batches"] == [2, 1]
+        before = {path: path.read_bytes() for path in job.job_dir.rglob("*") if path.is_file()}
+        again = dry_run(tmp_path, "--resume", f"--job_dir={job.job_dir}")
+        after = {path: path.read_bytes() for path in job.job_dir.rglob("*") if path.is_file()}
+    assert again.returncode == 0, again.stderr
+    assert "going on from the checkpoint of step 9" in again.stdout
+    assert after == before
+
+
+def test_a_model_that_would_be_refused_is_refused(tmp_path: Path) -> None:
+    model = tmp_path / "my_model.py"
+    model.write_text(MODEL.replace("Input((4,))", "Input((5,))"))
+    planned = dry_run(tmp_path, f"--model={model}")
+    assert planned.returncode == 2
+    assert "The model does not accept the data" in planned.stderr
+    assert not (tmp_path / "jobs").exists()
+
+
+def test_a_script_is_not_run(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("open('it_ran', 'w')\n")
+    planned = dry_run(tmp_path, "--num_workers=3", str(script))
+    assert planned.returncode == 0, planned.stderr
+    assert "workers: 3 at the start" in planned.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
+
+
+def test_a_joiner_has_no_plan(tmp_path: Path) -> None:
+    planned = dry_run(tmp_path, "--join=127.0.0.1:1")
+    assert planned.returncode != 0
+    assert "--dry_run was given together with --join" in planned.stderr
