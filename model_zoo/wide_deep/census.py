@@ -105,7 +105,7 @@ def _chance(
     pairs = rule.normal(0, 1.5, (len(VOCABULARIES["education"]), len(VOCABULARIES["occupation"])))
     married = places["marital_status"] == 0
     logit = (
-        -2.5
+        -0.5
         + 0.35 * (numbers["education_num"] - 10)
         - 0.003 * (numbers["age"] - 50) ** 2
         + 0.05 * (numbers["hours_per_week"] - 40)

@@ -1,3 +1,0 @@
-"""Reference configurations."""
-
-DEFAULT = "digit_scenes"
