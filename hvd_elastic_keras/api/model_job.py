@@ -24,8 +24,7 @@ from hvd_elastic_keras.common.user_errors import explain
 from hvd_elastic_keras.data.plan.partition import Partition
 from hvd_elastic_keras.data.sources.source import DataLike, as_source, is_source, split_preprocess
 from hvd_elastic_keras.observe.notices import Notice, notices
-from hvd_elastic_keras.state import initial_weights
-from hvd_elastic_keras.state.checkpoint import directories
+from hvd_elastic_keras.state.checkpoint import directories, initial_weights
 from hvd_elastic_keras.step import op_determinism
 from hvd_elastic_keras.worker.session import Session, SoloSession
 

@@ -118,7 +118,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         choices = "that is 'none', 'fp16' or 'bf16'"
         compression = self.compression
         require(compression in COMPRESSIONS, "compression", repr(compression), choices)
-        require(self.export in EXPORTS, "export", repr(self.export), "'none' or 'saved_model'")
+        choices = "that is 'none' or 'saved_model'"
+        require(self.export in EXPORTS, "export", repr(self.export), choices)
         if self.deterministic:
             self._check_deterministic()
 

@@ -298,7 +298,7 @@ class Controller:
             if not place.root_has_state:
                 self.workers.claims.forget(self._state.training.number)
             reply = protocol.EnterReply(assignment=place)
-        self.workers.entrance.answer(action.worker_id, reply)
+        self.workers.entrance.answer(action.worker_id, reply, action.training)
 
     async def _launch(self, action: act.Launch) -> None:
         await asyncio.sleep(action.delay_s)

@@ -68,8 +68,6 @@ class WorkerDesk:
         elif isinstance(event, protocol.Record):
             self.recorded.write(event)
         else:
-            if isinstance(event, protocol.Joined):
-                self.entrance.forget_answer(event.worker_id)
             self._dispatch(event)
 
     async def enter(self, request: protocol.EnterRequest) -> protocol.EnterReply:

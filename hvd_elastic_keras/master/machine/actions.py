@@ -154,10 +154,14 @@ class Kill:
 
 @dataclasses.dataclass(frozen=True)
 class Reply:
-    """Answer the request with which a worker waits at the entrance of a round."""
+    """Answer the request with which a worker waits at the entrance of a round.
+
+    `training` is the number of the one that the answer is for; 0: of whichever it asks next.
+    """
 
     worker_id: str
     reply: protocol.EnterReply
+    training: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -114,7 +114,7 @@ def enter(t: Transition, request: protocol.EnterRequest) -> None:
         send_on(t, worker, request)
     elif place := _place_on_the_way(t, request):
         # The answer with its place was lost.
-        t.actions.append(act.Reply(request.worker_id, protocol.EnterReply(assignment=place)))
+        t.give_place(request, place)
     else:
         _wait_for_place(t, request)
 

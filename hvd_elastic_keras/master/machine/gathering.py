@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 from hvd_elastic_keras.common import events, protocol
-from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.capacity import (
     least_members,
     more_are_coming,
@@ -85,13 +84,14 @@ def _place_if_complete(t: Transition, entering: Entering) -> None:
         _say_waiting(t, len(entering.called))
         return
     called = [t.workers[w] for w in entering.called]
-    if not all(worker.entry for worker in called):
+    entries = {worker.worker_id: worker.entry for worker in called if worker.entry}
+    if len(entries) < len(called):
         return
     ordered = rank_order(called)
     places = assignments(entering.number, ordered, own_machines=t.config.own_machines)
     for worker_id, place in places.items():
         t.change_worker(worker_id, entry=None, phase=WorkerPhase.MEMBER)
-        t.actions.append(act.Reply(worker_id, protocol.EnterReply(assignment=place)))
+        t.give_place(entries[worker_id], place)
     members = tuple(w.worker_id for w in ordered)
     t.rounds = dataclasses.replace(
         t.rounds,

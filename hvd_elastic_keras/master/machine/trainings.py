@@ -91,7 +91,7 @@ def send_on(t: Transition, worker: Worker, request: protocol.EnterRequest) -> No
         free_old_rounds(t)
     if worker.training <= request.training:
         t.change_worker(worker.worker_id, phase=WorkerPhase.DONE, training=request.training)
-    t.tell_over(worker.worker_id)
+    t.tell_over(request)
 
 
 def free_old_rounds(t: Transition) -> None:
@@ -135,7 +135,7 @@ def settle_training(t: Transition) -> None:
         if entry and worker.training <= over_through and entry.training <= over_through:
             t.change_worker(worker.worker_id, phase=WorkerPhase.DONE, entry=None)
             if not worker.leaving:
-                t.tell_over(worker.worker_id)
+                t.tell_over(entry)
 
 
 # --- lost after a training ---------------------------------------------------------------

@@ -129,9 +129,15 @@ class Transition:
         reply = protocol.EnterReply(leave=reason)
         self.actions.append(act.Reply(worker_id, reply))
 
-    def tell_over(self, worker_id: str) -> None:
+    def tell_over(self, entry: protocol.EnterRequest) -> None:
         """Sends a worker on that asked for a place in a training that is finished."""
-        self.actions.append(act.Reply(worker_id, protocol.EnterReply(training_over=True)))
+        reply = protocol.EnterReply(training_over=True)
+        self.actions.append(act.Reply(entry.worker_id, reply, entry.training))
+
+    def give_place(self, entry: protocol.EnterRequest, place: protocol.Assignment) -> None:
+        """Gives a worker the place that it asked for."""
+        reply = protocol.EnterReply(assignment=place)
+        self.actions.append(act.Reply(entry.worker_id, reply, entry.training))
 
 
 def _news(state: State) -> object:

@@ -15,7 +15,7 @@ from hvd_elastic_keras import Trainer, TrainingConfig
 from hvd_elastic_keras.api.model_job import make_trainer
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.job_spec import JobSpec
-from hvd_elastic_keras.state import initial_weights
+from hvd_elastic_keras.state.checkpoint import initial_weights
 from hvd_elastic_keras.worker.session import SoloSession
 
 X = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
