@@ -356,9 +356,8 @@ class Hosts:
 
     def _wait_until_reachable(self, host: str) -> None:
         def connects() -> bool:
-            with contextlib.suppress(OSError), socket.socket() as probe:
-                probe.settimeout(LIMIT_S)
-                probe.connect((self.address(host), SSH_PORT))
+            at = (self.address(host), SSH_PORT)
+            with contextlib.suppress(OSError), socket.create_connection(at, LIMIT_S):
                 return True
             log = (self._directory / f"{host}.log").read_text()
             assert self._daemons[host].poll() is None, f"{host} does not boot: {log}"

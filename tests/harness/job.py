@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 import psutil
 
-from hvd_elastic_keras.common import env, files
+from hvd_elastic_keras.common import env, files, host_port
 from tests.harness import faults
 
 if TYPE_CHECKING:
@@ -180,7 +180,8 @@ class Job:
         """No process, no open port, no temporary file."""
         assert self.worker_processes() == []
         if address is not None:
-            with socket.socket() as probe:
+            family, address = host_port.found(*address)[0]
+            with socket.socket(family) as probe:
                 assert probe.connect_ex(address) != 0, f"{address} is still open"
         hidden = list(self.job_dir.rglob(".*"))
         assert hidden == []
@@ -206,8 +207,7 @@ class Job:
             content = json.loads((self.job_dir / "master.json").read_text())
         except (OSError, ValueError):
             return None
-        host, port = content["address"].split(":")
-        return host, int(port)
+        return host_port.split(content["address"])
 
     def token(self) -> str:
         """The secret of a job that runs."""

@@ -56,7 +56,8 @@ def _required() -> list[str]:
         lines = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
         return []  # used from its sources; what is missing then shows when it is imported
-    named = [m.group() for line in lines if "extra ==" not in line and (m := NAME.match(line))]
+    # What follows a semicolon says for which extra, or which Python, a line is.
+    named = [m.group() for line in lines if ";" not in line and (m := NAME.match(line))]
     return [name for name in named if name not in versions.COMPARED]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from hvd_elastic_keras.common import files
@@ -33,7 +35,7 @@ def load(model: keras.Model, path: Path) -> None:
         if source.is_dir():
             _read_checkpoint(model, source)
         else:
-            model.load_weights(source)
+            _read_file(model, source)
     except (OSError, ValueError, KeyError, AssertionError, tf.errors.OpError) as error:
         raise ConfigurationError(
             f"--init_from={path} was given, but {source} does not have the weights of this model: "
@@ -53,6 +55,16 @@ def _found(path: Path) -> Path:
         return Path(str(newest))
     there = "holds no weights" if path.exists() else "does not exist"
     raise ConfigurationError(f"--init_from={path} was given, which {there}. Expected {EXPECTED}.")
+
+
+def _read_file(model: keras.Model, file: Path) -> None:
+    """Takes the weights alone, though Keras keeps the optimizer's state beside them."""
+    own = [(variable, np.array(variable)) for variable in getattr(model.optimizer, "variables", ())]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
+        model.load_weights(file)
+    for variable, value in own:
+        variable.assign(value)
 
 
 def _read_checkpoint(model: keras.Model, directory: Path) -> None:

@@ -47,17 +47,22 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, keras.Model
     return directory, model
 
 
+@pytest.mark.parametrize("optimizer_is_built", [False, True])
 @pytest.mark.parametrize(
     "kind", ["", "model.keras", "by_hand.weights.h5", "checkpoints/step-00000004"]
 )
 def test_they_come_from_whatever_a_training_leaves(
-    trained: tuple[Path, keras.Model], kind: str
+    trained: tuple[Path, keras.Model], kind: str, optimizer_is_built: bool
 ) -> None:
     directory, before = trained
     model = build()
+    if optimizer_is_built:
+        model.optimizer.build(model.trainable_variables)
     initial_weights.load(model, directory / kind)
     for found, expected in zip(model.weights, before.weights, strict=True):
         np.testing.assert_array_equal(found, expected)
+    for variable in model.optimizer.variables[2:]:
+        np.testing.assert_array_equal(variable, np.zeros(variable.shape), "it begins anew")
     assert int(model.optimizer.iterations.numpy()) == 0
 
 
