@@ -9,6 +9,7 @@ from pathlib import Path
 
 from absl import flags
 
+from hvd_elastic_keras.cli import settings
 from hvd_elastic_keras.common import env, host_port, tf_config
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.joining import LEFT
@@ -149,13 +150,7 @@ def token_of_job(path: str | None) -> str:
 def refuse_others() -> None:
     """Raises `ConfigurationError` if a flag is given that the master decides."""
     known = {f.name for f in OF_JOINERS} | set(ALSO_OF_JOINERS)
-    ours = flags.FLAGS.flags_by_module_dict()
-    names = [
-        flag.name
-        for module, those in ours.items()
-        if module.startswith("hvd_elastic_keras") or module == "__main__"
-        for flag in those
-    ]
+    names = settings.known_flags()
     given = [f"--{name}" for name in names if flags.FLAGS[name].present and name not in known]
     if given:
         raise ConfigurationError(

@@ -150,8 +150,8 @@ def _what_is_there(request: JobRequest, found: Description | None) -> str:
     if found is not None:
         step = found["checkpoint_step"]
     else:
-        there = directories.checkpoints_in(request.job_dir / files.CHECKPOINTS)
-        step = max(map(directories.step_of, there), default=None)
+        there = directories.by_age(request.job_dir / files.CHECKPOINTS)
+        step = directories.step_of(there[-1]) if there else None
     if step is not None:
         return f"going on from the checkpoint of step {step}"
     return "which is there, without a checkpoint" if request.job_dir.exists() else "a new one"

@@ -81,7 +81,7 @@ class Settings:
                 yield f"set: {name}={_shown(reference.get(name[len(ONE_VALUE) :]))} ({source})"
             elif flags.FLAGS[name].value != flags.FLAGS[name].default:
                 yield f"set: {name}={_shown(flags.FLAGS[name].value)} ({source})"
-        for name in sorted(n for n in reference if n in known_flags() and n not in self.sources):
+        for name in sorted((reference.keys() & set(known_flags())) - self.sources.keys()):
             if f"{ONE_VALUE}{name}" not in self.sources:
                 yield f"set: {name}={_shown(reference[name])} ({reference_name})"
 
@@ -119,14 +119,14 @@ def resolved(words: Sequence[str], takes_value: Callable[[str], bool]) -> Settin
     )
 
 
-def known_flags() -> set[str]:
+def known_flags() -> list[str]:
     """The flags of this package."""
-    return {
+    return [
         flag.name
         for module, those in flags.FLAGS.flags_by_module_dict().items()
         if module.startswith("hvd_elastic_keras") or module == "__main__"
         for flag in those
-    }
+    ]
 
 
 def from_environment() -> dict[str, Value]:

@@ -49,6 +49,21 @@ def terms_in(directory: Place) -> dict[Place, int | None]:
     return {path: _term_of(path) for path in checkpoints_in(directory)}
 
 
+def by_age(directory: Place) -> list[Place]:
+    """The checkpoints, oldest first: those of an earlier start are older, whatever their step.
+
+    The term of one without a manifest is not known: it may be of the newest.
+    """
+    found = terms_in(directory)
+    newest_term = newest(found)
+
+    def age(path: Place) -> tuple[int, int]:
+        term = found[path]
+        return newest_term if term is None else term, step_of(path)
+
+    return sorted(found, key=age)
+
+
 def newest(terms: Mapping[Place, int | None]) -> int:
     """The newest of some terms; 0 if there are none."""
     return max((term for term in terms.values() if term is not None), default=0)

@@ -50,9 +50,8 @@ def _found(path: Path) -> Path:
     for name in (files.MODEL, files.WEIGHTS):
         if (path / name).is_file():
             return path / name
-    if terms := directories.terms_in(path / files.CHECKPOINTS):
-        newest = max(terms, key=lambda place: (terms[place] or 0, directories.step_of(place)))
-        return Path(str(newest))
+    if checkpoints := directories.by_age(path / files.CHECKPOINTS):
+        return Path(str(checkpoints[-1]))
     there = "holds no weights" if path.exists() else "does not exist"
     raise ConfigurationError(f"--init_from={path} was given, which {there}. Expected {EXPECTED}.")
 

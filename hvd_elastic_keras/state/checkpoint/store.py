@@ -81,7 +81,7 @@ class CheckpointStore:
             raise CheckpointNotWrittenError(
                 f"The checkpoint {final} could not be written: {_first_line(error)}"
             ) from error
-        for old in self._all()[: -self._keep]:
+        for old in directories.by_age(self._directory)[: -self._keep]:
             directories.remove_tree(old)
         return final
 
@@ -101,7 +101,7 @@ class CheckpointStore:
           ConfigurationError: the newest one is of another format version.
         """
         damaged: dict[Place, CheckpointDamagedError] = {}
-        for path in reversed(self._all()):
+        for path in reversed(directories.by_age(self._directory)):
             try:
                 found = path, self.load_state(path)
             except CheckpointDamagedError as error:
@@ -138,8 +138,6 @@ class CheckpointStore:
             if not isinstance(content.get("variables"), list):
                 raise ValueError(f"{STATE} does not say which variables it is of")
             manifest.check_others(path, found, (STATE, BYTES))
-            if not isinstance(content.get("variables"), list):
-                raise ValueError(f"{STATE} does not say which variables it is of")
         except ConfigurationError:
             raise
         except (OSError, ValueError, AttributeError) as error:
@@ -196,27 +194,9 @@ class CheckpointStore:
         except (ValueError, tf.errors.OpError) as error:
             raise _damaged(path, _first_line(error)) from error
 
-    def _all(self) -> list[Place]:
-        """The checkpoints by age: those of an earlier start are older, whatever their step.
-
-        The term of one without a manifest is not known: it may be of the newest.
-        """
-        found = self._terms()
-        newest = directories.newest(found)
-
-        def age(path: Place) -> tuple[int, int]:
-            term = found[path]
-            return newest if term is None else term, directories.step_of(path)
-
-        return sorted(found, key=age)
-
-    def _terms(self) -> dict[Place, int | None]:
-        """All checkpoints with their terms."""
-        return directories.terms_in(self._directory)
-
     def _checked_term(self) -> int:
         """That of the writer, if nobody of a later one has written."""
-        newest = directories.newest(self._terms())
+        newest = directories.newest(directories.terms_in(self._directory))
         mine = newest if self._term is None else self._term()
         if newest > mine:
             raise CheckpointNotWrittenError(
