@@ -8,20 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness.job import Job
+from tests.harness.plain_module import MODEL
 
-MODEL = """
-import keras, numpy as np
-
-def model():
-    return keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
-
-def loss():
-    return "mse"
-
-def dataset(split):
-    x = np.ones((64, 4), "float32")
-    return x, np.ones((64, 2), "float32")
-"""
 SCRIPT = """
 import sys
 import keras, numpy as np
