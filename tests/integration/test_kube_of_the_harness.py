@@ -156,7 +156,9 @@ def test_what_cannot_be_run_says_why(cluster: Cluster) -> None:
     cluster.admin.create(pod("blank", "", container={"image": "missing/image"}))
 
     def told() -> bool:
-        unscheduled = cluster.admin.get("Pod", "default", "nowhere")["status"]["conditions"]
+        # A pod that the scheduler has not looked at yet has no conditions.
+        status = cluster.admin.get("Pod", "default", "nowhere")["status"]
+        unscheduled = status.get("conditions", [{}])
         waiting = state(cluster, "blank")["state"].get("waiting", {})
         reasons = (unscheduled[0].get("reason"), waiting.get("reason"))
         return reasons == ("Unschedulable", "ImagePullBackOff")
