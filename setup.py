@@ -81,6 +81,8 @@ setup(
     extras_require={
         # Finds a cluster and signs in there, for --launcher=kubernetes.
         "kubernetes": ["kubernetes"],
+        # scripts/build_docs: pages in Markdown (MyST), the API from docstrings, a plain theme.
+        "docs": ["sphinx>=8.1", "myst-parser>=4", "furo"],
         "dev": [
             "pytest",
             "pytest-xdist",

@@ -52,7 +52,7 @@ class TFRecordSource:
     the size or the time of the file change. Checksums are verified again at every reading.
 
     Args:
-      files: paths, or a pattern such as "data/train-*"; the order of the examples is that of the
+      files: paths, or a pattern such as `data/train-*`; the order of the examples is that of the
         files (of their names, for a pattern).
       skip_corrupt: whether corrupt records are left out, with a warning; otherwise they are an
         error. None means what `--skip_corrupt` says.

@@ -1,4 +1,4 @@
-"""The script in docs/reference.md reads a checkpoint without this package."""
+"""The script in docs/checkpoints.md reads a checkpoint without this package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytest.importorskip("horovod.tensorflow")
 from hvd_elastic_keras import Trainer, TrainingConfig
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-HEADING = "### Reading a checkpoint with plain Keras\n"
+HEADING = "## Reading a checkpoint with plain Keras\n"
 MODEL = """
 import keras
 
@@ -29,7 +29,7 @@ X = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
 
 
 def script_in_docs() -> str:
-    _, _, section = (REPOSITORY / "docs" / "reference.md").read_text().partition(HEADING)
+    _, _, section = (REPOSITORY / "docs" / "checkpoints.md").read_text().partition(HEADING)
     return section.split("```python\n", 1)[1].split("```", 1)[0]
 
 

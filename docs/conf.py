@@ -1,0 +1,95 @@
+"""Sphinx's settings for the documentation: `scripts/build_docs` builds it into build/docs.
+
+Sphinx's source directory is the whole checkout, not `docs/`, so that a link from a page to `../BUILD.md`,
+to a file of `deploy/` or from the README to `docs/hosts.md` is the same on GitHub and here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+# autodoc imports the package and with it TensorFlow, which is to look for no GPU and say nothing.
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+
+from hvd_elastic_keras._version import __version__  # noqa: E402
+
+project = "hvd_elastic_keras"
+version = release = __version__
+root_doc = "docs/index"
+include_patterns = [
+    "README.md",
+    "BUILD.md",
+    "CHANGELOG.md",
+    "docs/*.md",
+    "model_zoo/README.md",
+    "model_zoo/*/README.md",
+]
+# Not to be searched for pages: environments, results, jobs.
+exclude_patterns = [".*", "build", "jobs"]
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+myst_heading_anchors = 4  # links to headings as on GitHub
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 88
+napoleon_numpy_docstring = False
+
+html_theme = "furo"
+html_title = f"hvd_elastic_keras {release}"
+html_copy_source = False
+html_show_copyright = False
+# Listings have an ellipsis where something is left out, which no lexer likes.
+suppress_warnings = ["misc.highlighting_failure"]
+
+FRONT_PAGE = """<!doctype html>
+<meta charset="utf-8">
+<title>hvd_elastic_keras</title>
+<meta http-equiv="refresh" content="0; url=docs/index.html">
+<a href="docs/index.html">Documentation of hvd_elastic_keras</a>
+"""
+
+
+def write_front_page(app: Sphinx, exception: Exception | None) -> None:
+    """The pages lie as in the checkout; the one that is asked for first leads to docs/index."""
+    if exception is None and app.builder.format == "html":
+        Path(app.outdir, "index.html").write_text(FRONT_PAGE, encoding="utf-8")
+
+
+def as_restructured_text(
+    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
+    """Docstrings write code as `name`, and examples as indented blocks after an empty line."""
+    converted: list[str] = []
+    margin, in_code, after_empty = 0, False, False
+    for line in _with_literals("\n".join(lines)).split("\n"):
+        indent = len(line) - len(line.lstrip())
+        if line:
+            begins = after_empty and indent >= margin + 4
+            if begins and not in_code:
+                converted += [" " * margin + ".. code-block:: python", ""]
+            in_code = begins or (in_code and indent >= margin + 4)
+            margin = margin if in_code else indent
+        after_empty = not line
+        converted.append(".. rubric:: Example" if line == "Example:" else line)
+    lines[:] = converted
+
+
+def _with_literals(text: str) -> str:
+    # Markup of reStructuredText has to end with a blank or a punctuation mark: `tf.Variable`s.
+    return re.sub(r"`([^`]+)`", r"``\1``\\ ", text)
+
+
+def setup(app: Sphinx) -> None:
+    # Before napoleon (500), which makes lists of the sections.
+    app.connect("autodoc-process-docstring", as_restructured_text, priority=400)
+    app.connect("build-finished", write_front_page)
