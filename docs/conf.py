@@ -42,10 +42,13 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 88
+toc_object_entries = False  # the page of the API has its names in its text
 napoleon_numpy_docstring = False
 
 html_theme = "furo"
 html_title = f"hvd_elastic_keras {release}"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_copyright = False
 # Listings have an ellipsis where something is left out, which no lexer likes.
