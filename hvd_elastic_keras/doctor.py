@@ -19,12 +19,16 @@ takes half a minute. The exit code is 1 if there is a problem, else 0.
 """
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = parser_of("hvd_elastic_keras.doctor", __doc__ or "", MORE)
+    top.add_argument("--json", action="store_true", help="print a list of JSON, for programs")
+    return top
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parses the command line and examines this host."""
-    parser = parser_of("hvd_elastic_keras.doctor", __doc__ or "", MORE)
-    parser.add_argument("--json", action="store_true", help="print a list of JSON, for programs")
-    given = parser.parse_args(arguments)
-    sys.exit(_examine(given))
+    sys.exit(_examine(parser().parse_args(arguments)))
 
 
 def _examine(given: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ python -m hvd_elastic_keras.report JOB_DIR --output=report.html
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,13 +16,18 @@ from hvd_elastic_keras.cli.one_line_parser import parser_of
 from hvd_elastic_keras.common.errors import ElasticError
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = parser_of("hvd_elastic_keras.report", __doc__ or "")
+    top.add_argument("job_dir", type=Path, help="directory of a job, running or not")
+    text = "where the page goes; default: report.html in the directory of the job"
+    top.add_argument("--output", type=Path, help=text)
+    return top
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parses the command line and writes the report."""
-    parser = parser_of("hvd_elastic_keras.report", __doc__ or "")
-    parser.add_argument("job_dir", type=Path, help="directory of a job, running or not")
-    text = "where the page goes; default: report.html in the directory of the job"
-    parser.add_argument("--output", type=Path, help=text)
-    given = parser.parse_args(arguments)
+    given = parser().parse_args(arguments)
     try:
         sys.exit(report_job.report(given.job_dir, given.output))
     except ElasticError as error:
