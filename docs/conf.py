@@ -1,7 +1,8 @@
 """Sphinx's settings for the documentation: `scripts/build_docs` builds it into build/docs.
 
-Sphinx's source directory is the whole checkout, not `docs/`, so that a link from a page to `../BUILD.md`,
-to a file of `deploy/` or from the README to `docs/hosts.md` is the same on GitHub and here.
+Sphinx's source directory is the whole checkout, not `docs/`, so that a link from a page to
+`../BUILD.md`, to a file of `deploy/` or from the README to `docs/hosts.md` is the same on GitHub
+and here.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from sphinx.application import Sphinx
 
@@ -68,10 +70,14 @@ def write_front_page(app: Sphinx, exception: Exception | None) -> None:
         Path(app.outdir, "index.html").write_text(FRONT_PAGE, encoding="utf-8")
 
 
-def as_restructured_text(
-    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
-) -> None:
-    """Docstrings write code as `name`, and examples as indented blocks after an empty line."""
+def as_restructured_text(app: Sphinx, *described: Any) -> None:
+    """Docstrings write code as `name`, and examples as indented blocks after an empty line.
+
+    Args:
+      described: kind, name, object and options of what has the docstring, and its lines, which are
+        changed.
+    """
+    lines: list[str] = described[-1]
     converted: list[str] = []
     margin, in_code, after_empty = 0, False, False
     for line in _with_literals("\n".join(lines)).split("\n"):

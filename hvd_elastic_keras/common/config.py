@@ -162,6 +162,12 @@ class TrainingConfig:
 
     Raises:
       ConfigurationError: a value is out of range, with the nearest values that are not.
+
+    Example:
+
+        >>> config = TrainingConfig(global_batch_size=128, epochs=10)
+        >>> config.cut.of(config.global_batch_size, has_batch_norm=True)  # examples of one
+        16
     """
 
     global_batch_size: int = DEFAULT_GLOBAL_BATCH_SIZE

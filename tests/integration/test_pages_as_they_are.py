@@ -106,8 +106,10 @@ def test_the_model_modules_of_the_page_train(module: str, directory: Path) -> No
 def test_the_session_with_a_kill_and_ctl_goes_as_the_page_says(tmp_path: Path) -> None:
     [(command, _)] = started(JOB_PAGE)
     flags = [flag for flag in shlex.split(command)[3:] if not flag.startswith("--job_dir")]
-    asked = [c.split("jobs/demo ")[1] for c, _ in commands(JOB_PAGE, "python -m hvd_elastic_keras.ctl")]
-    slots = [c.split("jobs/demo ")[1] for c, _ in commands(SLOTS_PAGE, "python -m hvd_elastic_keras.ctl")]
+    asked, slots = (
+        [c.split("jobs/demo ")[1] for c, _ in commands(page, "python -m hvd_elastic_keras.ctl")]
+        for page in (JOB_PAGE, SLOTS_PAGE)
+    )
     assert asked == ["status", "explain", "add 1", "remove w0", "remove 1"]
     with Job(tmp_path, command=tuple(flags)) as job:
         job.wait_for_round(3)

@@ -1,4 +1,4 @@
-"""Every command that a page shows is one that the programs take, and a test runs it or says why not."""
+"""Every command that a page shows is one that the programs take, and is run by a test or marked."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def test_the_programs_take_the_commands_of_a_page(
     for command in of_package(page):
         try:
             parse(command)
-        except SystemExit as end:
-            assert not end.code, f"{command}: {capsys.readouterr().err}"
+        except SystemExit:
+            pytest.fail(f"{command}: {capsys.readouterr().err}")
 
 
 @pytest.mark.usefixtures("documented_models")

@@ -100,7 +100,7 @@ class BatchReader:
             _hinted.add(name)
             notices.tell(
                 f"reading {name} again up to the current step took {seconds:.0f} s. "
-                f'{self._source.advice}; see docs/input.md.'
+                f"{self._source.advice}; see docs/input.md."
             )
 
     def batch(self, position: int) -> Structure:
