@@ -94,8 +94,8 @@ def as_restructured_text(app: Sphinx, *described: Any) -> None:
 
 
 def _with_literals(text: str) -> str:
-    # Markup of reStructuredText has to end with a blank or a punctuation mark: `tf.Variable`s.
-    return re.sub(r"`([^`]+)`", r"``\1``\\ ", text)
+    # Markup of reStructuredText ends before a blank or a punctuation mark: `tf.Variable`s does not.
+    return re.sub(r"`([^`]+)`(\w?)", lambda f: f"``{f[1]}``" + (f"\\ {f[2]}" if f[2] else ""), text)
 
 
 def setup(app: Sphinx) -> None:
