@@ -70,6 +70,15 @@ def write_front_page(app: Sphinx, exception: Exception | None) -> None:
         Path(app.outdir, "index.html").write_text(FRONT_PAGE, encoding="utf-8")
 
 
+def leave_out_missing_pages(app: Sphinx, docname: str, source: list[str]) -> None:
+    """docs/index.md may name pages that are written, or measured, later."""
+    if docname == root_doc:
+        lines = source[0].splitlines()
+        pages = [line for line in lines if re.fullmatch(r"[a-z_]+", line)]
+        missing = [page for page in pages if not (ROOT / "docs" / f"{page}.md").exists()]
+        source[0] = "\n".join(line for line in lines if line not in missing)
+
+
 def as_restructured_text(app: Sphinx, *described: Any) -> None:
     """Docstrings write code as `name`, and examples as indented blocks after an empty line.
 
@@ -101,4 +110,5 @@ def _with_literals(text: str) -> str:
 def setup(app: Sphinx) -> None:
     # Before napoleon (500), which makes lists of the sections.
     app.connect("autodoc-process-docstring", as_restructured_text, priority=400)
+    app.connect("source-read", leave_out_missing_pages)
     app.connect("build-finished", write_front_page)

@@ -1,4 +1,6 @@
-"""A test that hangs ends its process, with the stacks of all threads. All others are run.
+"""Which tests are run, and for how long.
+
+A test that hangs ends its process, with the stacks of all threads. All others are run.
 
 pytest-timeout interrupts Python. This is for what cannot be interrupted: a wait in C++, one after
 the interruption, or one of code that has taken it for an error of its own.
@@ -13,6 +15,36 @@ import pytest
 
 AFTER_TIMEOUT_S = 60.0
 STDERR = pytest.StashKey[int]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="leave out tests that are marked slow")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what `--quick` leaves out; the closing line counts it as deselected."""
+    if not config.getoption("--quick"):
+        return
+    left_out = [item for item in items if _is_slow(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+    kept = {_function(item) for item in items}
+    for item in left_out:
+        marker = item.get_closest_marker("slow")
+        if marker and marker.kwargs and _function(item) not in kept:
+            raise pytest.UsageError(f"{_function(item)} has none of {marker.kwargs['but']}")
+
+
+def _function(item: pytest.Item) -> str:
+    return item.nodeid.split("[")[0]
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    marker = item.get_closest_marker("slow")
+    if marker is None:
+        return False
+    kept = marker.kwargs.get("but", ())
+    return not any(item.name.endswith(f"[{parameters}]") for parameters in kept)
 
 
 def pytest_configure(config: pytest.Config) -> None:

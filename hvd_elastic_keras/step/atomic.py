@@ -44,6 +44,7 @@ from hvd_elastic_keras.step.micro_batches.traced import Accumulated, Tensors
 from hvd_elastic_keras.step.reduction import Reduction, parts_of
 from hvd_elastic_keras.step.share_tensors import ShareTensors
 from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
+from hvd_elastic_keras.step.together_limit import TogetherLimit
 from hvd_elastic_keras.step.world import World
 
 COUNT_AND_FLAGS = 3
@@ -110,6 +111,7 @@ class AtomicStep:
         self._name = "elastic_train_step" if train else "elastic_evaluation_step"
         self._reduction = Reduction(self._name, options.compression)
         self._layout = layout
+        self._limit = TogetherLimit(options.together)
         length = COUNT_AND_FLAGS + self._pieces + options.measured_workers
         self._newest_tail = tf.Variable(tf.zeros([length])) if options.skips_nonfinite else None
         """That of a step that raises has no other way out."""
@@ -135,6 +137,7 @@ class AtomicStep:
 
         Raises:
           tf.errors.OpError: the collective failed; nothing has been assigned.
+          CollectiveFailedError: memory ran out, see `TogetherLimit`; nothing has been assigned.
         """
         part = batch.part
         # One array: each argument of a graph costs tens of microseconds.
@@ -145,7 +148,12 @@ class AtomicStep:
         head = (*place, part.num_examples_of_step, stop, *digest)
         numbers = np.array([*head, *part.offsets], np.int64)
         try:
-            logs, tail = self._function(self._layout.flatten(batch.data), numbers)
+            logs, tail = self._limit.run(
+                lambda: self._function(self._layout.flatten(batch.data), numbers),
+                len(part.offsets) - 1,
+                computing=lambda: int(self._world.computed.numpy()) != step,
+                repeatable=lambda: not self._overlaps and not self.micro_batch.calls_python,
+            )
         except tf.errors.InvalidArgumentError as error:
             if STOP_MESSAGE in str(error):
                 return StepResult({}, stopped=True)
@@ -153,6 +161,11 @@ class AtomicStep:
                 return self._result({}, self._newest_tail, skipped=True)
             raise
         return self._result(python_logs(logs), tail)
+
+    @property
+    def _overlaps(self) -> bool:
+        """Whether gradients are sent while the rest is computed."""
+        return len(parts_of(self.micro_batch.early_gradients)) > 1
 
     def _result(
         self, logs: Logs, tail: tf.Tensor | tf.Variable, *, skipped: bool = False
@@ -255,7 +268,7 @@ class AtomicStep:
 
     def _sum_over_micro_batches(self, part: ShareTensors) -> Accumulated:
         micro_batch = self.micro_batch
-        overlaps = len(parts_of(micro_batch.early_gradients)) > 1
+        overlaps = self._overlaps
 
         def body(i: Any, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
             whole = micro_batch.whole_of(sums)
@@ -282,15 +295,14 @@ class AtomicStep:
 
     def _together(self, i: Any, part: ShareTensors) -> Any:
         """How many micro-batches are computed in one pass, from `i` on."""
-        most = self._options.together
-        if most == 1:
+        if self._limit.is_one:
             return 1
         count = part.count - i
         if self.micro_batch.notes.across:  # batch norm: those of the same size
             sizes = part.offsets[i + 1 :] - part.offsets[i:-1]
             same = tf.cast(tf.equal(sizes, sizes[0]), tf.int32)
             count = tf.reduce_sum(tf.math.cumprod(same))
-        return count if most is None else tf.minimum(count, most)
+        return tf.minimum(count, self._limit.in_graph())
 
     def _results(self, i: Any, part: ShareTensors, whole: Tensors, together: Any = 1) -> Tensors:
         """What this worker's micro-batches from `i` on add to the step."""

@@ -39,6 +39,7 @@ def slowest_gets_less(event: Event) -> bool:
     return sum(shares) == 8 and shares[1] < min(shares[0], shares[2]) and min(shares) >= 1
 
 
+@pytest.mark.slow(but=("mode0-1e-05",))
 @pytest.mark.parametrize(("mode", "tolerance"), [((), 1e-5), (("--deterministic",), 0.0)])
 def test_a_slow_worker_gets_fewer_micro_batches_and_the_weights_are_the_same(
     mode: tuple[str, ...], tolerance: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -82,6 +83,7 @@ def test_an_unchanged_script_follows_speed_when_the_launcher_asks_for_it(
         assert_same_weights(job.weights(), expected)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_paused_most_of_the_time_gets_less_also_in_the_next_round(
     tmp_path: Path,
 ) -> None:

@@ -96,6 +96,7 @@ def assert_same_bits(job: Job, digests: Path, expected: tuple[Digests, Weights])
         assert value.tobytes() == expected[1][name].tobytes(), name
 
 
+@pytest.mark.slow(but=("3",))
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
 def test_any_number_of_workers_has_the_bits_of_one_process(
     num_workers: int, tmp_path: Path, digests_dir: Path, alone: tuple[Digests, Weights]
@@ -120,6 +121,7 @@ def test_a_join_and_a_kill_change_no_bit(
         assert_same_bits(job, digests_dir, alone)
 
 
+@pytest.mark.slow
 def test_a_kill_changes_no_bit_of_sums_that_are_exchanged_in_slices(
     tmp_path: Path, digests_dir: Path, alone: tuple[Digests, Weights]
 ) -> None:
@@ -133,6 +135,7 @@ def test_a_kill_changes_no_bit_of_sums_that_are_exchanged_in_slices(
         assert_same_bits(job, digests_dir, alone)
 
 
+@pytest.mark.slow
 def test_a_job_that_goes_on_from_a_checkpoint_has_the_bits_of_one_that_was_not_stopped(
     tmp_path: Path, digests_dir: Path, alone: tuple[Digests, Weights]
 ) -> None:
@@ -147,6 +150,7 @@ def test_a_job_that_goes_on_from_a_checkpoint_has_the_bits_of_one_that_was_not_s
         assert_same_bits(job, digests_dir, alone)
 
 
+@pytest.mark.slow(but=("weighted_arrays",))
 @pytest.mark.parametrize("scenario", PLANS, ids=str)
 def test_an_unchanged_script_has_the_same_bits_with_a_late_joiner_and_a_kill_of_rank_0(
     scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -183,6 +187,7 @@ def layers_of_many_kinds(script: Script) -> None:
     script.fit(model, x=x, y=random.integers(0, 10, 64), batch_size=32, epochs=1)
 
 
+@pytest.mark.slow
 def test_a_fixed_number_of_threads_has_the_same_bits_with_any_workers(tmp_path: Path) -> None:
     results = []
     for num_workers in (1, 2):
@@ -197,6 +202,7 @@ def test_a_fixed_number_of_threads_has_the_same_bits_with_any_workers(tmp_path: 
     assert_same_result(two, one, tolerance=0.0)
 
 
+@pytest.mark.slow
 def test_a_metric_that_does_not_add_up_has_the_same_bits_with_three_workers(
     tmp_path: Path,
 ) -> None:

@@ -105,6 +105,7 @@ def test_a_script_alone_ends_with_every_step_counted(expected: Weights) -> None:
     assert expected["counter"] == STEPS
 
 
+@pytest.mark.slow(but=("0",))
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_a_kill_repeats_only_the_steps_since_the_last_commit(
     rank: int, tmp_path: Path, expected: Weights
@@ -196,6 +197,7 @@ def test_a_root_that_is_killed_in_the_middle_of_a_sync_loses_nothing(
         assert_same_weights(job.final(), expected)
 
 
+@pytest.mark.slow
 def test_who_failed_when_others_had_finished_takes_their_state_and_returns(
     tmp_path: Path, expected: Weights
 ) -> None:
@@ -211,6 +213,7 @@ def test_who_failed_when_others_had_finished_takes_their_state_and_returns(
         assert_same_weights(job.final(), expected)
 
 
+@pytest.mark.slow
 def test_a_kill_when_others_have_finished_is_no_matter(tmp_path: Path, expected: Weights) -> None:
     kill = Fault("kill", "end", 0, size=2)
     with LoopJob(tmp_path, "--num_workers=2", "--max_restarts=0", plan=[kill]) as job:
@@ -275,6 +278,7 @@ def test_after_ctrl_c_the_job_goes_on_from_its_last_step_and_afterwards_it_is_fi
         assert_same_weights(job.final(), expected)
 
 
+@pytest.mark.slow
 def test_a_script_may_train_twice_with_the_same_state(tmp_path: Path) -> None:
     script = tmp_path / "twice.py"
     script.write_text(TWICE)
@@ -285,6 +289,7 @@ def test_a_script_may_train_twice_with_the_same_state(tmp_path: Path) -> None:
             assert f"[{worker_id}] sizes 2 2 total [10.]" in job.output
 
 
+@pytest.mark.slow(but=("tensorflow2_keras_mnist_elastic.py",))
 @pytest.mark.parametrize(
     "name", ["tensorflow2_mnist_elastic.py", "tensorflow2_keras_mnist_elastic.py"]
 )

@@ -120,6 +120,7 @@ GROWING = (
 )
 
 
+@pytest.mark.slow(but=("source",))
 @pytest.mark.parametrize("command", [SOURCE, GROWING], ids=["source", "per_worker"])
 def test_kills_of_rank_0_within_a_step_and_of_a_worker_within_a_sync(
     command: tuple[str, ...],

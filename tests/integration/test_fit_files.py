@@ -76,6 +76,7 @@ def test_files_are_those_of_one_process_when_three_ranks_0_are_killed(
         assert (found / "w3.txt").read_text().split() == ["2", "3", "4"]
 
 
+@pytest.mark.slow
 def test_a_rank_0_that_is_killed_between_a_record_and_its_flush_takes_no_record_along(
     tmp_path: Path, fit_alone: Alone
 ) -> None:
@@ -146,6 +147,7 @@ def with_backup(script: Script) -> None:
     script.fit(classifier(FaultPoint()), **arrays(shuffle=True, epochs=4), callbacks=(backup,))
 
 
+@pytest.mark.slow(but=("kept",))
 @pytest.mark.parametrize("job_directory", ["kept", "lost"])
 def test_an_interrupted_job_goes_on_from_its_directory_or_else_from_the_users_backup(
     job_directory: str, tmp_path: Path, fit_alone: Alone

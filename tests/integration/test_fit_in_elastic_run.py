@@ -70,6 +70,7 @@ def finish_with_a_join_and_a_kill(job: Job) -> list[str]:
     return members
 
 
+@pytest.mark.slow(but=("dataset",))
 @pytest.mark.parametrize("mode", ["dataset", "epochs"])
 def test_a_join_and_a_kill_while_it_fits_change_no_weight_and_lose_no_step(
     mode: str, tmp_path: Path
@@ -100,6 +101,7 @@ def test_a_join_and_a_kill_while_it_fits_change_no_weight_and_lose_no_step(
     ]
 
 
+@pytest.mark.slow
 def test_a_job_that_is_stopped_in_the_middle_of_such_a_fit_goes_on_from_there(
     tmp_path: Path,
 ) -> None:

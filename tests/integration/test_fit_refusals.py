@@ -108,6 +108,7 @@ REFUSALS = {
 }
 
 
+@pytest.mark.slow(but=("unseeded shuffle", "other data in each worker", "strategy", "wrong shape"))
 @pytest.mark.parametrize("case", REFUSALS)
 def test_it_is_refused_in_one_line_and_where_possible_before_the_first_step(
     case: str, tmp_path: Path

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from hvd_elastic_keras.common import env
 from tests.harness import alone
@@ -66,6 +67,7 @@ def revoke_and_grant(job: Job) -> list[dict[str, Any]]:
     return rounds
 
 
+@pytest.mark.slow
 def test_a_model_module_that_accumulates_5_steps_ends_with_the_weights_of_one_process(
     tmp_path: Path, expected_weights: Weights
 ) -> None:
@@ -99,6 +101,7 @@ def test_a_fit_that_accumulates_4_steps_ends_like_plain_fit(
         job.finish_with(rounds[-1]["members"], fit_alone(accumulated_over_4_steps))
 
 
+@pytest.mark.slow
 def test_a_loop_that_accumulates_4_steps_ends_with_the_weights_of_one_process(
     tmp_path: Path,
 ) -> None:

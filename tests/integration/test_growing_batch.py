@@ -72,6 +72,7 @@ def test_a_revocation_a_kill_and_joins_in_the_middle_of_epochs(tmp_path: Path) -
         np.testing.assert_allclose(history["learning_rate"], rates, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_stopped_job_goes_on_in_the_middle_of_an_epoch_with_more_workers(tmp_path: Path) -> None:
     with Job(tmp_path, "--num_workers=1", plan=[gate("stop", 8)], command=GROWING) as job:
         job.wait_for_fault("stop")
@@ -112,6 +113,7 @@ def refusal(*flags: str) -> str:
     return result.stderr
 
 
+@pytest.mark.slow
 def test_workers_without_a_part_in_validation_or_in_the_last_step_take_part(tmp_path: Path) -> None:
     """25 worker batches, and validation in batches of one micro-batch, for three workers."""
     sizes_of_batches = ("--global_batch_size=8", "--micro_batch_size=8")
@@ -129,6 +131,7 @@ def test_workers_without_a_part_in_validation_or_in_the_last_step_take_part(tmp_
         assert "learning rate x 1.414" in job.output
 
 
+@pytest.mark.slow
 def test_with_the_workers_it_starts_with_a_job_trains_as_without_the_flag(
     tmp_path: Path, expected_weights: dict[str, np.ndarray]
 ) -> None:
@@ -139,6 +142,7 @@ def test_with_the_workers_it_starts_with_a_job_trains_as_without_the_flag(
         assert "batch 16 per worker = 2 micro-batches of 8; starting 4 workers" in job.output
 
 
+@pytest.mark.slow(but=("arrays",))
 @pytest.mark.parametrize("kind", ["arrays", "dataset", "PyDataset"])
 def test_fit_with_a_join_and_a_kill_of_rank_0(kind: str, tmp_path: Path) -> None:
     plan = [gate("gate", 4), Fault("kill", "train", 0, step=8, size=3)]

@@ -335,6 +335,7 @@ def test_two_processes_train_a_keras_model_to_equal_weights(store: Store, tmp_pa
         assert first.close() == second.close() == 0
 
 
+@pytest.mark.slow(but=("1",))
 @pytest.mark.parametrize("victim_rank", [0, 1, 2, 3])
 def test_all_survivors_of_a_kill_during_allreduce_get_an_error_at_once(
     store: Store, tmp_path: Path, victim_rank: int
@@ -431,6 +432,7 @@ def listening_ports(pid: int) -> set[int]:
     return {c.laddr.port for c in found if c.status == psutil.CONN_LISTEN}
 
 
+@pytest.mark.slow(but=("global-told", "local_localhost_process_set-left_to_gloo"))
 @pytest.mark.parametrize("tells_death", [True, False], ids=["told", "left_to_gloo"])
 @pytest.mark.parametrize(
     "scope",

@@ -163,6 +163,7 @@ def test_hosts_without_any_ipv4_train_on_when_one_of_them_is_lost(
         assert sizes[-1] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_who_is_cut_off_writes_no_checkpoint_whether_it_sees_the_job_directory_or_not(
     hosts: Hosts,
@@ -202,6 +203,7 @@ def test_who_is_cut_off_writes_no_checkpoint_whether_it_sees_the_job_directory_o
         assert_whole(job, hosts, expected_weights)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_chaos_cuts_a_host_off_and_brings_it_back(
     hosts: Hosts, tmp_path: Path, expected_weights: dict[str, np.ndarray]

@@ -15,6 +15,7 @@ from tests.harness import hosts as harness
 from tests.harness.hosts import Hosts
 from tests.harness.job import REPOSITORY
 
+pytestmark = pytest.mark.slow
 LISTEN = """
 import socket
 listening = socket.create_server(("", 5000))

@@ -85,6 +85,7 @@ def test_after_a_kill_only_what_was_read_ahead_is_prepared_again(
     assert counts[1].keys() == set(range(EXAMPLES))
 
 
+@pytest.mark.slow
 def test_records_give_the_weights_that_arrays_do(
     records: Path, tmp_path: Path, expected_weights: dict[str, np.ndarray]
 ) -> None:
@@ -120,6 +121,7 @@ def test_a_corrupt_record_is_refused_or_left_out_with_a_warning(
         assert [(r["path"], r["offset"]) for r in event["records"]] == [(str(records), 5 * size)]
 
 
+@pytest.mark.slow
 def test_a_job_goes_on_with_the_same_data_only(records: Path, tmp_path: Path) -> None:
     whole = records.read_bytes()
     size = len(whole) // EXAMPLES
@@ -146,6 +148,7 @@ def test_a_job_goes_on_with_the_same_data_only(records: Path, tmp_path: Path) ->
         assert [e["step"] for e in job.events("checkpoint_loaded")] == [8]
 
 
+@pytest.mark.slow
 def test_the_last_partial_batch_is_left_out_if_asked(tmp_path: Path, notes: Path) -> None:
     with Job(tmp_path, "--num_workers=2", "--drop_remainder", command=COMMAND) as job:
         job.finish()
@@ -158,6 +161,7 @@ def test_the_last_partial_batch_is_left_out_if_asked(tmp_path: Path, notes: Path
     assert left_out[0] != left_out[1]
 
 
+@pytest.mark.slow
 def test_fewer_examples_than_a_global_batch_are_one_smaller_step(
     tmp_path: Path, notes: Path
 ) -> None:

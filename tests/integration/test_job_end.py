@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.harness.faults import Fault
 from tests.harness.job import Job, assert_same_weights
@@ -30,6 +31,7 @@ def test_when_all_workers_are_killed_the_job_goes_on_from_the_newest_checkpoint(
         job.assert_audited(epochs=3)
 
 
+@pytest.mark.slow
 def test_when_all_workers_are_killed_too_often_the_job_fails_and_says_why(tmp_path: Path) -> None:
     plan = [
         *(Fault(f"first{rank}", "train", rank, step=3) for rank in (0, 1)),

@@ -79,6 +79,7 @@ def assert_whole(job: Job, cluster: Cluster, expected: dict[str, np.ndarray]) ->
     wait_until(lambda: cluster.pods(OF_JOBS) == [], "no pod is left")
 
 
+@pytest.mark.slow
 def test_pods_are_deleted_and_the_master_is_killed_and_no_step_is_lost(
     cluster: Cluster, tmp_path: Path, expected_weights: dict[str, np.ndarray]
 ) -> None:

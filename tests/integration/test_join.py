@@ -116,6 +116,7 @@ def test_workers_come_go_and_are_killed_and_nothing_is_lost(
         assert all(e["exact"] for e in job.events("epoch_audited"))
 
 
+@pytest.mark.slow
 def test_a_joiner_whose_worker_was_given_up_comes_again(
     tmp_path: Path, expected_weights: Weights
 ) -> None:
@@ -156,6 +157,7 @@ def test_those_who_have_joined_train_on_without_the_master_and_the_next_one_take
         assert_same_weights(job.weights(), expected_weights)
 
 
+@pytest.mark.slow(but=("--tls",))
 @pytest.mark.parametrize("tls", ["--tls", "--notls"])
 def test_a_host_that_does_not_see_the_job_directory_is_told_of(tmp_path: Path, tls: str) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -198,6 +200,7 @@ def test_processes_that_tf_config_names_are_master_and_workers_by_the_same_comma
         assert_same_weights(job.weights(), expected_weights)
 
 
+@pytest.mark.slow
 def test_a_machine_that_its_cloud_takes_back_sends_its_worker_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ def assert_survivors_went_on(job: Job, num_survivors: int) -> None:
     assert len(second["members"]) == num_survivors
 
 
+@pytest.mark.slow(but=("0",))
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_goes_on_after_a_kill_in_the_middle_of_a_step(
     rank: int, tmp_path: Path, expected_weights: Weights
@@ -40,6 +41,7 @@ def test_goes_on_after_a_kill_in_the_middle_of_a_step(
         assert exits.count("was killed by SIGKILL") == 1
 
 
+@pytest.mark.slow
 def test_goes_on_after_two_kills_in_the_same_step(
     tmp_path: Path, expected_weights: Weights
 ) -> None:
@@ -59,6 +61,7 @@ def test_goes_on_after_a_kill_during_the_recovery_from_another_kill(
         assert sizes == [4, 2]
 
 
+@pytest.mark.slow(but=("0",))
 @pytest.mark.parametrize("rank", [0, 1])
 def test_goes_on_after_a_kill_during_the_first_sync(
     rank: int, tmp_path: Path, expected_weights: Weights
@@ -68,6 +71,7 @@ def test_goes_on_after_a_kill_during_the_first_sync(
         finish_and_compare(job, expected_weights, plan)
 
 
+@pytest.mark.slow(but=("root",))
 @pytest.mark.parametrize("rank", [0, 2], ids=["root", "joiner"])
 def test_goes_on_after_a_kill_while_a_joiner_is_brought_up_to_date(
     rank: int, tmp_path: Path, expected_weights: Weights
@@ -85,6 +89,7 @@ def test_goes_on_after_a_kill_while_a_joiner_is_brought_up_to_date(
         finish_and_compare(job, expected_weights, plan)
 
 
+@pytest.mark.slow(but=("evaluation", "save"))
 @pytest.mark.parametrize(
     "fault",
     [
@@ -102,6 +107,7 @@ def test_goes_on_after_a_kill_at_a_delicate_moment(
         finish_and_compare(job, expected_weights, [fault])
 
 
+@pytest.mark.slow
 def test_goes_on_when_all_workers_but_one_are_killed(
     tmp_path: Path, expected_weights: Weights
 ) -> None:

@@ -40,6 +40,7 @@ def test_workers_are_taken_over_in_the_midst_of_their_training(
         assert "the launcher is back (term 2); taken over: w0, w1" in job.output
 
 
+@pytest.mark.slow
 def test_a_training_that_ended_without_a_launcher_is_reported_to_the_next_one(
     tmp_path: Path, expected_weights: Weights
 ) -> None:
@@ -74,6 +75,7 @@ def test_a_worker_that_dies_without_a_launcher_is_replaced_by_the_next_one(
         assert_same_weights(job.weights(), expected_weights)
 
 
+@pytest.mark.slow
 def test_a_worker_that_gets_sigterm_without_a_launcher_leaves_after_the_step(
     tmp_path: Path, expected_weights: Weights
 ) -> None:
@@ -120,6 +122,7 @@ def test_another_command_or_token_is_refused_as_long_as_workers_train(tmp_path: 
         job.finish()
 
 
+@pytest.mark.slow(but=("1",))
 @pytest.mark.parametrize("others", [1, 0])
 def test_workers_leave_if_no_launcher_comes_and_the_job_goes_on_from_a_checkpoint(
     tmp_path: Path, expected_weights: Weights, others: int

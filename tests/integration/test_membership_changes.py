@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.harness.faults import Fault
 from tests.harness.job import Job, assert_same_weights
@@ -99,6 +100,7 @@ def test_a_spare_takes_over_when_a_member_dies(tmp_path: Path) -> None:
             assert after.index(("round_running", None)) < after.index(("worker_ready", "w3"))
 
 
+@pytest.mark.slow
 def test_a_job_below_min_workers_waits_and_goes_on_with_a_replacement(
     tmp_path: Path, expected_weights: Weights
 ) -> None:
@@ -113,6 +115,7 @@ def test_a_job_below_min_workers_waits_and_goes_on_with_a_replacement(
         assert_same_weights(job.weights(), expected_weights)
 
 
+@pytest.mark.slow
 def test_a_launcher_that_was_suspended_blames_nobody(
     tmp_path: Path, expected_weights: Weights
 ) -> None:
@@ -127,6 +130,7 @@ def test_a_launcher_that_was_suspended_blames_nobody(
         assert len(job.events("round_running")) == 1
 
 
+@pytest.mark.slow
 def test_who_hangs_outside_of_a_step_is_told_and_replaced(
     tmp_path: Path, expected_weights: Weights
 ) -> None:

@@ -38,6 +38,7 @@ model.save(sys.argv[2])
 """
 
 
+@pytest.mark.slow(but=("2",))
 @pytest.mark.parametrize("num_workers", [2, 3])
 def test_a_worker_with_other_weights_is_replaced_before_it_does_harm(
     tmp_path: Path, num_workers: int

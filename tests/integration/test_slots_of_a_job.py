@@ -93,6 +93,7 @@ def test_a_slot_is_revoked_in_the_middle_of_an_epoch_and_granted_again(
         )
 
 
+@pytest.mark.slow
 def test_after_a_revocation_a_killed_worker_is_replaced_up_to_the_granted_slots(
     tmp_path: Path, expected_weights: Weights
 ) -> None:
@@ -115,6 +116,7 @@ def test_after_a_revocation_a_killed_worker_is_replaced_up_to_the_granted_slots(
         assert_same_weights(job.weights(), expected_weights)
 
 
+@pytest.mark.slow
 def test_a_revoked_worker_that_hangs_is_killed_at_the_deadline_and_the_others_go_on(
     tmp_path: Path, expected_weights: Weights
 ) -> None:

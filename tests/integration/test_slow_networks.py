@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.harness.faults import Fault
 from tests.harness.job import REPOSITORY, SMALL, Job, assert_same_weights
@@ -49,6 +50,7 @@ def test_gradients_in_parts_lead_to_the_same_weights_through_a_kill(
         assert_same_weights(job.weights(), expected_weights)
 
 
+@pytest.mark.slow
 def test_compressed_gradients_lead_all_workers_to_the_same_weights_near_the_others(
     tmp_path: Path, expected_weights: Weights
 ) -> None:

@@ -58,6 +58,7 @@ model.save(path)
 """
 
 
+@pytest.mark.slow(but=("--audit",))
 @pytest.mark.parametrize("flag", ["--audit", "--deterministic"])
 def test_such_a_step_is_left_out_by_all_workers_alike(tmp_path: Path, flag: str) -> None:
     script = tmp_path / "script.py"

@@ -22,6 +22,7 @@ def job_of(tmp_path: Path, *flags: str, plan: list[Fault]) -> Job:
     return Job(tmp_path, *flags, plan=plan, command=(f"--model={MODEL}", *SMALL))
 
 
+@pytest.mark.slow
 def test_from_its_state_before_it_each_step_is_that_of_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ def read(data: Any) -> tuple[np.ndarray, np.ndarray]:
     return images.numpy(), labels.numpy()
 
 
+@pytest.mark.slow(but=("tfrecord",))
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_the_examples_are_those_that_were_prepared(file_format: str, prepared: Path) -> None:
     data = tfds_images.load(NAME, "train", str(prepared / file_format), image_size=8)
@@ -64,6 +65,7 @@ def test_the_examples_are_those_that_were_prepared(file_format: str, prepared: P
     assert found == sorted((int(y), x.round(2).tobytes()) for x, y in expected)
 
 
+@pytest.mark.slow(but=("array_record",))
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_parts_of_a_split_make_up_the_whole(file_format: str, prepared: Path) -> None:
     def records(split: str) -> list[bytes]:
@@ -144,6 +146,7 @@ def test_what_there_is_not_is_reported(prepared: Path) -> None:
         TfdsSource(NAME, "validation", prepared / "tfrecord")
 
 
+@pytest.mark.slow(but=("tfrecord",))
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_a_kill_changes_nothing(file_format: str, prepared: Path, tmp_path: Path) -> None:

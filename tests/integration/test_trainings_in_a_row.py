@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.harness.job import Job
 
 SCRIPT = """
@@ -103,6 +105,7 @@ def test_an_error_of_the_script_after_its_training_fails_the_job_and_is_shown(
         assert len(job.events("worker_started")) == 2
 
 
+@pytest.mark.slow
 def test_a_configuration_error_of_the_script_ends_the_job_with_its_message_alone(
     tmp_path: Path,
 ) -> None:
@@ -115,6 +118,7 @@ def test_a_configuration_error_of_the_script_ends_the_job_with_its_message_alone
         assert len(job.events("worker_started")) == 2
 
 
+@pytest.mark.slow
 def test_a_configuration_error_after_a_training_ends_the_job_as_failed(tmp_path: Path) -> None:
     script = write(tmp_path, "train()\nraise ConfigurationError('epochs=0 was given')\n")
     with Job(tmp_path, "--num_workers=2", command=(script,)) as job:

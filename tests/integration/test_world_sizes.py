@@ -10,6 +10,7 @@ import pytest
 from tests.harness.job import Job, assert_same_weights
 
 
+@pytest.mark.slow(but=("3",))
 @pytest.mark.parametrize("num_workers", [1, 2, 3, 4])
 def test_ends_with_the_weights_of_one_process(
     num_workers: int, tmp_path: Path, expected_weights: dict[str, np.ndarray]

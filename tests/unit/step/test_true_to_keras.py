@@ -7,6 +7,7 @@ micro-batches that 1 and 3 workers share in this process (see `tests/harness/sha
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -20,12 +21,44 @@ from tests.harness.keras_models.case import BATCH, Case
 from tests.harness.shared_fit import Outcome
 
 CASES = all_cases()
+SLOW = {
+    "compiled by XLA",
+    "three steps per execution",
+    "a variational autoencoder without call",
+    "norms of single examples",
+    "a moving mean of the steps before",
+    "recurrent dropout",
+    "convolutions of all kinds",
+    "distillation",
+    "images of whole numbers",
+    "a variable of texts",
+    "a step of one's own, eagerly",
+    "a step of one's own with its own trackers",
+    "masks in both directions",
+    "ragged sequences",
+    "two outputs in a list, weighted each",
+    "CTC added by a layer as one loss per example",
+    "metrics of several classes",
+    "every loss for regression has a head",
+    "quantised vectors",
+    "optimizers, metrics and counters in containers",
+    "a loss in compute_loss alone",
+    "numbers of double precision",
+    "metrics of a confusion matrix",
+}
+"""Those that take longest, and of whose parts others have some."""
 ANY_WORKERS = 1e-5
 """Tolerance between numbers of workers, whatever the precision of the model."""
 
 
 def named(*expectations: case.Expectation) -> list[str]:
     return [name for name, c in CASES.items() if c.expect in expectations]
+
+
+def each(*expectations: case.Expectation) -> list[Any]:
+    """Parameters of a test."""
+    marks = {True: [pytest.mark.slow], False: []}
+    return [pytest.param(name, marks=marks[name in SLOW]) for name in named(*expectations)]
 
 
 def assert_equal(found: Outcome, expected: Outcome, of: Case, what: str) -> None:
@@ -62,7 +95,7 @@ def refusal(of: Case, micro_batch_size: int | None) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", named(case.SAME))
+@pytest.mark.parametrize("name", each(case.SAME))
 def test_equal_to_plain_fit_for_every_cut_and_any_workers(name: str) -> None:
     of = CASES[name]
     plain, whole = shared_fit.plain(of), shared_fit.elastic(of, BATCH)
@@ -72,7 +105,7 @@ def test_equal_to_plain_fit_for_every_cut_and_any_workers(name: str) -> None:
     assert_shared(outcomes, of)
 
 
-@pytest.mark.parametrize("name", named(case.SAME_IN_ONE))
+@pytest.mark.parametrize("name", each(case.SAME_IN_ONE))
 def test_equal_to_plain_fit_in_one_micro_batch_and_told_of_if_cut(name: str) -> None:
     of = CASES[name]
     plain, whole = shared_fit.plain(of), shared_fit.elastic(of, BATCH)
@@ -82,7 +115,7 @@ def test_equal_to_plain_fit_in_one_micro_batch_and_told_of_if_cut(name: str) -> 
     assert_shared(outcomes, of)
 
 
-@pytest.mark.parametrize("name", named(case.OTHER))
+@pytest.mark.parametrize("name", each(case.OTHER))
 def test_another_result_is_told_of_and_the_same_for_every_cut_and_any_workers(name: str) -> None:
     of = CASES[name]
     whole = shared_fit.elastic(of, BATCH)
@@ -93,7 +126,7 @@ def test_another_result_is_told_of_and_the_same_for_every_cut_and_any_workers(na
     assert_shared(outcomes, of)
 
 
-@pytest.mark.parametrize("name", named(case.REFUSED))
+@pytest.mark.parametrize("name", each(case.REFUSED))
 def test_refused_if_it_is_cut_and_never_wrong(name: str) -> None:
     of = CASES[name]
     assert_told(refusal(of, None), of)
@@ -106,7 +139,7 @@ def test_refused_if_it_is_cut_and_never_wrong(name: str) -> None:
         assert_equal(whole, shared_fit.plain(of), of, "one micro-batch")
 
 
-@pytest.mark.parametrize("name", named(case.REFUSED_IN_PARTS))
+@pytest.mark.parametrize("name", each(case.REFUSED_IN_PARTS))
 def test_refused_by_default_and_equal_to_plain_fit_in_one_micro_batch(name: str) -> None:
     of = CASES[name]
     assert_told(refusal(of, None), of)

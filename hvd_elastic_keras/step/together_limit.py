@@ -1,0 +1,80 @@
+"""How many micro-batches are computed in one pass, at most: fewer after memory has run out.
+
+One pass holds the activations of all its micro-batches. How many fit is known only when they do
+not: shares grow when workers leave, and sequences have lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import tensorflow as tf
+
+from hvd_elastic_keras.common.errors import CollectiveFailedError
+from hvd_elastic_keras.observe.notices import notices
+
+T = TypeVar("T")
+UNLIMITED = 2**30
+
+
+class TogetherLimit:
+    """Lowered when memory runs out.
+
+    Args:
+      most: micro-batches in one pass; None: any number.
+    """
+
+    def __init__(self, most: int | None) -> None:
+        self.is_one = most == 1
+        self._most = UNLIMITED if most is None else most
+        with tf.device("CPU:0"):
+            self._read = tf.Variable(self._most, trainable=False, name="together_limit")
+
+    def in_graph(self) -> tf.Tensor:
+        """The present limit, int32 of shape []."""
+        return self._read.read_value()
+
+    def run(
+        self,
+        step: Callable[[], T],
+        micro_batches: int,
+        *,
+        computing: Callable[[], bool],
+        repeatable: Callable[[], bool],
+    ) -> T:
+        """Takes a step, with fewer micro-batches in one pass if memory does not hold them all.
+
+        Args:
+          step: reads `in_graph`.
+          micro_batches: of this worker's share.
+          computing: whether the micro-batches are not done yet. What comes after them needs the
+            same memory however many were computed in one pass.
+          repeatable: whether it can be taken again while the others wait: nothing of it has been
+            sent yet, and nobody else has seen it.
+
+        Raises:
+          tf.errors.ResourceExhaustedError: one micro-batch is too much, too.
+          CollectiveFailedError: memory ran out in a step that is not repeatable; in the next round
+            there is one micro-batch in a pass.
+        """
+        while True:
+            try:
+                return step()
+            except tf.errors.ResourceExhaustedError as error:
+                had = min(micro_batches, self._most)
+                if had <= 1 or not computing():
+                    raise
+                again = repeatable()
+                self._lower(had, had // 2 if again else 1)
+                if not again:
+                    text = "memory ran out while this worker computed its part of a step"
+                    raise CollectiveFailedError(text) from error
+
+    def _lower(self, had: int, most: int) -> None:
+        self._most = most
+        self._read.assign(most)
+        notices.tell(
+            f"memory ran out with {had} micro-batches in one pass; from now on {most} "
+            f"(--micro_batches_together={most} starts with that)"
+        )

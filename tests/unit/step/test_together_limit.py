@@ -1,0 +1,91 @@
+"""Memory that holds one micro-batch and not all of a share: fewer in one pass, the same weights."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("horovod.tensorflow")
+
+from tests.harness.job import REPOSITORY
+
+SCRIPT = """
+import resource
+import keras, numpy as np, psutil, tensorflow as tf
+from hvd_elastic_keras import ElasticCallback
+
+ROOM = {room} * 2**20
+layers = keras.layers
+
+class LessMemory(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == 2:  # short sequences: by now all is traced, and threads have their stacks
+            used = psutil.Process().memory_info().vms
+            resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, -1))
+
+class Sees(layers.Layer):
+    def call(self, inputs):
+        if {in_graph}:
+            return inputs
+        return tf.ensure_shape(tf.numpy_function(lambda x: x, [inputs], inputs.dtype), inputs.shape)
+
+def model():
+    keras.utils.set_random_seed(1)
+    wide = layers.Dense(2**16, "tanh")
+    pool = layers.GlobalAveragePooling1D()
+    found = keras.Sequential([keras.Input((None, 4)), Sees(), wide, pool, layers.Dense(1)])
+    found.compile(keras.optimizers.SGD(1e-2), "mse")
+    return found
+
+def batches():
+    random = np.random.default_rng(1)
+    for length in (1, 1, 16, 16):
+        x = random.normal(size=(64, length, 4)).astype("float32")
+        yield x, x.sum((1, 2))
+
+shapes = tf.TensorSpec([64, None, 4]), tf.TensorSpec([64])
+data = tf.data.Dataset.from_generator(batches, output_signature=shapes)
+plain, ours = model(), model()
+before = plain.get_weights()
+callbacks = [LessMemory(), ElasticCallback(micro_batch_size=4)]
+ours.fit(data, verbose=0, callbacks=callbacks)
+resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+plain.fit(data, verbose=0)
+for a, b, c in zip(before, plain.get_weights(), ours.get_weights()):
+    print("differs by", np.abs(b - c).max() / np.abs(b - a).max())
+"""
+"""A micro-batch of long sequences has 16 MiB of activations, and all of them 256 MiB."""
+
+
+def run(room: int, *, in_graph: bool) -> subprocess.CompletedProcess[str]:
+    """Trains with so many MiB beside what it has before the first long sequences.
+
+    Args:
+      in_graph: whether the model is TensorFlow alone; else it calls Python, too.
+    """
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(room=room, in_graph=in_graph)],
+        cwd=REPOSITORY,
+        env=os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**20)},
+        text=True,
+        capture_output=True,
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("in_graph", "fewer"), [(True, "8"), (False, "1")])
+def test_fewer_are_computed_in_one_pass_when_memory_runs_out(in_graph: bool, fewer: str) -> None:
+    ended = run(room=150, in_graph=in_graph)
+    assert ended.returncode == 0, ended.stderr
+    told = re.findall(
+        r"ran out with (\d+) micro-batches in one pass; from now on (\d+)", ended.stdout
+    )
+    assert told[0] == ("16", fewer)
+    differences = [float(text) for text in re.findall(r"differs by (\S+)", ended.stdout)]
+    assert len(differences) == 4
+    assert max(differences) < 1e-4
