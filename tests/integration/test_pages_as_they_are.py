@@ -67,6 +67,7 @@ def started(page: Path) -> list[tuple[str, str]]:
     return [(c, shown) for c, shown in commands(page, RUN) if "--resume" not in c]
 
 
+@pytest.mark.slow(but=("docs/reference.md",))
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if started(p)], ids=lambda page: str(page.relative_to(ROOT))
 )
@@ -90,6 +91,7 @@ def test_the_script_of_the_readme_trains_alone_and_on_workers_to_the_same_loss(
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+@pytest.mark.slow(but=("wine",))
 @pytest.mark.parametrize("module", ["wine", "iris"])
 def test_the_model_modules_of_the_page_train(module: str, directory: Path) -> None:
     page = ROOT / "docs" / "model_module.md"

@@ -26,6 +26,7 @@ PARSERS = {
 }
 TESTED = {
     "python script.py": "tests/integration/test_pages_as_they_are.py",
+    "python docs/examples/tuning.py": "tests/integration/test_tuning.py",
     "kill -9": "tests/integration/test_pages_as_they_are.py",
     "curl": "tests/integration/test_slots_of_a_job.py",
     "openssl rand": "tests/unit/cli/test_token_file.py",
