@@ -79,8 +79,7 @@ class InferenceJob:
             model_building.check_compiled(self.model)
             model_building.build(self.model, self.pipeline.batch_spec)
         else:
-            layout = Layout(self.pipeline.batch_spec)
-            self.predictor = Predictor(self.model, layout, in_tuple=not is_dataset(data))
+            self.predictor = Predictor(self.model, Layout(self.pipeline.batch_spec))
             self.outputs = self._first_outputs(self.predictor)
         self.weights = initial_weights.load(self.model, Path(spec.checkpoint), "checkpoint")
 

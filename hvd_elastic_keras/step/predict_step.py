@@ -31,13 +31,11 @@ class Predictor:
     Args:
       model: need not be compiled.
       layout: the form of batches.
-      in_tuple: whether `predict_step` gets a batch in a tuple, which Keras makes of arrays.
     """
 
-    def __init__(self, model: keras.Model, layout: Layout, *, in_tuple: bool) -> None:
+    def __init__(self, model: keras.Model, layout: Layout) -> None:
         self._model = model
         self._layout = layout
-        self._in_tuple = in_tuple
         self._function: Callable[[Any], Any] = self._outputs
         if not model.run_eagerly:
             self._function = tf.function(
@@ -61,9 +59,7 @@ class Predictor:
         return [as_array(leaf) for leaf in tf.nest.flatten(outputs)]
 
     def _outputs(self, flat: Any) -> Any:
-        data = self._layout.pack(flat)
-        wraps = self._in_tuple and not isinstance(data, tuple)
-        return self._model.predict_step((data,) if wraps else data)
+        return self._model.predict_step(self._layout.pack(flat))
 
 
 def as_array(output: Any) -> Array:

@@ -20,6 +20,7 @@ import pytest
         "observe.tables",
         "data.plan.fit_passes",
         "common.files",
+        "common.predictions",
         "common.goodput",
         "launchers.base",
         "cli.find_model",
