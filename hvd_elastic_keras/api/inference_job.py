@@ -38,6 +38,7 @@ from hvd_elastic_keras.data.sources.source import DataLike, as_source
 from hvd_elastic_keras.keras_internals import model_building, release
 from hvd_elastic_keras.keras_internals.model_building import describe, first_sentence
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
+from hvd_elastic_keras.loop.progress_display import formatted
 from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.state.checkpoint import initial_weights
 from hvd_elastic_keras.step.predict_step import Predictor, as_array
@@ -127,8 +128,7 @@ class InferenceJob:
         }
         if environment is not None:
             files.write_json(Path(environment.job_dir) / files.RESULTS, content)
-        numbers = "  ".join(f"{name} {_shown(value)}" for name, value in results.items())
-        return f"evaluated {self.num_examples:,} examples: {numbers}"
+        return f"evaluated {self.num_examples:,} examples: {formatted(results)}"
 
     def _first_missing_step(self, parts: PartFiles) -> Any:
         """Gives the first step of which not all is on disk."""
@@ -182,16 +182,16 @@ class InferenceJob:
         if self.predictor is None:
             return
         seeds = variables_of(self.model).seeds
-        before = [np.array(seed) for seed in seeds]
+        before = [seed.numpy() for seed in seeds]
         self.predictor.eagerly(structure.cut(self.pipeline.first_batch(), 0, 1))
-        if any((np.array(seed) != b).any() for seed, b in zip(seeds, before, strict=True)):
+        if any((seed.numpy() != b).any() for seed, b in zip(seeds, before, strict=True)):
             notices.tell(DRAWS)
 
     def identity(self) -> dict[str, Any]:
         """What predictions depend on, in terms of JSON."""
         weights = 0
         for variable in self.model.weights:
-            weights = zlib.crc32(np.ascontiguousarray(variable).tobytes(), weights)
+            weights = zlib.crc32(np.ascontiguousarray(variable.numpy()).tobytes(), weights)
         return {
             "model": self.spec.model,
             "config": self.spec.config,
@@ -284,7 +284,3 @@ def _pipeline(spec: JobSpec, data: DataLike) -> Pipeline:
     # The moving averages of batch normalisation are used here: any cut will do.
     cut = BatchCut(spec.training.micro_batch_size or None).of(size, has_batch_norm=False)
     return Pipeline(source, size, cut)
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, int | float) else str(value)

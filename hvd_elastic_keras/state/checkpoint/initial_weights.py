@@ -55,8 +55,9 @@ def _found(path: Path, flag: str) -> Path:
     for name in (files.MODEL, files.WEIGHTS):
         if (path / name).is_file():
             return path / name
-    if checkpoints := directories.by_age(path / files.CHECKPOINTS):
-        return Path(str(checkpoints[-1]))
+    for directory in (path / files.CHECKPOINTS, path):
+        if checkpoints := directories.by_age(directory):
+            return Path(str(checkpoints[-1]))
     there = "holds no weights" if path.exists() else "does not exist"
     raise ConfigurationError(f"--{flag}={path} was given, which {there}. Expected {EXPECTED}.")
 
