@@ -90,7 +90,9 @@ def _start(given: settings.Settings, arguments: Sequence[str]) -> int:
         take_over.start_again(before, ["--dry_run"] if job_flags.DRY_RUN.value else [])
     if job_flags.DRY_RUN.value:
         request = _request(script)
-        reference = given.lines(_reference(), f"configuration of {request.name}")
+        model = find_model.short_name(request.spec.model) if request.spec else request.name
+        counts = inference_flags.values_that_count(_reference())
+        reference = given.lines(counts, f"configuration of {model}")
         return asyncio.run(dry_run.dry_run(request, list(reference)))
     command = take_over.what_was_asked_for(given.words, takes_value)
     request = dataclasses.replace(_request(script), command=command)

@@ -48,7 +48,7 @@ ONLY_TO_TRAIN = (
     *(option_flags.CHECK_WEIGHTS, option_flags.COMPRESSION, option_flags.EXPORT),
     *checkpoint_flags.ALL,
 )
-ONLY_WITH_GRADIENTS_OR_METRICS = (
+ONLY_WITH_SUMS = (
     option_flags.MICRO_BATCHES_FLAG,
     option_flags.MICRO_BATCHES_TOGETHER,
 )
@@ -64,7 +64,7 @@ def check() -> None:
     if job == EVALUATE:
         _refuse((OUTPUT,), f"together with --job={job}, which writes {files.RESULTS} to --job_dir")
     else:
-        _refuse(ONLY_WITH_GRADIENTS_OR_METRICS, f"together with --job={job}, which has no sums")
+        _refuse(ONLY_WITH_SUMS, f"together with --job={job}, which has no sums")
     if not CHECKPOINT.value:
         raise ConfigurationError(
             f"--job={job} was given without --checkpoint. Say where the weights are: the directory "
@@ -80,6 +80,14 @@ def refuse_with_script(script: str) -> None:
     )
 
 
+def values_that_count(config: dict[str, Any]) -> dict[str, Any]:
+    """Those of a reference configuration that are not about what the job does not do."""
+    others: tuple[Any, ...] = () if JOB.value == TRAIN else ONLY_TO_TRAIN
+    if JOB.value == PREDICT:
+        others = (*others, *ONLY_WITH_SUMS, job_flags.GLOBAL_BATCH_SIZE, job_flags.MICRO_BATCH_SIZE)
+    return {name: value for name, value in config.items() if name not in {f.name for f in others}}
+
+
 def spec(config: dict[str, Any], job_dir: Path) -> JobSpec:
     """The job that is asked for; `check` has accepted it.
 
@@ -89,8 +97,8 @@ def spec(config: dict[str, Any], job_dir: Path) -> JobSpec:
     job = JOB.value
     known = (job_flags.GLOBAL_BATCH_SIZE, job_flags.MICRO_BATCH_SIZE, job_flags.SEED)
     values: dict[str, Any] = {} if job == EVALUATE else {"global_batch_size": PREDICTED_AT_ONCE}
-    of_config = known if job == EVALUATE else (job_flags.SEED,)
-    values |= {f.name: config[f.name] for f in of_config if f.name in config}
+    of_config = values_that_count(config)
+    values |= {f.name: of_config[f.name] for f in known if f.name in of_config}
     values |= {f.name: f.value for f in known if f.value is not None}
     output = Path(OUTPUT.value).resolve() if OUTPUT.value else job_dir / files.PREDICTIONS
     return JobSpec(

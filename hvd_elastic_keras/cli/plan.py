@@ -183,6 +183,8 @@ def _what_is_there(request: JobRequest, found: Description | None) -> str:
         step = directories.step_of(there[-1]) if there else None
     if step is not None:
         return f"going on from the checkpoint of step {step}"
+    if request.spec and not request.spec.trains and request.job_dir.exists():
+        return "which is there"
     return "which is there, without a checkpoint" if request.job_dir.exists() else "a new one"
 
 
