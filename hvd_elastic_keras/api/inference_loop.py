@@ -89,16 +89,14 @@ def run_loop(
         runner, told = _evaluation(worked, variables, communicator)
     else:
         runner, told = _prediction(worked, variables, communicator, predictor, parts), ()
-    told_before = open_to(session, membership)
-    phases = {Phase.INFER: runner}
-    along = read_along(session, phases)
+    to_tell = [*open_to(session, membership), *(Notice(f"warning: {text}") for text in told)]
+    along = read_along(session, {Phase.INFER: runner})
     warm_up_s = time.monotonic() - worked.began
     session.join(communicator, runner.input.num_micro_batches, warm_up_s)
     callbacks = CallbackRunner((), worked.model, {"epochs": 1, "steps": None})
     state = _state(worked, variables, callbacks)
     display = ProgressDisplay(session.show, interactive=False)  # for single lines
     shares = Shares(state, runner.input.num_micro_batches, Announcer(session, display))
-    what = "evaluating" if predictor is None else "predicting"
 
     def write_results() -> str:
         logs = state.epoch_logs.items()
@@ -106,12 +104,10 @@ def run_loop(
 
     observers = [
         *along,
-        InferenceDisplay(session.show, what),
-        SameReading(phases, communicator),
+        InferenceDisplay(session.show, "evaluating" if predictor is None else "predicting"),
+        SameReading({Phase.INFER: runner}, communicator),
         shares,
-        ToldOnce(
-            session, [*told_before, *(Notice(f"warning: {text}") for text in told)], lambda: ""
-        ),
+        ToldOnce(session, to_tell, lambda: ""),
         Results(write_results, session.tell),
     ]
     loop_parts = LoopParts(
