@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hvd_elastic_keras.api.trainer import Trainer
     from hvd_elastic_keras.common.config import TrainingConfig
     from hvd_elastic_keras.common.errors import ElasticError
+    from hvd_elastic_keras.common.predictions import read_predictions
     from hvd_elastic_keras.data.sources.cached import CachedSource
     from hvd_elastic_keras.data.sources.random_access import Source
     from hvd_elastic_keras.data.sources.tfds import TfdsSource
@@ -33,6 +34,7 @@ __all__ = [
     "TrainingConfig",
     "__version__",
     "is_root",
+    "read_predictions",
     "root_only",
 ]
 
@@ -46,6 +48,7 @@ _LAZY = {
     "Trainer": "hvd_elastic_keras.api.trainer",
     "TrainingConfig": "hvd_elastic_keras.common.config",
     "is_root": "hvd_elastic_keras.worker.turns",
+    "read_predictions": "hvd_elastic_keras.common.predictions",
     "root_only": "hvd_elastic_keras.worker.turns",
 }
 

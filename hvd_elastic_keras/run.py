@@ -2,6 +2,7 @@
 
     python -m hvd_elastic_keras.run --model=resnet50
     python -m hvd_elastic_keras.run --model=path/to/my_model.py --num_workers=4 --epochs=10
+    python -m hvd_elastic_keras.run --model=resnet50 --job=evaluate --checkpoint=JOB_DIR
     python -m hvd_elastic_keras.run --num_workers=4 script.py --script_flag=1
 
 The last form runs a script that trains by itself, with `ElasticCallback`, `Trainer` or
@@ -28,6 +29,7 @@ from hvd_elastic_keras.cli import (
     dry_run,
     find_model,
     host_flags,
+    inference_flags,
     job_flags,
     job_request,
     join_flags,
@@ -42,11 +44,12 @@ from hvd_elastic_keras.cli import (
 from hvd_elastic_keras.common import env, joining, tf_config
 from hvd_elastic_keras.common.config import check_batch_may_grow
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
-from hvd_elastic_keras.common.job_spec import JobSpec
+from hvd_elastic_keras.common.job_spec import TRAIN, JobSpec
 from hvd_elastic_keras.common.options import RunOptions
 
 # `--help` shows those of this module.
 flags.adopt_module_key_flags(job_flags)
+flags.adopt_module_key_flags(inference_flags)
 flags.adopt_module_key_flags(join_flags)
 flags.adopt_module_key_flags(host_flags)
 flags.adopt_module_key_flags(kubernetes_flags)
@@ -87,7 +90,9 @@ def _start(given: settings.Settings, arguments: Sequence[str]) -> int:
         take_over.start_again(before, ["--dry_run"] if job_flags.DRY_RUN.value else [])
     if job_flags.DRY_RUN.value:
         request = _request(script)
-        reference = given.lines(_reference(), f"configuration of {request.name}")
+        model = find_model.short_name(request.spec.model) if request.spec else request.name
+        counts = inference_flags.values_that_count(_reference())
+        reference = given.lines(counts, f"configuration of {model}")
         return asyncio.run(dry_run.dry_run(request, list(reference)))
     command = take_over.what_was_asked_for(given.words, takes_value)
     request = dataclasses.replace(_request(script), command=command)
@@ -135,17 +140,20 @@ def _request(script: list[str]) -> job_request.JobRequest:
     if script:
         _check_script(script[0])
         spec, name = None, Path(script[0]).stem
+        job_dir = _job_dir(name)
     else:
-        spec = _spec(config, options)
-        if hosts:
+        inference_flags.check()
+        name = inference_flags.default_name(job_flags.MODEL.value)
+        job_dir = _job_dir(name)
+        spec = _spec(config, options, job_dir)
+        if hosts and spec.trains:
             host_flags.check_batch_is_given(spec.training, config)
-        name = find_model.short_name(spec.model)
     timeline = job_flags.TIMELINE.value
     return job_request.JobRequest(
         job,
         spec,
         script,
-        _job_dir(name),
+        job_dir,
         name,
         options=options,
         network_interface=job_flags.NETWORK_INTERFACE.value,
@@ -169,7 +177,9 @@ def _reference() -> dict[str, Any]:
     return job_flags.CONFIG.value.to_dict() if job_flags.CONFIG.value is not None else {}
 
 
-def _spec(config: dict[str, Any], options: RunOptions) -> JobSpec:
+def _spec(config: dict[str, Any], options: RunOptions, job_dir: Path) -> JobSpec:
+    if inference_flags.JOB.value != TRAIN:
+        return inference_flags.spec(config, job_dir)
     training = job_flags.training_config(config)
     if training.batch_grows:
         check_batch_may_grow(options)
@@ -203,6 +213,7 @@ def _check_script(path: str) -> None:
         raise ConfigurationError(
             f"There is no script {path}. To train a model, use --model={path}."
         )
+    inference_flags.refuse_with_script(path)
     check_script.check_script(Path(path).resolve())
 
 

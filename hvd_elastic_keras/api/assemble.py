@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import tensorflow as tf
 
@@ -15,7 +15,7 @@ from hvd_elastic_keras.api.fit_in_elastic_run import FitsInside, Prepared, Round
 from hvd_elastic_keras.api.horovod_optimizer import own_steps
 from hvd_elastic_keras.api.training import Training
 from hvd_elastic_keras.common.errors import WorkerLeavingError
-from hvd_elastic_keras.common.options import AUTO, LOOP, SKIP, SPEED, TOGETHER
+from hvd_elastic_keras.common.options import AUTO, LOOP, SKIP, SPEED, TOGETHER, RunOptions
 from hvd_elastic_keras.data.input.interfaces import Input
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.keras_internals.global_seed import leave_as_after_fit
@@ -26,7 +26,7 @@ from hvd_elastic_keras.loop.phase import PhaseRunner
 from hvd_elastic_keras.loop.read_along import ReadAlong
 from hvd_elastic_keras.loop.warm_up import warm_up
 from hvd_elastic_keras.observe.notices import Notice, notices
-from hvd_elastic_keras.state.cursor import Cursor
+from hvd_elastic_keras.state.cursor import Cursor, Phase
 from hvd_elastic_keras.state.run_state import RunState
 from hvd_elastic_keras.step.compiled_steps import compiled_step
 from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
@@ -74,8 +74,8 @@ def _train(training: Training, membership: Membership) -> None:
     if membership.launched:  # what is tried out before the first step is this worker's affair
         world_of_process().enter_round(0, 1)
     prepared, told_of_steps = _prepare(training, communicator)
-    told = _open_to(session, membership)
-    along = _read_along(session, prepared.runners)
+    told = open_to(session, membership)
+    along = read_along(session, by_phase(prepared.runners))
     session.join(
         communicator,
         training.train.num_micro_batches,
@@ -105,7 +105,7 @@ def _train_inside(training: Training, membership: Membership, inside: FitsInside
     prepared.state.hand_over(training.callbacks, training.user)
     inside.take_up(prepared.state)
     training.callbacks.succeed(before)
-    told = _open_to(session, membership)
+    told = open_to(session, membership)
     to_tell = [*told, *([] if inside.goes_on else _warnings(training, told_of_steps))]
     loop = build_loop(training, prepared, link, to_tell)
     with inside.until_end_of_round(prepared):
@@ -158,19 +158,19 @@ def _prepare(
     return prepared, told_of_steps
 
 
-def _open_to(session: Session, membership: Membership) -> list[Notice]:
+def open_to(session: Session, membership: Membership) -> list[Notice]:
     """From now on the training hears of changes, and people of what the input tells."""
     world_of_process().follow(session)
     return notices.report_to(_reporter(session, membership))
 
 
-def _read_along(session: Session, runners: list[PhaseRunner]) -> list[Observer]:
+def read_along(session: Session, runners: Mapping[Phase, PhaseRunner]) -> list[Observer]:
     """Brings the inputs of a newcomer close to where the others are, if that takes reading."""
-    if not any(runner.input.from_front for runner in runners):
+    if not any(runner.input.from_front for runner in runners.values()):
         return []
     training = session.training + 1
     others_read = functools.partial(session.others_read, training)
-    along = ReadAlong(by_phase(runners), others_read)
+    along = ReadAlong(runners, others_read)
     session.at("reading", 0, 0)
     along.start(gives_up=lambda: session.leaving)
     return [along]
@@ -246,7 +246,7 @@ def _runner(
         deterministic=training.options.deterministic,
         options=dataclasses.replace(
             _options(training) if trains else PLAIN,
-            together=_together(training),
+            together=together_of(training.options, training.cut_is_chosen),
             must_be_together=trains and training.options.micro_batches == TOGETHER,
         ),
     )
@@ -255,13 +255,12 @@ def _runner(
     return PhaseRunner(source, compiled.step, shared=compiled.shared), compiled.told
 
 
-def _together(training: Training) -> int | None:
+def together_of(options: RunOptions, cut_is_chosen: bool) -> int | None:
     """How many micro-batches may be computed in one pass; None: any number."""
-    options = training.options
     if options.micro_batches == LOOP:
         return 1
     # There, memory may be why their size was chosen.
-    on_gpu = training.cut_is_chosen and tf.config.list_physical_devices("GPU")
+    on_gpu = cut_is_chosen and tf.config.list_physical_devices("GPU")
     # The speed of one pass depends on how many there are: shares that follow it would not settle.
     if options.micro_batches == AUTO and (on_gpu or options.balance == SPEED):
         return 1

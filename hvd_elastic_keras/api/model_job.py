@@ -9,28 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import ml_collections
 import msgspec
-import numpy as np
-import tensorflow as tf
 
+from hvd_elastic_keras.api import inference_job
+from hvd_elastic_keras.api.loaded_module import (
+    check_reproducible,
+    front,
+    is_dataset,
+    load_module,
+    set_up,
+)
 from hvd_elastic_keras.api.model_module import ModelModule, file_of_model
 from hvd_elastic_keras.api.trainer import Trainer
 from hvd_elastic_keras.common import env, protocol
-from hvd_elastic_keras.common.batch_plan import Share
-from hvd_elastic_keras.common.errors import DataError, ElasticError
+from hvd_elastic_keras.common.errors import ElasticError
 from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.common.user_errors import explain
-from hvd_elastic_keras.data.plan.partition import Partition
-from hvd_elastic_keras.data.sources.source import DataLike, as_source, is_source, split_preprocess
+from hvd_elastic_keras.data.sources.source import DataLike
 from hvd_elastic_keras.observe.notices import Notice, notices
 from hvd_elastic_keras.state.checkpoint import directories, initial_weights
-from hvd_elastic_keras.step import op_determinism
 from hvd_elastic_keras.worker.session import Session, SoloSession
 
 _FAILED = "The model module failed while it was checked; no worker has been started:"
-COMPARED_EXAMPLES = 32
-"""Examples at the front of an epoch that must be the same whenever the dataset is read."""
 
 
 def make_trainer(spec: JobSpec, session: Session) -> Trainer:
@@ -39,8 +39,8 @@ def make_trainer(spec: JobSpec, session: Session) -> Trainer:
     Raises:
       ConfigurationError: the module does not keep its contract.
     """
-    _set_up()
-    module = _load_module(spec)
+    set_up()
+    module = load_module(spec)
     trainer = _trainer_of(module, _load_data(module), spec, session)
     notices.report_to(None)  # the check has shown the same
     return trainer
@@ -52,19 +52,19 @@ def check(spec: JobSpec, job_dir: Path) -> dict[str, Any]:
     Raises:
       ConfigurationError: something is wrong, with the remedy.
     """
-    _set_up()
-    module = _load_module(spec)
+    set_up()
+    module = load_module(spec)
     data = _load_data(module)
     # Before the trainer reads from them: a dataset may have another order for each iterator.
-    fronts = {split: _front(d) for split, d in data.items() if _is_dataset(d)}
+    fronts = {split: front(d) for split, d in data.items() if is_dataset(d)}
     trainer = _trainer_of(module, data, spec, SoloSession())
     checkpoint = trainer.check_checkpoint(job_dir)
     trainer.try_first_examples()
     notices.report_to(None)  # the same would be told again
     for split, again in _load_data(module).items():
         if again is not None:
-            first = fronts[split] if split in fronts else _front(data[split])
-            _check_reproducible(first, _front(again), split)
+            first = fronts[split] if split in fronts else front(data[split])
+            check_reproducible(first, front(again), split)
     return {
         "checkpoint_step": directories.step_of(checkpoint) if checkpoint else None,
         "parameters": int(trainer.model.count_params()),
@@ -73,20 +73,6 @@ def check(spec: JobSpec, job_dir: Path) -> dict[str, Any]:
         "num_examples": trainer.num_examples,
         "num_validation_examples": trainer.num_validation_examples,
     }
-
-
-def _set_up() -> None:
-    if env.run_options().deterministic:
-        op_determinism.enable()  # before the model computes anything
-
-
-def _load_module(spec: JobSpec) -> ModelModule:
-    return ModelModule(
-        spec.model,
-        config=ml_collections.ConfigDict(spec.config),
-        seed=spec.training.seed,
-        data_dir=spec.data_dir,
-    )
 
 
 def _load_data(module: ModelModule) -> dict[str, DataLike | None]:
@@ -112,39 +98,6 @@ def _trainer_of(
     return trainer
 
 
-def _check_reproducible(first: list[Any], second: list[Any], split: str) -> None:
-    """Raises `DataError` if the same split, asked for twice, begins differently."""
-    for a, b in zip(first, second, strict=True):
-        # NaN equals NaN here, whatever the dtype.
-        if not (np.array_equal(a, b) or a.tobytes() == b.tobytes()):
-            raise DataError(
-                f'dataset(split="{split}") gives its examples in another order each time, so that '
-                "a worker that joins later cannot continue. Seed every random part, for example "
-                "shuffle(n, seed=seed + epoch) with `seed` and `epoch` as parameters of dataset(),"
-                " or return arrays: they are shuffled for you."
-            )
-
-
-def _is_dataset(data: DataLike) -> bool:
-    return isinstance(split_preprocess(data)[0], tf.data.Dataset)
-
-
-def _front(data: DataLike) -> list[Any]:
-    examples, _ = split_preprocess(data)
-    if is_source(examples):
-        source = as_source(data, seed=0, shuffle=True, name="the data")
-        count = min(COMPARED_EXAMPLES, source.num_examples)
-        partition = Partition(count, count, count)
-        batch = next(source.batches(0, partition, Share(0, 1), 0))
-        return [np.asarray(leaf) for leaf in tf.nest.flatten(batch, expand_composites=True)]
-    if callable(examples) and not isinstance(examples, tf.data.Dataset):
-        examples = examples(0)
-    if isinstance(examples, tf.data.Dataset):
-        front = examples.take(COMPARED_EXAMPLES).as_numpy_iterator()
-        return [np.asarray(leaf) for example in front for leaf in tf.nest.flatten(example)]
-    return [np.asarray(leaf[:COMPARED_EXAMPLES]) for leaf in tf.nest.flatten(examples)]
-
-
 def _print_notice(notice: Notice) -> None:
     print(protocol.NOTICE + msgspec.json.encode(notice).decode(), flush=True)
 
@@ -157,7 +110,7 @@ def main() -> int:
     path, job_dir = map(Path, sys.argv[1:])
     spec = JobSpec.load(path)
     try:
-        description = check(spec, job_dir)
+        description = check(spec, job_dir) if spec.trains else inference_job.check(spec)
     except ElasticError as error:
         print(json.dumps({"error": str(error)}))
         return 1

@@ -1,7 +1,8 @@
 """The user's model module: what is trained, in two functions.
 
     def model() -> keras.Model                     # required
-    def dataset(split) -> data                     # required; split is "train" or "validation"
+    def dataset(split) -> data                     # required; split is "train" or "validation",
+                                                   # or what --split says; "predict" to predict
     def loss() / optimizer() / metrics()           # optional, if model() does not compile
     def callbacks() -> list                        # optional
 
@@ -56,8 +57,11 @@ class ModelModule:
         for function in (*REQUIRED, *OPTIONAL):
             self._check_parameters(function)
 
-    def model(self) -> keras.Model:
-        """The compiled model; initial weights follow from the seed alone.
+    def model(self, *, compiled: bool = True) -> keras.Model:
+        """The model; initial weights follow from the seed alone.
+
+        Args:
+          compiled: whether it has to be; else it is as `model()` has made it.
 
         Raises:
           ModelModuleError: it is not a Keras model, or it cannot be compiled.
@@ -68,6 +72,8 @@ class ModelModule:
             raise ModelModuleError(
                 f"model() of {self.name} returned {type(model).__name__}, expected a keras.Model."
             )
+        if not compiled:
+            return model
         parts = {p: self._call(p) for p in ("loss", "optimizer", "metrics") if self._has(p)}
         if parts or not model.compiled:
             if model.compiled and "loss" not in parts:

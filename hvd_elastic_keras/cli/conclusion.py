@@ -39,6 +39,10 @@ def conclude(console: Console, request: JobRequest, result: JobResult, signals: 
         console.line(f"the job failed: {result.reason}")
         console.line(f"logs: {job_dir}/{files.LOGS}")
         return EXIT_FAILED
+    if request.spec and not request.spec.trains:
+        where = request.spec.output or str(request.job_dir / files.RESULTS)
+        console.line(f"finished; results: {shown(Path(where))}")
+        return 0
     steps = counted(result.step, "step")
     length = f"{result.training} trainings, the last of {steps}" if several else steps
     console.line(f"finished after {length}; results: {job_dir}")

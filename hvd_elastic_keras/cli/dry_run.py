@@ -12,8 +12,13 @@ from hvd_elastic_keras.cli import plan
 from hvd_elastic_keras.cli.check_in_subprocess import check_request
 from hvd_elastic_keras.cli.job_directory import held
 from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
-from hvd_elastic_keras.cli.refusals import cannot_listen, check_timeline, port_is_taken
-from hvd_elastic_keras.common import env, files, host_port
+from hvd_elastic_keras.cli.refusals import (
+    cannot_listen,
+    check_same_kind,
+    check_timeline,
+    port_is_taken,
+)
+from hvd_elastic_keras.common import env, files, host_port, predictions
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.launchers import open_files
 from hvd_elastic_keras.master.http import certificate
@@ -45,7 +50,10 @@ async def dry_run(request: JobRequest, settings: Sequence[str] = ()) -> int:
             certificate.make(Path(scratch))
         found = None
         if request.spec:
+            check_same_kind(request.job_dir, request.spec)
             request, found = await check_request(request, Path(scratch, files.JOB), console)
+            if request.spec and request.spec.output:
+                predictions.check_directory(Path(request.spec.output), found["identity"])
         else:
             check_syntax(Path(request.script[0]))
     for line in (*plan.whole_plan(request, found), *settings):

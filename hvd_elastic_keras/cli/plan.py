@@ -6,11 +6,13 @@ The numbers come from what decides in the job: the cut of the batch, the shares,
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from hvd_elastic_keras.cli.conclusion import shown
 from hvd_elastic_keras.cli.job_request import JobRequest
-from hvd_elastic_keras.common import batch_plan, files, host_port
+from hvd_elastic_keras.common import batch_plan, files, host_port, predictions
+from hvd_elastic_keras.common.job_spec import EVALUATE
 from hvd_elastic_keras.common.options import RunOptions
 from hvd_elastic_keras.launchers.local import kept_workers
 from hvd_elastic_keras.loop.schedule import Schedule
@@ -28,8 +30,16 @@ def lines_at_start(request: JobRequest, found: Description) -> Iterator[str]:
     if spec is None:
         return
     training = spec.training
-    workers = request.workers_of_start
     steps_per_epoch = steps_of_epoch(request, found)
+    if not spec.trains:
+        verb = "evaluate" if spec.job == EVALUATE else "predict"
+        yield (
+            f"{request.name}: {verb} {found['num_examples']:,} examples of "
+            f'dataset("{spec.split}") in {counted(steps_per_epoch, "step")}'
+        )
+        yield f"weights: {shown(Path(found['weights']))}, {found['parameters']:,} parameters"
+        yield _batch_line(request)
+        return
     length = (
         counted(training.steps, "step")
         if training.steps is not None
@@ -39,12 +49,19 @@ def lines_at_start(request: JobRequest, found: Description) -> Iterator[str]:
         f"{request.name}: {found['parameters']:,} parameters, {found['num_examples']:,} examples "
         f"(+{found['num_validation_examples']:,} for validation), {length}"
     )
+    yield _batch_line(request)
+
+
+def _batch_line(request: JobRequest) -> str:
+    if request.spec is None:
+        return ""
+    training, workers = request.spec.training, request.workers_of_start
     batch = f"global batch {training.global_batch_size} = {request.cut}"
     if training.batch_grows:
         batch = f"batch {training.batch_size_per_worker} per worker = {request.cut}"
     spares = workers - request.most_members
     waiting = f", of which {spares} will wait as {'a spare' if spares == 1 else 'spares'}"
-    yield f"{batch}; starting {counted(workers, 'worker')}{waiting if spares > 0 else ''}"
+    return f"{batch}; starting {counted(workers, 'worker')}{waiting if spares > 0 else ''}"
 
 
 def steps_of_epoch(request: JobRequest, found: Description) -> int:
@@ -65,11 +82,12 @@ def whole_plan(request: JobRequest, found: Description | None) -> Iterator[str]:
         yield f"script: {' '.join(request.script)}; batch, steps and model are its own to decide"
     else:
         yield from lines_at_start(request, found)
-        yield _steps(request, found)
+        if request.spec and request.spec.trains:
+            yield _steps(request, found)
         yield _shares(request)
     yield _workers(request)
     yield _places(request)
-    yield f"checkpoints: {_checkpoints(request.options)}, to {_checkpoint_dir(request)}"
+    yield _what_it_leaves(request)
     yield f"job directory: {shown(request.job_dir)}, {_what_is_there(request, found)}"
     yield _master(request)
 
@@ -127,6 +145,17 @@ def _places(request: JobRequest) -> str:
     return f"hosts: this one, each worker with {threads} for an operation"
 
 
+def _what_it_leaves(request: JobRequest) -> str:
+    spec = request.spec
+    if spec is None or spec.trains:
+        return f"checkpoints: {_checkpoints(request.options)}, to {_checkpoint_dir(request)}"
+    if spec.job == EVALUATE:
+        return f"results: to {shown(request.job_dir / files.RESULTS)}"
+    output = Path(spec.output)
+    begun = ", which is gone on with" if (output / predictions.IDENTITY).exists() else ""
+    return f"predictions: to {shown(output)}{begun}"
+
+
 def _checkpoints(options: RunOptions) -> str:
     """When they are written, and how many are kept."""
     every = (
@@ -154,6 +183,8 @@ def _what_is_there(request: JobRequest, found: Description | None) -> str:
         step = directories.step_of(there[-1]) if there else None
     if step is not None:
         return f"going on from the checkpoint of step {step}"
+    if request.spec and not request.spec.trains and request.job_dir.exists():
+        return "which is there"
     return "which is there, without a checkpoint" if request.job_dir.exists() else "a new one"
 
 

@@ -6,7 +6,9 @@ import errno
 import tempfile
 from pathlib import Path
 
+from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.worker import network
 
 
@@ -37,3 +39,16 @@ def check_timeline(target: Path) -> None:
             f"--timeline={target} cannot be written: {error.strerror}. Give a file in a directory "
             "that exists and can be written."
         ) from error
+
+
+def check_same_kind(job_dir: Path, wanted: JobSpec) -> None:
+    """Raises `ConfigurationError` if a directory is that of a job of another kind."""
+    try:
+        before = JobSpec.load(job_dir / files.JOB)
+    except ConfigurationError:
+        return  # there is none, or what there is gives way to this one
+    if before.job != wanted.job:
+        raise ConfigurationError(
+            f"--job={wanted.job} was given with --job_dir={job_dir}, which is the directory of a "
+            f"job that was started with --job={before.job}. Give another --job_dir."
+        )

@@ -17,11 +17,17 @@ from hvd_elastic_keras.cli.check_in_subprocess import check_request
 from hvd_elastic_keras.cli.conclusion import conclude, shown
 from hvd_elastic_keras.cli.job_directory import held
 from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
-from hvd_elastic_keras.cli.refusals import cannot_listen, check_timeline, port_is_taken
+from hvd_elastic_keras.cli.refusals import (
+    cannot_listen,
+    check_same_kind,
+    check_timeline,
+    port_is_taken,
+)
 from hvd_elastic_keras.cli.remote_workers import run_on_hosts
 from hvd_elastic_keras.cli.removed_directory import JobFiles, watched
 from hvd_elastic_keras.cli.take_over import left_behind
-from hvd_elastic_keras.common import control, env, files, host_port, versions
+from hvd_elastic_keras.common import control, env, files, host_port, predictions, versions
+from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.common.joining import JobDescription
 from hvd_elastic_keras.launchers import open_files
 from hvd_elastic_keras.launchers.base import LOCALHOST
@@ -193,16 +199,15 @@ async def _accept(request: JobRequest, console: Console) -> JobRequest:
         check_timeline(request.timeline)
     spec = request.spec
     if spec:
+        check_same_kind(job_dir, spec)
         wanted = job_dir / WANTED_JOB
         try:
             request, found = await check_request(request, wanted, console)
             for line in plan.lines_at_start(request, found):
                 console.line(line)
-            counts = {
-                "train": found["num_examples"],
-                "validation": found["num_validation_examples"],
-            }
-            dataclasses.replace(spec, num_examples=counts).save(wanted)
+            if spec.output:
+                predictions.begin(Path(spec.output), found["identity"])
+            dataclasses.replace(spec, num_examples=_counts(spec, found)).save(wanted)
             wanted.replace(job_dir / files.JOB)
         finally:
             wanted.unlink(missing_ok=True)
@@ -210,6 +215,13 @@ async def _accept(request: JobRequest, console: Console) -> JobRequest:
         shutil.rmtree(job_dir / files.TIMELINES, ignore_errors=True)
         (job_dir / files.TIMELINES).mkdir()
     return request
+
+
+def _counts(spec: JobSpec, found: plan.Description) -> dict[str, int]:
+    """Examples by split, so that workers need not count them."""
+    if not spec.trains:
+        return {spec.split: found["num_examples"]}
+    return {"train": found["num_examples"], "validation": found["num_validation_examples"]}
 
 
 def _write_timeline(target: Path, job_dir: Path, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""The process of a worker of a job that trains a model module."""
+"""The process of a worker of a job of a model module."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.worker.elastic_session import ElasticSession
 
 if TYPE_CHECKING:
+    from hvd_elastic_keras.api.inference_job import InferenceJob
     from hvd_elastic_keras.api.trainer import Trainer
 
-_kept: list[Trainer] = []
+_kept: list[Trainer | InferenceJob] = []
 """To the end of the process: to take model and input apart may take long, and serves nothing."""
 
 
 def main() -> int:
-    """Trains until the end, or until this worker has to leave. Returns the exit code."""
+    """Works until the end, or until this worker has to leave. Returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     env.set_defaults({"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"})
     environment = env.worker_environment()
@@ -40,9 +41,12 @@ def main() -> int:
     try:
         # Before TensorFlow is imported: the master sees a heartbeat, and SIGTERM is heard.
         session.start()
-        trainer = _trainer(session, JobSpec.load(Path(environment.job_dir) / files.JOB))
-        _kept.append(trainer)
-        trainer.fit()
+        spec = JobSpec.load(Path(environment.job_dir) / files.JOB)
+        _prepare()
+        if spec.trains:
+            _train(session, spec)
+        else:
+            _infer(session, spec)
     except (TrainingOverError, WorkerLeavingError) as error:
         logging.info("leaving: %s", error)
     except ConfigurationError as error:
@@ -59,13 +63,27 @@ def main() -> int:
     return 0
 
 
-def _trainer(session: ElasticSession, spec: JobSpec) -> Trainer:
-    from hvd_elastic_keras.api.model_job import make_trainer
+def _prepare() -> None:
     from hvd_elastic_keras.state import keras_saving
 
     keras_saving.install()
     logging.getLogger("absl").setLevel(logging.WARNING)
-    return make_trainer(spec, session)
+
+
+def _train(session: ElasticSession, spec: JobSpec) -> None:
+    from hvd_elastic_keras.api.model_job import make_trainer
+
+    trainer = make_trainer(spec, session)
+    _kept.append(trainer)
+    trainer.fit()
+
+
+def _infer(session: ElasticSession, spec: JobSpec) -> None:
+    from hvd_elastic_keras.api.inference_job import make_inference
+
+    job = make_inference(spec, session)
+    _kept.append(job)
+    job.run()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a job of a model module trains, as its workers read it from `job.json`."""
+"""What a job of a model module does, as its workers read it from `job.json`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from hvd_elastic_keras.common.config import TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
 
 JOB_FORMAT_VERSION = 1
+TRAIN, EVALUATE, PREDICT = "train", "evaluate", "predict"
+JOBS = (TRAIN, EVALUATE, PREDICT)
+"""What a job may do with a model."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +26,10 @@ class JobSpec:
       init_from: where the weights are that it starts from; empty: nowhere, it makes its own.
       config: values of the reference configuration, overrides applied.
       num_examples: what the check has counted, by split, so that workers need not.
+      job: one of `JOBS`.
+      checkpoint: where the weights are that are evaluated, or predict; empty in a training.
+      split: what is read, but in a training: `dataset(split)`.
+      output: the directory that predictions go to.
     """
 
     training: TrainingConfig
@@ -31,6 +38,15 @@ class JobSpec:
     init_from: str = ""
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
     num_examples: dict[str, int] = dataclasses.field(default_factory=dict)
+    job: str = TRAIN
+    checkpoint: str = ""
+    split: str = ""
+    output: str = ""
+
+    @property
+    def trains(self) -> bool:
+        """Whether the job trains; else it evaluates or predicts."""
+        return self.job == TRAIN
 
     def save(self, path: Path) -> None:
         """Writes the specification as versioned JSON."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hvd_elastic_keras.common.protocol import Assignment
 from hvd_elastic_keras.loop.end_of_data import data_have_ended, end_of_data
 from hvd_elastic_keras.loop.loop_parts import LoopParts
-from hvd_elastic_keras.loop.observer import EndedEpoch
+from hvd_elastic_keras.loop.observer import EndedEpoch, EvaluatedStep
 from hvd_elastic_keras.loop.phase import PhaseRunner
 from hvd_elastic_keras.loop.step_taker import StepTaker
 from hvd_elastic_keras.step.atomic import Logs
@@ -50,6 +50,10 @@ class EvaluationPhase:
             state.cursor = cursor.after_step()
             state.evaluation_logs = result.logs
             self._steps.end_batch("on_test_batch_end", cursor.step, steps, result.logs)
+            count = batch.part.num_examples_of_step
+            taken = EvaluatedStep(cursor, self._place, count, steps, result.logs)
+            for observer in self._parts.observers:
+                observer.after_evaluation_step(taken)
             if result.change_pending:
                 return True
         if steps is None or state.cursor.step < steps:

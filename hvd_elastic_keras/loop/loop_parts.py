@@ -24,6 +24,8 @@ class LoopParts:
 
     Attributes:
       evaluate: the phase of the evaluation, if there is one.
+      trains: whether anything is trained. If not, `train` is the phase of the evaluation, too, and
+        the loop begins with that.
       course: how far the training goes.
       shares: who computes what; one of the observers.
       observers: those who hear of what is done.
@@ -40,6 +42,7 @@ class LoopParts:
     course: Course
     shares: Shares
     observers: Observers
+    trains: bool = True
 
     @property
     def schedule(self) -> Schedule:

@@ -78,6 +78,25 @@ class TakenStep:
 
 
 @dataclasses.dataclass(frozen=True)
+class EvaluatedStep:
+    """A step of an evaluation, or of predictions, that all workers of the round have taken.
+
+    Attributes:
+      cursor: where it was taken.
+      place: of this worker.
+      num_examples: of the global batch.
+      steps: of the whole evaluation; None if nobody knows.
+      logs: of the evaluation so far.
+    """
+
+    cursor: Cursor
+    place: Assignment
+    num_examples: int
+    steps: int | None
+    logs: Logs
+
+
+@dataclasses.dataclass(frozen=True)
 class TrainedEpoch:
     """An epoch of which all training steps have been taken; its evaluation comes next.
 
@@ -153,6 +172,9 @@ class Observer:
 
     def after_step(self, step: TakenStep) -> None:
         """A training step is done, its callbacks, too. After it the round may end."""
+
+    def after_evaluation_step(self, step: EvaluatedStep) -> None:
+        """A step of an evaluation is done, its callbacks, too. After it the round may end."""
 
     def at_end_of_phase(self, cursor: Cursor) -> None:
         """All steps of the phase at `cursor`, training or evaluation, have been taken."""

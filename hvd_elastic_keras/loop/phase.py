@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -14,7 +15,18 @@ from hvd_elastic_keras.data.input.interfaces import Input, LocalBatch
 from hvd_elastic_keras.data.plan.example_ids import Ids
 from hvd_elastic_keras.loop.speed_balance import Balance
 from hvd_elastic_keras.state.cursor import Cursor
-from hvd_elastic_keras.step.atomic import AtomicStep
+from hvd_elastic_keras.step.atomic import StepResult
+
+
+class Step(Protocol):
+    """What all workers of a round do together, in one piece: `AtomicStep` or `PredictStep`."""
+
+    @property
+    def calls_python(self) -> bool:
+        """Whether it calls code of the user's that may change the user's values."""
+
+    def __call__(self, batch: LocalBatch, step: int, stop: bool = False) -> StepResult:
+        """Takes the step with everybody; see `AtomicStep`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +38,7 @@ class PhaseRunner:
     """
 
     input: Input
-    step: AtomicStep
+    step: Step
     shared: bool = True
 
     def batches(self, cursor: Cursor, rank: int, balance: Balance) -> Iterator[LocalBatch]:

@@ -93,7 +93,7 @@ class ProgressDisplay(Observer):
             self._draw(self._of or self._done, logs, finalize=True)
             self._bar = None
         elif not self._interactive:
-            self._show(f"epoch {self._title} done  {_formatted(logs)}\n")
+            self._show(f"epoch {self._title} done  {formatted(logs)}\n")
 
     @property
     def line_break(self) -> str:
@@ -128,7 +128,7 @@ class ProgressDisplay(Observer):
             left = f"  {format_duration(steps_left * elapsed / max(self._steps, 1))} left"
         plural = "" if workers == 1 else "s"
         self._show(
-            f"epoch {self._title}  step {done}{of}  {_formatted(logs)}  "
+            f"epoch {self._title}  step {done}{of}  {formatted(logs)}  "
             f"{self._examples / elapsed:.0f} examples/s  {workers} worker{plural}{left}\n"
         )
         self._since, self._examples, self._steps = now, 0, 0
@@ -139,7 +139,8 @@ def _numbers(logs: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in logs.items() if isinstance(value, int | float)}
 
 
-def _formatted(logs: Mapping[str, Any]) -> str:
+def formatted(logs: Mapping[str, Any]) -> str:
+    """Loss and metrics in a line, by name."""
     return "  ".join(f"{name} {value:.4f}" for name, value in sorted(_numbers(logs).items()))
 
 

@@ -15,7 +15,7 @@ from hvd_elastic_keras.loop.phase import PhaseRunner
 from hvd_elastic_keras.state.cursor import Cursor, Phase
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 
-NAMES = {Phase.TRAIN: "training", Phase.EVALUATE: "validation"}
+NAMES = {Phase.TRAIN: "training", Phase.EVALUATE: "validation", Phase.INFER: "given"}
 """Of the data of a phase."""
 INTERVAL = 64
 """Steps between two comparisons, and how long a round is compared more often."""

@@ -45,7 +45,7 @@ class StepTaker:
 
         That costs a copy of all of them.
         """
-        may_change = runner.step.micro_batch.calls_python
+        may_change = runner.step.calls_python
         return self._parts.state.user.atomic() if may_change else contextlib.nullcontext()
 
     def tell_position(self, activity: str) -> None:

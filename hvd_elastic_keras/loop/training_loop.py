@@ -193,8 +193,9 @@ class TrainingLoop:
         again = marks.ended
         if not again:
             marks.ended = True
-            # As at the end of `keras.Model.fit`: with `use_ema` the averages become the weights.
-            model.optimizer.finalize_variable_values(model.trainable_variables)
+            if self._parts.trains:
+                # As at the end of `keras.Model.fit`: with `use_ema` the averages become weights.
+                model.optimizer.finalize_variable_values(model.trainable_variables)
         self._parts.callbacks.end(dict(self._state.epoch_logs), again=again)
 
     def _catch_up(self) -> None:

@@ -15,6 +15,8 @@ class Phase(str, enum.Enum):
 
     TRAIN = "train"
     EVALUATE = "evaluate"
+    INFER = "infer"
+    """The one phase of a job that only evaluates or predicts."""
     FINISH = "finish"
 
 
@@ -24,9 +26,10 @@ class Cursor:
 
     Attributes:
       epoch: epoch of the next step, from 0.
-      phase: whether the next step trains, evaluates or ends the training.
+      phase: whether the next step trains, evaluates, predicts, or ends the training.
       step: index of the next step within the phase of this epoch.
-      global_step: optimizer steps finished since the beginning.
+      global_step: optimizer steps finished since the beginning; of a job that does not train, all
+        steps.
       progress: atomic steps of any phase finished since the beginning; orders states by age.
       worker_batches: how many the steps of this epoch have taken; only where the batch grows with
         the workers (`data/input/per_worker.py`), else 0.
@@ -48,12 +51,12 @@ class Cursor:
 
     def after_step(self, worker_batches: int = 0) -> Cursor:
         """The position after the step this cursor points at, which took so many worker batches."""
-        trained = self.phase is Phase.TRAIN
+        counts = self.phase is not Phase.EVALUATE
         return dataclasses.replace(
             self,
             step=self.step + 1,
             worker_batches=self.worker_batches + worker_batches,
-            global_step=self.global_step + trained,
+            global_step=self.global_step + counts,
             progress=self.progress + 1,
         )
 

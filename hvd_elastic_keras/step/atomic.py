@@ -123,6 +123,11 @@ class AtomicStep:
                 autograph=False,
             )
 
+    @property
+    def calls_python(self) -> bool:
+        """Whether Python code of the user's runs in every step."""
+        return self.micro_batch.calls_python
+
     def __call__(self, batch: LocalBatch, step: int, stop: bool = False) -> StepResult:
         """Takes the step with everybody.
 

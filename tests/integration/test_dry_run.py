@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import keras
 import pytest
+from ml_collections import ConfigDict
 
+from model_zoo import digits_cnn
 from tests.harness.job import Job
 from tests.harness.plain_module import MODEL
 
@@ -74,3 +77,15 @@ def test_a_joiner_has_no_plan(tmp_path: Path) -> None:
     planned = dry_run(tmp_path, "--join=127.0.0.1:1")
     assert planned.returncode != 0
     assert "--dry_run was given together with --join" in planned.stderr
+
+
+def test_the_plan_of_predictions_has_what_counts_for_them(tmp_path: Path) -> None:
+    keras.utils.set_random_seed(1)
+    digits_cnn.model(ConfigDict()).save_weights(tmp_path / "some.weights.h5")
+    arguments = ["--model=digits_cnn", "--job=predict", "--checkpoint=some.weights.h5"]
+    planned = dry_run(tmp_path, *arguments, "--split=validation", "--output=out")
+    assert planned.returncode == 0, planned.stderr
+    assert 'predict 360 examples of dataset("validation") in 1 step' in planned.stdout
+    assert "predictions: to out" in planned.stdout
+    assert "epochs" not in planned.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["some.weights.h5"]

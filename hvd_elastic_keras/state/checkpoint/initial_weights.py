@@ -1,4 +1,4 @@
-"""Weights that a training starts from: those of a Keras file, of a checkpoint, or of a job."""
+"""Weights that a job starts from: those of a Keras file, of a checkpoint, or of a job."""
 
 from __future__ import annotations
 
@@ -21,16 +21,20 @@ EXPECTED = (
 )
 
 
-def load(model: keras.Model, path: Path) -> None:
+def load(model: keras.Model, path: Path, flag: str = "init_from") -> Path:
     """Gives a model the weights that are kept there; optimizers and metrics begin anew.
 
     Args:
       model: is built, with as many weights of the same shapes.
+      flag: that has asked for them, for messages.
+
+    Returns:
+      The file, or the directory of the checkpoint, that they were in.
 
     Raises:
       ConfigurationError: there are none, or not those of this model.
     """
-    source = _found(path)
+    source = _found(path, flag)
     try:
         if source.is_dir():
             _read_checkpoint(model, source)
@@ -38,27 +42,30 @@ def load(model: keras.Model, path: Path) -> None:
             _read_file(model, source)
     except (OSError, ValueError, KeyError, AssertionError, tf.errors.OpError) as error:
         raise ConfigurationError(
-            f"--init_from={path} was given, but {source} does not have the weights of this model: "
+            f"--{flag}={path} was given, but {source} does not have the weights of this model: "
             f"{in_one_line(error)}. Give one that the same model was saved to."
         ) from error
+    return source
 
 
-def _found(path: Path) -> Path:
+def _found(path: Path, flag: str) -> Path:
     """The file, or the directory of a checkpoint."""
     if path.is_file() or (path / f"{PREFIX}.index").is_file():
         return path
     for name in (files.MODEL, files.WEIGHTS):
         if (path / name).is_file():
             return path / name
-    if checkpoints := directories.by_age(path / files.CHECKPOINTS):
-        return Path(str(checkpoints[-1]))
+    for directory in (path / files.CHECKPOINTS, path):
+        if checkpoints := directories.by_age(directory):
+            return Path(str(checkpoints[-1]))
     there = "holds no weights" if path.exists() else "does not exist"
-    raise ConfigurationError(f"--init_from={path} was given, which {there}. Expected {EXPECTED}.")
+    raise ConfigurationError(f"--{flag}={path} was given, which {there}. Expected {EXPECTED}.")
 
 
 def _read_file(model: keras.Model, file: Path) -> None:
     """Takes the weights alone, though Keras keeps the optimizer's state beside them."""
-    own = [(variable, np.array(variable)) for variable in getattr(model.optimizer, "variables", ())]
+    optimizer = getattr(model, "optimizer", None)  # a model that is not compiled has none
+    own = [(variable, np.array(variable)) for variable in getattr(optimizer, "variables", ())]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
         model.load_weights(file)

@@ -12,10 +12,11 @@ import pytest
 
 from hvd_elastic_keras.cli import dry_run, job_directory, plan
 from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
-from hvd_elastic_keras.common import batch_plan, files
+from hvd_elastic_keras.cli.refusals import check_same_kind
+from hvd_elastic_keras.common import batch_plan, files, predictions
 from hvd_elastic_keras.common.config import JobConfig, TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.common.job_spec import JobSpec
+from hvd_elastic_keras.common.job_spec import EVALUATE, PREDICT, JobSpec
 from hvd_elastic_keras.common.options import RunOptions
 from hvd_elastic_keras.state.checkpoint import manifest
 
@@ -183,3 +184,40 @@ def test_a_network_interface_that_is_not_there_is_refused(tmp_path: Path) -> Non
     request = script_request(tmp_path, network_interface="nosuch0")
     with pytest.raises(ConfigurationError, match=r"--network_interface=nosuch0"):
         asyncio.run(dry_run.dry_run(request))
+
+
+def inference_request(tmp_path: Path, job: str) -> JobRequest:
+    output = str(tmp_path / "output") if job == PREDICT else ""
+    spec = JobSpec(
+        TrainingConfig(global_batch_size=128), "nowhere.py", job=job, split="test", output=output
+    )
+    request = request_of(tmp_path / "job", num_workers=3)
+    return dataclasses.replace(request, spec=spec)
+
+
+@pytest.mark.parametrize(
+    ("job", "leaves"), [(EVALUATE, "results: to "), (PREDICT, "predictions: to ")]
+)
+def test_the_plan_of_a_job_that_does_not_train(job: str, leaves: str, tmp_path: Path) -> None:
+    request = inference_request(tmp_path, job)
+    lines = list(plan.whole_plan(request, {**FOUND, "weights": str(tmp_path / "a.keras")}))
+    assert lines[0] == f'nowhere: {job} 100 examples of dataset("test") in 12 steps'
+    assert line_of(lines, "weights") == f"{tmp_path}/a.keras, 1,000 parameters"
+    assert line_of(lines, "micro-batches per worker and step").startswith("3+3+2")
+    assert any(line.startswith(leaves) for line in lines)
+    assert not any(line.startswith(("steps: ", "checkpoints: ")) for line in lines)
+
+
+def test_the_plan_says_whether_predictions_are_gone_on_with(tmp_path: Path) -> None:
+    predictions.begin(tmp_path / "output", {})
+    lines = list(plan.whole_plan(inference_request(tmp_path, PREDICT), {**FOUND, "weights": "a"}))
+    assert line_of(lines, "predictions").endswith("output, which is gone on with")
+
+
+def test_a_directory_of_another_kind_of_job_is_refused(tmp_path: Path) -> None:
+    spec = JobSpec(TrainingConfig(), "nowhere.py")
+    check_same_kind(tmp_path, spec)
+    spec.save(tmp_path / files.JOB)
+    check_same_kind(tmp_path, spec)
+    with pytest.raises(ConfigurationError, match=r"--job=predict .* --job=train"):
+        check_same_kind(tmp_path, dataclasses.replace(spec, job=PREDICT))

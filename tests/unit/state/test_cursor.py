@@ -25,3 +25,9 @@ def test_a_phase_starts_at_its_first_step_and_keeps_the_totals() -> None:
 def test_a_phase_is_its_text() -> None:
     assert Phase("finish") is Phase.FINISH
     assert Phase.TRAIN.value == "train"
+
+
+def test_where_nothing_is_trained_every_step_counts() -> None:
+    before = Cursor(phase=Phase.INFER, step=3, global_step=3, progress=4)
+    assert before.after_step() == Cursor(0, Phase.INFER, 4, 4, 5)
+    assert before.number_of_step == 3

@@ -49,7 +49,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, keras.Model
 
 @pytest.mark.parametrize("optimizer_is_built", [False, True])
 @pytest.mark.parametrize(
-    "kind", ["", "model.keras", "by_hand.weights.h5", "checkpoints/step-00000004"]
+    "kind", ["", "model.keras", "by_hand.weights.h5", "checkpoints/step-00000004", "checkpoints"]
 )
 def test_they_come_from_whatever_a_training_leaves(
     trained: tuple[Path, keras.Model], kind: str, optimizer_is_built: bool

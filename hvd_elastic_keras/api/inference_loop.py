@@ -1,0 +1,198 @@
+"""Builds the loop of a worker that evaluates or predicts, and runs it."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from hvd_elastic_keras.api.assemble import open_to, read_along, together_of
+from hvd_elastic_keras.common import env
+from hvd_elastic_keras.common.predictions import PartFiles
+from hvd_elastic_keras.data.examples import structure
+from hvd_elastic_keras.data.input.pipeline import Pipeline
+from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, variables_of
+from hvd_elastic_keras.loop.announcer import Announcer
+from hvd_elastic_keras.loop.callback_runner import CallbackRunner
+from hvd_elastic_keras.loop.course import Course
+from hvd_elastic_keras.loop.inference_display import InferenceDisplay
+from hvd_elastic_keras.loop.inference_results import Results
+from hvd_elastic_keras.loop.kept_on_disk import Durable
+from hvd_elastic_keras.loop.loop_parts import LoopParts
+from hvd_elastic_keras.loop.observer import Observers
+from hvd_elastic_keras.loop.phase import PhaseRunner
+from hvd_elastic_keras.loop.progress_display import ProgressDisplay
+from hvd_elastic_keras.loop.same_reading import SameReading
+from hvd_elastic_keras.loop.schedule import Schedule
+from hvd_elastic_keras.loop.shares import Shares
+from hvd_elastic_keras.loop.told_once import ToldOnce
+from hvd_elastic_keras.loop.training_loop import TrainingLoop
+from hvd_elastic_keras.loop.warm_up import warm_up
+from hvd_elastic_keras.observe.notices import Notice
+from hvd_elastic_keras.state.cursor import Cursor, Phase
+from hvd_elastic_keras.state.run_state import RunState
+from hvd_elastic_keras.state.user_state import UserState
+from hvd_elastic_keras.step.compiled_steps import compiled_step
+from hvd_elastic_keras.step.predict_step import Predictor, PredictStep
+from hvd_elastic_keras.step.step_options import StepOptions
+from hvd_elastic_keras.step.trials.first_steps import explained_first_steps
+from hvd_elastic_keras.step.world import world_of_process
+from hvd_elastic_keras.worker.horovod_runtime import Communicator
+from hvd_elastic_keras.worker.membership import Membership
+from hvd_elastic_keras.worker.session import SoloSession
+
+VALIDATION = "val_"
+"""What logs of an evaluation begin with at the end of an epoch."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Worked:
+    """What a worker works on.
+
+    Attributes:
+      model: with its weights; compiled if it is evaluated.
+      cut_is_chosen: whether the user has said how large a micro-batch is.
+      began: when this worker began, on the clock of `time.monotonic`.
+    """
+
+    model: keras.Model
+    pipeline: Pipeline
+    membership: Membership
+    cut_is_chosen: bool
+    seed: int
+    began: float
+
+
+def run_loop(
+    worked: Worked,
+    write: Callable[[dict[str, Any]], str],
+    predictor: Predictor | None = None,
+    parts: PartFiles | None = None,
+    first_missing_step: Callable[[], int] = lambda: 0,
+) -> None:
+    """Takes all steps with everybody who is there.
+
+    Args:
+      write: called by rank 0 at the end, with the results of an evaluation; returns a line for
+        people.
+      predictor, parts: compute and keep predictions; without them, the model is evaluated.
+      first_missing_step: where a prediction goes on that was begun before.
+    """
+    membership = worked.membership
+    session, communicator = membership.session, membership.communicator()
+    variables = variables_of(worked.model)
+    world_of_process().follow(SoloSession())  # nothing is pending while it warms up
+    if predictor is None or parts is None:
+        runner, told = _evaluation(worked, variables, communicator)
+    else:
+        runner, told = _prediction(worked, variables, communicator, predictor, parts), ()
+    to_tell = [*open_to(session, membership), *(Notice(f"warning: {text}") for text in told)]
+    along = read_along(session, {Phase.INFER: runner})
+    warm_up_s = time.monotonic() - worked.began
+    session.join(communicator, runner.input.num_micro_batches, warm_up_s)
+    callbacks = CallbackRunner((), worked.model, {"epochs": 1, "steps": None})
+    state = _state(worked, variables, callbacks)
+    display = ProgressDisplay(session.show, interactive=False)  # for single lines
+    shares = Shares(state, runner.input.num_micro_batches, Announcer(session, display))
+
+    def write_results() -> str:
+        logs = state.epoch_logs.items()
+        return write({name.removeprefix(VALIDATION): value for name, value in logs})
+
+    observers = [
+        *along,
+        InferenceDisplay(session.show, "evaluating" if predictor is None else "predicting"),
+        SameReading({Phase.INFER: runner}, communicator),
+        shares,
+        ToldOnce(session, to_tell, lambda: ""),
+        Results(write_results, session.tell),
+    ]
+    loop_parts = LoopParts(
+        model=worked.model,
+        session=session,
+        communicator=communicator,
+        state=state,
+        train=runner,
+        evaluate=runner,
+        callbacks=callbacks,
+        world=world_of_process(),
+        course=Course(Schedule(epochs=1), state, runner, world_of_process()),
+        shares=shares,
+        observers=Observers(observers),
+        trains=False,
+    )
+    TrainingLoop(loop_parts, _durable(state, first_missing_step)).run()
+
+
+def _evaluation(
+    worked: Worked, variables: ModelVariables, communicator: Communicator
+) -> tuple[PhaseRunner, tuple[str, ...]]:
+    """The steps of an evaluation within a training; and what people should be told of them."""
+    options = env.run_options()
+    model, pipeline = worked.model, worked.pipeline
+    with explained_first_steps(model, pipeline, None):
+        compiled = compiled_step(
+            model,
+            variables,
+            pipeline,
+            train=False,
+            cut_is_chosen=worked.cut_is_chosen,
+            seed=worked.seed,
+            deterministic=options.deterministic,
+            options=StepOptions(together=together_of(options, worked.cut_is_chosen)),
+        )
+        runner = PhaseRunner(pipeline, compiled.step, shared=compiled.shared)
+        model.reset_metrics()
+        warm_up(communicator, variables, [runner])
+    return runner, compiled.told
+
+
+def _prediction(
+    worked: Worked,
+    variables: ModelVariables,
+    communicator: Communicator,
+    predictor: Predictor,
+    parts: PartFiles,
+) -> PhaseRunner:
+    """Steps that write predictions; the graph is warm, and nothing is written yet."""
+    before = variables.values()
+    predictor(structure.cut(worked.pipeline.first_batch(), 0, worked.pipeline.micro_batch_size))
+    variables.assign(before)
+    step = PredictStep(predictor, parts, world_of_process(), communicator.any_true)
+    return PhaseRunner(worked.pipeline, step)
+
+
+def _state(worked: Worked, variables: ModelVariables, callbacks: CallbackRunner) -> RunState:
+    worked.model.stop_training = False
+    return RunState(
+        worked.model,
+        variables,
+        callbacks,
+        inputs=[worked.pipeline],
+        cursor=Cursor(phase=Phase.INFER),
+        user=UserState(),
+    )
+
+
+def _durable(state: RunState, first_missing_step: Callable[[], int]) -> Durable:
+    """Predictions are all that is kept on disk before the end."""
+
+    def go_on() -> bool:
+        step = first_missing_step()
+        state.cursor = dataclasses.replace(
+            state.cursor, step=step, global_step=step, progress=state.cursor.progress + step
+        )
+        return step > 0
+
+    def nothing_is_left_to_do() -> None:
+        """For a worker that comes too late."""
+        state.marks.ended = True
+
+    return Durable(_nothing, _nothing, _nothing, nothing_is_left_to_do, go_on)
+
+
+def _nothing() -> None:
+    return None

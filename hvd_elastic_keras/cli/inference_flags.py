@@ -1,0 +1,126 @@
+"""The flags of `run` for jobs that evaluate or predict (`--job`), and what goes with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from hvd_elastic_keras.cli import checkpoint_flags, find_model, job_flags, option_flags
+from hvd_elastic_keras.common import files
+from hvd_elastic_keras.common.config import TrainingConfig
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.common.job_spec import EVALUATE, JOBS, PREDICT, TRAIN, JobSpec
+
+PREDICTED_AT_ONCE = 1024
+"""Examples of a step of predictions if nobody says; there is no optimizer whose affair they are."""
+JOB = flags.DEFINE_enum(
+    "job",
+    TRAIN,
+    JOBS,
+    "What to do with the model: train it; evaluate it once, with weights of --checkpoint, as "
+    "Model.evaluate does; or predict, as Model.predict does, to files in --output.",
+)
+CHECKPOINT = flags.DEFINE_string(
+    "checkpoint",
+    "",
+    "With --job=evaluate or predict: the weights. The directory of a job, a checkpoint, or a file "
+    "of Keras (.keras, .weights.h5). All hosts with workers need it.",
+)
+SPLIT = flags.DEFINE_string(
+    "split",
+    "",
+    "With --job=evaluate or predict: what dataset(split) is asked for. Default: validation, or "
+    "predict.",
+)
+OUTPUT = flags.DEFINE_string(
+    "output",
+    "",
+    "With --job=predict: the directory that predictions go to, on a file system that all hosts "
+    "with workers share. What is there is not computed again. Default: --job_dir/predictions.",
+)
+DEFAULT_SPLITS = {EVALUATE: "validation", PREDICT: "predict"}
+ONLY_TO_TRAIN = (
+    *(job_flags.EPOCHS, job_flags.STEPS, job_flags.DROP_REMAINDER, job_flags.BATCH),
+    *(*job_flags.GROWTH_FLAGS, job_flags.INIT_FROM, job_flags.TENSORBOARD),
+    *(option_flags.BALANCE, option_flags.AUDIT, option_flags.ON_NONFINITE_LOSS),
+    *(option_flags.CHECK_WEIGHTS, option_flags.COMPRESSION, option_flags.EXPORT),
+    *checkpoint_flags.ALL,
+)
+ONLY_WITH_SUMS = (
+    option_flags.MICRO_BATCHES_FLAG,
+    option_flags.MICRO_BATCHES_TOGETHER,
+)
+
+
+def check() -> None:
+    """Raises `ConfigurationError` for flags that make no sense with the job."""
+    job = JOB.value
+    if job == TRAIN:
+        _refuse((CHECKPOINT, SPLIT, OUTPUT), "without --job=evaluate or --job=predict")
+        return
+    _refuse(ONLY_TO_TRAIN, f"together with --job={job}, which does not train")
+    if job == EVALUATE:
+        _refuse((OUTPUT,), f"together with --job={job}, which writes {files.RESULTS} to --job_dir")
+    else:
+        _refuse(ONLY_WITH_SUMS, f"together with --job={job}, which has no sums")
+    if not CHECKPOINT.value:
+        raise ConfigurationError(
+            f"--job={job} was given without --checkpoint. Say where the weights are: the directory "
+            "of a job, a checkpoint, or a file of Keras (.keras, .weights.h5)."
+        )
+
+
+def refuse_with_script(script: str) -> None:
+    """Raises `ConfigurationError` if a job of a model module is asked of a script."""
+    _refuse(
+        (JOB, CHECKPOINT, SPLIT, OUTPUT),
+        f"together with the script {script}, which says itself what it does",
+    )
+
+
+def values_that_count(config: dict[str, Any]) -> dict[str, Any]:
+    """Those of a reference configuration that are not about what the job does not do."""
+    others: tuple[Any, ...] = () if JOB.value == TRAIN else ONLY_TO_TRAIN
+    if JOB.value == PREDICT:
+        others = (*others, *ONLY_WITH_SUMS, job_flags.GLOBAL_BATCH_SIZE, job_flags.MICRO_BATCH_SIZE)
+    return {name: value for name, value in config.items() if name not in {f.name for f in others}}
+
+
+def spec(config: dict[str, Any], job_dir: Path) -> JobSpec:
+    """The job that is asked for; `check` has accepted it.
+
+    Args:
+      config: values of the reference configuration, of which those of a training do not count.
+    """
+    job = JOB.value
+    known = (job_flags.GLOBAL_BATCH_SIZE, job_flags.MICRO_BATCH_SIZE, job_flags.SEED)
+    values: dict[str, Any] = {} if job == EVALUATE else {"global_batch_size": PREDICTED_AT_ONCE}
+    of_config = values_that_count(config)
+    values |= {f.name: of_config[f.name] for f in known if f.name in of_config}
+    values |= {f.name: f.value for f in known if f.value is not None}
+    output = Path(OUTPUT.value).resolve() if OUTPUT.value else job_dir / files.PREDICTIONS
+    return JobSpec(
+        TrainingConfig(**values),
+        job_flags.MODEL.value,
+        job_flags.DATA_DIR.value,
+        config=config,
+        job=job,
+        # Workers may run elsewhere.
+        checkpoint=str(Path(CHECKPOINT.value).resolve()),
+        split=SPLIT.value or DEFAULT_SPLITS[job],
+        output=str(output) if job == PREDICT else "",
+    )
+
+
+def default_name(model: str) -> str:
+    """What the job directory is called after."""
+    name = find_model.short_name(model)
+    return name if JOB.value == TRAIN else f"{name}-{JOB.value}"
+
+
+def _refuse(unwanted: Any, why: str) -> None:
+    given = [f"--{f.name}" for f in unwanted if flags.FLAGS[f.name].present]
+    if given:
+        raise ConfigurationError(f"{', '.join(given)} was given {why}. Leave it out.")

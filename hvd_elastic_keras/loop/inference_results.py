@@ -1,0 +1,27 @@
+"""What rank 0 leaves of a job that evaluates or predicts, when all steps are done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hvd_elastic_keras.loop.observer import Observer
+
+
+class Results(Observer):
+    """Writes results, and says so once for all workers.
+
+    Args:
+      write: returns a line for people. A rank 0 that takes over at the end writes the same again.
+      tell: shows a line once per job.
+    """
+
+    root_only = True
+
+    def __init__(self, write: Callable[[], str], tell: Callable[[str], Any]) -> None:
+        self._write = write
+        self._tell = tell
+
+    def on_end(self) -> None:
+        """Writes them."""
+        self._tell(self._write())
