@@ -17,7 +17,8 @@ Preprocess = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 def load(name: str, split: str, data_dir: str, image_size: int) -> tuple[TfdsSource, Preprocess]:
     """The records of a data set, and what makes examples of them.
 
-    An example is an image [image_size, image_size, channels] in [0, 1] and its label.
+    An example is an image [image_size, image_size, channels] in [0, 1], the middle of that in the
+    files, and its label.
 
     Raises:
       DataError: the data set has not been prepared in `data_dir`, with the command that does it.
@@ -28,6 +29,10 @@ def load(name: str, split: str, data_dir: str, image_size: int) -> tuple[TfdsSou
 
     def prepare(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         image, label = source.decode_supervised(record)
+        if image.shape[:2] != (image_size, image_size):
+            # The middle square: ratios of width to height stay.
+            side = tf.minimum(tf.shape(image)[0], tf.shape(image)[1])
+            image = tf.image.resize_with_crop_or_pad(image, side, side)
         image = tf.image.convert_image_dtype(image, tf.float32)
         if image.shape[:2] != (image_size, image_size):
             image = tf.image.resize(image, (image_size, image_size), antialias=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import keras
 import ml_collections
 
+from model_zoo import augmentation
+
 FILTERS = (16, 32, 64)
 
 
@@ -19,7 +21,7 @@ def model(config: ml_collections.ConfigDict) -> keras.Model:
     """
     layers = keras.layers
     inputs = keras.Input(tuple(config.image_shape))
-    x = _augmented(inputs, config)
+    x = augmentation.shifted(inputs, config.max_shift, config.flip)
     size = config.model_size
     if config.image_shape[0] != size:
         x = layers.Resizing(size, size)(x)
@@ -32,15 +34,6 @@ def model(config: ml_collections.ConfigDict) -> keras.Model:
             x = _block(x, filters, 2 if stage > 0 and block == 0 else 1, config)
     outputs = layers.Dense(config.num_classes)(layers.GlobalAveragePooling2D()(x))
     return keras.Model(inputs, outputs, name="resnet20")
-
-
-def _augmented(x: keras.KerasTensor, config: ml_collections.ConfigDict) -> keras.KerasTensor:
-    share = config.max_shift / config.image_shape[0]
-    # Nearest: whole pixels, as a crop of the padded image gives them.
-    x = keras.layers.RandomTranslation(
-        share, share, fill_mode="constant", fill_value=0.0, interpolation="nearest"
-    )(x)
-    return keras.layers.RandomFlip("horizontal")(x) if config.flip else x
 
 
 def _convolution(

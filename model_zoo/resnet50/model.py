@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import ml_collections
+
+from model_zoo import augmentation
 
 
 def model(config: ml_collections.ConfigDict) -> keras.Model:
     """Images of `config.image_shape`, values in [0, 1], to `config.num_classes` probabilities.
 
     Images smaller than `config.model_size` are enlarged first: the network halves its input five
-    times and needs 32 pixels.
+    times and needs 32 pixels. With `config.augmentation`, images are changed in training: "shift"
+    shifts and mirrors them, "crop" takes a random part of each, and mirrors.
     """
     inputs = keras.Input(tuple(config.image_shape))
     size = config.model_size
-    x = inputs
-    if config.image_shape[0] != size:
+    x = _augmented(inputs, config)
+    if x.shape[1] != size:
         x = keras.layers.Resizing(size, size)(x)
     if config.image_shape[-1] == 1:
         x = keras.layers.Concatenate()([x, x, x])
+    if "pixel_mean" in config:
+        variance = [std**2 for std in config.pixel_std]
+        x = keras.layers.Normalization(mean=config.pixel_mean, variance=variance)(x)
     network = keras.applications.ResNet50(
         weights=None, include_top=False, input_shape=(size, size, 3), pooling="avg"
     )
@@ -30,9 +38,32 @@ def model(config: ml_collections.ConfigDict) -> keras.Model:
     return keras.Model(inputs, outputs, name="resnet50")
 
 
-def loss() -> str:
-    """Labels are class numbers."""
-    return "sparse_categorical_crossentropy"
+def _augmented(x: keras.KerasTensor, config: ml_collections.ConfigDict) -> keras.KerasTensor:
+    if config.augmentation == "shift":
+        return augmentation.shifted(x, config.max_shift, mirror=True)
+    if config.augmentation == "crop":
+        x = augmentation.RandomResizedCrop(config.model_size)(x)
+        return keras.layers.RandomFlip("horizontal")(x)
+    return x
+
+
+def loss(config: ml_collections.ConfigDict) -> Any:
+    """Labels are class numbers; with `config.label_smoothing`, a part of them goes to all classes.
+
+    Szegedy et al., "Rethinking the Inception Architecture", 2016, section 7.
+    """
+    if not config.label_smoothing:
+        return "sparse_categorical_crossentropy"
+
+    def smoothed_crossentropy(labels: Any, probabilities: Any) -> Any:
+        one_hot = keras.ops.one_hot(
+            keras.ops.reshape(labels, (-1,)), config.num_classes, dtype=probabilities.dtype
+        )
+        return keras.losses.categorical_crossentropy(
+            one_hot, probabilities, label_smoothing=config.label_smoothing
+        )
+
+    return smoothed_crossentropy
 
 
 def optimizer(config: ml_collections.ConfigDict) -> keras.optimizers.Optimizer:
@@ -48,9 +79,12 @@ def optimizer(config: ml_collections.ConfigDict) -> keras.optimizers.Optimizer:
     )
     if config.optimizer == "adam":
         return keras.optimizers.Adam(schedule)
-    return keras.optimizers.SGD(
+    sgd = keras.optimizers.SGD(
         schedule, momentum=0.9, nesterov=True, weight_decay=config.weight_decay
     )
+    if config.weight_decay:
+        sgd.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+    return sgd
 
 
 def metrics() -> list[str]:

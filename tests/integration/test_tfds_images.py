@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow_datasets as tfds
 
 from hvd_elastic_keras import TfdsSource
 from hvd_elastic_keras.api.model_module import ModelModule
@@ -20,6 +19,7 @@ from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.data.plan.partition import Partition
 from hvd_elastic_keras.data.sources.source import as_source
 from model_zoo import digits, tfds_images
+from tests.harness import tfds_stand_in
 from tests.harness.faults import Fault
 from tests.harness.job import FAULT_MODEL, REPOSITORY, SMALL, Job, assert_same_weights
 
@@ -96,7 +96,7 @@ def test_a_data_set_that_is_not_prepared_is_reported_with_the_command(tmp_path: 
 ZOO = {
     "mnist": ("mnist_cnn", "mnist", "test", (28, 28, 1), (28, 28, 1), 10),
     "cifar10": ("resnet50", "cifar10", "test", (32, 32, 3), (32, 32, 3), 10),
-    "imagenet2012": ("resnet50", "imagenet2012", "validation", (224, 224, 3), (60, 90, 3), 1000),
+    "imagenet2012": ("resnet50", "imagenet2012", "validation", (256, 256, 3), (60, 90, 3), 1000),
 }
 """By data set: model and configuration of the zoo, the split for validation, the shape that they
 want, the shape of the images in the files (with ImageNet, any), and the number of classes."""
@@ -105,22 +105,15 @@ want, the shape of the images in the files (with ImageNet, any), and the number 
 def stand_in(name: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prepares a data set as its real builder describes it, but with few made-up images."""
     *_, validation, _, shape, classes = ZOO[name]
-    monkeypatch.setattr(tfds.core.utils.gcs_utils, "_is_gcs_disabled", True)
-    builder = tfds.builder(name, data_dir=directory)
     random = np.random.default_rng(0)
 
-    def examples(split: str, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    def examples(count: int) -> Iterator[tfds_stand_in.Example]:
         for index in range(count):
             image = random.integers(0, 256, shape, np.uint8)
-            known = {"image": image, "label": (index * 7 + 1) % classes}
-            texts = {key: f"{split} {index}" for key in builder.info.features if key not in known}
-            yield f"{split} {index}", {**known, **texts}
+            yield {"image": image, "label": (index * 7 + 1) % classes}
 
-    def generators(_: Any, dl_manager: Any) -> dict[str, Any]:
-        return {"train": examples("train", 9), validation: examples(validation, 4)}
-
-    monkeypatch.setattr(type(builder), "_split_generators", generators)
-    builder.download_and_prepare()
+    splits = {"train": examples(9), validation: examples(4)}
+    tfds_stand_in.prepare(name, directory, splits, monkeypatch)
 
 
 @pytest.mark.parametrize("name", ZOO)

@@ -10,6 +10,8 @@ def get_config() -> ConfigDict:
     config.image_shape = (8, 8, 1)
     config.model_size = 32
     config.num_classes = 10
+    config.augmentation = "none"
+    config.label_smoothing = 0.0
     config.global_batch_size = 128
     config.micro_batch_size = 16
     config.epochs = 5

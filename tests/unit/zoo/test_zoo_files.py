@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 keras = pytest.importorskip("keras")
@@ -11,6 +12,7 @@ keras = pytest.importorskip("keras")
 from hvd_elastic_keras.common.errors import DataError
 from model_zoo import python_texts
 from model_zoo.deepfm import criteo
+from model_zoo.unet import digit_scenes
 from model_zoo.wide_deep import census
 
 ADULT = """39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, \
@@ -93,3 +95,16 @@ def test_docstrings_of_validation_are_other_ones_than_those_of_training() -> Non
     assert 0.1 < len(held_out) / len(train) < 0.4
     parts = set(range(len(python_texts.PARTS)))
     assert set(train_parts) == set(held_out_parts) == parts
+
+
+def test_masks_of_scenes_are_where_the_digits_are() -> None:
+    images, masks = digit_scenes.make("train", 5)
+    assert images.shape == (5, 40, 40, 1)
+    assert masks.shape == (5, 40, 40)
+    assert images[masks > 0].mean() > 0.6
+    assert images[masks == 0].mean() < 0.2
+    corners = [np.unique(masks[0][rows, columns]) for rows, columns in QUARTERS]
+    assert [len(classes) for classes in corners] == [2, 2, 2, 2]
+
+
+QUARTERS = [(slice(r, r + 20), slice(c, c + 20)) for r in (0, 20) for c in (0, 20)]

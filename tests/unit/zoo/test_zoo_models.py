@@ -46,6 +46,12 @@ MODELS = {
     "causal_lm": Case("python_manual", {"num_blocks": 1, "warmup_steps": 2}, epochs=5),
     "deepfm": Case("made_up", {"learning_rate": 1e-2}, num_examples=1024, falls_to=0.9),
     "text_transformer": Case("docstrings", {"dropout": 0.0, "learning_rate": 5e-3}, epochs=6),
+    "unet": Case(
+        "digit_scenes",
+        {"num_train": 256, "filters": (8, 16), "learning_rate": 1e-2},
+        global_batch_size=32,
+        epochs=5,
+    ),
     "wide_deep": Case("made_up", {"learning_rate": 1e-2}, num_examples=1024),
 }
 

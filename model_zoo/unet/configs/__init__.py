@@ -1,0 +1,3 @@
+"""Reference configurations."""
+
+DEFAULT = "digit_scenes"

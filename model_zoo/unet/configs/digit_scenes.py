@@ -1,0 +1,21 @@
+"""The default: which pixel belongs to which digit? Scenes of bundled digits, no download."""
+
+from ml_collections import ConfigDict
+
+from model_zoo.unet import digit_scenes
+from model_zoo.unet.configs import oxford_iiit_pet
+
+
+def get_config() -> ConfigDict:
+    """Values that training starts from: those of the pets, but for the following."""
+    config = oxford_iiit_pet.get_config()
+    config.dataset = "digit_scenes"
+    config.num_train = 2_000
+    config.num_validation = 400
+    config.image_shape = (40, 40, 1)
+    config.num_classes = digit_scenes.NUM_CLASSES
+    config.filters = (16, 32, 64)
+    config.dropout = 0.1
+    config.epochs = 6
+    config.learning_rate = 3e-3
+    return config
