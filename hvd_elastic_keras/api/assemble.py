@@ -70,7 +70,7 @@ def train(training: Training, membership: Membership) -> None:
 def _train(training: Training, membership: Membership) -> None:
     began = time.monotonic()
     session, communicator = membership.session, membership.communicator()
-    link = Link(session, communicator, membership.interactive)
+    link = Link(session, communicator, membership.screen)
     if membership.launched:  # what is tried out before the first step is this worker's affair
         world_of_process().enter_round(0, 1)
     prepared, told_of_steps = _prepare(training, communicator)
@@ -94,7 +94,7 @@ def _train_inside(training: Training, membership: Membership, inside: FitsInside
     unaudited = training.options.replaced({"audit": False})
     training = dataclasses.replace(training, job_dir=None, options=unaudited)
     session, communicator = inside.session, inside.communicator
-    link = Link(session, communicator, membership.interactive)
+    link = Link(session, communicator, membership.screen)
     told_of_steps: list[str] = []
     prepared = inside.prepared_for(training.data, training.model)
     if prepared is None:

@@ -13,7 +13,7 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.common.options import NO_OPTIONS, RunOptions
 from hvd_elastic_keras.launchers.base import LOCALHOST
-from hvd_elastic_keras.observe.console import counted
+from hvd_elastic_keras.observe.console import Verbosity, counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +53,7 @@ class JobRequest:
     """What workers talk to each other over; empty: what leads to the master."""
     all_output: bool = False
     """Whether the lines of all workers are shown, not only those of one."""
+    verbosity: Verbosity = Verbosity.NORMAL
     tls: bool = False
     """Whether workers and `ctl` speak to the launcher through TLS."""
     command: tuple[str, ...] = ()

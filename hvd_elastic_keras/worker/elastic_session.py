@@ -198,9 +198,10 @@ class ElasticSession:
         """Asks for a call, in a background thread, whenever `change_pending` may have changed."""
         self._changed = call
 
-    def show(self, text: str) -> None:
+    def show(self, text: str, progress: protocol.Progress | None = None) -> None:
         """Shows text on the terminal of the launcher."""
-        self._client.post(protocol.Console(worker_id=self.worker_id, text=text))
+        worker_id = self.worker_id
+        self._client.post(protocol.Console(worker_id=worker_id, text=text, progress=progress))
 
     def record(self, entry: events.WorkerEntry) -> None:
         """Adds an entry to the job's `events.jsonl`."""
