@@ -135,15 +135,13 @@ class LiveRegion:
     def _numbers(self, progress: Progress, width: int) -> RenderableType:
         """The loss, the workers, the speed and the metrics, as far as there is room for them."""
         loss, others = _by_importance({**self._of_last_epoch, **progress.metrics})
-        starting = f", {len(self._starting)} starting" if self._starting else ""
         workers = counted(progress.workers, "worker")
+        workers += f", {len(self._starting)} starting" if self._starting else ""
         speed = f"{self._examples_per_s:,.0f} examples/s"
         chosen = [workers]
         for part in (loss, speed, *others):
             if _width([*chosen, part]) <= width:
                 chosen.append(part)
-        if starting and _width(chosen) + len(starting) <= width:
-            chosen[0] = workers + starting
         first = [p for p in (loss, *others) if p in chosen]
         line = Text(BETWEEN.join([*first, *([speed] if speed in chosen else [])]), "cyan")
         if line:
