@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import socket
 import time
 from collections.abc import Callable, Iterable
 
@@ -15,11 +16,13 @@ from hvd_elastic_keras.api.fit_in_elastic_run import FitsInside, Prepared, Round
 from hvd_elastic_keras.api.horovod_optimizer import own_steps
 from hvd_elastic_keras.api.training import Training
 from hvd_elastic_keras.common.errors import WorkerLeavingError
+from hvd_elastic_keras.common.events import TensorBoardUsed
 from hvd_elastic_keras.common.options import AUTO, LOOP, SKIP, SPEED, TOGETHER
 from hvd_elastic_keras.data.input.interfaces import Input
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.keras_internals.global_seed import leave_as_after_fit
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, variables_of
+from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.observer import Observer, Round
 from hvd_elastic_keras.loop.per_worker_phase import PerWorkerRunner
 from hvd_elastic_keras.loop.phase import PhaseRunner
@@ -82,7 +85,7 @@ def _train(training: Training, membership: Membership) -> None:
         warm_up_s=time.monotonic() - began,
         each=training.growth is not None,
     )
-    to_tell = [*told, *_warnings(training, told_of_steps)]
+    to_tell = [*told, *_warnings(training, told_of_steps), *_curves_beside(training.callbacks)]
     build_loop(training, prepared, link, to_tell, watching=along).run()
 
 
@@ -215,6 +218,14 @@ def _warnings(training: Training, told: Iterable[str]) -> list[Notice]:
             "one for each place of a worker on its host, and does this TensorFlow use them?"
         )
     return [Notice(f"warning: {text}") for text in texts]
+
+
+def _curves_beside(callbacks: CallbackRunner) -> list[Notice]:
+    """Tells the launcher where the user looks at curves."""
+    directory = callbacks.tensorboard_dir
+    if directory is None:
+        return []
+    return [Notice("", TensorBoardUsed(directory=directory, host=socket.gethostname()))]
 
 
 def _reporter(session: Session, membership: Membership) -> Callable[[Notice], None]:

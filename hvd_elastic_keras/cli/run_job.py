@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from hvd_elastic_keras.cli import plan, source_files
+from hvd_elastic_keras.cli import curves, plan, source_files
 from hvd_elastic_keras.cli.check_in_subprocess import check_request
 from hvd_elastic_keras.cli.conclusion import conclude, shown
 from hvd_elastic_keras.cli.job_directory import held
@@ -32,7 +32,6 @@ from hvd_elastic_keras.master.http import certificate
 from hvd_elastic_keras.master.term import Term
 from hvd_elastic_keras.observe import report_page, timeline
 from hvd_elastic_keras.observe.console import Console, counted
-from hvd_elastic_keras.observe.event_log import EntryListener
 from hvd_elastic_keras.observe.live_console import console_for
 from hvd_elastic_keras.state.checkpoint import directories
 from hvd_elastic_keras.worker import network
@@ -71,6 +70,7 @@ async def _run_accepted(
     file_limits = open_files.raise_limit()
     if too_few := open_files.too_few_for(request.job.max_workers):
         console.line(too_few)
+    curves_for = curves.asked_for if request.tensorboard else curves.beside_users
     controller = Controller(
         request.job,
         job_dir,
@@ -81,10 +81,7 @@ async def _run_accepted(
         host=KUBERNETES if request.pods else LOCALHOST,
         all_output=request.all_output,
         description=_description(request),
-        listeners=[
-            console.hear,
-            *([_tensorboard(job_dir, console)] if request.tensorboard else []),
-        ],
+        listeners=[console.hear, curves_for(job_dir, console)],
     )
     if request.tls and endpoint is None:
         certificate.make(job_dir)
@@ -224,15 +221,6 @@ def _write_timeline(target: Path, job_dir: Path, console: Console) -> None:
         console.line(f"warning: the timeline cannot be written to {shown(target)}: {error}")
         return
     console.info(f"timeline of {counted(rounds, 'round')}: {shown(target)}")
-
-
-def _tensorboard(job_dir: Path, console: Console) -> EntryListener:
-    # It takes a while to import.
-    from hvd_elastic_keras.observe.tensorboard import TensorBoardLog
-
-    directory = job_dir / files.TENSORBOARD
-    console.info(f"for TensorBoard: tensorboard --logdir={shown(directory)}")
-    return TensorBoardLog(directory, lambda text: console.line(f"warning: {text}")).hear
 
 
 def _write_report(job_dir: Path, console: Console) -> None:

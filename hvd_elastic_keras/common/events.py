@@ -271,6 +271,15 @@ class CheckpointLoaded(Entry, frozen=True, kw_only=True, tag="checkpoint_loaded"
     path: str
 
 
+class TensorBoardUsed(Entry, frozen=True, kw_only=True, tag="tensorboard_used"):
+    """The user's own callback writes for TensorBoard."""
+
+    directory: str
+    """Absolute, on the host of rank 0."""
+    host: str
+    """Its name, as the host calls itself."""
+
+
 WorkerEntry = (
     StepsTaken
     | EpochEnd
@@ -280,6 +289,7 @@ WorkerEntry = (
     | RecordsSkipped
     | CheckpointSaved
     | CheckpointLoaded
+    | TensorBoardUsed
 )
 """What workers send for the master to write; the other entries are its own."""
 AnyEntry = (
@@ -320,7 +330,7 @@ def fields_of(entry: Entry) -> dict[str, Any]:
 
 def step_of(entry: WorkerEntry) -> int | None:
     """The step that an entry of a worker is about, if it is about one."""
-    if isinstance(entry, EpochAudited | RecordsSkipped):
+    if isinstance(entry, EpochAudited | RecordsSkipped | TensorBoardUsed):
         return None
     return entry.step
 

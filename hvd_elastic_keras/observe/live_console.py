@@ -22,6 +22,8 @@ from hvd_elastic_keras.observe.console import PREFIX, WARNING, Console, Verbosit
 from hvd_elastic_keras.observe.live_region import LiveRegion
 
 DRAWINGS_PER_S = 4
+ECHO = 2
+"""Columns that stay free: a terminal shows Ctrl-C as ^C there, which must not begin a line."""
 EPOCH_LINES_S = 10.0
 """The values of an epoch get a line of their own so often; the newest ones are always drawn."""
 
@@ -101,7 +103,7 @@ class LiveConsole(Console):
         self._region.hear(time_s, entry)
 
     def _picture(self) -> RenderableType:
-        return self._region.picture(self._terminal.width, time.time())
+        return self._region.picture(max(1, self._terminal.width - ECHO), time.time())
 
     def _write(self, text: str) -> None:
         for line in text.splitlines():

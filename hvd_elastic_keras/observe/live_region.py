@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
+from rich.constrain import Constrain
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -105,7 +106,7 @@ class LiveRegion:
         if self._change:
             ago = format_duration(max(0.0, now_s - self._change.time_s))
             lines.append(_line(f"{ago} ago: {self._change.text}", "yellow"))
-        return Group(*lines)
+        return Constrain(Group(*lines), width)
 
     def _beginning(self, now_s: float) -> RenderableType:
         what = "starting workers" if self._begun else "checking what is to be trained"
