@@ -156,7 +156,6 @@ def _request(script: list[str]) -> job_request.JobRequest:
         timeline=Path(timeline).resolve() if timeline else None,
         dashboard=job_flags.DASHBOARD.value,
         report=job_flags.REPORT.value,
-        tensorboard=job_flags.TENSORBOARD.value,
         address=job_request.MasterAddress(
             bind, join_flags.PORT.value, pods.master_host if pods else ""
         ),

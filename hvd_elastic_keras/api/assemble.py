@@ -287,5 +287,6 @@ def _options(training: Training) -> StepOptions:
         else 0,
         scales_rate=training.growth is not None,
         skips_nonfinite=training.options.on_nonfinite == SKIP,
+        timed=training.options.tensorboard or training.callbacks.tensorboard_dir is not None,
         compression=training.options.compression,
     )

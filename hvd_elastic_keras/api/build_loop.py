@@ -104,6 +104,7 @@ def build_loop(
         StepRecords(
             session,
             waited_s=lambda: world.waited_s,
+            seconds=world.step_seconds,
             learning_rate=functools.partial(learning_rate_of, training.model),
         ),
         EpochRecords(session, audited=auditor is not None and auditor.records),

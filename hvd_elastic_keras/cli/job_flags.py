@@ -232,13 +232,6 @@ REPORT = flags.DEFINE_boolean(
     "Write the job's course as one page of HTML, --job_dir/report.html, when the job ends.",
 )
 
-TENSORBOARD = flags.DEFINE_boolean(
-    "tensorboard",
-    False,
-    "Write the job's course for TensorBoard, to --job_dir/tensorboard: loss and metrics, learning "
-    "rate, speed, workers, and each change of membership. It goes on whoever is rank 0.",
-)
-
 GROWTH_FLAGS = (BATCH_SIZE_PER_WORKER, LR_SCALING, LR_WARM_UP_STEPS)
 TRAINING_FLAGS = (
     GLOBAL_BATCH_SIZE,

@@ -46,8 +46,6 @@ class JobRequest:
     """Whether the address of the dashboard is shown."""
     report: bool = False
     """Whether the job's report is written at its end."""
-    tensorboard: bool = False
-    """Whether the job's course is written for TensorBoard."""
     options: RunOptions = NO_OPTIONS
     network_interface: str = ""
     """What workers talk to each other over; empty: what leads to the master."""

@@ -70,7 +70,7 @@ async def _run_accepted(
     file_limits = open_files.raise_limit()
     if too_few := open_files.too_few_for(request.job.max_workers):
         console.line(too_few)
-    curves_for = curves.asked_for if request.tensorboard else curves.beside_users
+    curves_for = curves.asked_for if request.options.tensorboard else curves.beside_users
     controller = Controller(
         request.job,
         job_dir,

@@ -204,6 +204,10 @@ class StepsTaken(Entry, frozen=True, kw_only=True, tag="steps_taken"):
     """Of this: what each worker computed, by rank; empty where nobody measures it."""
     input_s: float = 0.0
     """Of this: how long rank 0 waited for its examples."""
+    compute_s: float | None = None
+    """Of this: what rank 0 computed, on average over those steps that were timed; None if none."""
+    allreduce_s: float | None = None
+    """How long it then waited for the sums of all workers."""
     learning_rate: float | None = None
     """Of the newest step; None where the model has no optimizer."""
 
