@@ -60,7 +60,7 @@ class LiveRegion:
         keeps = STEADY if before and before.workers == progress.workers else 0.0
         rate, left_s = progress.examples_per_s, progress.left_s
         self._examples_per_s = keeps * self._examples_per_s + (1 - keeps) * rate
-        if left_s is not None and self._left_s is not None:
+        if left_s and self._left_s is not None:  # at the end it is 0 at once
             left_s = keeps * self._left_s + (1 - keeps) * left_s
         self._left_s = left_s
         self._size = progress.workers

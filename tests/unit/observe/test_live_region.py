@@ -75,6 +75,13 @@ def test_the_bar_is_as_long_as_the_part_of_the_epoch_that_is_done() -> None:
     assert output.getvalue().splitlines()[0] == f"epoch 2  {'━' * 15}╸{' ' * 15}  6/12"
 
 
+def test_the_time_left_goes_slowly_but_ends_at_once() -> None:
+    region = LiveRegion(began_s=0.0)
+    for left_s, shown in ((75.0, "1:15"), (175.0, "1:25"), (0.0, "0:00")):
+        region.take(msgspec.structs.replace(PROGRESS, left_s=left_s))
+        assert seen(region)[0].endswith(f"  {shown} left")
+
+
 def test_without_a_known_end_there_is_no_bar() -> None:
     region = LiveRegion(began_s=0.0)
     region.take(msgspec.structs.replace(PROGRESS, epochs=None, steps=None, left_s=None))
