@@ -67,6 +67,8 @@ setup(
         "psutil",
         # Checksums of TFRecord files.
         "google-crc32c",
+        # The live display of the launcher (Keras needs it, too).
+        "rich>=13",
         # Progress of long reads.
         "tqdm",
         # The master's /metrics.
@@ -95,6 +97,8 @@ setup(
             "tensorboard",
             # The dashboard in a real browser.
             "selenium",
+            # What a terminal shows of that display, in tests.
+            "pyte",
             # The pictures of scripts/bench_convergence.
             "matplotlib",
         ],

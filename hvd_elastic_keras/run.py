@@ -37,6 +37,7 @@ from hvd_elastic_keras.cli import (
     kubernetes_flags,
     leave_notices,
     option_flags,
+    output_flags,
     run_job,
     settings,
     take_over,
@@ -157,12 +158,12 @@ def _request(script: list[str]) -> job_request.JobRequest:
         name,
         options=options,
         network_interface=job_flags.NETWORK_INTERFACE.value,
-        all_output=job_flags.ALL_OUTPUT.value,
+        all_output=output_flags.ALL_OUTPUT.value or output_flags.VERBOSE.value,
+        verbosity=output_flags.verbosity(),
         tls=job_flags.TLS.value,
         timeline=Path(timeline).resolve() if timeline else None,
         dashboard=job_flags.DASHBOARD.value,
         report=job_flags.REPORT.value,
-        tensorboard=job_flags.TENSORBOARD.value,
         address=job_request.MasterAddress(
             bind, join_flags.PORT.value, pods.master_host if pods else ""
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 
@@ -15,11 +16,13 @@ from hvd_elastic_keras.api.fit_in_elastic_run import FitsInside, Prepared, Round
 from hvd_elastic_keras.api.horovod_optimizer import own_steps
 from hvd_elastic_keras.api.training import Training
 from hvd_elastic_keras.common.errors import WorkerLeavingError
+from hvd_elastic_keras.common.events import TensorBoardUsed
 from hvd_elastic_keras.common.options import AUTO, LOOP, SKIP, SPEED, TOGETHER, RunOptions
 from hvd_elastic_keras.data.input.interfaces import Input
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.keras_internals.global_seed import leave_as_after_fit
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, variables_of
+from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.observer import Observer, Round
 from hvd_elastic_keras.loop.per_worker_phase import PerWorkerRunner
 from hvd_elastic_keras.loop.phase import PhaseRunner
@@ -70,7 +73,7 @@ def train(training: Training, membership: Membership) -> None:
 def _train(training: Training, membership: Membership) -> None:
     began = time.monotonic()
     session, communicator = membership.session, membership.communicator()
-    link = Link(session, communicator, membership.interactive)
+    link = Link(session, communicator, membership.screen)
     if membership.launched:  # what is tried out before the first step is this worker's affair
         world_of_process().enter_round(0, 1)
     prepared, told_of_steps = _prepare(training, communicator)
@@ -82,7 +85,7 @@ def _train(training: Training, membership: Membership) -> None:
         warm_up_s=time.monotonic() - began,
         each=training.growth is not None,
     )
-    to_tell = [*told, *_warnings(training, told_of_steps)]
+    to_tell = [*told, *_warnings(training, told_of_steps), *_curves_beside(training.callbacks)]
     build_loop(training, prepared, link, to_tell, watching=along).run()
 
 
@@ -94,7 +97,7 @@ def _train_inside(training: Training, membership: Membership, inside: FitsInside
     unaudited = training.options.replaced({"audit": False})
     training = dataclasses.replace(training, job_dir=None, options=unaudited)
     session, communicator = inside.session, inside.communicator
-    link = Link(session, communicator, membership.interactive)
+    link = Link(session, communicator, membership.screen)
     told_of_steps: list[str] = []
     prepared = inside.prepared_for(training.data, training.model)
     if prepared is None:
@@ -217,6 +220,14 @@ def _warnings(training: Training, told: Iterable[str]) -> list[Notice]:
     return [Notice(f"warning: {text}") for text in texts]
 
 
+def _curves_beside(callbacks: CallbackRunner) -> list[Notice]:
+    """Tells the launcher where the user looks at curves."""
+    directory = callbacks.tensorboard_dir
+    if directory is None:
+        return []
+    return [Notice("", TensorBoardUsed(directory=directory, host=socket.gethostname()))]
+
+
 def _reporter(session: Session, membership: Membership) -> Callable[[Notice], None]:
     """Shows what the input tells while it is read."""
     environment = membership.environment
@@ -275,5 +286,6 @@ def _options(training: Training) -> StepOptions:
         else 0,
         scales_rate=training.growth is not None,
         skips_nonfinite=training.options.on_nonfinite == SKIP,
+        timed=training.options.tensorboard or training.callbacks.tensorboard_dir is not None,
         compression=training.options.compression,
     )

@@ -32,6 +32,7 @@ from hvd_elastic_keras.loop.step_records import StepRecords
 from hvd_elastic_keras.loop.told_once import ToldOnce
 from hvd_elastic_keras.loop.training_loop import TrainingLoop
 from hvd_elastic_keras.observe.notices import Notice
+from hvd_elastic_keras.observe.screen import Screen
 from hvd_elastic_keras.state.cursor import Phase
 from hvd_elastic_keras.step.world import world_of_process
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
@@ -43,12 +44,12 @@ class Link:
     """How a training reaches the other workers and people.
 
     Attributes:
-      interactive: whether what is shown ends up on a terminal that can redraw a line.
+      screen: where what is shown ends up.
     """
 
     session: Session
     communicator: Communicator
-    interactive: bool
+    screen: Screen
 
 
 def build_loop(
@@ -66,7 +67,7 @@ def build_loop(
     """
     session, communicator = link.session, link.communicator
     state = prepared.state
-    display = ProgressDisplay(session.show, link.interactive, training.verbose)
+    display = ProgressDisplay(session.show, link.screen, training.verbose)
     phases, world = by_phase(prepared.runners), world_of_process()
     announcer = Announcer(session, display)
     shares = Shares(state, training.train.num_micro_batches, announcer)
@@ -103,6 +104,7 @@ def build_loop(
         StepRecords(
             session,
             waited_s=lambda: world.waited_s,
+            seconds=world.step_seconds,
             learning_rate=functools.partial(learning_rate_of, training.model),
         ),
         EpochRecords(session, audited=auditor is not None and auditor.records),

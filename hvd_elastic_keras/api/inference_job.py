@@ -38,8 +38,9 @@ from hvd_elastic_keras.data.sources.source import DataLike, as_source
 from hvd_elastic_keras.keras_internals import model_building, release
 from hvd_elastic_keras.keras_internals.model_building import describe, first_sentence
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
-from hvd_elastic_keras.loop.progress_display import formatted
+from hvd_elastic_keras.loop.progress_display import numbers_of
 from hvd_elastic_keras.observe.notices import notices
+from hvd_elastic_keras.observe.progress_text import formatted_metrics
 from hvd_elastic_keras.state.checkpoint import initial_weights
 from hvd_elastic_keras.step.predict_step import Predictor, as_array
 from hvd_elastic_keras.step.trials.first_examples import TRIED_EXAMPLES, try_first_examples
@@ -128,7 +129,7 @@ class InferenceJob:
         }
         if environment is not None:
             files.write_json(Path(environment.job_dir) / files.RESULTS, content)
-        return f"evaluated {self.num_examples:,} examples: {formatted(results)}"
+        return f"evaluated {self.num_examples:,} examples: {formatted_metrics(numbers_of(results))}"
 
     def _first_missing_step(self, parts: PartFiles) -> Any:
         """Gives the first step of which not all is on disk."""

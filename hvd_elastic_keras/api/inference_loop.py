@@ -32,6 +32,7 @@ from hvd_elastic_keras.loop.told_once import ToldOnce
 from hvd_elastic_keras.loop.training_loop import TrainingLoop
 from hvd_elastic_keras.loop.warm_up import warm_up
 from hvd_elastic_keras.observe.notices import Notice
+from hvd_elastic_keras.observe.screen import Screen
 from hvd_elastic_keras.state.cursor import Cursor, Phase
 from hvd_elastic_keras.state.run_state import RunState
 from hvd_elastic_keras.state.user_state import UserState
@@ -95,7 +96,7 @@ def run_loop(
     session.join(communicator, runner.input.num_micro_batches, warm_up_s)
     callbacks = CallbackRunner((), worked.model, {"epochs": 1, "steps": None})
     state = _state(worked, variables, callbacks)
-    display = ProgressDisplay(session.show, interactive=False)  # for single lines
+    display = ProgressDisplay(session.show, Screen.LINES)  # for single lines
     shares = Shares(state, runner.input.num_micro_batches, Announcer(session, display))
 
     def write_results() -> str:

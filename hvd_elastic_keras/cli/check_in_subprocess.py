@@ -118,7 +118,7 @@ async def _last_line(output: asyncio.StreamReader, log_dir: Path, console: Conso
             last = text or last
             continue
         notice = msgspec.json.decode(text.removeprefix(protocol.NOTICE), type=Notice)
-        console.line(notice.text)
+        console.info(notice.text)
         if notice.entry is not None:
             log = EventLog(log_dir / files.EVENTS)
             log.write(notice.entry)

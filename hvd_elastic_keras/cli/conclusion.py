@@ -27,7 +27,7 @@ def conclude(console: Console, request: JobRequest, result: JobResult, signals: 
         console.error(result.reason)
         return EXIT_FAILED if result.training > 1 or result.step else EXIT_CONFIGURATION
     if result.spent_s:
-        console.line(goodput.told(result.spent_s))
+        console.info(goodput.told(result.spent_s))
     several = result.training > 1
     if result.stopped:
         where = f" of training {result.training}" if several else ""
@@ -56,7 +56,7 @@ def _show_error(console: Console, job_dir: Path, failed_workers: Iterable[str]) 
         if tail:
             console.line(f"from {shown(job_dir)}/{files.LOGS}/{worker_id}.log:")
             for line in tail:
-                console.worker_line(worker_id, line)
+                console.quote(worker_id, line)
             return
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from absl import flags
 from ml_collections import config_flags
 
-from hvd_elastic_keras.cli import find_model, join_flags, option_flags
+from hvd_elastic_keras.cli import find_model, join_flags, option_flags, output_flags
 from hvd_elastic_keras.common import files, host_port
 from hvd_elastic_keras.common.config import (
     BATCHES,
@@ -23,6 +23,7 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.job_spec import JobSpec
 
 flags.adopt_module_key_flags(option_flags)
+flags.adopt_module_key_flags(output_flags)
 DEFAULT_JOB = JobConfig()
 MODEL = flags.DEFINE_string(
     "model",
@@ -158,12 +159,6 @@ DRY_RUN = flags.DEFINE_boolean(
     "Check what can be checked without workers, print the plan of the job, and end. No worker is "
     "started, and no file is left.",
 )
-ALL_OUTPUT = flags.DEFINE_boolean(
-    "all_output",
-    False,
-    "Show what all workers print, not only rank 0. Each worker's output is also in a file of its "
-    "own, --job_dir/logs/<worker>.log.",
-)
 TLS = flags.DEFINE_boolean(
     "tls",
     False,
@@ -235,13 +230,6 @@ REPORT = flags.DEFINE_boolean(
     "report",
     False,
     "Write the job's course as one page of HTML, --job_dir/report.html, when the job ends.",
-)
-
-TENSORBOARD = flags.DEFINE_boolean(
-    "tensorboard",
-    False,
-    "Write the job's course for TensorBoard, to --job_dir/tensorboard: loss and metrics, learning "
-    "rate, speed, workers, and each change of membership. It goes on whoever is rank 0.",
 )
 
 GROWTH_FLAGS = (BATCH_SIZE_PER_WORKER, LR_SCALING, LR_WARM_UP_STEPS)

@@ -13,7 +13,7 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.common.options import NO_OPTIONS, RunOptions
 from hvd_elastic_keras.launchers.base import LOCALHOST
-from hvd_elastic_keras.observe.console import counted
+from hvd_elastic_keras.observe.console import Verbosity, counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,13 +46,12 @@ class JobRequest:
     """Whether the address of the dashboard is shown."""
     report: bool = False
     """Whether the job's report is written at its end."""
-    tensorboard: bool = False
-    """Whether the job's course is written for TensorBoard."""
     options: RunOptions = NO_OPTIONS
     network_interface: str = ""
     """What workers talk to each other over; empty: what leads to the master."""
     all_output: bool = False
     """Whether the lines of all workers are shown, not only those of one."""
+    verbosity: Verbosity = Verbosity.NORMAL
     tls: bool = False
     """Whether workers and `ctl` speak to the launcher through TLS."""
     command: tuple[str, ...] = ()

@@ -98,9 +98,16 @@ EXPORT = flags.DEFINE_enum(
     "Write the trained model at the end for serving, too, to --job_dir/saved_model, as "
     "Model.export does; also for scripts. Default: the configuration's, else none.",
 )
+TENSORBOARD = flags.DEFINE_boolean(
+    "tensorboard",
+    None,
+    "Write the job's course for TensorBoard, to --job_dir/tensorboard: loss and metrics, learning "
+    "rate, speed, workers, and each change of membership. It goes on whoever is rank 0. "
+    "Default: the configuration's, else off.",
+)
 ALL = (
     *(DETERMINISTIC, DETERMINISTIC_THREADS, BALANCE, AUDIT, ON_NONFINITE_LOSS, CHECK_WEIGHTS),
-    *(SKIP_CORRUPT, MICRO_BATCHES_FLAG, MICRO_BATCHES_TOGETHER, COMPRESSION, EXPORT),
+    *(SKIP_CORRUPT, MICRO_BATCHES_FLAG, MICRO_BATCHES_TOGETHER, COMPRESSION, EXPORT, TENSORBOARD),
     *(*checkpoint_flags.ALL, gpu_flags.GPUS_PER_WORKER),
 )
 

@@ -65,7 +65,7 @@ async def run_in_pods(
             people=console.line,
         ),
     )
-    console.line(
+    console.info(
         f"workers are pods {settings.pod_name('…')} in the namespace {settings.namespace}; what "
         f"they print: kubectl -n {settings.namespace} logs {settings.pod_name('w0')}"
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from hvd_elastic_keras.cli import plan, source_files
+from hvd_elastic_keras.cli import curves, plan, source_files
 from hvd_elastic_keras.cli.check_in_subprocess import check_request
 from hvd_elastic_keras.cli.conclusion import conclude, shown
 from hvd_elastic_keras.cli.job_directory import held
@@ -38,7 +38,7 @@ from hvd_elastic_keras.master.http import certificate
 from hvd_elastic_keras.master.term import Term
 from hvd_elastic_keras.observe import report_page, timeline
 from hvd_elastic_keras.observe.console import Console, counted
-from hvd_elastic_keras.observe.event_log import EntryListener
+from hvd_elastic_keras.observe.live_console import console_for
 from hvd_elastic_keras.state.checkpoint import directories
 from hvd_elastic_keras.worker import network
 
@@ -57,8 +57,8 @@ async def run_job(request: JobRequest) -> int:
       ConfigurationError: something is wrong; no worker has been started.
     """
     request.check_workers_fit()
-    console = Console()
-    with held(request.job_dir) as begin:
+    console = console_for(request.verbosity)
+    with console.drawing(), held(request.job_dir) as begin:
         known = newest_term_of_checkpoints(request.job_dir)
         term = Term(request.job_dir, request.command, console, known)
         endpoint = left_behind(request, term, console)
@@ -72,10 +72,11 @@ async def _run_accepted(
     request: JobRequest, console: Console, term: Term, endpoint: control.Endpoint | None
 ) -> int:
     job_dir = request.job_dir
-    console.line(f"job directory: {shown(job_dir)}")
+    console.info(f"job directory: {shown(job_dir)}")
     file_limits = open_files.raise_limit()
     if too_few := open_files.too_few_for(request.job.max_workers):
         console.line(too_few)
+    curves_for = curves.asked_for if request.options.tensorboard else curves.beside_users
     controller = Controller(
         request.job,
         job_dir,
@@ -86,7 +87,7 @@ async def _run_accepted(
         host=KUBERNETES if request.pods else LOCALHOST,
         all_output=request.all_output,
         description=_description(request),
-        listeners=[_tensorboard(job_dir, console)] if request.tensorboard else [],
+        listeners=[console.hear, curves_for(job_dir, console)],
     )
     if request.tls and endpoint is None:
         certificate.make(job_dir)
@@ -95,9 +96,9 @@ async def _run_accepted(
     if not (request.tls or host_port.is_loopback(request.address.bind)):
         console.line(UNPROTECTED)
     if request.dashboard:
-        console.line(f"dashboard: {files.read_endpoint(job_dir).dashboard}")
+        console.info(f"dashboard: {files.read_endpoint(job_dir).dashboard}")
     if request.job.awaits_joiners and not request.hosts:
-        console.line(how_to_join(controller.address, job_dir))
+        console.info(how_to_join(controller.address, job_dir))
     launcher = LocalLauncher(
         lambda _: _command(request),
         job_dir / files.LOGS,
@@ -204,7 +205,7 @@ async def _accept(request: JobRequest, console: Console) -> JobRequest:
         try:
             request, found = await check_request(request, wanted, console)
             for line in plan.lines_at_start(request, found):
-                console.line(line)
+                console.info(line)
             if spec.output:
                 predictions.begin(Path(spec.output), found["identity"])
             dataclasses.replace(spec, num_examples=_counts(spec, found)).save(wanted)
@@ -231,16 +232,7 @@ def _write_timeline(target: Path, job_dir: Path, console: Console) -> None:
     except OSError as error:
         console.line(f"warning: the timeline cannot be written to {shown(target)}: {error}")
         return
-    console.line(f"timeline of {counted(rounds, 'round')}: {shown(target)}")
-
-
-def _tensorboard(job_dir: Path, console: Console) -> EntryListener:
-    # It takes a while to import.
-    from hvd_elastic_keras.observe.tensorboard import TensorBoardLog
-
-    directory = job_dir / files.TENSORBOARD
-    console.line(f"for TensorBoard: tensorboard --logdir={shown(directory)}")
-    return TensorBoardLog(directory, lambda text: console.line(f"warning: {text}")).hear
+    console.info(f"timeline of {counted(rounds, 'round')}: {shown(target)}")
 
 
 def _write_report(job_dir: Path, console: Console) -> None:
@@ -251,7 +243,7 @@ def _write_report(job_dir: Path, console: Console) -> None:
     except OSError as error:
         console.line(f"warning: the report cannot be written to {shown(target)}: {error}")
         return
-    console.line(f"report: {shown(target)}")
+    console.info(f"report: {shown(target)}")
 
 
 def _remove_unfinished_checkpoints(job_dir: Path) -> None:

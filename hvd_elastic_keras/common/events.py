@@ -204,6 +204,10 @@ class StepsTaken(Entry, frozen=True, kw_only=True, tag="steps_taken"):
     """Of this: what each worker computed, by rank; empty where nobody measures it."""
     input_s: float = 0.0
     """Of this: how long rank 0 waited for its examples."""
+    compute_s: float | None = None
+    """Of this: what rank 0 computed, on average over those steps that were timed; None if none."""
+    allreduce_s: float | None = None
+    """How long it then waited for the sums of all workers."""
     learning_rate: float | None = None
     """Of the newest step; None where the model has no optimizer."""
 
@@ -271,6 +275,15 @@ class CheckpointLoaded(Entry, frozen=True, kw_only=True, tag="checkpoint_loaded"
     path: str
 
 
+class TensorBoardUsed(Entry, frozen=True, kw_only=True, tag="tensorboard_used"):
+    """The user's own callback writes for TensorBoard."""
+
+    directory: str
+    """Absolute, on the host of rank 0."""
+    host: str
+    """Its name, as the host calls itself."""
+
+
 WorkerEntry = (
     StepsTaken
     | EpochEnd
@@ -280,6 +293,7 @@ WorkerEntry = (
     | RecordsSkipped
     | CheckpointSaved
     | CheckpointLoaded
+    | TensorBoardUsed
 )
 """What workers send for the master to write; the other entries are its own."""
 AnyEntry = (
@@ -320,7 +334,7 @@ def fields_of(entry: Entry) -> dict[str, Any]:
 
 def step_of(entry: WorkerEntry) -> int | None:
     """The step that an entry of a worker is about, if it is about one."""
-    if isinstance(entry, EpochAudited | RecordsSkipped):
+    if isinstance(entry, EpochAudited | RecordsSkipped | TensorBoardUsed):
         return None
     return entry.step
 

@@ -75,6 +75,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         gs://bucket/job. Empty: to the job directory.
       keep_checkpoints: so many of the newest are kept.
       gpus_per_worker: so many GPUs of its host each worker sees; 0: all.
+      tensorboard: the job's course is written for TensorBoard, and for it some steps are timed.
       export: "none", or at the end a "saved_model" for serving, as `Model.export` writes it.
 
     Raises:
@@ -97,6 +98,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     keep_checkpoints: int = KEEP_CHECKPOINTS
     checkpoint_dir: str = ""
     gpus_per_worker: int = 0
+    tensorboard: bool = False
     export: str = NO_EXPORT
 
     def __post_init__(self) -> None:

@@ -103,11 +103,33 @@ class Refused(Message, frozen=True, kw_only=True, tag="refused"):
     """Steps that it has taken until it found out."""
 
 
+class Progress(Message, frozen=True, kw_only=True):
+    """How far a training is, for a display that is drawn again and again in place."""
+
+    epoch: Count
+    """From 1."""
+    epochs: Count | None
+    """Of the training; None if nobody knows, as below."""
+    step: Count
+    """Steps of the epoch that have been taken."""
+    steps: Count | None
+    metrics: dict[str, float | None]
+    """Of the epoch so far; None is not a number: JSON has no word for that."""
+    examples_per_s: float
+    workers: Count
+    left_s: float | None
+    """Until the training ends."""
+    ended: bool = False
+    """Whether the epoch is over, with its evaluation."""
+
+
 class Console(Message, frozen=True, kw_only=True, tag="console"):
     """Text of rank 0 for the terminal of the launcher, already formatted."""
 
     worker_id: Name
     text: str
+    progress: Progress | None = None
+    """What the text says, for a launcher that draws it; `text` may be empty then."""
 
 
 COMMIT = "commit"

@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import io
 import logging
+import os.path
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -88,6 +89,13 @@ class CallbackRunner:
             for callback in self._callbacks:
                 callback.set_model(model)
                 callback.set_params({"verbose": 0, **params})
+
+    @property
+    def tensorboard_dir(self) -> str | None:
+        """Where a `TensorBoard` of the user writes; None if there is none, or not on a disk."""
+        found = (c for c in self._callbacks if isinstance(c, keras.callbacks.TensorBoard))
+        directories = [str(c.log_dir) for c in found if "://" not in str(c.log_dir)]
+        return os.path.abspath(directories[0]) if directories else None
 
     def enter_round(self, rank: int, epochs_begun: int | None) -> None:
         """Takes a rank; callbacks that run for the first time begin now.

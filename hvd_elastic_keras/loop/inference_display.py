@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 
 from hvd_elastic_keras.loop.observer import EvaluatedStep, Observer, Round
-from hvd_elastic_keras.loop.progress_display import LINE_INTERVAL_S, format_duration, formatted
+from hvd_elastic_keras.loop.progress_display import LINE_INTERVAL_S, numbers_of
 from hvd_elastic_keras.observe.console import counted
+from hvd_elastic_keras.observe.progress_text import format_duration, formatted_metrics
 
 
 class InferenceDisplay(Observer):
@@ -47,7 +48,7 @@ class InferenceDisplay(Observer):
         if done != step.steps and elapsed < LINE_INTERVAL_S:
             return
         of = "" if step.steps is None else f"/{step.steps}"
-        metrics = f"  {formatted(step.logs)}" if step.logs else ""
+        metrics = f"  {formatted_metrics(numbers_of(step.logs))}" if step.logs else ""
         speed = self._examples / max(elapsed, 1e-6)
         left = ""
         if step.steps is not None:

@@ -1,19 +1,26 @@
-"""The progress display of rank 0: Keras's bar on a terminal, a line per interval elsewhere."""
+"""How far the training is, from rank 0: what a launcher draws, Keras's bar, or lines."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import keras
+import msgspec
 
+from hvd_elastic_keras.common.protocol import Progress
 from hvd_elastic_keras.loop.observer import EndedEpoch, Observer, PresentEpoch, TakenStep
+from hvd_elastic_keras.observe.console import counted
+from hvd_elastic_keras.observe.progress_text import format_duration, formatted_metrics
+from hvd_elastic_keras.observe.screen import Screen
 
 LINE_INTERVAL_S = 2.0
-MINUTE_S = 60
+DRAWING_INTERVAL_S = 0.25
+"""A launcher on a terminal hears so often where the training is."""
 
 
 class _Terminal(io.StringIO):
@@ -23,13 +30,21 @@ class _Terminal(io.StringIO):
         return True
 
 
+class Show(Protocol):
+    """Shows a text, or the progress that it is about."""
+
+    def __call__(self, text: str, progress: Progress | None = None) -> None:
+        """Takes the formatted text; it may be empty if there is `progress`."""
+
+
 class ProgressDisplay(Observer):
     """Shows step, loss and metrics, examples per second, workers and time left.
 
     Args:
-      show: takes the formatted text.
-      interactive: whether the text ends up on a terminal that can redraw a line.
-      verbose: as in `keras.Model.fit`: 0 shows nothing, 2 a line per epoch, 1 all.
+      show: takes what is to be shown.
+      screen: where that ends up.
+      verbose: as in `keras.Model.fit`: 0 shows nothing, 2 a line per epoch, 1 all. A launcher that
+        draws the progress of the job hears of it in any case.
       clock: seconds of a steady clock.
     """
 
@@ -37,20 +52,24 @@ class ProgressDisplay(Observer):
 
     def __init__(
         self,
-        show: Callable[[str], None],
-        interactive: bool,
+        show: Show,
+        screen: Screen,
         verbose: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._show = show if verbose else _show_nothing
         self._always_show = show
-        self._interactive = interactive and verbose == 1
+        self._interactive = screen is Screen.TERMINAL and verbose == 1
+        self._drawn = screen is Screen.LAUNCHER
+        self._verbose = verbose
         self._steps_too = verbose == 1
         self._clock = clock
         self._bar: keras.utils.Progbar | None = None
+        self._epoch = PresentEpoch(0, None, None, 0)
+        self._newest: Progress | None = None
         self._title = ""
         self._of: int | None = None
-        self._since = 0.0
+        self._drawn_at = self._since = 0.0
         self._examples = 0
         self._steps = 0
         self._done = 0
@@ -58,6 +77,7 @@ class ProgressDisplay(Observer):
     def on_epoch(self, epoch: PresentEpoch) -> None:
         """Starts an epoch, or goes on in the middle of one after a change."""
         number = epoch.number + 1
+        self._epoch = epoch
         self._title = title = f"{number}/{epoch.epochs}" if epoch.epochs else f"{number}"
         self._of = epoch.steps
         self._since, self._examples, self._steps = self._clock(), 0, 0
@@ -68,15 +88,20 @@ class ProgressDisplay(Observer):
 
     def after_step(self, step: TakenStep) -> None:
         """Notes a finished step and shows it if it is time."""
-        if not self._steps_too:
+        if not (self._steps_too or self._drawn):
             return
         done = step.cursor.step + 1
         self._examples += step.num_examples
         self._steps += 1
         if self._interactive:
             self._draw(done, step.result.logs, finalize=False)
-        elif done == self._of or self._clock() - self._since >= LINE_INTERVAL_S:
-            self._line(done, step.result.logs, step.place.size, step.steps_left)
+            return
+        now = self._clock()
+        if done == self._of or now - self._since >= LINE_INTERVAL_S:
+            self._tell(now, step, self._line if self._steps_too else _no_line)
+            self._since, self._examples, self._steps = now, 0, 0
+        elif self._drawn and now - self._drawn_at >= DRAWING_INTERVAL_S:
+            self._tell(now, step, _no_line)
 
     def note(self, text: str) -> None:
         """Shows a line between the others."""
@@ -92,13 +117,19 @@ class ProgressDisplay(Observer):
         if self._interactive and self._bar is not None:
             self._draw(self._of or self._done, logs, finalize=True)
             self._bar = None
+        elif self._drawn and self._newest:
+            done = msgspec.structs.replace(self._newest, metrics=_told(logs), ended=True)
+            self._always_show(self._last_line(logs) if self._verbose else "", done)
         elif not self._interactive:
-            self._show(f"epoch {self._title} done  {formatted(logs)}\n")
+            self._show(self._last_line(logs))
 
     @property
     def line_break(self) -> str:
         """What has to stand before a line of somebody else."""
         return "\n" if self._interactive and self._bar is not None else ""
+
+    def _last_line(self, logs: Mapping[str, Any]) -> str:
+        return f"epoch {self._title} done  {formatted_metrics(numbers_of(logs))}\n"
 
     def _line_of(self, text: str) -> str:
         return f"{self.line_break}{text}\n"
@@ -113,47 +144,50 @@ class ProgressDisplay(Observer):
         # The metrics are those of the epoch so far already: no further averaging.
         self._bar.stateful_metrics = set(logs)
         with contextlib.redirect_stdout(terminal):
-            self._bar.update(done, list(_numbers(logs).items()), finalize=finalize)
+            self._bar.update(done, list(numbers_of(logs).items()), finalize=finalize)
         if terminal.getvalue():
             self._show(terminal.getvalue())
 
-    def _line(
-        self, done: int, logs: Mapping[str, Any], workers: int, steps_left: int | None
-    ) -> None:
-        now = self._clock()
+    def _tell(self, now: float, step: TakenStep, line: Callable[[Progress], str]) -> None:
         elapsed = max(now - self._since, 1e-6)
-        of = "" if self._of is None else f"/{self._of}"
-        left = ""
-        if steps_left is not None:
-            left = f"  {format_duration(steps_left * elapsed / max(self._steps, 1))} left"
-        plural = "" if workers == 1 else "s"
-        self._show(
-            f"epoch {self._title}  step {done}{of}  {formatted(logs)}  "
-            f"{self._examples / elapsed:.0f} examples/s  {workers} worker{plural}{left}\n"
+        left = step.steps_left
+        progress = Progress(
+            epoch=self._epoch.number + 1,
+            epochs=self._epoch.epochs,
+            step=step.cursor.step + 1,
+            steps=self._of,
+            metrics=_told(step.result.logs),
+            examples_per_s=self._examples / elapsed,
+            workers=step.place.size,
+            left_s=None if left is None else left * elapsed / max(self._steps, 1),
         )
-        self._since, self._examples, self._steps = now, 0, 0
+        self._drawn_at, self._newest = now, progress
+        self._always_show(line(progress), progress)
+
+    def _line(self, progress: Progress) -> str:
+        of = "" if self._of is None else f"/{self._of}"
+        left = f"  {format_duration(progress.left_s)} left" if progress.left_s is not None else ""
+        metrics, workers = formatted_metrics(progress.metrics), counted(progress.workers, "worker")
+        return (
+            f"epoch {self._title}  step {progress.step}{of}  {metrics}  "
+            f"{progress.examples_per_s:.0f} examples/s  {workers}{left}\n"
+        )
 
 
-def _numbers(logs: Mapping[str, Any]) -> dict[str, float]:
+def numbers_of(logs: Mapping[str, Any]) -> dict[str, float]:
     """What can be shown in a line: metrics with several values are left out."""
     return {name: value for name, value in logs.items() if isinstance(value, int | float)}
 
 
-def formatted(logs: Mapping[str, Any]) -> str:
-    """Loss and metrics in a line, by name."""
-    return "  ".join(f"{name} {value:.4f}" for name, value in sorted(_numbers(logs).items()))
+def _told(logs: Mapping[str, Any]) -> dict[str, float | None]:
+    """As JSON can say it."""
+    numbers = ((n, float(v)) for n, v in numbers_of(logs).items())
+    return {name: value if math.isfinite(value) else None for name, value in numbers}
 
 
-def _show_nothing(_: str) -> None:
+def _show_nothing(_: str, progress: Progress | None = None) -> None:
     return None
 
 
-def format_duration(seconds: float) -> str:
-    """Hours, minutes and seconds.
-
-    >>> format_duration(3725.2), format_duration(59)
-    ('1:02:05', '0:59')
-    """
-    minutes, rest = divmod(round(seconds), MINUTE_S)
-    hours, minutes = divmod(minutes, MINUTE_S)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+def _no_line(_: Progress) -> str:
+    return ""

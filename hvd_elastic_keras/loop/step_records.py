@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hvd_elastic_keras.common.events import StepsTaken
 from hvd_elastic_keras.loop.observer import Observer, PresentEpoch, Round, TakenStep, TrainedEpoch
+from hvd_elastic_keras.step.step_clock import StepSeconds
 from hvd_elastic_keras.worker.session import Session
 
 INTERVAL_S = 0.5
@@ -21,6 +23,7 @@ class StepRecords(Observer):
 
     Args:
       waited_s: says how long this worker waited for the examples of its newest step.
+      seconds: says what that step was spent on; None if it was not timed.
       learning_rate: says the present one; None if there is none.
       clock: seconds of a steady clock.
     """
@@ -32,11 +35,13 @@ class StepRecords(Observer):
         session: Session,
         waited_s: Callable[[], float],
         learning_rate: Callable[[], float | None],
+        seconds: Callable[[], StepSeconds | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._session = session
         self._waited_s = waited_s
         self._learning_rate = learning_rate
+        self._seconds = seconds
         self._clock = clock
         self._begin()
 
@@ -46,6 +51,7 @@ class StepRecords(Observer):
         """In earlier epochs."""
         self._input_s = 0.0
         self._steps = self._examples = 0
+        self._timed: list[StepSeconds] = []
         self._parts: list[float] = []
         """By rank, seconds in all."""
 
@@ -66,6 +72,7 @@ class StepRecords(Observer):
         self._steps += 1
         self._examples += step.num_examples
         self._input_s += self._waited_s()
+        self._timed += [timed] if (timed := self._seconds()) else []
         parts = _seconds_of_parts(step)
         before = self._parts or [0.0] * len(parts)
         self._parts = [a + b for a, b in zip(before, parts, strict=False)]
@@ -84,8 +91,14 @@ class StepRecords(Observer):
             step_s=round(passed_s / self._steps, 6),
             part_s=[round(seconds / self._steps, 6) for seconds in self._parts],
             input_s=round(self._input_s / self._steps, 6),
+            compute_s=_mean([timed.compute for timed in self._timed]),
+            allreduce_s=_mean([timed.allreduce for timed in self._timed]),
             learning_rate=self._learning_rate(),
         )
+
+
+def _mean(seconds: Sequence[float]) -> float | None:
+    return round(statistics.fmean(seconds), 6) if seconds else None
 
 
 def _seconds_of_parts(step: TakenStep) -> list[float]:

@@ -61,7 +61,10 @@ class WorkerDesk:
     def on_worker_event(self, event: protocol.WorkerEvent) -> None:
         """Takes a worker's message."""
         if isinstance(event, protocol.Console):
-            self._console.raw(event.text)
+            if event.progress:
+                self._console.progress(event.progress, event.text)
+            else:
+                self._console.raw(event.text)
         elif isinstance(event, protocol.Notice):
             self._notices.tell(event)
             self.recorded.hear(event)

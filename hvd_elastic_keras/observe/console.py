@@ -1,41 +1,100 @@
-"""The launcher's terminal: whole lines, and the text that rank 0 redraws in place."""
+"""What people see of the launcher: whole lines, on a stream that may be a file or a pipe.
+
+On a terminal, `live_console` draws the progress below them.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import sys
+from collections.abc import Iterator
 from typing import TextIO
 
+from hvd_elastic_keras.common import events
+from hvd_elastic_keras.common.protocol import Progress
+
 PREFIX = "[elastic]"
+WARNING = "warning:"
+"""Begins a line that people are to see in any case."""
+
+
+class Verbosity(enum.Enum):
+    """How much people want to see."""
+
+    QUIET = "quiet"
+    """Warnings, errors, changes of membership and the end."""
+    NORMAL = "normal"
+    VERBOSE = "verbose"
+    """Also the lines of all workers, and lines of the progress where it is drawn."""
 
 
 class Console:
-    """Writes lines without breaking a progress bar that is being drawn."""
+    """Writes lines, and what rank 0 has formatted already.
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    Args:
+      stream: stdout if none is given.
+      verbosity: how much people want to see.
+    """
+
+    def __init__(
+        self, stream: TextIO | None = None, verbosity: Verbosity = Verbosity.NORMAL
+    ) -> None:
         self._stream = stream or sys.stdout
+        self._verbosity = verbosity
         self._in_line = False
 
     @property
     def interactive(self) -> bool:
-        """Whether lines can be redrawn."""
-        return self._stream.isatty()
+        """Whether the progress is drawn in place."""
+        return False
+
+    @contextlib.contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Draws the progress meanwhile, where that is possible."""
+        yield
 
     def line(self, text: str) -> None:
-        """Writes a line of the launcher."""
-        self._write(("\n" if self._in_line else "") + f"{PREFIX} {text}\n")
+        """Writes a line of the launcher, whatever people want to see."""
+        self._write(f"{self._line_break}{PREFIX} {text}\n")
+
+    def info(self, text: str) -> None:
+        """Writes a line of the launcher that a quiet one leaves out."""
+        if self._says(text):
+            self.line(text)
 
     def worker_line(self, worker_id: str, text: str) -> None:
         """Writes a line that a worker has printed."""
-        self._write(("\n" if self._in_line else "") + f"[{worker_id}] {text}\n")
+        if self._verbosity is not Verbosity.QUIET:
+            self.quote(worker_id, text)
+
+    def quote(self, worker_id: str, text: str) -> None:
+        """Writes a line from the log of a worker, whatever people want to see."""
+        self._write(f"{self._line_break}[{worker_id}] {text}\n")
 
     def error(self, text: str) -> None:
         """Writes an error to stderr, as command lines do before they have started anything."""
-        self._write("\n" if self._in_line else "")
+        self._write(self._line_break)
         print(f"error: {text}", file=sys.stderr)
 
     def raw(self, text: str) -> None:
-        """Writes text of a progress display as it is."""
-        self._write(text)
+        """Writes text that rank 0 has formatted, as it is."""
+        if self._says(text):
+            self._write(text)
+
+    def progress(self, progress: Progress, text: str) -> None:
+        """Shows how far the training is, which the text says in a line."""
+        self.raw(text)
+
+    def hear(self, time_s: float, entry: events.Entry) -> None:
+        """Takes an entry of the job, and when it was written (seconds since 1970)."""
+
+    @property
+    def _line_break(self) -> str:
+        return "\n" if self._in_line else ""
+
+    def _says(self, text: str) -> bool:
+        return self._verbosity is not Verbosity.QUIET or WARNING in text
 
     def _write(self, text: str) -> None:
         if not text:

@@ -121,6 +121,10 @@ def _of_steps(entry: events.StepsTaken) -> dict[str, float]:
     values = {f"training/{name}": value for name, value in entry.metrics.items()}
     values |= {"speed/examples_per_s": entry.examples_per_s, "speed/step_s": entry.step_s}
     values["speed/input_s"] = entry.input_s
-    if entry.learning_rate is not None:
-        values["training/learning_rate"] = entry.learning_rate
+    sometimes = {
+        "speed/compute_s": entry.compute_s,
+        "speed/allreduce_s": entry.allreduce_s,
+        "training/learning_rate": entry.learning_rate,
+    }
+    values |= {name: value for name, value in sometimes.items() if value is not None}
     return values

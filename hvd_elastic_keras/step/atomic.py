@@ -108,6 +108,7 @@ class AtomicStep:
         self._pieces = PIECES if options.audited else 0
         self._shared = shared
         self._world = world
+        self._clock = world.clock if options.timed else None
         self._name = "elastic_train_step" if train else "elastic_evaluation_step"
         self._reduction = Reduction(self._name, options.compression)
         self._layout = layout
@@ -207,7 +208,10 @@ class AtomicStep:
         checks = [check for check in checks if check is not None]  # None when run eagerly
         # Everything that assigns is inside: the optimizer also changes variables that do not
         # depend on gradients (its iterations, weight decay).
-        with tf.control_dependencies([*total.tensors, tail, *checks]), self._scaled_rate():
+        reduced = [*total.tensors, tail]
+        with tf.control_dependencies(reduced):
+            noted = [self._clock.summed()] if self._clock else []
+        with tf.control_dependencies([*reduced, *checks, *noted]), self._scaled_rate():
             averages = self.micro_batch.assign(total.copy())
         return self.micro_batch.logs(averages), tail
 
@@ -260,8 +264,10 @@ class AtomicStep:
         """
         with tf.control_dependencies(computed):  # as late as possible
             change_pending = self._world.change_pending.read_value()
-            done = self._world.computed.assign(part.step, read_value=False)
-        with tf.control_dependencies([] if done is None else [done]):  # None when run eagerly
+            done = [self._world.computed.assign(part.step, read_value=False)]
+            if self._clock:
+                done.append(self._clock.computed())
+        with tf.control_dependencies([d for d in done if d is not None]):  # None when run eagerly
             count = tf.cast(part.offsets[-1], tf.float32)
         tail = tf.concat([[count, change_pending, stop], part.digest], 0)
         if part.began is None:

@@ -8,6 +8,7 @@ import time
 
 import tensorflow as tf
 
+from hvd_elastic_keras.step.step_clock import StepClock, StepSeconds
 from hvd_elastic_keras.worker.session import Session
 
 NO_STEP = -1
@@ -43,6 +44,7 @@ class World:
         self.waited_s = 0.0
         """How long this worker has waited for its part of the batch that comes next."""
         self._part_began: float | None = None
+        self._clock: StepClock | None = None
         self._session: Session | None = None
         self._lock = threading.Lock()
 
@@ -79,7 +81,19 @@ class World:
           number: the one with which `AtomicStep` is called.
         """
         self._taken = number
+        if self._clock is not None:
+            self._clock.begin()
         self._part_began = time.perf_counter() - self.waited_s
+
+    @property
+    def clock(self) -> StepClock:
+        """Of this process: there is none until a graph asks for it."""
+        self._clock = self._clock or StepClock()
+        return self._clock
+
+    def step_seconds(self) -> StepSeconds | None:
+        """What the step that has just ended has spent its time on; None if it was not timed."""
+        return None if self._clock is None else self._clock.seconds()
 
     def is_computing(self) -> bool:
         """Whether it is not done with its part. From any thread, while the step is taken."""

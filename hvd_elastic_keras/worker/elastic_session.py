@@ -198,15 +198,15 @@ class ElasticSession:
         """Asks for a call, in a background thread, whenever `change_pending` may have changed."""
         self._changed = call
 
-    def show(self, text: str) -> None:
+    def show(self, text: str, progress: protocol.Progress | None = None) -> None:
         """Shows text on the terminal of the launcher."""
-        self._client.post(protocol.Console(worker_id=self.worker_id, text=text))
+        who = self.worker_id
+        self._client.post(protocol.Console(worker_id=who, text=text, progress=progress))
 
     def record(self, entry: events.WorkerEntry) -> None:
         """Adds an entry to the job's `events.jsonl`."""
-        self._client.post(
-            protocol.Record(worker_id=self.worker_id, training=self.training, entry=entry)
-        )
+        who = self.worker_id
+        self._client.post(protocol.Record(worker_id=who, training=self.training, entry=entry))
 
     def tell(self, text: str, entry: events.WorkerEntry | None = None, prefix: str = "") -> None:
         """Shows a line and adds an entry, unless another worker has told the same."""

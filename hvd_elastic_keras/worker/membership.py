@@ -10,6 +10,7 @@ from typing import NoReturn
 from hvd_elastic_keras.common import env, one_line_errors
 from hvd_elastic_keras.common.errors import WorkerLeavingError
 from hvd_elastic_keras.common.protocol import ALONE, Assignment
+from hvd_elastic_keras.observe.screen import Screen
 from hvd_elastic_keras.worker import network, other_launchers
 from hvd_elastic_keras.worker.elastic_session import ElasticSession, session_of_process
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
@@ -65,9 +66,11 @@ class Membership:
         return ALONE if self.launched is None else self.launched.place
 
     @property
-    def interactive(self) -> bool:
-        """Whether progress ends up on a terminal."""
-        return self.environment.interactive if self.environment else sys.stdout.isatty()
+    def screen(self) -> Screen:
+        """Where progress ends up."""
+        if self.environment:
+            return Screen.LAUNCHER if self.environment.interactive else Screen.LINES
+        return Screen.TERMINAL if sys.stdout.isatty() else Screen.LINES
 
     def communicator(self) -> Communicator:
         """Horovod, set up for this place."""

@@ -94,8 +94,11 @@ class Session(Protocol):
     def on_change(self, call: Callable[[], None]) -> None:
         """Asks for a call, in a background thread, whenever `change_pending` may have changed."""
 
-    def show(self, text: str) -> None:
-        """Shows text of rank 0 on the terminal of the launcher."""
+    def show(self, text: str, progress: protocol.Progress | None = None) -> None:
+        """Shows text of rank 0 on the terminal of the launcher.
+
+        With `progress`, a launcher that draws it shows that in place of the text.
+        """
 
     def record(self, entry: events.WorkerEntry) -> None:
         """Adds an entry to the job's `events.jsonl`."""
@@ -174,7 +177,7 @@ class SoloSession:
     def others_read(self, training: int) -> None:
         """There are no others."""
 
-    def show(self, text: str) -> None:
+    def show(self, text: str, progress: protocol.Progress | None = None) -> None:
         """Writes to this process's own terminal."""
         print(text, end="", flush=True)
 

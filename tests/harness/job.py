@@ -66,29 +66,30 @@ class Job:
 
     def start_launcher(self, *more_flags: str) -> None:
         """Runs the command; again, if its launcher was killed."""
-        options = list(itertools.takewhile(lambda a: a.startswith("--"), self._command))
-        script = self._command[len(options) :]
         self._temporary.mkdir(exist_ok=True)
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "hvd_elastic_keras.run",
-                    *options,
-                    *self._arguments,
-                    *more_flags,
-                    *script,
-                ],
-                env={
-                    **os.environ,
-                    "PYTHONPATH": str(REPOSITORY),
-                    "TMPDIR": str(self._temporary),
-                    faults.FILE: str(self.plan.path),
-                },
+                self.command_line(*more_flags),
+                env=self.environment(),
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
+
+    def command_line(self, *more_flags: str) -> list[str]:
+        """What is run."""
+        options = list(itertools.takewhile(lambda a: a.startswith("--"), self._command))
+        script = self._command[len(options) :]
+        run = [sys.executable, "-m", "hvd_elastic_keras.run"]
+        return [*run, *options, *self._arguments, *more_flags, *script]
+
+    def environment(self) -> dict[str, str]:
+        """The variables with which it runs."""
+        return {
+            **os.environ,
+            "PYTHONPATH": str(REPOSITORY),
+            "TMPDIR": str(self._temporary),
+            faults.FILE: str(self.plan.path),
+        }
 
     def kill_launcher(self) -> None:
         """With SIGKILL; its workers go on."""

@@ -68,6 +68,8 @@ def test_files_are_those_of_one_process_when_three_ranks_0_are_killed(
         assert_same_csv(found / "log.csv", expected / "log.csv")
         assert_same_checkpoints(found, expected, tmp_path)
         assert_same_board(found / "board", expected / "board")
+        curves = EventAccumulator(str(found / "board" / "elastic")).Reload().Tags()["scalars"]
+        assert {"training/loss", "job/workers"} <= set(curves), "beside the user's own"
         writers = {str(job.pid_of(worker)) for worker in ("w0", "w1", "w2", "w3")}
         for kind in ("train", "validation"):
             pids = [p.name.split(".")[-3] for p in (found / "board" / kind).iterdir()]

@@ -24,6 +24,10 @@ class Operation:
     message: Any = None
     query: tuple[tuple[str, str, bool], ...] = ()
     """Name, type and whether it is required."""
+    content_type: str = "application/json"
+    """Of the answer; what is no JSON is described as text (`reply` is `str`)."""
+    full: str = ""
+    """What 503 means, where that may be the answer."""
 
 
 WORKERS: Any = protocol.WorkerEvent
@@ -96,6 +100,22 @@ OPERATIONS = (
         control.SlotsReply,
         control.SlotsRequest,
     ),
+    Operation(
+        "GET",
+        "/v1/stream",
+        "Server-sent events, each with JSON as its data: the job's course, then what is added to "
+        "it, and the status every second; it ends with the job",
+        str,
+        content_type="text/event-stream",
+        full="Too many streams are open already",
+    ),
+    Operation(
+        "GET",
+        "/metrics",
+        "Status and course of the job in the text format of Prometheus",
+        str,
+        content_type="text/plain",
+    ),
 )
 
 
@@ -124,7 +144,9 @@ def description() -> dict[str, Any]:
 
 def _operation(operation: Operation, schema_of: dict[int, Any]) -> dict[str, Any]:
     refusal = _content(schema_of[id(control.ChangeReply)])
+    content = {operation.content_type: {"schema": schema_of[id(operation.reply)]}}
     statuses = {"400": "Not understood, or cannot be true", "401": "The token is wrong"}
+    statuses |= {"503": operation.full} if operation.full else {}
     result: dict[str, Any] = {
         "summary": operation.summary,
         "parameters": [
@@ -132,7 +154,7 @@ def _operation(operation: Operation, schema_of: dict[int, Any]) -> dict[str, Any
             for name, kind, required in operation.query
         ],
         "responses": {
-            "200": {"description": "Taken", "content": _content(schema_of[id(operation.reply)])},
+            "200": {"description": "Taken", "content": content},
             **{n: {"description": text, "content": refusal} for n, text in statuses.items()},
         },
     }

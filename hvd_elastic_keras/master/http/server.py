@@ -13,10 +13,12 @@
 | POST /v1/slots                         | slots granted or revoked (`SlotsRequest`)           |
 | GET  /v1/job                           | what a joiner has to know (`JobDescription`)        |
 | POST /v1/join, /v1/exit                | a worker comes by itself; its process is gone       |
+| GET  /v1/stream                        | the course of the job, as server-sent events        |
+| GET  /metrics                          | the same in numbers, for Prometheus                 |
 | GET  /v1/openapi.json                  | all of these, described                             |
 | *    /<secret>/round<N>:<port>/…       | Horovod's rendezvous store; each round has a secret |
 
-What browsers and Prometheus ask for is in `pages.py`.
+What browsers and Prometheus ask for, the files of the dashboard included, is in `pages.py`.
 """
 
 from __future__ import annotations

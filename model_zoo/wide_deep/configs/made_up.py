@@ -11,5 +11,5 @@ def get_config() -> ConfigDict:
     config.dataset = "made_up"
     config.num_train = 16_000
     config.num_validation = 4_000
-    config.epochs = 5
+    config.epochs = 20
     return config

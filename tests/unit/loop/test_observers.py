@@ -24,6 +24,7 @@ from hvd_elastic_keras.loop.progress_display import ProgressDisplay
 from hvd_elastic_keras.loop.shares import Shares
 from hvd_elastic_keras.loop.told_once import ToldOnce
 from hvd_elastic_keras.observe.notices import Notice
+from hvd_elastic_keras.observe.screen import Screen
 from hvd_elastic_keras.state.cursor import Cursor
 from hvd_elastic_keras.step.atomic import StepResult
 from hvd_elastic_keras.worker.session import SoloSession
@@ -42,7 +43,7 @@ class Noting(SoloSession):
         super().__init__()
         self.told: list[Any] = []
 
-    def show(self, text: str) -> None:
+    def show(self, text: str, progress: Any = None) -> None:
         self.told.append(text)
 
     def record(self, entry: events.WorkerEntry) -> None:
@@ -152,7 +153,7 @@ def slow_step(*seconds: float, pending: bool = False) -> TakenStep:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_all_workers_come_to_the_same_shares_and_rank_0_tells_of_them(rank: int) -> None:
     session, state = Noting(), Progress()
-    announcer = Announcer(session, ProgressDisplay(session.show, interactive=False))
+    announcer = Announcer(session, ProgressDisplay(session.show, Screen.LINES))
     shares = Shares(state, 8, announcer)  # type: ignore[arg-type]
     for observer in (announcer, shares):
         observer.on_round(entered(rank))

@@ -8,27 +8,34 @@ import pytest
 
 pytest.importorskip("keras")
 
-from hvd_elastic_keras.common.protocol import ALONE
+from hvd_elastic_keras.common import messages
+from hvd_elastic_keras.common.protocol import ALONE, Console, Progress
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan.partition import StepShare
 from hvd_elastic_keras.loop.observer import EndedEpoch, PresentEpoch, TakenStep
-from hvd_elastic_keras.loop.progress_display import ProgressDisplay, format_duration
+from hvd_elastic_keras.loop.progress_display import ProgressDisplay
+from hvd_elastic_keras.observe.progress_text import format_duration
+from hvd_elastic_keras.observe.screen import Screen
 from hvd_elastic_keras.state.cursor import Cursor
 from hvd_elastic_keras.step.atomic import StepResult
 
 
-class Screen:
+class Watched:
     """Collects text and lets time pass."""
 
-    def __init__(self, interactive: bool) -> None:
+    def __init__(self, screen: Screen, verbose: int = 1) -> None:
         self.text = ""
+        self.told: list[Progress] = []
         self.now = 100.0
-        self.display = ProgressDisplay(self.show, interactive, clock=lambda: self.now)
+        self.display = ProgressDisplay(self.show, screen, verbose, clock=lambda: self.now)
 
-    def show(self, text: str) -> None:
+    def show(self, text: str, progress: Progress | None = None) -> None:
         self.text += text
+        self.told += [progress] if progress else []
 
-    def step(self, done: int, seconds: float, left: int, workers: int = 2) -> None:
+    def step(
+        self, done: int, seconds: float, left: int, workers: int = 2, loss: float = 0.5
+    ) -> None:
         self.now += seconds
         self.display.after_step(
             TakenStep(
@@ -36,7 +43,7 @@ class Screen:
                 msgspec.structs.replace(ALONE, size=workers),
                 LocalBatch((), StepShare(0, 0, np.zeros(1, np.int32), 0, num_examples_of_step=100)),
                 shares=(),
-                result=StepResult({"loss": 0.5, "accuracy": 0.25}),
+                result=StepResult({"loss": loss, "accuracy": 0.25}),
                 steps_left=left,
             )
         )
@@ -51,7 +58,7 @@ def test_durations_are_written_as_people_write_them(seconds: float, text: str) -
 
 
 def test_without_a_terminal_a_line_is_written_per_interval() -> None:
-    screen = Screen(interactive=False)
+    screen = Watched(Screen.LINES)
     screen.display.on_epoch(PresentEpoch(0, 3, 10, 0))
     for done in range(1, 5):
         screen.step(done, 0.5, left=26 + (4 - done))
@@ -61,7 +68,7 @@ def test_without_a_terminal_a_line_is_written_per_interval() -> None:
 
 
 def test_the_last_step_of_an_epoch_is_always_shown() -> None:
-    screen = Screen(interactive=False)
+    screen = Watched(Screen.LINES)
     screen.display.on_epoch(PresentEpoch(1, 2, 2, 0))
     screen.step(1, 0.1, left=1, workers=1)
     screen.step(2, 0.1, left=0, workers=1)
@@ -71,7 +78,7 @@ def test_the_last_step_of_an_epoch_is_always_shown() -> None:
 
 
 def test_an_epoch_ends_with_its_final_values() -> None:
-    screen = Screen(interactive=False)
+    screen = Watched(Screen.LINES)
     screen.display.on_epoch(PresentEpoch(0, 1, 2, 0))
     screen.display.after_epoch(
         EndedEpoch(Cursor(), {"val_loss": 0.125, "loss": 0.5}, is_last=False)
@@ -81,7 +88,7 @@ def test_an_epoch_ends_with_its_final_values() -> None:
 
 
 def test_on_a_terminal_the_epoch_has_a_title_and_a_bar() -> None:
-    screen = Screen(interactive=True)
+    screen = Watched(Screen.TERMINAL)
     screen.display.on_epoch(PresentEpoch(0, 3, 4, 0))
     screen.step(4, 0.5, left=0)
     screen.display.after_epoch(EndedEpoch(Cursor(), {"loss": 0.5}, is_last=False))
@@ -91,27 +98,62 @@ def test_on_a_terminal_the_epoch_has_a_title_and_a_bar() -> None:
 
 
 def test_a_warning_is_shown_on_a_line_of_its_own_also_to_those_who_want_to_see_nothing() -> None:
-    screen = Screen(interactive=True)
+    screen = Watched(Screen.TERMINAL)
     screen.display.on_epoch(PresentEpoch(0, 3, 10, 0))
     screen.display.warning("a full disk")
     assert screen.text == "Epoch 1/3\n\nwarning: a full disk\n"
-    shown: list[str] = []
-    quiet = ProgressDisplay(shown.append, interactive=False, verbose=0)
-    quiet.note("nothing of interest")
-    quiet.warning("a full disk")
-    assert shown == ["warning: a full disk\n"]
+    quiet = Watched(Screen.LINES, verbose=0)
+    quiet.display.note("nothing of interest")
+    quiet.display.warning("a full disk")
+    assert quiet.text == "warning: a full disk\n"
 
 
 def test_going_on_in_the_middle_of_an_epoch_repeats_no_title() -> None:
-    screen = Screen(interactive=True)
+    screen = Watched(Screen.TERMINAL)
     screen.display.on_epoch(PresentEpoch(0, 3, 4, 2))
     assert "Epoch" not in screen.text
 
 
 def test_the_rate_does_not_count_the_time_before_a_change() -> None:
-    screen = Screen(interactive=False)
+    screen = Watched(Screen.LINES)
     screen.display.on_epoch(PresentEpoch(0, 1, 10, 0))
     screen.now += 1000.0
     screen.display.on_epoch(PresentEpoch(0, 1, 10, 5))
     screen.step(6, 2.0, left=4)
     assert "50 examples/s" in screen.text
+
+
+@pytest.mark.parametrize("verbose", [0, 1, 2])
+def test_a_launcher_that_draws_hears_of_steps_more_often_than_it_gets_lines(verbose: int) -> None:
+    screen = Watched(Screen.LAUNCHER, verbose)
+    screen.display.on_epoch(PresentEpoch(1, 3, 100, 0))
+    for done in range(1, 31):
+        screen.step(done, 0.125, left=200 - done)
+    assert [p.step for p in screen.told] == [*range(1, 16, 2), *range(16, 31, 2)]
+    told = screen.told[8]
+    assert (told.epoch, told.epochs, told.steps, told.workers) == (2, 3, 100, 2)
+    assert told.examples_per_s == pytest.approx(800)
+    assert told.left_s == pytest.approx(23)
+    assert len(screen.text.splitlines()) == (1 if verbose == 1 else 0)
+    assert "\r" not in screen.text
+
+
+def test_a_launcher_that_draws_hears_of_the_end_of_an_epoch() -> None:
+    screen = Watched(Screen.LAUNCHER, verbose=0)
+    screen.display.on_epoch(PresentEpoch(0, 1, 1, 0))
+    screen.step(1, 1.0, left=0)
+    screen.display.after_epoch(EndedEpoch(Cursor(), {"val_loss": 0.125}, is_last=True))
+    assert [(p.ended, p.metrics.get("val_loss")) for p in screen.told] == [
+        (False, None),
+        (True, 0.125),
+    ]
+    assert screen.text == "", "the user wants no lines"
+
+
+def test_a_loss_that_is_no_number_reaches_the_launcher() -> None:
+    screen = Watched(Screen.LAUNCHER)
+    screen.display.on_epoch(PresentEpoch(0, 1, 1, 0))
+    screen.step(1, 1.0, left=0, loss=float("nan"))
+    assert "loss nan" in screen.text
+    message = Console(worker_id="w0", text="", progress=screen.told[0])
+    assert messages.decode(messages.encode(message), Console) == message

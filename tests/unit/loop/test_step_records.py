@@ -16,6 +16,7 @@ from hvd_elastic_keras.loop.observer import PresentEpoch, Round, TakenStep, Trai
 from hvd_elastic_keras.loop.step_records import StepRecords
 from hvd_elastic_keras.state.cursor import Cursor
 from hvd_elastic_keras.step.atomic import StepResult
+from hvd_elastic_keras.step.step_clock import StepSeconds
 from hvd_elastic_keras.worker.session import SoloSession
 
 
@@ -28,9 +29,11 @@ class Training(SoloSession):
         self.recorded: list[events.StepsTaken] = []
         self.waited_s = 0.0
         self.learning_rate: float | None = None
+        self.seconds: StepSeconds | None = None
         self.records = StepRecords(
             self,
             waited_s=lambda: self.waited_s,
+            seconds=lambda: self.seconds,
             learning_rate=lambda: self.learning_rate,
             clock=lambda: self.now,
         )
@@ -69,6 +72,18 @@ def test_an_interval_is_recorded_when_it_is_over() -> None:
         step_s=0.266667,
     )
     assert (second.step, second.step_s) == (5, 0.35)
+
+
+def test_of_the_steps_of_an_interval_the_timed_ones_count() -> None:
+    training = Training()
+    for number, seconds in enumerate((None, StepSeconds(0.1, 0.05), StepSeconds(0.2, 0.25))):
+        training.seconds = seconds
+        training.step(number, 0.25)
+    training.seconds = None
+    training.step(3, 0.5)
+    first, second = training.recorded
+    assert (first.compute_s, first.allreduce_s) == (0.1, 0.05)
+    assert (second.compute_s, second.allreduce_s) == (0.2, 0.25), "one of its two steps"
 
 
 def test_an_evaluation_between_two_epochs_makes_no_step_slow() -> None:

@@ -1,0 +1,131 @@
+"""The launcher's terminal: lines that scroll, and below them how the job goes, drawn in place.
+
+`rich` draws (https://rich.readthedocs.io/en/stable/live.html), and respects `NO_COLOR`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from rich.console import Console as RichConsole
+from rich.console import RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from hvd_elastic_keras.common import events
+from hvd_elastic_keras.common.protocol import Progress
+from hvd_elastic_keras.observe.console import PREFIX, WARNING, Console, Verbosity
+from hvd_elastic_keras.observe.live_region import LiveRegion
+
+DRAWINGS_PER_S = 4
+ECHO = 2
+"""Columns that stay free: a terminal shows Ctrl-C as ^C there, which must not begin a line."""
+EPOCH_LINES_S = 10.0
+"""The values of an epoch get a line of their own so often; the newest ones are always drawn."""
+
+
+class _Terminal(RichConsole):
+    """Leaves the cursor where it is seen: who is killed cannot show it again."""
+
+    def show_cursor(self, show: bool = True) -> bool:
+        return False
+
+
+class _Stream:
+    """A terminal that may go away, while the training goes on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            return self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class LiveConsole(Console):
+    """Draws the progress on a terminal, and writes lines above it."""
+
+    def __init__(self, stream: TextIO, verbosity: Verbosity) -> None:
+        super().__init__(stream, verbosity)
+        file: Any = _Stream(stream)
+        self._terminal = _Terminal(file=file, force_terminal=True, highlight=False, markup=False)
+        self._region = LiveRegion(time.time())
+        self._epoch_line_at = 0.0
+
+    @property
+    def interactive(self) -> bool:
+        """Whether the progress is drawn in place."""
+        return True
+
+    @contextlib.contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Draws the progress meanwhile; afterwards nothing of it is left."""
+        live = Live(
+            console=self._terminal,
+            get_renderable=self._picture,
+            refresh_per_second=DRAWINGS_PER_S,
+            transient=True,
+            redirect_stdout=False,
+            # What others write there must not be drawn over, but may be for a file.
+            redirect_stderr=sys.stderr.isatty(),
+        )
+        with live:
+            yield
+
+    def progress(self, progress: Progress, text: str) -> None:
+        """Draws how far the training is."""
+        self._region.take(progress)
+        if self._verbosity is Verbosity.VERBOSE or (progress.ended and self._is_due(progress)):
+            self.raw(text)
+
+    def _is_due(self, progress: Progress) -> bool:
+        """Whether the end of an epoch gets its line; the end of the training does."""
+        now = time.monotonic()
+        if progress.epoch != progress.epochs and now - self._epoch_line_at < EPOCH_LINES_S:
+            return False
+        self._epoch_line_at = now
+        return True
+
+    def hear(self, time_s: float, entry: events.Entry) -> None:
+        """Takes an entry of the job, and when it was written (seconds since 1970)."""
+        self._region.hear(time_s, entry)
+
+    def _picture(self) -> RenderableType:
+        return self._region.picture(max(1, self._terminal.width - ECHO), time.time())
+
+    def _write(self, text: str) -> None:
+        for line in text.splitlines():
+            # It may be as long as it likes, so that it can be copied: the terminal breaks it.
+            self._terminal.print(_styled(line), soft_wrap=True)
+
+
+def _styled(line: str) -> Text:
+    """With the colours that a worker has given it, and no other orders for the terminal."""
+    text = Text.from_ansi(line)
+    if line.startswith(f"{PREFIX} "):
+        text.stylize("dim", 0, len(PREFIX))
+    if WARNING in line:
+        text.stylize("yellow")
+    return text
+
+
+def console_for(verbosity: Verbosity) -> Console:
+    """The console of this process: one that draws where stdout is a terminal that can."""
+    stream = sys.stdout
+    encoding = (stream.encoding or "").lower().replace("-", "")
+    can_draw = stream.isatty() and encoding == "utf8" and not RichConsole().is_dumb_terminal
+    if verbosity is Verbosity.QUIET or not can_draw:
+        return Console(stream, verbosity)
+    return LiveConsole(stream, verbosity)

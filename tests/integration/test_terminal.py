@@ -1,0 +1,64 @@
+"""A job on a terminal: what is drawn there, and in what state the terminal is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyte")
+
+from tests.harness.job import FAULT_MODEL, Job
+from tests.harness.terminal_job import INTERRUPT, TerminalJob
+
+LONG = (f"--model={FAULT_MODEL}", "--global_batch_size=64", "--micro_batch_size=8")
+ESCAPE = "\x1b"
+
+
+def test_progress_is_drawn_below_the_lines_and_ctrl_c_leaves_a_clean_terminal(
+    tmp_path: Path,
+) -> None:
+    command = (*LONG, "--epochs=100000")
+    with TerminalJob(tmp_path, "--num_workers=2", command=command) as job:
+        job.wait_for_line("starting 2 workers")
+        window = job.wait_for_line("loss ", "examples/s", "2 workers")
+        bar, numbers = window[-2:]
+        assert bar.startswith("epoch ")
+        assert "━" in bar
+        assert bar.endswith(" left")
+        assert numbers.startswith("loss ")
+        said = [line for line in job.scrolled + window if line.startswith("[")]
+        assert all(line.startswith("[elastic] ") for line in said), "no lines of libraries"
+
+        started = {e["worker_id"]: e["pid"] for e in job.events("worker_started")}
+        os.kill(started["w1"], signal.SIGKILL)
+        window = job.wait_for_line("ago: 2 → 1 worker: w1 was killed by SIGKILL")
+        assert "ago: " in window[-1]
+        kills = [ln for ln in job.scrolled + window if ln.startswith("[elastic] w1 was killed")]
+        assert len(kills) == 1
+
+        job.resize(40)
+        window = job.wait_for_line("epoch ", "━", " left")
+        assert window[-2].startswith("loss ")
+        assert "ago: " in window[-1]
+
+        job.press(INTERRUPT)
+        assert job.wait_for_end() == 128 + signal.SIGINT
+        assert job.has_cursor
+        window = job.window
+        assert "".join(window).endswith(str(job.job_dir)), "the end of what is said last"
+        assert not any("ago: " in line or " left" in line for line in window)
+        assert f"{ESCAPE}[?25l" not in job.output, "a killed launcher would leave it hidden"
+
+
+def test_a_quiet_job_tells_of_its_workers_and_its_end_only(tmp_path: Path) -> None:
+    command = (*LONG, "--epochs=2")
+    with Job(tmp_path, "--num_workers=2", "--quiet", command=command) as job:
+        job.finish()
+        lines = [ln for ln in job.output.splitlines() if not ln.startswith("warning: ")]
+        assert len(lines) == 2
+        assert lines[0].startswith("[elastic] round 1: 2 workers (w0, w1) start")
+        assert lines[1].startswith("[elastic] finished after 16 steps")
+        assert ESCAPE not in job.output
