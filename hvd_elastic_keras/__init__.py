@@ -14,6 +14,7 @@ from hvd_elastic_keras._version import __version__
 if TYPE_CHECKING:
     from hvd_elastic_keras.api.callback import ElasticCallback
     from hvd_elastic_keras.api.trainer import Trainer
+    from hvd_elastic_keras.cli.run_function import run_function
     from hvd_elastic_keras.common.config import TrainingConfig
     from hvd_elastic_keras.common.errors import ElasticError
     from hvd_elastic_keras.data.sources.cached import CachedSource
@@ -34,6 +35,7 @@ __all__ = [
     "__version__",
     "is_root",
     "root_only",
+    "run_function",
 ]
 
 _LAZY = {
@@ -47,6 +49,7 @@ _LAZY = {
     "TrainingConfig": "hvd_elastic_keras.common.config",
     "is_root": "hvd_elastic_keras.worker.turns",
     "root_only": "hvd_elastic_keras.worker.turns",
+    "run_function": "hvd_elastic_keras.cli.run_function",
 }
 
 

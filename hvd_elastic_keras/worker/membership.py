@@ -19,6 +19,8 @@ from hvd_elastic_keras.worker.session import Session, SoloSession
 
 log = logging.getLogger(__name__)
 GLOO_TIMEOUT_S = 30
+IN_NOTEBOOK = "ipykernel"
+"""A module that the process of a notebook has, by which Keras, too, knows it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +68,10 @@ class Membership:
 
     @property
     def interactive(self) -> bool:
-        """Whether progress ends up on a terminal."""
-        return self.environment.interactive if self.environment else sys.stdout.isatty()
+        """Whether progress ends up on a terminal, or in a notebook, where a line can be redrawn."""
+        if self.environment:
+            return self.environment.interactive
+        return sys.stdout.isatty() or IN_NOTEBOOK in sys.modules
 
     def communicator(self) -> Communicator:
         """Horovod, set up for this place."""
