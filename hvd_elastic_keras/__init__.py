@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from hvd_elastic_keras.data.sources.random_access import Source
     from hvd_elastic_keras.data.sources.tfds import TfdsSource
     from hvd_elastic_keras.data.sources.tfrecord import TFRecordSource
+    from hvd_elastic_keras.loop.root_callback import RootCallback
     from hvd_elastic_keras.worker.turns import is_root, root_only
 
 __all__ = [
     "CachedSource",
     "ElasticCallback",
     "ElasticError",
+    "RootCallback",
     "Source",
     "TFRecordSource",
     "TfdsSource",
@@ -42,6 +44,7 @@ _LAZY = {
     "CachedSource": "hvd_elastic_keras.data.sources.cached",
     "ElasticCallback": "hvd_elastic_keras.api.callback",
     "ElasticError": "hvd_elastic_keras.common.errors",
+    "RootCallback": "hvd_elastic_keras.loop.root_callback",
     "Source": "hvd_elastic_keras.data.sources.random_access",
     "TFRecordSource": "hvd_elastic_keras.data.sources.tfrecord",
     "TfdsSource": "hvd_elastic_keras.data.sources.tfds",
@@ -53,7 +56,7 @@ _LAZY = {
 }
 
 
-_NEED_KERAS = ("ElasticCallback", "Trainer")
+_NEED_KERAS = ("ElasticCallback", "RootCallback", "Trainer")
 
 
 def _tell_job_of_errors() -> None:

@@ -22,6 +22,7 @@ import keras
 
 from hvd_elastic_keras.keras_internals import file_writers
 from hvd_elastic_keras.keras_internals.tensorboard_files import RepeatedRecords
+from hvd_elastic_keras.loop.root_callback import RootCallback
 from hvd_elastic_keras.state import callback_state, keras_saving
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ WRITERS = (
     keras.callbacks.TensorBoard,
     keras.callbacks.BackupAndRestore,
     keras.callbacks.RemoteMonitor,
+    RootCallback,
 )
 """Callbacks that only have an effect outside of the process."""
 EVALUATES = {"on_test_begin": True, "on_test_end": False}
@@ -123,7 +125,8 @@ class CallbackRunner:
 
     def _take_over(self, callback: keras.callbacks.Callback, epochs_begun: int) -> None:
         """Begins where the callback was on a rank 0 that is lost, and does its last calls again."""
-        calls = self._recent if file_writers.misses_calls(callback) else []
+        again = isinstance(callback, RootCallback) or file_writers.misses_calls(callback)
+        calls = self._recent if again else []
         counts = calls[0].counts if calls else self._counts
         file_writers.begin_late(
             callback,
@@ -135,9 +138,9 @@ class CallbackRunner:
             test_batches=counts["on_test_batch_begin"],
             evaluates=calls[0].evaluates if calls else self._evaluates,
         )
-        again = file_writers.written_again(callback)
-        if again is not None:
-            self._written_again.append(again)
+        records = file_writers.written_again(callback)
+        if records is not None:
+            self._written_again.append(records)
             self._steps_of_take_over = STEPS_OF_TAKE_OVER
         for call in calls:
             _invoke(callback, call.hook, call.position, dict(call.logs))
