@@ -51,9 +51,10 @@ def run_function(
 ) -> Any:
     """Runs a function on elastic workers of this machine and returns its value of rank 0.
 
-    The function is to a job what a script is: each worker, and each that replaces one, calls it from
-    its first line, and it trains with `ElasticCallback`, `Trainer` or `elastic.run`. It is pickled
-    with cloudpickle, together with what it uses of its surroundings, so it may stand in a notebook.
+    The function is to a job what a script is: each worker, and each that replaces one, calls it
+    from its first line, and it trains with `ElasticCallback`, `Trainer` or `elastic.run`. It is
+    pickled with cloudpickle, together with what it uses of its surroundings, so it may stand in a
+    notebook.
 
     Args:
       fn: called as `fn(*args, **kwargs)`.

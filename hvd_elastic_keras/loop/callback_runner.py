@@ -142,10 +142,20 @@ class CallbackRunner:
         if records is not None:
             self._written_again.append(records)
             self._steps_of_take_over = STEPS_OF_TAKE_OVER
+        if isinstance(callback, RootCallback) and callback.repeat_epochs:
+            self._repeat_epochs(callback, calls)
         for call in calls:
             _invoke(callback, call.hook, call.position, dict(call.logs))
             file_writers.flush(callback, call.hook)
         self._take_out_what_is_twice()
+
+    def _repeat_epochs(self, callback: RootCallback, calls: Iterable[_Call]) -> None:
+        """Those that are finished, but for those whose end is among the calls that follow."""
+        follow = {call.position[0] for call in calls if call.hook == "on_epoch_end"}
+        for index, epoch in enumerate(self.history.epoch):
+            if epoch not in follow:
+                logs = {k: v[index] for k, v in self.history.history.items() if index < len(v)}
+                _invoke(callback, "on_epoch_end", (epoch,), logs)
 
     def all_are_as_far(self) -> None:
         """A collective of all workers has completed: all calls before it have been made by all."""

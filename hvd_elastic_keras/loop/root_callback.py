@@ -7,7 +7,6 @@ from typing import Any
 
 import keras
 
-Made = keras.callbacks.Callback | Sequence[keras.callbacks.Callback]
 HOOKS = (
     "on_epoch_begin",
     "on_epoch_end",
@@ -21,7 +20,7 @@ HOOKS = (
 )
 
 
-class RootCallback(keras.callbacks.Callback):
+class RootCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyped
     """Makes callbacks on rank 0, and calls them there.
 
     For what reports to a server or a store: one run for all workers, which goes on when rank 0
@@ -32,6 +31,8 @@ class RootCallback(keras.callbacks.Callback):
     Args:
       make: makes a callback, or several. It opens the tracker's run by a name that all workers
         know, or goes on with it.
+      repeat_epochs: whether a new rank 0 reports the logs of all finished epochs again, to a
+        tracker that loses what a killed process has told it.
 
     Example:
 
@@ -42,8 +43,14 @@ class RootCallback(keras.callbacks.Callback):
         model.fit(x, y, callbacks=[ElasticCallback(), RootCallback(report)])
     """
 
-    def __init__(self, make: Callable[[], Made]) -> None:
+    def __init__(
+        self,
+        make: Callable[[], keras.callbacks.Callback | Sequence[keras.callbacks.Callback]],
+        *,
+        repeat_epochs: bool = False,
+    ) -> None:
         super().__init__()
+        self.repeat_epochs = repeat_epochs
         self._make = make
         self._made: list[keras.callbacks.Callback] = []
 

@@ -138,11 +138,10 @@ def test_a_function_that_does_not_train_is_an_error_that_says_so(tmp_path: Path)
 
 
 def test_what_cannot_be_pickled_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    lock = threading.Lock()
     job_dir = tmp_path / "job"
 
     with pytest.raises(ConfigurationError, match="cannot be sent to workers"):
-        run_function(lambda: lock.acquire(), job_dir=job_dir)
+        run_function(print, (threading.Lock(),), job_dir=job_dir)
 
     assert not job_dir.exists()
 

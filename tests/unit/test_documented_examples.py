@@ -24,6 +24,7 @@ import pytest
         "launchers.base",
         "cli.find_model",
         "cli.checks.finding",
+        "cli.checks.gpus",
         "cli.checks.machine",
         "cli.checks.software",
         "common.versions",
