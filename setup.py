@@ -77,6 +77,8 @@ setup(
         "tensorboardX",
         # Files of flags (`run --config=FILE.toml`); later Pythons have it as tomllib.
         'tomli; python_version < "3.11"',
+        # Functions of a notebook for its workers (`run_function`); Horovod needs it anyway.
+        "cloudpickle",
         # Templates of pods.
         "PyYAML",
     ],
@@ -101,6 +103,11 @@ setup(
             "pyte",
             # The pictures of scripts/bench_convergence.
             "matplotlib",
+            # Notebooks in a real kernel.
+            "nbclient",
+            "ipykernel",
+            # docs/examples/tuning.py.
+            "optuna",
         ],
     },
     entry_points={

@@ -14,6 +14,7 @@ from hvd_elastic_keras._version import __version__
 if TYPE_CHECKING:
     from hvd_elastic_keras.api.callback import ElasticCallback
     from hvd_elastic_keras.api.trainer import Trainer
+    from hvd_elastic_keras.cli.run_function import run_function
     from hvd_elastic_keras.common.config import TrainingConfig
     from hvd_elastic_keras.common.errors import ElasticError
     from hvd_elastic_keras.common.predictions import read_predictions
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
     from hvd_elastic_keras.data.sources.random_access import Source
     from hvd_elastic_keras.data.sources.tfds import TfdsSource
     from hvd_elastic_keras.data.sources.tfrecord import TFRecordSource
+    from hvd_elastic_keras.loop.root_callback import RootCallback
     from hvd_elastic_keras.worker.turns import is_root, root_only
 
 __all__ = [
     "CachedSource",
     "ElasticCallback",
     "ElasticError",
+    "RootCallback",
     "Source",
     "TFRecordSource",
     "TfdsSource",
@@ -36,12 +39,14 @@ __all__ = [
     "is_root",
     "read_predictions",
     "root_only",
+    "run_function",
 ]
 
 _LAZY = {
     "CachedSource": "hvd_elastic_keras.data.sources.cached",
     "ElasticCallback": "hvd_elastic_keras.api.callback",
     "ElasticError": "hvd_elastic_keras.common.errors",
+    "RootCallback": "hvd_elastic_keras.loop.root_callback",
     "Source": "hvd_elastic_keras.data.sources.random_access",
     "TFRecordSource": "hvd_elastic_keras.data.sources.tfrecord",
     "TfdsSource": "hvd_elastic_keras.data.sources.tfds",
@@ -50,10 +55,11 @@ _LAZY = {
     "is_root": "hvd_elastic_keras.worker.turns",
     "read_predictions": "hvd_elastic_keras.common.predictions",
     "root_only": "hvd_elastic_keras.worker.turns",
+    "run_function": "hvd_elastic_keras.cli.run_function",
 }
 
 
-_NEED_KERAS = ("ElasticCallback", "Trainer")
+_NEED_KERAS = ("ElasticCallback", "RootCallback", "Trainer")
 
 
 def _tell_job_of_errors() -> None:

@@ -27,6 +27,10 @@ class InputUnavailableError(ElasticError):
     """Data cannot be read at present; another worker, or a later one, may be able to."""
 
 
+class FunctionFailedError(ElasticError):
+    """A function that was run on workers has failed there; the text has a worker's traceback."""
+
+
 class MasterUnreachableError(ElasticError):
     """The master did not answer, or refused this worker."""
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import keras
 from keras.src.backend.common import global_state
-from keras.src.random.seed_generator import (
-    GLOBAL_SEED_GENERATOR,
-    global_seed_generator,
-    make_default_seed,
-)
+from keras.src.random import seed_generator
+from keras.src.random.seed_generator import global_seed_generator, make_default_seed
+
+# Keras up to 3.12, the last one for Python 3.10, has no constant for the name that it uses.
+GLOBAL_SEED_GENERATOR = getattr(seed_generator, "GLOBAL_SEED_GENERATOR", "global_seed_generator")
 
 _FIRST_VALUE = "hvd_elastic_keras_first_value_of_global_seed"
 """Kept beside the generator, so that `keras.utils.clear_session` forgets both."""

@@ -23,6 +23,7 @@ import keras
 
 from hvd_elastic_keras.keras_internals import file_writers
 from hvd_elastic_keras.keras_internals.tensorboard_files import RepeatedRecords
+from hvd_elastic_keras.loop.root_callback import RootCallback
 from hvd_elastic_keras.state import callback_state, keras_saving
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ WRITERS = (
     keras.callbacks.TensorBoard,
     keras.callbacks.BackupAndRestore,
     keras.callbacks.RemoteMonitor,
+    RootCallback,
 )
 """Callbacks that only have an effect outside of the process."""
 EVALUATES = {"on_test_begin": True, "on_test_end": False}
@@ -131,7 +133,8 @@ class CallbackRunner:
 
     def _take_over(self, callback: keras.callbacks.Callback, epochs_begun: int) -> None:
         """Begins where the callback was on a rank 0 that is lost, and does its last calls again."""
-        calls = self._recent if file_writers.misses_calls(callback) else []
+        again = isinstance(callback, RootCallback) or file_writers.misses_calls(callback)
+        calls = self._recent if again else []
         counts = calls[0].counts if calls else self._counts
         file_writers.begin_late(
             callback,
@@ -143,14 +146,24 @@ class CallbackRunner:
             test_batches=counts["on_test_batch_begin"],
             evaluates=calls[0].evaluates if calls else self._evaluates,
         )
-        again = file_writers.written_again(callback)
-        if again is not None:
-            self._written_again.append(again)
+        records = file_writers.written_again(callback)
+        if records is not None:
+            self._written_again.append(records)
             self._steps_of_take_over = STEPS_OF_TAKE_OVER
+        if isinstance(callback, RootCallback) and callback.repeat_epochs:
+            self._repeat_epochs(callback, calls)
         for call in calls:
             _invoke(callback, call.hook, call.position, dict(call.logs))
             file_writers.flush(callback, call.hook)
         self._take_out_what_is_twice()
+
+    def _repeat_epochs(self, callback: RootCallback, calls: Iterable[_Call]) -> None:
+        """Those that are finished, but for those whose end is among the calls that follow."""
+        follow = {call.position[0] for call in calls if call.hook == "on_epoch_end"}
+        for index, epoch in enumerate(self.history.epoch):
+            if epoch not in follow:
+                logs = {k: v[index] for k, v in self.history.history.items() if index < len(v)}
+                _invoke(callback, "on_epoch_end", (epoch,), logs)
 
     def all_are_as_far(self) -> None:
         """A collective of all workers has completed: all calls before it have been made by all."""

@@ -20,6 +20,8 @@ from hvd_elastic_keras.worker.session import Session, SoloSession
 
 log = logging.getLogger(__name__)
 GLOO_TIMEOUT_S = 30
+IN_NOTEBOOK = "ipykernel"
+"""A module that the process of a notebook has, by which Keras, too, knows it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +69,11 @@ class Membership:
 
     @property
     def screen(self) -> Screen:
-        """Where progress ends up."""
+        """Where progress ends up; a notebook can redraw a line, too."""
         if self.environment:
             return Screen.LAUNCHER if self.environment.interactive else Screen.LINES
-        return Screen.TERMINAL if sys.stdout.isatty() else Screen.LINES
+        redraws = sys.stdout.isatty() or IN_NOTEBOOK in sys.modules
+        return Screen.TERMINAL if redraws else Screen.LINES
 
     def communicator(self) -> Communicator:
         """Horovod, set up for this place."""

@@ -20,12 +20,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras.src.backend.common import global_state
-from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 
 from hvd_elastic_keras import ElasticCallback
 from hvd_elastic_keras.common.batch_plan import share_of
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
+from hvd_elastic_keras.keras_internals.global_seed import GLOBAL_SEED_GENERATOR
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.step import compiled_steps
 from hvd_elastic_keras.step.atomic import AtomicStep, StepResult

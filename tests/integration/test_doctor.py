@@ -40,7 +40,7 @@ def fake(path: Path, text: str) -> None:
 def test_nothing_stands_in_the_way_of_a_job_where_the_tests_run() -> None:
     result = doctor("--json")
     found = {finding["check"]: finding for finding in json.loads(result.stdout)}
-    for check in ("TensorFlow", "Keras", "Horovod", "two workers", "port", "packages"):
+    for check in ("TensorFlow", "Keras", "Horovod", "GPUs", "two workers", "port", "packages"):
         assert found[check]["level"] == OK, found[check]
     problems = [finding for finding in found.values() if finding["level"] == PROBLEM]
     assert (result.returncode, problems) == (0, [])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
+from typing import Any
 
 from hvd_elastic_keras.cli.checks.connections import connections
 from hvd_elastic_keras.cli.checks.finding import PROBLEM, WARNING, Finding, exit_code
+from hvd_elastic_keras.cli.checks.gpus import gpus, gpus_of_machine
 from hvd_elastic_keras.cli.checks.machine import machine
 from hvd_elastic_keras.cli.checks.optional import optional
 from hvd_elastic_keras.cli.checks.software import big_three, packages, python
@@ -20,11 +22,12 @@ def findings() -> Iterator[Finding]:
     """One after the other: some take seconds."""
     yield python()
     yield packages()
-    usable = True
-    for finding in big_three():
+    usable, imported = True, dict[str, Any]()
+    for finding in big_three(imported=imported):
         usable = usable and finding.level != PROBLEM
         yield finding
     if usable:
+        yield gpus(gpus_of_machine(), imported["gpus"], imported["nccl"])
         yield two_workers()
     else:
         yield Finding(WARNING, CHECK, "not tried, since they could not be imported")

@@ -69,10 +69,16 @@ def _is_installed(name: str) -> bool:
     return True
 
 
-def big_three(timeout_s: float = IMPORT_TIMEOUT_S) -> Iterator[Finding]:
+def big_three(
+    timeout_s: float = IMPORT_TIMEOUT_S, imported: dict[str, Any] | None = None
+) -> Iterator[Finding]:
     """TensorFlow, Keras and Horovod, up to the first that cannot be used.
 
     They are imported in a process of its own, which may end in any way.
+
+    Args:
+      timeout_s: for all three.
+      imported: takes what they say of themselves.
     """
     lines, end = _probe(timeout_s)
     began = ""
@@ -81,6 +87,8 @@ def big_three(timeout_s: float = IMPORT_TIMEOUT_S) -> Iterator[Finding]:
             began = line["begins"]
         elif "found" in line:
             began = ""
+            if imported is not None:
+                imported.update(line)
             yield JUDGES[line["found"]](line)
         else:
             began = ""

@@ -1,0 +1,44 @@
+"""Whether the GPUs of this machine are seen, and how Horovod's collectives would reach them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hvd_elastic_keras.cli.checks.finding import OK, WARNING, Finding
+from hvd_elastic_keras.common import env
+
+CHECK = "GPUs"
+DEVICES = Path("/proc/driver/nvidia/gpus")
+"""The driver has a directory here for each GPU of NVIDIA's."""
+BY_GLOO = "collectives copy through the host's memory, by Gloo; docs/gpus.md has the way to NCCL"
+BY_NCCL = "collectives by NCCL, of which it is not known what a killed worker does to the others"
+
+
+def gpus_of_machine(devices: Path = DEVICES) -> int:
+    """How many GPUs the driver knows; 0 also without a driver."""
+    return len(list(devices.iterdir())) if devices.is_dir() else 0
+
+
+def gpus(present: int, seen: int, nccl: bool) -> Finding:
+    """Compares what there is with what can be used.
+
+    Args:
+      present: GPUs that the driver knows.
+      seen: GPUs that TensorFlow lists.
+      nccl: whether Horovod is built with NCCL.
+
+    >>> print(gpus(present=0, seen=0, nccl=False).line)
+    ok       GPUs            none
+    """
+    if seen:
+        found = f"TensorFlow sees {seen}; {BY_NCCL if nccl else BY_GLOO}"
+        return Finding(OK, CHECK, found)
+    if not present:
+        return Finding(OK, CHECK, "none" + (", although Horovod is built with NCCL" * nccl))
+    hidden = env.variables_named([env.VISIBLE_GPUS]).get(env.VISIBLE_GPUS)
+    found = f"{present}, of which TensorFlow sees none"
+    if hidden is None:
+        remedy = "Install tensorflow[and-cuda] of the same version; until then workers use the CPU"
+    else:
+        found, remedy = f"{found} with {env.VISIBLE_GPUS}={hidden}", f"Unset {env.VISIBLE_GPUS}"
+    return Finding(WARNING, CHECK, found, "that it sees them", remedy)

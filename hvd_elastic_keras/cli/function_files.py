@@ -1,0 +1,137 @@
+"""What a process and the workers that run its function hand to each other, in a directory.
+
+The directory and its files belong to one user and are open to nobody else; a pickle that another
+user could have written is not read. It is made for one call and removed after it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import linecache
+import os
+import pickle
+import stat
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from hvd_elastic_keras.common import files
+from hvd_elastic_keras.common.errors import ConfigurationError
+
+DIRECTORY_PREFIX = "function-"
+CALL = "call.pkl"
+RESULT = "result.pkl"
+ERROR_SUFFIX = ".error.txt"
+FOR_USER_ALONE = 0o077
+
+
+@dataclasses.dataclass(frozen=True)
+class Surroundings:
+    """What a worker needs before it can load the function.
+
+    Attributes:
+      path: Python's search path.
+      sources: lines of the cells of a notebook, by the name that tracebacks give them.
+    """
+
+    path: list[str]
+    sources: Mapping[str, list[str]]
+
+    @classmethod
+    def of_process(cls) -> Surroundings:
+        """Those of this process."""
+        cached = ((name, linecache.getlines(name)) for name in list(linecache.cache))
+        return cls(list(sys.path), {n: text for n, text in cached if text and not Path(n).exists()})
+
+    def make_own(self) -> None:
+        """Takes them over in a worker."""
+        sys.path[:] = self.path
+        for name, lines in self.sources.items():
+            linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+
+
+def pickled_call(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> bytes:
+    """A function with its arguments, and the surroundings of this process.
+
+    Raises:
+      ConfigurationError: it cannot be pickled.
+    """
+    stream = io.BytesIO()
+    pickle.dump(dataclasses.astuple(Surroundings.of_process()), stream)
+    try:
+        cloudpickle.dump((function, args, dict(kwargs)), stream)
+    except Exception as error:
+        raise ConfigurationError(
+            f"{name_of(function)} cannot be sent to workers: {type(error).__name__}: {error}. What "
+            "it uses of its surroundings, and its arguments, are pickled: make what cannot be "
+            "(models that are in use, datasets, files, locks) inside of the function."
+        ) from error
+    return stream.getvalue()
+
+
+def load_call(directory: Path) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """The function with its arguments, in a worker, which takes over the surroundings."""
+    stream = io.BytesIO(_own_bytes(directory / CALL))
+    Surroundings(*pickle.load(stream)).make_own()
+    function, args, kwargs = pickle.load(stream)
+    return function, args, kwargs
+
+
+def write_result(directory: Path, value: Any) -> None:
+    """Writes what the function has returned.
+
+    Raises:
+      ConfigurationError: it cannot be pickled.
+    """
+    try:
+        content = cloudpickle.dumps(value)
+    except Exception as error:
+        raise ConfigurationError(
+            f"The function has returned a {type(value).__name__}, which cannot be sent back: "
+            f"{type(error).__name__}: {error}. Return numbers, arrays, history.history or weights."
+        ) from error
+    files.write_secret(directory / RESULT, content)
+
+
+def read_result(directory: Path) -> Any:
+    """What the function has returned on the worker that stood for all.
+
+    Raises:
+      FileNotFoundError: no worker has come to its end.
+    """
+    return pickle.loads(_own_bytes(directory / RESULT))
+
+
+def write_error(directory: Path, worker_id: str, text: str) -> None:
+    """Writes with what the function has ended on a worker."""
+    files.write_secret(directory / f"{worker_id}{ERROR_SUFFIX}", text.encode())
+
+
+def newest_error(directory: Path) -> tuple[str, str] | None:
+    """The worker on which the function has last failed, and the text of the error."""
+    found = sorted(directory.glob(f"*{ERROR_SUFFIX}"), key=lambda p: p.stat().st_mtime_ns)
+    if not found:
+        return None
+    return found[-1].name.removesuffix(ERROR_SUFFIX), _own_bytes(found[-1]).decode()
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """A function's name for people."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _own_bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        about = os.fstat(file.fileno())
+        if about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) & FOR_USER_ALONE:
+            raise ConfigurationError(
+                f"{path} may have been written by another user: it must belong to this one and be "
+                "open to nobody else (mode 0600). It is not read."
+            )
+        return file.read()

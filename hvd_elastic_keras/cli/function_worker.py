@@ -1,0 +1,51 @@
+"""The script of the workers of `run_function`: runs a function that was pickled.
+
+    function_worker.py DIRECTORY
+
+It is a user's script to all others: the function trains with `ElasticCallback`, `Trainer` or
+`elastic.run`, and what it raises ends the worker as any script's error does.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+
+sys.path.pop(0)  # this file's folder, which is none to import from
+
+import hvd_elastic_keras
+from hvd_elastic_keras.cli import function_files
+from hvd_elastic_keras.common import env
+from hvd_elastic_keras.common.errors import ElasticError
+
+
+def main() -> None:
+    """Calls the function; one worker writes what it has returned."""
+    directory = Path(sys.argv[1])
+    environment = env.worker_environment()
+    worker_id = environment.worker_id if environment else "alone"
+    root_only = hvd_elastic_keras.root_only  # from here on, the job hears of refusals
+    try:
+        function, args, kwargs = function_files.load_call(directory)
+        value = function(*args, **kwargs)
+        with root_only() as root:
+            if root:
+                function_files.write_result(directory, value)
+    except Exception as error:
+        function_files.write_error(directory, worker_id, _text_of(error))
+        raise
+
+
+def _text_of(error: Exception) -> str:
+    """The traceback from the function on; of an error of ours, which explains itself, the text."""
+    if isinstance(error, ElasticError):
+        return str(error)
+    trace = error.__traceback__
+    return "".join(
+        traceback.format_exception(type(error), error, trace.tb_next if trace else None)
+    ).rstrip()
+
+
+if __name__ == "__main__":
+    main()
