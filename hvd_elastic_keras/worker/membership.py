@@ -20,8 +20,6 @@ from hvd_elastic_keras.worker.session import Session, SoloSession
 
 log = logging.getLogger(__name__)
 GLOO_TIMEOUT_S = 30
-IN_NOTEBOOK = "ipykernel"
-"""A module that the process of a notebook has, by which Keras, too, knows it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +70,7 @@ class Membership:
         """Where progress ends up; a notebook can redraw a line, too."""
         if self.environment:
             return Screen.LAUNCHER if self.environment.interactive else Screen.LINES
-        redraws = sys.stdout.isatty() or IN_NOTEBOOK in sys.modules
+        redraws = sys.stdout.isatty() or _in_notebook()
         return Screen.TERMINAL if redraws else Screen.LINES
 
     def communicator(self) -> Communicator:
@@ -102,3 +100,9 @@ class Membership:
         log.info("leaving: %s", error)
         self.own.close()
         raise SystemExit(0) from error
+
+
+def _in_notebook() -> bool:
+    """Whether this process is a kernel; others may have imported `ipykernel`, too."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
