@@ -87,7 +87,7 @@ def test_the_programs_take_the_commands_of_a_page(
     for command in of_package(page):
         try:
             parse(command)
-        except SystemExit as end:
+        except SystemExit:
             # --help ends with another code once some test has defined the flags of absl's `app`.
             if "--help" not in words_of(command)[1]:
                 pytest.fail(f"{command}: {capsys.readouterr().err}")
