@@ -66,6 +66,7 @@ def test_a_slow_worker_gets_fewer_micro_batches_and_the_weights_are_the_same(
         assert_same_weights(job.weights(), expected, tolerance)
 
 
+@pytest.mark.slow
 def test_an_unchanged_script_follows_speed_when_the_launcher_asks_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_job_that_is_broken_from_outside_ends_with_the_weights_of_an_undisturb
     assert_same_weights(weights, undisturbed(tmp_path / "alone"))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_full_disk_costs_checkpoints_and_nothing_else(
     tmp_path: Path, expected_weights: dict[str, np.ndarray]

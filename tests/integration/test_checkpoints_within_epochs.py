@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import keras
+import pytest
 
 from tests.harness.fault_model import FaultPoint
 from tests.harness.fit_job import FitJob, FitResult, gate
@@ -33,6 +34,7 @@ def interrupted_within_an_epoch(script: Script) -> None:
     )
 
 
+@pytest.mark.slow
 def test_after_the_death_of_all_workers_a_new_launcher_ends_as_if_nothing_had_happened(
     tmp_path: Path, fit_alone: Alone
 ) -> None:

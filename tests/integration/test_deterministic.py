@@ -96,7 +96,7 @@ def assert_same_bits(job: Job, digests: Path, expected: tuple[Digests, Weights])
         assert value.tobytes() == expected[1][name].tobytes(), name
 
 
-@pytest.mark.slow(but=("3",))
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
 def test_any_number_of_workers_has_the_bits_of_one_process(
     num_workers: int, tmp_path: Path, digests_dir: Path, alone: tuple[Digests, Weights]

@@ -227,6 +227,7 @@ def test_a_kill_when_others_have_finished_is_no_matter(tmp_path: Path, expected:
         assert_same_weights(job.final(), expected)
 
 
+@pytest.mark.slow
 def test_when_all_workers_are_killed_their_replacements_go_on_from_the_newest_checkpoint(
     tmp_path: Path, expected: Weights
 ) -> None:
@@ -250,6 +251,7 @@ def test_when_all_workers_are_killed_their_replacements_go_on_from_the_newest_ch
         assert_same_weights(job.final(), expected)
 
 
+@pytest.mark.slow
 def test_after_ctrl_c_the_job_goes_on_from_its_last_step_and_afterwards_it_is_finished(
     tmp_path: Path, expected: Weights
 ) -> None:

@@ -122,6 +122,7 @@ def test_predictions_are_whole_and_in_order_when_workers_are_killed_and_join(
     np.testing.assert_array_equal(found["pair"][1], np.arange(SIZE))
 
 
+@pytest.mark.slow
 def test_a_prediction_that_was_stopped_goes_on_where_it_was(weights: Path, tmp_path: Path) -> None:
     output = tmp_path / "output"
     held = 6 * GLOBAL + 5 * MICRO

@@ -87,6 +87,7 @@ def plan_of_changes(chance: random.Random) -> list[str]:
             return kinds
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_thirty_kills_leaves_and_joins_at_random_steps(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()

@@ -256,7 +256,7 @@ PLANS: dict[Scenario, list[Fault]] = {
 }
 
 
-@pytest.mark.slow(but=("weighted_arrays", "eager"))
+@pytest.mark.slow(but=("weighted_arrays",))
 @pytest.mark.parametrize("scenario", PLANS, ids=str)
 def test_a_late_joiner_and_a_kill_of_rank_0_change_nothing(
     scenario: Scenario, tmp_path: Path, fit_alone: Alone

@@ -149,7 +149,7 @@ def with_backup(script: Script) -> None:
     script.fit(classifier(FaultPoint()), **arrays(shuffle=True, epochs=4), callbacks=(backup,))
 
 
-@pytest.mark.slow(but=("kept",))
+@pytest.mark.slow
 @pytest.mark.parametrize("job_directory", ["kept", "lost"])
 def test_an_interrupted_job_goes_on_from_its_directory_or_else_from_the_users_backup(
     job_directory: str, tmp_path: Path, fit_alone: Alone

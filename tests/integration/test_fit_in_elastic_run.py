@@ -70,7 +70,7 @@ def finish_with_a_join_and_a_kill(job: Job) -> list[str]:
     return members
 
 
-@pytest.mark.slow(but=("dataset",))
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["dataset", "epochs"])
 def test_a_join_and_a_kill_while_it_fits_change_no_weight_and_lose_no_step(
     mode: str, tmp_path: Path

@@ -91,6 +91,7 @@ def accumulated_over_4_steps(script: Script) -> None:
     script.fit(classifier(FaultPoint(), optimizer=optimizer), **arrays(epochs=3))
 
 
+@pytest.mark.slow
 def test_a_fit_that_accumulates_4_steps_ends_like_plain_fit(
     tmp_path: Path, fit_alone: Callable[[Scenario], FitResult]
 ) -> None:

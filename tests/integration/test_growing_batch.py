@@ -142,7 +142,7 @@ def test_with_the_workers_it_starts_with_a_job_trains_as_without_the_flag(
         assert "batch 16 per worker = 2 micro-batches of 8; starting 4 workers" in job.output
 
 
-@pytest.mark.slow(but=("arrays",))
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["arrays", "dataset", "PyDataset"])
 def test_fit_with_a_join_and_a_kill_of_rank_0(kind: str, tmp_path: Path) -> None:
     plan = [gate("gate", 4), Fault("kill", "train", 0, step=8, size=3)]

@@ -279,6 +279,7 @@ def wait_for_end(job: Job, worker_id: str) -> dict[str, Any]:
     return job.wait_for("worker_exited", lambda e: e["worker_id"] == worker_id)
 
 
+@pytest.mark.slow
 def test_workers_train_on_when_the_launcher_and_all_connections_are_gone(
     hosts: Hosts, tmp_path: Path, expected_weights: dict[str, np.ndarray]
 ) -> None:

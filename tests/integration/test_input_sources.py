@@ -59,6 +59,7 @@ def prepared(notes: Path) -> dict[int, collections.Counter[int]]:
     return counts
 
 
+@pytest.mark.slow
 def test_each_example_is_prepared_once_per_epoch_by_one_worker(
     notes: Path, tmp_path: Path, expected_weights: dict[str, np.ndarray]
 ) -> None:

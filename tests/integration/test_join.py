@@ -157,7 +157,7 @@ def test_those_who_have_joined_train_on_without_the_master_and_the_next_one_take
         assert_same_weights(job.weights(), expected_weights)
 
 
-@pytest.mark.slow(but=("--tls",))
+@pytest.mark.slow
 @pytest.mark.parametrize("tls", ["--tls", "--notls"])
 def test_a_host_that_does_not_see_the_job_directory_is_told_of(tmp_path: Path, tls: str) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -178,6 +178,7 @@ def test_a_host_that_does_not_see_the_job_directory_is_told_of(tmp_path: Path, t
             assert (elsewhere / "own" / "logs" / "w1.log").exists()
 
 
+@pytest.mark.slow
 def test_processes_that_tf_config_names_are_master_and_workers_by_the_same_command(
     tmp_path: Path, expected_weights: Weights, monkeypatch: pytest.MonkeyPatch
 ) -> None:

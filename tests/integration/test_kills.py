@@ -61,7 +61,7 @@ def test_goes_on_after_a_kill_during_the_recovery_from_another_kill(
         assert sizes == [4, 2]
 
 
-@pytest.mark.slow(but=("0",))
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_goes_on_after_a_kill_during_the_first_sync(
     rank: int, tmp_path: Path, expected_weights: Weights
@@ -71,7 +71,7 @@ def test_goes_on_after_a_kill_during_the_first_sync(
         finish_and_compare(job, expected_weights, plan)
 
 
-@pytest.mark.slow(but=("root",))
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 2], ids=["root", "joiner"])
 def test_goes_on_after_a_kill_while_a_joiner_is_brought_up_to_date(
     rank: int, tmp_path: Path, expected_weights: Weights

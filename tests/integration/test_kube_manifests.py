@@ -32,6 +32,7 @@ def latest_round(job: KubeJob) -> int:
     return int(job.events("round_running")[-1]["round"])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_pods_are_scaled_deleted_and_killed_and_the_master_is_and_nothing_is_lost(
     tmp_path: Path, expected_weights: dict[str, np.ndarray]

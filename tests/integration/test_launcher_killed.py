@@ -122,7 +122,7 @@ def test_another_command_or_token_is_refused_as_long_as_workers_train(tmp_path: 
         job.finish()
 
 
-@pytest.mark.slow(but=("1",))
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [1, 0])
 def test_workers_leave_if_no_launcher_comes_and_the_job_goes_on_from_a_checkpoint(
     tmp_path: Path, expected_weights: Weights, others: int

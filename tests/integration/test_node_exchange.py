@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.harness.job import REPOSITORY, Job
 from tests.harness.node_exchange_script import SIZES, WAYS, leaves_of
@@ -15,6 +16,7 @@ SCRIPT = REPOSITORY / "tests" / "harness" / "node_exchange_script.py"
 TREES = [[2, 2, 1], [5, 0, 0], [0, 0, 1], [1, 0, 1], [0, 1, 6], [4, 2, 2], [3, 11, 5]]
 
 
+@pytest.mark.slow
 def test_uneven_shares_and_vectors_shorter_than_the_workers_have_the_bits_of_the_tree(
     tmp_path: Path,
 ) -> None:

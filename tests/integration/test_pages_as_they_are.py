@@ -105,6 +105,7 @@ def test_the_model_modules_of_the_page_train(module: str, directory: Path) -> No
         assert line.partition("; results")[0] in end.stdout
 
 
+@pytest.mark.slow
 def test_the_session_with_a_kill_and_ctl_goes_as_the_page_says(tmp_path: Path) -> None:
     [(command, _)] = started(JOB_PAGE)
     flags = [flag for flag in shlex.split(command)[3:] if not flag.startswith("--job_dir")]

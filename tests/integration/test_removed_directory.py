@@ -6,11 +6,13 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.harness.faults import Fault
 from tests.harness.job import Job, assert_same_weights
 
 
+@pytest.mark.slow
 def test_the_training_goes_on_and_its_result_is_there(
     tmp_path: Path, expected_weights: dict[str, np.ndarray]
 ) -> None:

@@ -100,6 +100,7 @@ def test_the_value_is_that_of_one_process_and_its_lines_are_shown(
     assert list(job_dir.glob("function-*")) == []
 
 
+@pytest.mark.slow
 def test_the_value_comes_from_the_next_rank_0_if_the_first_is_killed(tmp_path: Path) -> None:
     note = tmp_path / "killed"
 
@@ -120,6 +121,7 @@ def test_an_error_comes_back_with_the_workers_traceback(tmp_path: Path) -> None:
     assert "function_worker.py" not in text
 
 
+@pytest.mark.slow
 def test_a_refusal_comes_back_as_its_text(tmp_path: Path) -> None:
     with pytest.raises(FunctionFailedError, match="micro_batch_size") as caught:
         run_function(refuse, job_dir=tmp_path / "job", num_workers=1)
@@ -127,6 +129,7 @@ def test_a_refusal_comes_back_as_its_text(tmp_path: Path) -> None:
     assert "Traceback" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_value_that_cannot_be_sent_back_is_an_error_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(FunctionFailedError, match="returned a lock, which cannot be sent back"):
         run_function(return_a_lock, job_dir=tmp_path / "job", num_workers=1)
@@ -152,11 +155,13 @@ def test_a_flag_that_is_not_for_functions_is_refused(tmp_path: Path) -> None:
 
 
 CALLER = """
-import sys
+import signal, sys
 from pathlib import Path
 from hvd_elastic_keras import run_function
 from test_run_function import train
 
+# As at a terminal; in the background of a shell, where tests may run, it is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 run_function(train, (100_000,), job_dir=Path(sys.argv[1]))
 """
 
@@ -188,6 +193,7 @@ def test_an_interrupt_stops_the_job(tmp_path: Path) -> None:
         assert list(job.job_dir.glob("function-*")) == []
 
 
+@pytest.mark.slow
 def test_nothing_runs_on_when_the_caller_is_killed(tmp_path: Path) -> None:
     with FunctionJob(tmp_path) as job:
         job.wait_for("checkpoint_saved")

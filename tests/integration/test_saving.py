@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.harness.faults import Fault
 from tests.harness.job import REPOSITORY, Job, read_weights
@@ -55,6 +56,7 @@ losses = first.history["loss"] + second.history["loss"]
 """
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_saved_is_trained_to_the_end_and_its_weights_are_kept(
     tmp_path: Path,
 ) -> None:

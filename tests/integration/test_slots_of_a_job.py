@@ -181,6 +181,7 @@ def test_bad_requests_are_answered_clearly_and_change_nothing(
         assert len(job.events("round_running")) == 1
 
 
+@pytest.mark.slow
 def test_the_curl_line_of_the_documentation_revokes_a_slot(
     tmp_path: Path, expected_weights: Weights
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import pytest
 
 from hvd_elastic_keras.common import files
 from tests.harness.faults import Fault
@@ -37,6 +38,7 @@ def files_with(text: str, directory: Path) -> set[Path]:
     return {path for path in found if text.encode() in path.read_bytes()}
 
 
+@pytest.mark.slow
 def test_garbage_during_changes_of_rounds_changes_nothing_and_the_token_stays_secret(
     tmp_path: Path, expected_weights: dict[str, np.ndarray]
 ) -> None:

@@ -20,7 +20,7 @@ ESCAPE = "\x1b"
 def test_progress_is_drawn_below_the_lines_and_ctrl_c_leaves_a_clean_terminal(
     tmp_path: Path,
 ) -> None:
-    command = (*LONG, "--epochs=100000")
+    command = (*LONG, "--epochs=5000")
     with TerminalJob(tmp_path, "--num_workers=2", command=command) as job:
         job.wait_for_line("starting 2 workers")
         window = job.wait_for_line("loss ", "examples/s", "2 workers")
@@ -53,6 +53,7 @@ def test_progress_is_drawn_below_the_lines_and_ctrl_c_leaves_a_clean_terminal(
         assert f"{ESCAPE}[?25l" not in job.output, "a killed launcher would leave it hidden"
 
 
+@pytest.mark.slow
 def test_a_quiet_job_tells_of_its_workers_and_its_end_only(tmp_path: Path) -> None:
     command = (*LONG, "--epochs=2")
     with Job(tmp_path, "--num_workers=2", "--quiet", command=command) as job:

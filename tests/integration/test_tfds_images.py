@@ -139,7 +139,7 @@ def test_what_there_is_not_is_reported(prepared: Path) -> None:
         TfdsSource(NAME, "validation", prepared / "tfrecord")
 
 
-@pytest.mark.slow(but=("tfrecord",))
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_a_kill_changes_nothing(file_format: str, prepared: Path, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def moment(marks: list[Event], name: str, **fields: object) -> float:
     return float(found)
 
 
-@pytest.mark.slow(but=("0",))
+@pytest.mark.slow
 @pytest.mark.parametrize("killed_rank", [0, 1])
 def test_a_trace_shows_steps_and_changes_of_all_rounds_in_their_order(
     killed_rank: int, tmp_path: Path, expected_weights: dict[str, np.ndarray]

@@ -46,6 +46,7 @@ class Study(Job):
         return [trial.value for trial in study.trials]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_does_not_change_a_trial_and_the_study_goes_on(tmp_path: Path) -> None:
     for name in ("calm", "killed"):
         (tmp_path / name).mkdir()

@@ -45,6 +45,32 @@ SLOW = {
     "a loss in compute_loss alone",
     "numbers of double precision",
     "metrics of a confusion matrix",
+    "two masked sequences and attention between them",
+    "masked places of a sequence have no loss",
+    "every loss for classes has a head",
+    "circle loss of pairs",
+    "two towers with negatives from the batch",
+    "a moving mean that takes the batch in",
+    "CTC of Keras",
+    "features without correlation in the batch",
+    "metrics of labels",
+    "two views of each example against all others",
+    "noise layers",
+    "layers add a mean, a sum and a value per example",
+    "pictures one after the other",
+    "a Masking layer",
+    "every loss with a margin has a head",
+    "numbers with examples and steps in one place",
+    "metrics of regression",
+    "a correlation centred by the batch",
+    "areas under curves",
+    "labelled and unlabelled examples",
+    "functions as metrics",
+    "batch norm of one's own",
+    "a contrastive loss within the batch",
+    "the hardest triplets of a batch",
+    "a metric that counts pairs by broadcasting",
+    "a causal transformer",
 }
 """Those that take longest, and of whose parts others have some."""
 ANY_WORKERS = 1e-5
@@ -150,3 +176,7 @@ def test_refused_by_default_and_equal_to_plain_fit_in_one_micro_batch(name: str)
 def test_fit_leaves_the_random_numbers_of_the_script_as_plain_fit_does() -> None:
     of = CASES["a step of one's own"]
     assert shared_fit.elastic(of, BATCH).following == shared_fit.plain(of).following
+
+
+def test_slow_ones_are_there() -> None:
+    assert set(CASES) >= SLOW

@@ -54,6 +54,7 @@ drawing = settings(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @drawing
 @given(model=models(drawn.LAYERS, drawn.LOSSES), workers=st.integers(2, 5))
