@@ -11,6 +11,7 @@ import subprocess
 import termios
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pyte
@@ -90,13 +91,25 @@ class TerminalJob(Job):
 
     def wait_for_line(self, *parts: str) -> list[str]:
         """Waits for a line on the screen that has all of these; returns the screen."""
+        return self.wait_for_lines(parts)
+
+    def wait_for_lines(self, *lines: Sequence[str]) -> list[str]:
+        """Waits for lines below one another that have all of these parts each.
+
+        What is seen may be half drawn: all that belongs together has to be waited for at once.
+
+        Returns:
+          The screen up to the last of them.
+        """
         deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline:
             window = self.window
-            if any(all(part in line for part in parts) for line in window):
-                return window
+            for end in range(len(lines), len(window) + 1):
+                below = zip(window[end - len(lines) : end], lines, strict=True)
+                if all(part in line for line, parts in below for part in parts):
+                    return window[:end]
             time.sleep(POLL_S)
-        raise AssertionError(f"no line with {parts}:\n" + "\n".join(self.window))
+        raise AssertionError(f"no lines with {lines}:\n" + "\n".join(self.window))
 
     def wait_for_end(self) -> int:
         """Waits until the launcher has ended and all of it is read; its exit code."""
