@@ -13,6 +13,7 @@ pytest.importorskip("pyte")
 from tests.harness.job import FAULT_MODEL, Job
 from tests.harness.terminal_job import INTERRUPT, TerminalJob
 
+pytestmark = pytest.mark.timeout(300)
 LONG = (f"--model={FAULT_MODEL}", "--global_batch_size=64", "--micro_batch_size=8")
 ESCAPE = "\x1b"
 

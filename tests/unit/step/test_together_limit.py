@@ -13,6 +13,7 @@ pytest.importorskip("horovod.tensorflow")
 
 from tests.harness.job import REPOSITORY
 
+pytestmark = pytest.mark.timeout(300)
 SCRIPT = """
 import resource
 import keras, numpy as np, psutil, tensorflow as tf
@@ -73,7 +74,7 @@ def run(room: int, *, in_graph: bool) -> subprocess.CompletedProcess[str]:
         env=os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**20)},
         text=True,
         capture_output=True,
-        timeout=100,
+        timeout=250,
         check=False,
     )
 
