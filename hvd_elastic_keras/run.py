@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -30,6 +29,7 @@ from hvd_elastic_keras.cli import (
     find_model,
     host_flags,
     inference_flags,
+    job_directory,
     job_flags,
     job_request,
     join_flags,
@@ -60,8 +60,7 @@ flags.adopt_module_key_flags(leave_notices)
 def _job_dir(name: str) -> Path:
     if job_flags.JOB_DIR.value:
         return Path(job_flags.JOB_DIR.value).resolve()
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    return Path("jobs", f"{name}-{stamp}-{os.getpid()}").resolve()
+    return job_directory.of_name(name)
 
 
 def _start(given: settings.Settings, arguments: Sequence[str]) -> int:

@@ -6,6 +6,7 @@ the steps that one within a training takes; the steps of a prediction write file
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 import zlib
@@ -87,30 +88,30 @@ class InferenceJob:
 
     def run(self) -> None:
         """Works to the end, with everybody who is there; see `TrainingLoop.run` for errors."""
-        began = time.monotonic()
         worked = Worked(
             model=self.model,
             pipeline=self.pipeline,
             membership=self._membership,
             cut_is_chosen=bool(self.spec.training.micro_batch_size),
             seed=self.spec.training.seed,
-            began=began,
+            began=time.monotonic(),
         )
         if self.predictor is None:
             run_loop(worked, self._write_results)
             return
         directory = Path(self.spec.output)
-        parts = PartFiles(directory, self._described_outputs())
+        outputs = self._described_outputs()
+        parts = PartFiles(directory, outputs)
 
         def write_index(_: dict[str, Any]) -> str:
             parts.write_index(list(ranges_of(self.pipeline)), structure_of(self.outputs))
             shapes = ", ".join(
-                f"{o.name} {(self.num_examples, *o.shape)} {o.dtype}"
-                for o in self._described_outputs()
+                f"{o.name} {(self.num_examples, *o.shape)} {o.dtype}" for o in outputs
             )
             return f"predicted {self.num_examples:,} examples: {shapes}"
 
-        run_loop(worked, write_index, self.predictor, parts, self._first_missing_step(parts))
+        missing = functools.partial(self._first_missing_step, parts)
+        run_loop(worked, write_index, self.predictor, parts, missing)
 
     @property
     def num_examples(self) -> int:
@@ -131,17 +132,13 @@ class InferenceJob:
             files.write_json(Path(environment.job_dir) / files.RESULTS, content)
         return f"evaluated {self.num_examples:,} examples: {formatted_metrics(numbers_of(results))}"
 
-    def _first_missing_step(self, parts: PartFiles) -> Any:
-        """Gives the first step of which not all is on disk."""
-
-        def look() -> int:
-            steps = self.pipeline.steps_per_epoch
-            for step in range(steps):
-                if not all(parts.has(part) for part in ranges_of_step(self.pipeline, step)):
-                    return step
-            return steps
-
-        return look
+    def _first_missing_step(self, parts: PartFiles) -> int:
+        """The first step of which not all is on disk; the number of steps if all is."""
+        steps = self.pipeline.steps_per_epoch
+        for step in range(steps):
+            if not all(parts.has(part) for part in ranges_of_step(self.pipeline, step)):
+                return step
+        return steps
 
     def _described_outputs(self) -> list[Output]:
         arrays = [as_array(leaf) for leaf in tf.nest.flatten(self.outputs)]

@@ -11,7 +11,6 @@ import io
 import linecache
 import os
 import pickle
-import stat
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,7 +25,6 @@ DIRECTORY_PREFIX = "function-"
 CALL = "call.pkl"
 RESULT = "result.pkl"
 ERROR_SUFFIX = ".error.txt"
-FOR_USER_ALONE = 0o077
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +127,7 @@ def name_of(function: Callable[..., Any]) -> str:
 def _own_bytes(path: Path) -> bytes:
     with path.open("rb") as file:
         about = os.fstat(file.fileno())
-        if about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) & FOR_USER_ALONE:
+        if about.st_uid != os.getuid() or not files.is_secret(about):
             raise ConfigurationError(
                 f"{path} may have been written by another user: it must belong to this one and be "
                 "open to nobody else (mode 0600). It is not read."

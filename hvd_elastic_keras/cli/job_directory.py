@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +18,12 @@ from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
 
 log = logging.getLogger(__name__)
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+
+
+def of_name(name: str) -> Path:
+    """Where a job goes that nobody has said a directory for: a new one, below `jobs`."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return Path("jobs", f"{name}-{stamp}-{os.getpid()}").resolve()
 
 
 @contextlib.contextmanager

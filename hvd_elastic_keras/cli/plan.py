@@ -12,6 +12,7 @@ from typing import Any
 from hvd_elastic_keras.cli.conclusion import shown
 from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.common import batch_plan, files, host_port, predictions
+from hvd_elastic_keras.common.config import TrainingConfig
 from hvd_elastic_keras.common.job_spec import EVALUATE
 from hvd_elastic_keras.common.options import RunOptions
 from hvd_elastic_keras.launchers.local import kept_workers
@@ -38,7 +39,7 @@ def lines_at_start(request: JobRequest, found: Description) -> Iterator[str]:
             f'dataset("{spec.split}") in {counted(steps_per_epoch, "step")}'
         )
         yield f"weights: {shown(Path(found['weights']))}, {found['parameters']:,} parameters"
-        yield _batch_line(request)
+        yield _batch_line(request, training)
         return
     length = (
         counted(training.steps, "step")
@@ -49,13 +50,11 @@ def lines_at_start(request: JobRequest, found: Description) -> Iterator[str]:
         f"{request.name}: {found['parameters']:,} parameters, {found['num_examples']:,} examples "
         f"(+{found['num_validation_examples']:,} for validation), {length}"
     )
-    yield _batch_line(request)
+    yield _batch_line(request, training)
 
 
-def _batch_line(request: JobRequest) -> str:
-    if request.spec is None:
-        return ""
-    training, workers = request.spec.training, request.workers_of_start
+def _batch_line(request: JobRequest, training: TrainingConfig) -> str:
+    workers = request.workers_of_start
     batch = f"global batch {training.global_batch_size} = {request.cut}"
     if training.batch_grows:
         batch = f"batch {training.batch_size_per_worker} per worker = {request.cut}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
@@ -20,7 +19,6 @@ from hvd_elastic_keras.observe.console import Console
 LOOK_EVERY_S = 0.25
 KEPT = (files.JOB, files.JOB_ID, files.MASTER, files.CERTIFICATE)
 """What workers and `ctl` read, and nobody writes while the job runs."""
-STRANGERS = 0o077
 
 
 class Writer(Protocol):
@@ -115,4 +113,4 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def _content(path: Path) -> tuple[bytes, bool]:
     """What stands in a file, and whether it is the user's alone."""
-    return path.read_bytes(), not stat.S_IMODE(path.stat().st_mode) & STRANGERS
+    return path.read_bytes(), files.is_secret(path.stat())

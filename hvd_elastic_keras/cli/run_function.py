@@ -10,12 +10,11 @@ import site
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hvd_elastic_keras.cli import end_with_parent, function_files
+from hvd_elastic_keras.cli import end_with_parent, function_files, job_directory
 from hvd_elastic_keras.common import env, files
 from hvd_elastic_keras.common.errors import ConfigurationError, FunctionFailedError
 
@@ -119,8 +118,7 @@ def _job_dir(wanted: str | Path | None, fn: Callable[..., Any]) -> Path:
     if wanted is not None:
         return Path(wanted).resolve()
     name = "".join(c if c.isalnum() else "_" for c in function_files.name_of(fn)).strip("_")
-    stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    return Path("jobs", f"{name or 'function'}-{stamp}").resolve()
+    return job_directory.of_name(name or "function")
 
 
 @contextlib.contextmanager

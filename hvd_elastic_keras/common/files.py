@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ JOURNAL = "journal"
 """What the master has decided."""
 WORKERS = "workers"
 """Which local workers run, and how they ended."""
+OTHERS = 0o077
+"""Permissions of all but the owner."""
 
 
 def training_dir(job_dir: Path, number: int) -> Path:
@@ -92,6 +95,11 @@ def write_bytes(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
     write_atomically(path, write)
+
+
+def is_secret(about: os.stat_result) -> bool:
+    """Whether a file is open to its owner alone, as `write_secret` leaves it."""
+    return not stat.S_IMODE(about.st_mode) & OTHERS
 
 
 def write_secret(path: Path, content: bytes) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from hvd_elastic_keras.loop.observer import EvaluatedStep, Observer, Round
 from hvd_elastic_keras.loop.progress_display import LINE_INTERVAL_S, numbers_of
-from hvd_elastic_keras.observe.console import counted
-from hvd_elastic_keras.observe.progress_text import format_duration, formatted_metrics
+from hvd_elastic_keras.observe.progress_text import step_line
 
 
 class InferenceDisplay(Observer):
@@ -47,17 +46,19 @@ class InferenceDisplay(Observer):
         elapsed = self._clock() - self._since
         if done != step.steps and elapsed < LINE_INTERVAL_S:
             return
-        of = "" if step.steps is None else f"/{step.steps}"
-        metrics = f"  {formatted_metrics(numbers_of(step.logs))}" if step.logs else ""
-        speed = self._examples / max(elapsed, 1e-6)
-        left = ""
+        left_s = None
         if step.steps is not None:
-            seconds = (step.steps - done) * elapsed / self._steps
-            left = f"  {format_duration(seconds)} left"
-        self._show(
-            f"{self._what}  step {done}{of}{metrics}  {speed:.0f} examples/s  "
-            f"{counted(step.place.size, 'worker')}{left}\n"
+            left_s = (step.steps - done) * elapsed / self._steps
+        line = step_line(
+            self._what,
+            done,
+            step.steps,
+            numbers_of(step.logs),
+            examples_per_s=self._examples / max(elapsed, 1e-6),
+            workers=step.place.size,
+            left_s=left_s,
         )
+        self._show(line)
         self._begin()
 
     def _begin(self) -> None:

@@ -14,8 +14,7 @@ import msgspec
 
 from hvd_elastic_keras.common.protocol import Progress
 from hvd_elastic_keras.loop.observer import EndedEpoch, Observer, PresentEpoch, TakenStep
-from hvd_elastic_keras.observe.console import counted
-from hvd_elastic_keras.observe.progress_text import format_duration, formatted_metrics
+from hvd_elastic_keras.observe.progress_text import formatted_metrics, step_line
 from hvd_elastic_keras.observe.screen import Screen
 
 LINE_INTERVAL_S = 2.0
@@ -67,8 +66,6 @@ class ProgressDisplay(Observer):
         self._bar: keras.utils.Progbar | None = None
         self._epoch = PresentEpoch(0, None, None, 0)
         self._newest: Progress | None = None
-        self._title = ""
-        self._of: int | None = None
         self._drawn_at = self._since = 0.0
         self._examples = 0
         self._steps = 0
@@ -76,14 +73,11 @@ class ProgressDisplay(Observer):
 
     def on_epoch(self, epoch: PresentEpoch) -> None:
         """Starts an epoch, or goes on in the middle of one after a change."""
-        number = epoch.number + 1
         self._epoch = epoch
-        self._title = title = f"{number}/{epoch.epochs}" if epoch.epochs else f"{number}"
-        self._of = epoch.steps
         self._since, self._examples, self._steps = self._clock(), 0, 0
         if self._interactive:
             if epoch.done == 0:
-                self._show(f"Epoch {title}\n")
+                self._show(f"Epoch {self._title}\n")
             self._bar = keras.utils.Progbar(epoch.steps, verbose=1, unit_name="step")
 
     def after_step(self, step: TakenStep) -> None:
@@ -97,7 +91,7 @@ class ProgressDisplay(Observer):
             self._draw(done, step.result.logs, finalize=False)
             return
         now = self._clock()
-        if done == self._of or now - self._since >= LINE_INTERVAL_S:
+        if done == self._epoch.steps or now - self._since >= LINE_INTERVAL_S:
             self._tell(now, step, self._line if self._steps_too else _no_line)
             self._since, self._examples, self._steps = now, 0, 0
         elif self._drawn and now - self._drawn_at >= DRAWING_INTERVAL_S:
@@ -115,13 +109,18 @@ class ProgressDisplay(Observer):
         """Shows the final values of an epoch."""
         logs = epoch.logs
         if self._interactive and self._bar is not None:
-            self._draw(self._of or self._done, logs, finalize=True)
+            self._draw(self._epoch.steps or self._done, logs, finalize=True)
             self._bar = None
         elif self._drawn and self._newest:
             done = msgspec.structs.replace(self._newest, metrics=_told(logs), ended=True)
             self._always_show(self._last_line(logs) if self._verbose else "", done)
         elif not self._interactive:
             self._show(self._last_line(logs))
+
+    @property
+    def _title(self) -> str:
+        number, epochs = self._epoch.number + 1, self._epoch.epochs
+        return f"{number}/{epochs}" if epochs else f"{number}"
 
     @property
     def line_break(self) -> str:
@@ -155,7 +154,7 @@ class ProgressDisplay(Observer):
             epoch=self._epoch.number + 1,
             epochs=self._epoch.epochs,
             step=step.cursor.step + 1,
-            steps=self._of,
+            steps=self._epoch.steps,
             metrics=_told(step.result.logs),
             examples_per_s=self._examples / elapsed,
             workers=step.place.size,
@@ -165,12 +164,14 @@ class ProgressDisplay(Observer):
         self._always_show(line(progress), progress)
 
     def _line(self, progress: Progress) -> str:
-        of = "" if self._of is None else f"/{self._of}"
-        left = f"  {format_duration(progress.left_s)} left" if progress.left_s is not None else ""
-        metrics, workers = formatted_metrics(progress.metrics), counted(progress.workers, "worker")
-        return (
-            f"epoch {self._title}  step {progress.step}{of}  {metrics}  "
-            f"{progress.examples_per_s:.0f} examples/s  {workers}{left}\n"
+        return step_line(
+            f"epoch {self._title}",
+            progress.step,
+            progress.steps,
+            progress.metrics,
+            examples_per_s=progress.examples_per_s,
+            workers=progress.workers,
+            left_s=progress.left_s,
         )
 
 

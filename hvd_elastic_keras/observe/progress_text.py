@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from hvd_elastic_keras.observe.console import counted
+
 MINUTE_S = 60
 
 
@@ -17,6 +19,32 @@ def format_duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), MINUTE_S)
     hours, minutes = divmod(minutes, MINUTE_S)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def step_line(
+    what: str,
+    step: int,
+    steps: int | None,
+    metrics: Mapping[str, float | None],
+    *,
+    examples_per_s: float,
+    workers: int,
+    left_s: float | None,
+) -> str:
+    """How far it is, in a line; `steps` and `left_s` are None if nobody knows.
+
+    >>> step_line("epoch 1/2", 3, 12, {}, examples_per_s=99.6, workers=1, left_s=61).rstrip()
+    'epoch 1/2  step 3/12  100 examples/s  1 worker  1:01 left'
+    """
+    parts = [
+        what,
+        f"step {step}" if steps is None else f"step {step}/{steps}",
+        formatted_metrics(metrics),
+        f"{examples_per_s:.0f} examples/s",
+        counted(workers, "worker"),
+        "" if left_s is None else f"{format_duration(left_s)} left",
+    ]
+    return "  ".join(filter(None, parts)) + "\n"
 
 
 def formatted_metrics(metrics: Mapping[str, float | None]) -> str:

@@ -158,7 +158,7 @@ class AtomicStep:
                 lambda: self._function(self._layout.flatten(batch.data), numbers),
                 len(part.offsets) - 1,
                 computing=lambda: int(self._world.computed.numpy()) != step,
-                repeatable=lambda: not self._overlaps and not self.micro_batch.calls_python,
+                repeatable=lambda: not self._overlaps and not self.calls_python,
             )
         except tf.errors.InvalidArgumentError as error:
             if STOP_MESSAGE in str(error):
