@@ -21,6 +21,8 @@ from tests.harness.job import LIMIT_S, POLL_S, Job
 INTERRUPT = b"\x03"
 """What Ctrl-C sends."""
 HISTORY = 1000
+SIZE = ("COLUMNS", "LINES")
+"""Variables that count more than the size of the terminal."""
 
 
 class TerminalJob(Job):
@@ -29,6 +31,11 @@ class TerminalJob(Job):
     columns = 80
     lines = 24
     variables: ClassVar = {"TERM": "xterm-256color"}
+
+    def environment(self) -> dict[str, str]:
+        """As on this terminal: pytest-xdist gives its processes the size of another one."""
+        inherited = {n: v for n, v in super().environment().items() if n not in SIZE}
+        return {**inherited, **self.variables}
 
     def start_launcher(self, *more_flags: str) -> None:
         """Runs the command as the foreground process of a new terminal."""
@@ -40,7 +47,7 @@ class TerminalJob(Job):
         self._set_size()
         self._process = subprocess.Popen(
             self.command_line(*more_flags),
-            env={**self.environment(), **self.variables},
+            env=self.environment(),
             stdin=other_end,
             stdout=other_end,
             stderr=other_end,
