@@ -40,7 +40,9 @@ on one machine: {cpus} processors, {date}. Below 1 is better than what it is com
 there is a limit, the last column says how far from it this is.
 """
 
-_ONLY = flags.DEFINE_list("only", [], "Headings to measure; all if none is given.")
+_ONLY = flags.DEFINE_list(
+    "only", [], "Headings to measure, all if none is given; the page keeps its other sections."
+)
 _OUTPUT = flags.DEFINE_string("output", str(PAGE), "The page.")
 
 
@@ -55,7 +57,7 @@ def measured(file: str, arguments: Sequence[str]) -> list[rows.Row]:
         command = [sys.executable, str(HERE / file), f"--rows={found}", *arguments]
         result = subprocess.run(command, timeout=LIMIT_S, check=False)
         if result.returncode:
-            raise SystemExit(f"{file} ended with {result.returncode}; the page stays as it was.")
+            raise SystemExit(f"{file} ended with {result.returncode}; its section stays as it was.")
         return rows.read(found)
 
 
@@ -68,18 +70,26 @@ def table(found: Sequence[rows.Row]) -> str:
     return "\n".join(lines)
 
 
+def sections_of(page: str) -> dict[str, str]:
+    """What stands below each heading of a page."""
+    parts = (part.partition("\n") for part in f"\n{page}".split("\n## ")[1:])
+    return {heading: text.strip() for heading, _, text in parts}
+
+
 def main(_: list[str]) -> None:
-    """Measures, and writes the page when all is measured."""
+    """Measures, and writes each section as soon as it is measured."""
     wanted = _ONLY.value or list(BENCHMARKS)
     if unknown := set(wanted) - set(BENCHMARKS):
         raise SystemExit(f"--only has {sorted(unknown)}, expected some of {list(BENCHMARKS)}.")
-    head = HEAD.format(cpus=os.cpu_count(), date=time.strftime("%B %Y"))
-    sections = [
-        f"## {heading}\n\n`scripts/bench/{BENCHMARKS[heading][0]}`\n\n"
-        + table(measured(*BENCHMARKS[heading]))
-        for heading in wanted
-    ]
-    Path(_OUTPUT.value).write_text("\n\n".join([head.strip(), *sections]) + "\n")
+    head = HEAD.format(cpus=os.cpu_count(), date=time.strftime("%B %Y")).strip()
+    page = Path(_OUTPUT.value)
+    for heading in wanted:
+        section = f"`scripts/bench/{BENCHMARKS[heading][0]}`\n\n" + table(
+            measured(*BENCHMARKS[heading])
+        )
+        sections = {**sections_of(page.read_text() if page.exists() else ""), heading: section}
+        ordered = [f"## {name}\n\n{sections[name]}" for name in BENCHMARKS if name in sections]
+        page.write_text("\n\n".join([head, *ordered]) + "\n")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ half the rate in each direction. Needs root. Printed are medians over repetition
 
 from __future__ import annotations
 
+import shlex
 import statistics
 import subprocess
 import sys
@@ -47,7 +48,7 @@ _WORKER = flags.DEFINE_boolean("worker", False, "One of the two processes: for t
 IN_NAMESPACE = """
 ip link set lo up
 {limit}
-exec horovodrun --gloo -np 2 -H localhost:2 --network-interfaces lo "$@"
+exec {python} -m horovod.runner.launch --gloo -np 2 -H localhost:2 --network-interfaces lo "$@"
 """
 LIMIT = "tc qdisc add dev lo root tbf rate {rate} burst 256kb latency 50ms"
 NO_LIMIT = 2**62
@@ -172,7 +173,7 @@ def main(arguments: list[str]) -> None:
         work()
         return
     limit = LIMIT.format(rate=_RATE.value) if _RATE.value else ""
-    script = IN_NAMESPACE.format(limit=limit)
+    script = IN_NAMESPACE.format(limit=limit, python=shlex.quote(sys.executable))
     command = [sys.executable, *sys.argv, "--worker"]
     subprocess.run(["unshare", "--net", "sh", "-ec", script, "sh", *command], check=True)
 
