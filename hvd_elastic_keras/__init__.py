@@ -66,7 +66,7 @@ def _tell_job_of_errors() -> None:
     """In a worker's script, an error of configuration ends the job, wherever it is raised."""
     environment = importlib.import_module("hvd_elastic_keras.common.env").worker_environment()
     if environment is not None:
-        session = importlib.import_module("hvd_elastic_keras.worker.elastic_session")
+        session = importlib.import_module("hvd_elastic_keras.worker.session_of_process")
         session.refuse_what_is_not_caught(environment)
 
 

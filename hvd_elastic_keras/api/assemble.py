@@ -30,7 +30,8 @@ from hvd_elastic_keras.loop.read_along import ReadAlong
 from hvd_elastic_keras.loop.warm_up import warm_up
 from hvd_elastic_keras.observe.notices import Notice, notices
 from hvd_elastic_keras.state.cursor import Cursor, Phase
-from hvd_elastic_keras.state.run_state import RunState
+from hvd_elastic_keras.state.run_state import LEAST_LATE_BYTES, RunState
+from hvd_elastic_keras.step.atomic import AtomicStep
 from hvd_elastic_keras.step.compiled_steps import compiled_step
 from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
 from hvd_elastic_keras.step.trials.first_steps import explained_first_steps
@@ -76,7 +77,8 @@ def _train(training: Training, membership: Membership) -> None:
     link = Link(session, communicator, membership.screen)
     if membership.launched:  # what is tried out before the first step is this worker's affair
         world_of_process().enter_round(0, 1)
-    prepared, told_of_steps = _prepare(training, communicator)
+    joins = session.others_train(session.training + 1)
+    prepared, told_of_steps = _prepare(training, communicator, joins=joins)
     told = open_to(session, membership)
     along = read_along(session, by_phase(prepared.runners))
     session.join(
@@ -120,12 +122,13 @@ def _train_inside(training: Training, membership: Membership, inside: FitsInside
 
 
 def _prepare(
-    training: Training, communicator: Communicator, *, keeps: bool = False
+    training: Training, communicator: Communicator, *, keeps: bool = False, joins: bool = False
 ) -> tuple[Prepared, list[str]]:
     """Traces and tries out all that the training needs; also what people should be told of it.
 
     Args:
       keeps: whether an epoch goes on, so that metrics keep their sums.
+      joins: whether others train already.
     """
     model = training.model
     variables = variables_of(model)
@@ -138,7 +141,8 @@ def _prepare(
             told_of_steps.append(NOT_SHARED.format(", ".join(variables.lost)))
         model.reset_metrics()
         model.stop_training = False
-        warm_up(communicator, variables, runners)
+        late = _late_step(training, variables, runners[0]) if joins else None
+        warm_up(communicator, variables, runners, late)
     if keeps:
         variables.assign(before)
     state = RunState(
@@ -149,6 +153,8 @@ def _prepare(
         cursor=Cursor(epoch=training.schedule.initial_epoch),
         user=training.user,
     )
+    if late is not None:
+        state.may_be_late = lambda: not training.callbacks.calls_before_batch()
     prepared = Prepared(
         model,
         runners,
@@ -159,6 +165,19 @@ def _prepare(
         function=model.train_function,
     )
     return prepared, told_of_steps
+
+
+def _late_step(
+    training: Training, variables: ModelVariables, runner: PhaseRunner
+) -> AtomicStep | None:
+    """The training step, if the others need not wait for the state that this joiner lacks.
+
+    A batch that grows with the workers does so with those who compute something.
+    """
+    step = runner.step
+    if training.growth is not None or variables.num_bytes < LEAST_LATE_BYTES:
+        return None
+    return step if isinstance(step, AtomicStep) and step.may_be_late() else None
 
 
 def open_to(session: Session, membership: Membership) -> list[Notice]:

@@ -314,7 +314,7 @@ class ElasticState:
 
     def _receive(self) -> None:
         is_root = self._rounds.place.rank == 0
-        states, tensors = broadcast.from_root(
+        states, arrival = broadcast.from_root(
             self._rounds.communicator,
             is_root=is_root,
             states=lambda: self._numbered(parts.states_of(self._parts)),
@@ -326,7 +326,7 @@ class ElasticState:
         if is_root:
             self._keep()
         else:
-            self.take_over(states, tensors, ROOT, checkpoint=None)
+            self.take_over(states, arrival.tensors(), ROOT, checkpoint=None)
 
     def _seems_level(self, states: dict[str, Any]) -> bool:
         """Whether this worker has as many commits as rank 0; variables may have changed since."""

@@ -298,3 +298,5 @@ class InputReply(Message, frozen=True, kw_only=True):
     """Answer to `GET /v1/input`: where those read who hold a state."""
 
     position: InputPosition | None = None
+    training: Count = 0
+    """That in which workers hold a state; 0 if there are none."""

@@ -72,6 +72,11 @@ class ModelVariables:
         """Those of all groups, in their order."""
         return tuple(v for group in self.groups.values() for v in group)
 
+    @property
+    def num_bytes(self) -> int:
+        """Size of all of them."""
+        return sum(int(v.dtype.size) * int(v.shape.num_elements()) for v in self.all)
+
     @staticmethod
     def present(model: keras.Model) -> set[int]:
         """Which variables a model has, by identity."""

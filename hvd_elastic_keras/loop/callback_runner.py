@@ -37,6 +37,7 @@ WRITERS = (
 )
 """Callbacks that only have an effect outside of the process."""
 EVALUATES = {"on_test_begin": True, "on_test_end": False}
+BEFORE_BATCH = ("on_train_batch_begin", "on_batch_begin")
 COUNTED = ("on_train_batch_begin", "on_train_batch_end", "on_test_batch_begin")
 STEPS_OF_TAKE_OVER = 2
 """A rank 0 that was killed may have been ahead of the others by a step."""
@@ -98,6 +99,11 @@ class CallbackRunner:
         found = (c for c in self._callbacks if isinstance(c, keras.callbacks.TensorBoard))
         directories = [str(c.log_dir) for c in found if "://" not in str(c.log_dir)]
         return os.path.abspath(directories[0]) if directories else None
+
+    def calls_before_batch(self) -> bool:
+        """Whether somebody hears of a training batch before it is taken; not on rank 0 alone."""
+        active = (c for c in self._callbacks if not isinstance(c, WRITERS))
+        return any(_overrides(c, hook) for c in active for hook in BEFORE_BATCH)
 
     def enter_round(self, rank: int, epochs_begun: int | None) -> None:
         """Takes a rank; callbacks that run for the first time begin now.
@@ -274,6 +280,11 @@ class CallbackRunner:
         if self._rank == 0:
             return contextlib.nullcontext()
         return contextlib.redirect_stdout(io.StringIO())
+
+
+def _overrides(callback: keras.callbacks.Callback, hook: str) -> bool:
+    own = vars(callback).get(hook, getattr(type(callback), hook))
+    return own is not getattr(keras.callbacks.Callback, hook)
 
 
 def _invoke(

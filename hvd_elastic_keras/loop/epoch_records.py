@@ -8,7 +8,7 @@ import numpy as np
 
 from hvd_elastic_keras.common.events import EpochEnd
 from hvd_elastic_keras.loop.observer import EndedEpoch, Observer, Round
-from hvd_elastic_keras.step.atomic import Logs
+from hvd_elastic_keras.step.step_result import Logs
 from hvd_elastic_keras.worker.session import Session
 
 MOST_NUMBERS = 1000

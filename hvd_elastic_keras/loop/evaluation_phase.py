@@ -8,7 +8,7 @@ from hvd_elastic_keras.loop.loop_parts import LoopParts
 from hvd_elastic_keras.loop.observer import EndedEpoch, EvaluatedStep
 from hvd_elastic_keras.loop.phase import PhaseRunner
 from hvd_elastic_keras.loop.step_taker import StepTaker
-from hvd_elastic_keras.step.atomic import Logs
+from hvd_elastic_keras.step.step_result import Logs
 
 
 class EvaluationPhase:

@@ -10,7 +10,7 @@ import math
 from hvd_elastic_keras.common.errors import NonFiniteLossError
 from hvd_elastic_keras.common.options import IGNORE, SKIP, STOP
 from hvd_elastic_keras.loop.observer import Observer, TakenStep
-from hvd_elastic_keras.step.atomic import Logs
+from hvd_elastic_keras.step.step_result import Logs
 from hvd_elastic_keras.worker.session import Session
 
 MOST_SKIPPED = 100

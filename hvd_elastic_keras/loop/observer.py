@@ -15,7 +15,7 @@ from hvd_elastic_keras.common.protocol import Assignment
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.loop.parting import Parting
 from hvd_elastic_keras.state.cursor import Cursor
-from hvd_elastic_keras.step.atomic import Logs, StepResult
+from hvd_elastic_keras.step.step_result import Logs, StepResult
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,8 @@ from hvd_elastic_keras.data.input.interfaces import Input, LocalBatch
 from hvd_elastic_keras.data.plan.example_ids import Ids
 from hvd_elastic_keras.loop.speed_balance import Balance
 from hvd_elastic_keras.state.cursor import Cursor
-from hvd_elastic_keras.step.atomic import StepResult
+from hvd_elastic_keras.step.late_step import Arrive
+from hvd_elastic_keras.step.step_result import StepResult
 
 
 class Step(Protocol):
@@ -25,7 +26,9 @@ class Step(Protocol):
     def calls_python(self) -> bool:
         """Whether it calls code of the user's that may change the user's values."""
 
-    def __call__(self, batch: LocalBatch, step: int, stop: bool = False) -> StepResult:
+    def __call__(
+        self, batch: LocalBatch, step: int, stop: bool = False, arrive: Arrive | None = None
+    ) -> StepResult:
         """Takes the step with everybody; see `AtomicStep`."""
 
 

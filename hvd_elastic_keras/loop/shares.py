@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hvd_elastic_keras.common.batch_plan import describe_shares
 from hvd_elastic_keras.common.events import SharesBalanced
 from hvd_elastic_keras.loop.announcer import Announcer
@@ -31,21 +33,30 @@ class Shares(Observer):
         """So often they have changed: batches that were cut before are void."""
 
     def after_sync(self, entered: Round) -> None:
-        """Shares of the new round: those who were there before are as fast as they were."""
-        self._members = members = entered.place.members
-        known = known_slowness(self._state.slowness, members)
-        self.balance = Balance(len(members), self._num_micro_batches, known)
-        self.changes += 1
+        """Shares of the new round: those who were there before are as fast as they were.
+
+        Whose state is on its way has none in the first step.
+        """
+        self._members = entered.place.members
+        self._begin(idle=self._state.late_ranks)
         if not self.balance.is_even:
             self._tell()
 
     def after_step(self, step: TakenStep) -> None:
-        """Changes the shares from the next step on, if it pays."""
+        """Changes the shares from the next step on, if it pays, or if all have a state now."""
+        if self.balance.idle:
+            self._begin()
+            return
         measured = bool(step.result.seconds) and not step.result.change_pending
         if measured and self._change(step):
             self.changes += 1
             self._state.slowness = self._slowness()
             self._tell()
+
+    def _begin(self, idle: Sequence[int] = ()) -> None:
+        known = known_slowness(self._state.slowness, self._members)
+        self.balance = Balance(len(self._members), self._num_micro_batches, known, idle)
+        self.changes += 1
 
     def _change(self, step: TakenStep) -> bool:
         seconds = step.result.seconds[: step.place.size]

@@ -7,7 +7,7 @@ so that all come to the same shares without another message.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from hvd_elastic_keras.common.batch_plan import Share, shares_of
 
@@ -33,14 +33,20 @@ class Balance:
       size: workers in the round.
       num_micro_batches: of a full global batch.
       slowness: by rank, what is known of the workers from the round before.
+      idle: ranks that get no micro-batches.
     """
 
     def __init__(
-        self, size: int, num_micro_batches: int, slowness: Sequence[float] | None = None
+        self,
+        size: int,
+        num_micro_batches: int,
+        slowness: Sequence[float] | None = None,
+        idle: Collection[int] = (),
     ) -> None:
         self._weights: list[float] = list(slowness or [1.0] * size)
         """Seconds per example that the present shares come from."""
-        self.shares = apportion(self._weights, num_micro_batches)
+        self.idle = idle
+        self.shares = self._apportioned(num_micro_batches)
         self._piece: list[Sequence[float]] = []
         self._pieces: list[list[float]] = []
         """Of the present window: means by rank."""
@@ -61,8 +67,13 @@ class Balance:
 
     def share(self, rank: int, num_micro_batches: int) -> Share:
         """A worker's range of `num_micro_batches`; ranges of successive ranks are successive."""
-        shares = apportion(self._weights, num_micro_batches)
+        shares = self._apportioned(num_micro_batches)
         return Share(sum(shares[:rank]), sum(shares[: rank + 1]))
+
+    def _apportioned(self, num_micro_batches: int) -> list[int]:
+        busy = [weight for rank, weight in enumerate(self._weights) if rank not in self.idle]
+        shares = iter(apportion(busy, num_micro_batches))
+        return [0 if rank in self.idle else next(shares) for rank in range(len(self._weights))]
 
     def after_step(self, seconds: Sequence[float], num_examples: int) -> bool:
         """Takes the measurements of a step; returns whether shares have changed.

@@ -9,7 +9,9 @@ from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.loop.loop_parts import LoopParts
 from hvd_elastic_keras.loop.phase import PhaseRunner
 from hvd_elastic_keras.state.cursor import Phase
-from hvd_elastic_keras.step.atomic import Logs, StepResult, python_logs
+from hvd_elastic_keras.step.step_result import Logs, StepResult, python_logs
+
+WORTH_TELLING_S = 0.5
 
 
 class StepTaker:
@@ -34,11 +36,23 @@ class StepTaker:
         number = state.cursor.number_of_step
         parts.world.begin_part(number)
         with parts.communicator.collective(parts.world.is_computing), self._user_values(runner):
-            result = runner.step(batch, number, stop)
+            result = runner.step(batch, number, stop, state.arrive if state.is_late else None)
+            state.arrive()  # if all have agreed not to take the step, it has not been waited for
         if not result.stopped:
             self._stepped_at = time.monotonic()
             parts.callbacks.all_are_as_far()
+        self._tell_of_wait()
         return result
+
+    def _tell_of_wait(self) -> None:
+        waited_s = self._parts.state.waited_s
+        if waited_s > WORTH_TELLING_S:
+            step = self._parts.state.cursor.global_step
+            self._parts.session.tell(
+                f"the state of a newcomer came {waited_s:.1f} s after the others had taken step "
+                f"{step}: the next one waited for it"
+            )
+        self._parts.state.waited_s = 0.0
 
     def _user_values(self, runner: PhaseRunner) -> contextlib.AbstractContextManager[None]:
         """Keeps the user's values, if code of the user's that may change them runs in a step.

@@ -120,6 +120,7 @@ class TrainingLoop:
         """Shuts Horovod down, whatever has ended the round."""
         for observer in self._parts.observers:
             observer.after_round()
+        self._state.end_sync()
         began = time.monotonic()
         self._parts.communicator.shut_down()
         log.info("round %d left in %.3f s", place.round, time.monotonic() - began)

@@ -13,7 +13,7 @@ from hvd_elastic_keras.loop.loop_parts import LoopParts
 from hvd_elastic_keras.loop.observer import PresentEpoch, TakenStep, TrainedEpoch
 from hvd_elastic_keras.loop.step_taker import StepTaker
 from hvd_elastic_keras.state.cursor import Phase
-from hvd_elastic_keras.step.atomic import StepResult
+from hvd_elastic_keras.step.step_result import StepResult
 
 
 class TrainingPhase:

@@ -12,14 +12,21 @@ from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan.partition import step_share_of_batch
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
-from hvd_elastic_keras.loop.phase import PhaseRunner
+from hvd_elastic_keras.loop.phase import PhaseRunner, Step
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 
 
 def warm_up(
-    communicator: Communicator, variables: ModelVariables, phases: Sequence[PhaseRunner]
+    communicator: Communicator,
+    variables: ModelVariables,
+    phases: Sequence[PhaseRunner],
+    late: Step | None = None,
 ) -> None:
-    """Leaves compiled steps and warm kernels behind; all variables keep their values."""
+    """Leaves compiled steps and warm kernels behind; all variables keep their values.
+
+    Args:
+      late: a step that may come before the state has come.
+    """
     before = variables.values()
     communicator.start_alone()
     try:
@@ -29,7 +36,10 @@ def warm_up(
                 # Alone with a part of the batch: that is the whole batch here.
                 count = int(batch.part.offsets[-1])
                 part = dataclasses.replace(batch.part, num_examples_of_step=count)
-                phase.step(dataclasses.replace(batch, part=part), 0)
+                batch = dataclasses.replace(batch, part=part)
+                phase.step(batch, 0)
+                if phase.step is late:
+                    phase.step(batch, 0, arrive=lambda: None)
     finally:
         communicator.shut_down()
         variables.assign(before)

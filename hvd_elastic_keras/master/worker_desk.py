@@ -8,7 +8,7 @@ from hvd_elastic_keras.common import messages, protocol
 from hvd_elastic_keras.master.claim_desk import ClaimDesk
 from hvd_elastic_keras.master.entrance import Entrance
 from hvd_elastic_keras.master.machine.impossible import impossible_in
-from hvd_elastic_keras.master.machine.state import State, reading_of, root_of, update_for
+from hvd_elastic_keras.master.machine.state import State, input_reply, root_of, update_for
 from hvd_elastic_keras.master.news import News
 from hvd_elastic_keras.master.recorded_entries import RecordedEntries
 from hvd_elastic_keras.master.told_notices import ToldNotices
@@ -86,7 +86,7 @@ class WorkerDesk:
 
     def input_position(self) -> protocol.InputReply:
         """Where those read who hold a state."""
-        return protocol.InputReply(position=reading_of(self._state()))
+        return input_reply(self._state())
 
     async def claim(self, request: protocol.ClaimRequest) -> protocol.ClaimReply:
         """Waits until it is decided who does something, or asks to come again."""

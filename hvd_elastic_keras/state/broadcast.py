@@ -11,6 +11,7 @@ from hvd_elastic_keras.keras_internals.model_variables import Groups
 from hvd_elastic_keras.state import packing
 from hvd_elastic_keras.state.matched_variables import specs_of, tensor_specs
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
+from hvd_elastic_keras.worker.transfer.arrival import Arrival
 from hvd_elastic_keras.worker.transfer.exchange import Exchange
 from hvd_elastic_keras.worker.transfer.handshake import new_key
 
@@ -27,9 +28,10 @@ def from_root(
     states: Callable[[], dict[str, Any]],
     groups: Groups,
     is_level: Callable[[dict[str, Any]], bool],
-    compare: bool,
     name: str,
-) -> tuple[dict[str, Any], list[tf.Tensor]]:
+    compare: bool = False,
+    may_be_late: Callable[[dict[str, Any]], bool] = lambda _: False,
+) -> tuple[dict[str, Any], Arrival]:
     """States of the parts and values of the variables of rank 0.
 
     A collective of all workers of the round. Large tensors travel to those only who lack them.
@@ -39,8 +41,10 @@ def from_root(
       groups: variables of this worker.
       is_level: whether this worker holds the variables that belong to these states of the root;
         then it may get its own values back.
-      compare: whether to compare what workers hold that say so.
       name: of the collectives.
+      compare: whether to compare what workers hold that say so.
+      may_be_late: whether this worker, which lacks the variables that belong to these states, can
+        take part in a step before it has them.
 
     Raises:
       CollectiveFailedError: a peer went away meanwhile.
@@ -54,4 +58,5 @@ def from_root(
         exchange = Exchange(communicator, is_root, specs, received.pop(KEY), name)
         own = [tf.identity(v) for group in groups.values() for v in group]
         level = is_root or is_level(received)
-        return received, exchange.tensors(own, is_level=level, compare=compare)
+        late = not level and may_be_late(received)
+        return received, exchange.arrival(own, is_level=level, compare=compare, may_be_late=late)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -18,6 +18,7 @@ from hvd_elastic_keras.keras_internals.model_variables import METRICS, RAW, Grou
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Spec = list[Any]
 """Shape and dtype of a variable in terms of JSON: `[[3, 2], "float32"]`."""
 
@@ -62,11 +63,11 @@ def tensor_specs(specs: dict[str, list[Spec]]) -> list[tf.TensorSpec]:
 def match(
     mine: Groups,
     theirs: dict[str, list[Spec]],
-    tensors: Sequence[tf.Tensor],
+    tensors: Sequence[T],
     origin: StateOrigin,
     *,
     made_late: bool,
-) -> list[tuple[tf.Variable, tf.Tensor]]:
+) -> list[tuple[tf.Variable, T]]:
     """Pairs this worker's variables with the tensors of another state.
 
     Args:
@@ -77,7 +78,7 @@ def match(
       ConfigurationError: that state has other variables.
     """
     own = specs_of(mine)
-    pairs: list[tuple[tf.Variable, tf.Tensor]] = []
+    pairs: list[tuple[tf.Variable, T]] = []
     left = list(tensors)
     for name, specs in theirs.items():
         part, left = left[: len(specs)], left[len(specs) :]

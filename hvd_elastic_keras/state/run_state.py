@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import logging
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from hvd_elastic_keras.common.learning_rate_scale import Ramp
 from hvd_elastic_keras.common.protocol import Assignment
 from hvd_elastic_keras.data.input.interfaces import Input
-from hvd_elastic_keras.keras_internals.model_variables import Groups, ModelVariables
+from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
 from hvd_elastic_keras.state import broadcast, parts
-from hvd_elastic_keras.state.cursor import Cursor
+from hvd_elastic_keras.state.cursor import Cursor, Phase
 from hvd_elastic_keras.state.data_identity import DataIdentity
-from hvd_elastic_keras.state.matched_variables import StateOrigin, match
+from hvd_elastic_keras.state.matched_variables import Spec, StateOrigin, match
 from hvd_elastic_keras.state.parts import Attribute, Attributes, Part
 from hvd_elastic_keras.state.user_state import UserState, UserValues
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
+from hvd_elastic_keras.worker.transfer.arrival import Arrival
 
 VERSION = 4
 """Of the parts; to be raised with every change of what they give."""
+LEAST_LATE_BYTES = 32 * 2**20
+"""Of variables for which the others do not wait. Fewer are there in no time."""
 ROOT = StateOrigin("The state of rank 0", "All workers must run the same script.")
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
@@ -82,6 +88,17 @@ class RunState:
         self.exists = False
         """Whether this worker holds a state worth keeping (false until its first sync)."""
         self.user = user
+        self.may_be_late: Callable[[], bool] = never
+        """Whether the next step can be taken before the variables are there."""
+        self.late_ranks: Sequence[int] = ()
+        """Of the present round: who takes its first step so."""
+        self.waited_s = 0.0
+        """For the variables in the newest step, if they came late."""
+        self._arrival: Arrival | None = None
+        self._coming: dict[str, list[Spec]] | None = None
+        """Shapes and dtypes of variables that are on their way."""
+        self._before: dict[str, Any] = {}
+        """The parts as they were before a state came of which the variables are on their way."""
         self._variables = variables
         self._data = DataIdentity(inputs)
         self._parts: dict[str, Part] = {
@@ -132,26 +149,34 @@ class RunState:
         """Brings this worker to the root's state, in two phases.
 
         First everything is received into fresh tensors; only when all of it is here is anything
-        assigned. A worker whose sync is interrupted keeps the state it had.
+        assigned. A worker whose sync is interrupted keeps the state it had. The variables of
+        newcomers may be on their way yet when this returns, see `arrive`.
 
         Raises:
           CollectiveFailedError: a peer went away meanwhile; nothing has changed.
           ConfigurationError: rank 0 runs another release or has another model.
           DataError: this worker reads other data than rank 0.
         """
+        self.late_ranks = ()
         if place.sync and place.size > 1:
             groups = self._variables.groups
-            state, tensors = broadcast.from_root(
+            state, arrival = broadcast.from_root(
                 communicator,
                 is_root=place.rank == 0,
                 states=self.state,
                 groups=groups,
                 is_level=self._is_level,
-                compare=False,
+                may_be_late=self._may_be_late,
                 name="elastic_sync",
             )
+            self.late_ranks, self._arrival = arrival.late_ranks, arrival
+            if place.rank in arrival.late_ranks:
+                self._go_on_without(state)
+                return
             if place.rank != 0:
-                self._take_over(state, groups, tensors)
+                self._take_over(state, arrival)
+            if not arrival.late_ranks:
+                self.end_sync()
         self.exists = True
 
     def _is_level(self, state: dict[str, Any]) -> bool:
@@ -159,13 +184,69 @@ class RunState:
         parts.check_version(state, VERSION, checkpoint=None)
         return self.exists and bool(self.cursor.progress == state["cursor"]["progress"])
 
-    def _take_over(self, state: dict[str, Any], groups: Groups, tensors: list[tf.Tensor]) -> None:
+    def _take_over(self, state: dict[str, Any], arrival: Arrival) -> None:
         if self._is_level(state):
             return
-        pairs = match(groups, state[broadcast.SPECS], tensors, ROOT, made_late=False)
+        specs = state[broadcast.SPECS]
+        pairs = match(self._variables.groups, specs, arrival.tensors(), ROOT, made_late=False)
         self.restore(state)
         for variable, tensor in pairs:
             variable.assign(tensor)
+
+    # --- a state that comes while a step is computed ------------------------------------------
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the variables of this worker are on their way."""
+        return self._coming is not None
+
+    def _may_be_late(self, state: dict[str, Any]) -> bool:
+        """Whether nothing reads or changes variables between a sync and the end of the next step.
+
+        A worker that is one step behind has been told of that step: it waits.
+        """
+        cursor = Cursor.from_json(state["cursor"])
+        large = self._variables.num_bytes >= LEAST_LATE_BYTES
+        in_epoch = cursor.phase is Phase.TRAIN and cursor.step > 0
+        return not self.exists and large and in_epoch and self.may_be_late()
+
+    def _go_on_without(self, state: dict[str, Any]) -> None:
+        """Takes over all but the variables."""
+        specs = state[broadcast.SPECS]
+        places = range(len(self._variables.all))
+        match(self._variables.groups, specs, places, ROOT, made_late=False)
+        self._before, self._coming = self.state(), specs
+        self.restore(state)
+
+    def arrive(self) -> None:
+        """Waits for the variables, and assigns them.
+
+        Raises:
+          CollectiveFailedError: they do not come; nothing is assigned.
+        """
+        if self._coming is None or self._arrival is None:
+            return
+        began = time.monotonic()
+        tensors = self._arrival.tensors()
+        pairs = match(self._variables.groups, self._coming, tensors, ROOT, made_late=False)
+        for variable, tensor in pairs:
+            variable.assign(tensor)
+        self._coming, self._before, self.exists = None, {}, True
+        self.waited_s = time.monotonic() - began
+        log.info("the state came %.3f s after the others' step", self.waited_s)
+        self.end_sync()
+
+    def end_sync(self) -> None:
+        """Gives nothing any more to those whose state is late; one that has not come is given up.
+
+        What came without its variables is taken back: there may be nobody left who has them.
+        """
+        if self._arrival is not None:
+            self._arrival.close()
+        if self._coming is not None:
+            self.restore(self._before)
+            self.may_be_late = never
+        self._arrival, self._coming, self._before = None, None, {}
 
 
 def _cursor_to_json(cursor: Cursor | None) -> dict[str, Any] | None:
@@ -174,3 +255,8 @@ def _cursor_to_json(cursor: Cursor | None) -> dict[str, Any] | None:
 
 def _cursor_from_json(state: dict[str, Any] | None) -> Cursor | None:
     return None if state is None else Cursor.from_json(state)
+
+
+def never() -> bool:
+    """No."""
+    return False

@@ -24,7 +24,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -36,14 +36,15 @@ from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan import example_ids
 from hvd_elastic_keras.data.plan.example_ids import PIECES
 from hvd_elastic_keras.keras_internals.held_objects import optimizers_of
-from hvd_elastic_keras.keras_internals.model_variables import unwrapped
 from hvd_elastic_keras.keras_internals.scaled_rate import scaled
+from hvd_elastic_keras.step.late_step import Arrive, LateStep
 from hvd_elastic_keras.step.micro_batches.micro_batch import MicroBatch
 from hvd_elastic_keras.step.micro_batches.rows import Rows
 from hvd_elastic_keras.step.micro_batches.traced import Accumulated, Tensors
 from hvd_elastic_keras.step.reduction import Reduction, parts_of
 from hvd_elastic_keras.step.share_tensors import ShareTensors
 from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
+from hvd_elastic_keras.step.step_result import Logs, StepResult, python_logs
 from hvd_elastic_keras.step.together_limit import TogetherLimit
 from hvd_elastic_keras.step.world import World
 
@@ -52,31 +53,6 @@ COUNT_AND_FLAGS = 3
 after them the digest of the examples' ids and the workers' speeds, where they are wanted."""
 STOP_MESSAGE = "elastic: a callback wants to stop, so nobody takes this step"
 SKIP_MESSAGE = "elastic: not finite, so nobody takes this step"
-
-Logs = dict[str, Any]
-"""Names to floats, or to arrays for metrics that have several values."""
-
-
-@dataclasses.dataclass(frozen=True)
-class StepResult:
-    """The outcome of a step, the same on every worker.
-
-    Attributes:
-      logs: as `train_step` returns them, over the whole global batch.
-      change_pending: whether any worker knows of a membership change.
-      stopped: whether some worker said `stop`; nothing has changed then.
-      skipped: whether it was not finite, and such steps are left out; nothing has changed then, and
-        there are no logs.
-      seconds: by rank, seconds per example until its part was done, if the step measures them.
-      digest: of the ids of all examples that the workers have used, if the step is audited.
-    """
-
-    logs: Logs
-    change_pending: bool = False
-    stopped: bool = False
-    skipped: bool = False
-    seconds: Sequence[float] = ()
-    digest: int = 0
 
 
 class AtomicStep:
@@ -117,19 +93,30 @@ class AtomicStep:
         self._newest_tail = tf.Variable(tf.zeros([length])) if options.skips_nonfinite else None
         """That of a step that raises has no other way out."""
         self._function = self._step
+        self._late: LateStep | None = None
         if not model.run_eagerly:
             self._function = tf.function(
-                self._step,
-                input_signature=[self._layout.flat_spec, tf.TensorSpec([None], tf.int64)],
-                autograph=False,
+                self._step, input_signature=self._signature, autograph=False
             )
+
+    @property
+    def _signature(self) -> list[Any]:
+        return [self._layout.flat_spec, tf.TensorSpec([None], tf.int64)]
+
+    def may_be_late(self) -> bool:
+        """Lets it be taken before the state has come. Returns whether that is possible."""
+        if self._late is None and not (self.model.run_eagerly or self.calls_python):
+            self._late = LateStep(self, self._signature)
+        return self._late is not None
 
     @property
     def calls_python(self) -> bool:
         """Whether Python code of the user's runs in every step."""
         return self.micro_batch.calls_python
 
-    def __call__(self, batch: LocalBatch, step: int, stop: bool = False) -> StepResult:
+    def __call__(
+        self, batch: LocalBatch, step: int, stop: bool = False, arrive: Arrive | None = None
+    ) -> StepResult:
         """Takes the step with everybody.
 
         Args:
@@ -137,6 +124,7 @@ class AtomicStep:
           step: number of the step since the beginning; random numbers follow from it.
           stop: whether nobody is to take this step: this worker's callbacks want to end the
             training before it, or its data have ended.
+          arrive: waits for the state of this worker, which has none yet and no part in the batch.
 
         Returns:
           What all workers agree on.
@@ -153,9 +141,10 @@ class AtomicStep:
         place = (step, part.first_micro_batch, part.first_example)
         head = (*place, part.num_examples_of_step, stop, *digest)
         numbers = np.array([*head, *part.offsets], np.int64)
+        take = self._function if arrive is None or self._late is None else self._late.after(arrive)
         try:
             logs, tail = self._limit.run(
-                lambda: self._function(self._layout.flatten(batch.data), numbers),
+                lambda: take(self._layout.flatten(batch.data), numbers),
                 len(part.offsets) - 1,
                 computing=lambda: int(self._world.computed.numpy()) != step,
                 repeatable=lambda: not self._overlaps and not self.calls_python,
@@ -186,6 +175,20 @@ class AtomicStep:
         )
 
     def _step(self, data: Tensors, numbers: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        total, tail, before = self.total(data, numbers)
+        # Everything that assigns is inside: the optimizer also changes variables that do not
+        # depend on gradients (its iterations, weight decay).
+        with tf.control_dependencies(before):
+            return self.apply(total), tail
+
+    def apply(self, total: Accumulated) -> dict[str, tf.Tensor]:
+        """Lets the sums over all workers take effect. Returns the logs."""
+        with self._scaled_rate():
+            averages = self.micro_batch.assign(total.copy())
+        return self.micro_batch.logs(averages)
+
+    def total(self, data: Tensors, numbers: tf.Tensor) -> tuple[Accumulated, tf.Tensor, list[Any]]:
+        """The sums over all workers, `_tail`, and what has to be done before they take effect."""
         step, first_index, first_example = (numbers[i] for i in range(3))
         num_examples, stop = (tf.cast(numbers[i], tf.float32) for i in (3, 4))
         digest = numbers[5 : 5 + self._pieces]
@@ -206,14 +209,10 @@ class AtomicStep:
             with tf.control_dependencies([check for check in checks if check is not None]):
                 checks.append(self._check_finite(total, self._newest_tail.assign(tail)))
         checks = [check for check in checks if check is not None]  # None when run eagerly
-        # Everything that assigns is inside: the optimizer also changes variables that do not
-        # depend on gradients (its iterations, weight decay).
         reduced = [*total.tensors, tail]
         with tf.control_dependencies(reduced):
             noted = [self._clock.summed()] if self._clock else []
-        with tf.control_dependencies([*reduced, *checks, *noted]), self._scaled_rate():
-            averages = self.micro_batch.assign(total.copy())
-        return self.micro_batch.logs(averages), tail
+        return total, tail, [*reduced, *checks, *noted]
 
     def _check_finite(self, total: Accumulated, before: tf.Tensor) -> tf.Operation | None:
         """Raises for all workers alike: all have the same sums."""
@@ -333,15 +332,3 @@ class AtomicStep:
 def _now(clock: Callable[[], float] = time.perf_counter) -> tf.Tensor:
     """Seconds of a steady clock, float64; `tf.timestamp` refuses with op determinism."""
     return tf.ensure_shape(tf.numpy_function(clock, [], tf.float64), [])
-
-
-def python_logs(logs: dict[str, Any]) -> Logs:
-    """Logs as callbacks see them: sorted by name, numbers as floats."""
-    result: Logs = {}
-    for name, value in sorted(logs.items()):
-        if isinstance(value, dict):
-            result.update(python_logs(value))
-        else:
-            array = np.asarray(unwrapped(value))
-            result[name] = float(array) if array.ndim == 0 else array
-    return result

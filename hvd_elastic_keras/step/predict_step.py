@@ -21,7 +21,8 @@ from hvd_elastic_keras.common.predictions import Array, PartFiles
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
-from hvd_elastic_keras.step.atomic import StepResult
+from hvd_elastic_keras.step.late_step import Arrive
+from hvd_elastic_keras.step.step_result import StepResult
 from hvd_elastic_keras.step.world import World
 
 
@@ -104,8 +105,10 @@ class PredictStep:
         self._world = world
         self._any_true = any_true
 
-    def __call__(self, batch: LocalBatch, step: int, stop: bool = False) -> StepResult:
-        """Takes the step with everybody; see `AtomicStep`.
+    def __call__(
+        self, batch: LocalBatch, step: int, stop: bool = False, arrive: Arrive | None = None
+    ) -> StepResult:
+        """Takes the step with everybody; see `AtomicStep`. Nobody is late here.
 
         Raises:
           tf.errors.OpError: the collective failed; what this worker has written stays.

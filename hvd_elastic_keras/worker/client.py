@@ -148,15 +148,15 @@ class MasterClient:
         place = msgspec.structs.replace(place, rendezvous=rendezvous)
         return msgspec.structs.replace(reply, assignment=place)
 
-    def input_position(self) -> protocol.InputPosition | None:
-        """Where those read who hold a state. To be called from one thread only.
+    def input_reply(self) -> protocol.InputReply:
+        """Which training runs, and where its workers read. To be called from one thread only.
 
         Raises:
           requests.RequestException: the master did not answer.
           messages.ProtocolError: it answered something else.
         """
         body = self._request(self._asking, "GET", "input")
-        return messages.decode(body, protocol.InputReply).position
+        return messages.decode(body, protocol.InputReply)
 
     def claim(self, request: protocol.ClaimRequest) -> protocol.ClaimReply:
         """Asks to do what only one worker is to do. From any thread.

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
-import functools
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import ClassVar
 
 import requests
 
-from hvd_elastic_keras.common import env, events, messages, one_line_errors, protocol
+from hvd_elastic_keras.common import events, messages, protocol
 from hvd_elastic_keras.common.env import WorkerEnvironment
 from hvd_elastic_keras.common.errors import (
-    ConfigurationError,
     ExpelledError,
     LeavingAloneError,
     MasterUnreachableError,
@@ -178,11 +173,19 @@ class ElasticSession:
     def others_read(self, training: int) -> protocol.InputPosition | None:
         """Where others read who are in this training; None also if the master does not answer."""
         try:
-            position = self._client.input_position()
+            position = self._client.input_reply().position
         except (requests.RequestException, messages.ProtocolError) as error:
             log.info("nobody says where the others read: %s", error)
             return None
         return position if position and position.training == training else None
+
+    def others_train(self, training: int) -> bool:
+        """Whether others are in this training already, as far as the master says."""
+        try:
+            return self._client.input_reply().training == training
+        except (requests.RequestException, messages.ProtocolError) as error:
+            log.info("nobody says whether others train: %s", error)
+            return False
 
     @property
     def leaving(self) -> bool:
@@ -317,34 +320,3 @@ class ElasticSession:
         elif not self._client.has_delivered(LEAVE_ALONE_S):
             log.error("%s, and no launcher hears of it: leaving after the current step", reason)
             self._leave_alone(LeavingAloneError(f"{reason}, without a launcher"))
-
-
-@functools.lru_cache(maxsize=1)
-def session_of_process(environment: WorkerEnvironment) -> ElasticSession:
-    """The session of a script started by a launcher: one, however many `Trainer`s it makes."""
-    refuse_what_is_not_caught(environment)
-    atexit.register(env.remove_scratch)  # the first to be registered is the last to be called
-    session = ElasticSession(environment)
-    session.start()
-    # A script may end right after `fit`: the master must hear that it is done.
-    atexit.register(session.close)
-    return session
-
-
-@functools.lru_cache(maxsize=1)
-def refuse_what_is_not_caught(environment: WorkerEnvironment) -> None:
-    """Lets the job end with a `ConfigurationError` with which the user's script ends.
-
-    It may do so before anything else has needed a session.
-    """
-    one_line_errors.install()
-    show = sys.excepthook
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        show(kind, error, trace)
-        # A process that the script has started does not speak for the worker.
-        is_worker = environment.keeper_pid in (None, os.getppid())
-        if isinstance(error, ConfigurationError) and is_worker:
-            session_of_process(environment).refuse(str(error))
-
-    sys.excepthook = hook

@@ -12,11 +12,12 @@ from hvd_elastic_keras.common.errors import WorkerLeavingError
 from hvd_elastic_keras.common.protocol import ALONE, Assignment
 from hvd_elastic_keras.observe.screen import Screen
 from hvd_elastic_keras.worker import network, other_launchers
-from hvd_elastic_keras.worker.elastic_session import ElasticSession, session_of_process
+from hvd_elastic_keras.worker.elastic_session import ElasticSession
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.launched_communicator import LaunchedCommunicator
 from hvd_elastic_keras.worker.launched_session import LaunchedSession, session_of_launcher
 from hvd_elastic_keras.worker.session import Session, SoloSession
+from hvd_elastic_keras.worker.session_of_process import session_of_process
 
 log = logging.getLogger(__name__)
 GLOO_TIMEOUT_S = 30

@@ -83,6 +83,9 @@ class Session(Protocol):
         To be called from one thread only.
         """
 
+    def others_train(self, training: int) -> bool:
+        """Whether others are in this training already. To be called from one thread only."""
+
     @property
     def leaving(self) -> bool:
         """Whether this worker has to leave the job."""
@@ -176,6 +179,10 @@ class SoloSession:
 
     def others_read(self, training: int) -> None:
         """There are no others."""
+
+    def others_train(self, training: int) -> bool:
+        """There are no others."""
+        return False
 
     def show(self, text: str, progress: protocol.Progress | None = None) -> None:
         """Writes to this process's own terminal."""

@@ -22,8 +22,9 @@ from hvd_elastic_keras.common import env, protocol
 from hvd_elastic_keras.common.env import WorkerEnvironment
 from hvd_elastic_keras.common.errors import ElasticError
 from hvd_elastic_keras.worker.client import MasterClient
-from hvd_elastic_keras.worker.elastic_session import ElasticSession, session_of_process
+from hvd_elastic_keras.worker.elastic_session import ElasticSession
 from hvd_elastic_keras.worker.launched_session import session_of_launcher
+from hvd_elastic_keras.worker.session_of_process import session_of_process
 
 WAIT_LIMIT_S = 1800.0
 """How long a worker waits for another one that is at work and lives."""

@@ -1,24 +1,26 @@
 """How long a join stops the others, by the size of the state.
 
-A job of one worker grows to two, then to three. The stall is the launcher's figure, from the last
-step before the change to when all members are ready; the sync is what rank 0 says in its log. Right
-after each join the same number of bytes goes through a plain TCP connection on the loopback
-interface, into fresh memory, and is copied once in memory. Only ratios are of use: all see the same
-machine.
+A job of one worker grows to two, then to three. What a join costs is the time that the steps round
+it have taken longer than usual, by the clock of the worker that was there first: it stands still
+while the round is formed, and may be slower while it gives its state. The stall is the launcher's
+figure, from the last step before the change to when all members are ready. Right after each join
+the same number of bytes goes through a plain TCP connection on the loopback interface, into fresh
+memory. Only ratios are of use: all see the same machine.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-import re
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,10 @@ from absl import app, flags
 HERE = Path(__file__).resolve().parent
 LIMIT_S = 300.0
 POLL_S = 0.02
+STEPS = 12
+"""After a join, from which the usual time of a step is taken."""
+AROUND = 3
+"""Steps before and after the end of the stall that may have taken longer."""
 BLOCK = 2**20
 
 _SIZES = flags.DEFINE_list("state_mb", ["1", "250", "1000"], "Sizes of the state.")
@@ -70,9 +76,14 @@ def running(job_dir: Path, megabytes: str) -> Iterator[None]:
     command = [
         *(sys.executable, "-m", "hvd_elastic_keras.run", f"--model={HERE / 'sized_model.py'}"),
         *(f"--job_dir={job_dir}", "--num_workers=1", f"--max_workers={_WORKERS.value}"),
-        *("--global_batch_size=4", "--micro_batch_size=1", "--epochs=100000"),
+        *("--global_batch_size=64", "--micro_batch_size=16", "--epochs=100000"),
     ]
-    environment = {"BENCH_STATE_MB": megabytes, "PYTHONPATH": str(HERE.parents[1])}
+    ends = job_dir.parent / "step_ends"
+    ends.mkdir()
+    environment = {
+        **{"BENCH_STATE_MB": megabytes, "PYTHONPATH": str(HERE.parents[1])},
+        "BENCH_STEP_ENDS": str(ends),
+    }
     with (job_dir.parent / "output.txt").open("wb") as output:
         job = subprocess.Popen(
             command, env={**environment_of_python(), **environment}, stdout=output, stderr=output
@@ -118,32 +129,47 @@ def measure(megabytes: str) -> Iterator[rows.Row]:
                     [*command, f"--job_dir={job_dir}"], check=True, capture_output=True, cwd=HERE
                 )
                 joined = round_of(job_dir, workers)
-                synced_s, raw_s = sync_s(job_dir, joined["round"]), raw_socket_s(size)
+                lost_s, raw_s = time_lost(job_dir.parent / "step_ends"), raw_socket_s(size)
                 what = f"{megabytes} MB of state, {workers - 1} -> {workers} workers"
-                print(f"{what}: {figures(joined, synced_s, raw_s, size)}", flush=True)
+                print(
+                    f"{what}: {lost_s:.3f} s lost; stall {joined['stall_s']:.3f} s; the bytes "
+                    f"through plain sockets {raw_s:.3f} s, a copy in memory {copy_s(size):.3f} s",
+                    flush=True,
+                )
                 yield rows.Row(
-                    what=f"stall of a join, {what}",
+                    what=f"time lost to steps by a join, {what}",
                     against="the same bytes through plain sockets",
-                    ratio=joined["stall_s"] / raw_s,
-                    limit="plain sockets, for the sync alone",
-                    from_limit=synced_s / raw_s,
+                    ratio=lost_s / raw_s,
                 )
 
 
-def sync_s(job_dir: Path, number: int) -> float:
-    """How long rank 0 took to bring the others to its state."""
-    said = re.compile(rf"round {number}: rank 0 of .* synchronised in ([0-9.]+) s")
-    texts = [log.read_text(errors="replace") for log in (job_dir / "logs").glob("*.log")]
-    return next(float(found[1]) for found in map(said.search, texts) if found)
+def time_lost(directory: Path) -> float:
+    """Seconds by which the steps round the newest round's beginning have taken longer than usual.
+
+    Args:
+      directory: the files of `StepEnds`.
+    """
+    deadline = time.monotonic() + LIMIT_S
+    began = time.monotonic()
+    while time.monotonic() < deadline:
+        ends = max((read_ends(file) for file in directory.iterdir()), key=len)
+        after = [end for end in ends if end > began]
+        if len(after) > STEPS:
+            newest = len(ends) - len(after) - 1
+            usual_s = AROUND * (median_step(ends[:newest]) + median_step(after))
+            return ends[newest + AROUND] - ends[newest - AROUND] - usual_s
+        time.sleep(POLL_S)
+    raise TimeoutError(f"there were not {STEPS} steps within {LIMIT_S:.0f} s")
 
 
-def figures(joined: dict[str, Any], synced_s: float, raw_s: float, size: int) -> str:
-    """A join in words and ratios."""
-    memory_s = copy_s(size)
-    return (
-        f"stall {joined['stall_s']:.3f} s, of which sync {synced_s:.3f} s; of that, raw sockets "
-        f"take {raw_s / synced_s:.0%} ({raw_s:.3f} s), a memory copy {memory_s / synced_s:.0%}"
-    )
+def median_step(ends: Sequence[float]) -> float:
+    """Seconds of a step, of the newest ones."""
+    return statistics.median(b - a for a, b in itertools.pairwise(ends[-STEPS:]))
+
+
+def read_ends(file: Path) -> list[float]:
+    """The ends of a process's steps so far; the last line may not be whole."""
+    return [float(line) for line in file.read_text().split("\n")[:-1]]
 
 
 def main(_: list[str]) -> None:

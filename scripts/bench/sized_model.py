@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
+from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,8 +15,9 @@ STATE_MB = "BENCH_STATE_MB"
 LAYERS = 8
 COPIES = 3
 """Of each weight in the state: Adam has two slots."""
-BATCHES = 1000
-BATCH_SIZE = 4
+STEP_ENDS = "BENCH_STEP_ENDS"
+"""Where each process notes when its steps end, in a file of its own."""
+EXAMPLES = 4000
 
 
 def width() -> int:
@@ -35,5 +39,19 @@ def dataset(split: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32
     """Random numbers: the benchmark is about time, not about learning."""
     if split != "train":
         return None
-    x = np.random.default_rng(0).random((BATCH_SIZE * BATCHES, width()), np.float32)
+    x = np.random.default_rng(0).random((EXAMPLES, width()), np.float32)
     return x, x
+
+
+class StepEnds(keras.callbacks.Callback):
+    """Notes the end of each step, in seconds of a clock that all processes share."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """A step has ended."""
+        with Path(os.environ[STEP_ENDS], str(os.getpid())).open("a") as file:
+            file.write(f"{time.monotonic()}\n")
+
+
+def callbacks() -> list[keras.callbacks.Callback]:
+    """The clock, where somebody wants to know."""
+    return [StepEnds()] if STEP_ENDS in os.environ else []

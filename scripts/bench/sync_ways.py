@@ -74,17 +74,16 @@ class Round:
 
         def sync() -> None:
             exchange.LEAST_BYTES = least
-            _, tensors = broadcast.from_root(
+            _, arrival = broadcast.from_root(
                 self.communicator,
                 is_root=self.rank == 0,
                 states=dict,
                 groups={"all": variables},
                 is_level=lambda _: not is_behind,
-                compare=False,
                 name="sync",
             )
             if is_behind:
-                for variable, tensor in zip(variables, tensors, strict=True):
+                for variable, tensor in zip(variables, arrival.tensors(), strict=True):
                     variable.assign(tensor)
 
         return sync

@@ -14,7 +14,7 @@ from pathlib import Path
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import ConfigurationError, TrainingOverError
 from hvd_elastic_keras.worker.session import EntryReport
-from hvd_elastic_keras.worker.elastic_session import session_of_process
+from hvd_elastic_keras.worker.session_of_process import session_of_process
 
 environment = env.worker_environment()
 session = session_of_process(environment)

@@ -243,10 +243,11 @@ def training_is_over(training: Training, workers: Mapping[str, Worker]) -> bool:
     )
 
 
-def reading_of(state: State) -> protocol.InputPosition | None:
+def input_reply(state: State) -> protocol.InputReply:
     """Where those read who hold a state. If all of them are lost, a checkpoint will say."""
-    held = any(worker.seniority is not None for worker in state.workers.values())
-    return state.training.reading if held else None
+    if all(worker.seniority is None for worker in state.workers.values()):
+        return protocol.InputReply()
+    return protocol.InputReply(position=state.training.reading, training=state.training.number)
 
 
 def root_of(state: State) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ from hvd_elastic_keras.common.errors import CollectiveFailedError
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.tensor_bytes import Blanks, bytes_of, readable
 from hvd_elastic_keras.worker.transfer import frames
+from hvd_elastic_keras.worker.transfer.arrival import Arrival
 from hvd_elastic_keras.worker.transfer.fetcher import Fetcher
 from hvd_elastic_keras.worker.transfer.holder import Holder
 from hvd_elastic_keras.worker.transfer.plan import Member, Plan
@@ -47,9 +49,14 @@ class Exchange:
         """Bytes of the tensors."""
         return sum(map(bytes_of, self.specs))
 
-    def tensors(
-        self, own: Sequence[tf.Tensor], *, is_level: bool, compare: bool
-    ) -> list[tf.Tensor]:
+    def arrival(
+        self,
+        own: Sequence[tf.Tensor],
+        *,
+        is_level: bool,
+        compare: bool = False,
+        may_be_late: bool = False,
+    ) -> Arrival:
         """The root's tensors: this member's own if it holds them, else fresh ones.
 
         A collective of all members.
@@ -58,24 +65,30 @@ class Exchange:
           own: of this member.
           is_level: whether they are the root's, as far as this member knows.
           compare: whether to make sure of that.
+          may_be_late: whether this member can go on before they are there. If all who lack them
+            can, nobody waits.
 
         Raises:
           CollectiveFailedError: a peer went away meanwhile.
         """
         if self.size >= LEAST_BYTES:
-            found = self._exchanged(own, is_level, compare)
+            member = Member(False, may_be_late=may_be_late)
+            found = self._exchanged(own, member, is_level=is_level, compare=compare)
             if found is not None:
                 return found
         mine = own if self.is_root else self.specs
-        return self.communicator.broadcast_tensors(mine, self.name)
+        return Arrival(self.communicator.broadcast_tensors(mine, self.name))
 
     def _exchanged(
-        self, own: Sequence[tf.Tensor], is_level: bool, compare: bool
-    ) -> list[tf.Tensor] | None:
+        self, own: Sequence[tf.Tensor], member: Member, *, is_level: bool, compare: bool
+    ) -> Arrival | None:
         """The tensors; None, with all members, if they cannot be had in this way."""
         communicator = self.communicator
         with contextlib.ExitStack() as stack:
-            member = self._member(own, stack, compare) if is_level else Member(False)
+            holder = self._holder(own, stack) if is_level else None
+            if is_level:
+                checksum = frames.checksum(readable(own)) if compare else None
+                member = Member(True, checksum, holder.address if holder else None)
             told = communicator.gather_bytes(msgspec.json.encode(member), f"{self.name}.members")
             plan = Plan([msgspec.json.decode(m, type=Member) for m in told], self.size)
             if not plan.is_direct:
@@ -89,20 +102,22 @@ class Exchange:
                 reason = failure or "another member could not connect"
                 log.warning("the state goes through the collective, to everybody: %s", reason)
                 return None
+            if plan.is_late:
+                if holder is not None:
+                    holder.forget_after(plan.num_fetchers(holder.address))
+                fetch = functools.partial(self._fetched, fetcher) if lacks else None
+                return Arrival(late_ranks=plan.behind, fetch=fetch, open=stack.pop_all())
             found = self._fetched(fetcher) if lacks else list(own)
             communicator.barrier(f"{self.name}.whole")
-        return found
+        return Arrival(found)
 
-    def _member(
-        self, own: Sequence[tf.Tensor], stack: contextlib.ExitStack, compare: bool
-    ) -> Member:
-        """This member, which holds the state and gives it if it can."""
+    def _holder(self, own: Sequence[tf.Tensor], stack: contextlib.ExitStack) -> Holder | None:
+        """Gives the tensors of this member, if it can."""
         memory = readable(own)
         sizes = [len(piece) for piece in memory]
-        checksum = frames.checksum(memory) if compare else None
         host = self.communicator.address if self.communicator.reaches_all else ""
         if not host or sizes != [bytes_of(spec) for spec in self.specs]:
-            return Member(True, checksum)
+            return None
         try:
             holder = Holder(
                 host,
@@ -113,8 +128,8 @@ class Exchange:
             )
         except OSError as error:
             log.info("the state is not given from %s: %s", host, error)
-            return Member(True, checksum)
-        return Member(True, checksum, stack.enter_context(holder).address)
+            return None
+        return stack.enter_context(holder)
 
     def _fetcher(self) -> Fetcher:
         return Fetcher(

@@ -43,6 +43,7 @@ class Fetcher:
 
     def __exit__(self, *_: object) -> None:
         for connection, _part in self._open:
+            end(connection)  # another thread may be waiting for what comes there
             connection.close()
 
     def connect(self, sources: Sequence[Source]) -> None:

@@ -35,6 +35,7 @@ class Holder:
         self, host: str, key: str, memory: Sequence[Bytes], *, silent_s: float, keep: Keep
     ) -> None:
         self._key, self._memory = key, memory
+        self._given, self._expected = 0, -1
         self._silent_s, self._keep = silent_s, keep
         self._lock = threading.Lock()
         self._strangers: list[socket.socket] = []
@@ -43,6 +44,16 @@ class Holder:
         self._listener = socket.create_server((host, 0), family=family, backlog=MOST_STRANGERS)
         keep(self._listener)
         self.address: Address = self._listener.getsockname()[:2]
+
+    def forget_after(self, count: int) -> None:
+        """Keeps the tensors no longer than until so many members have got their parts."""
+        with self._lock:
+            self._expected = count
+            self._forget_if_done()
+
+    def _forget_if_done(self) -> None:
+        if self._given == self._expected:
+            self._memory = ()
 
     def __enter__(self) -> Holder:
         threading.Thread(target=self._accept, name="elastic-holder", daemon=True).start()
@@ -83,6 +94,9 @@ class Holder:
             connection.settimeout(self._silent_s)
             for chunk in frames.chunks(self._memory, part.start, part.end):
                 frames.send(connection, chunk)
+            with self._lock:
+                self._given += 1
+                self._forget_if_done()
 
     def _part_asked_for(self, connection: socket.socket) -> handshake.Part | None:
         try:

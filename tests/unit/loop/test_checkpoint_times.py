@@ -27,7 +27,7 @@ from hvd_elastic_keras.loop.parting import Fence, Parting
 from hvd_elastic_keras.state.checkpoint.background import BackgroundWriter
 from hvd_elastic_keras.state.checkpoint.store import CheckpointStore
 from hvd_elastic_keras.state.cursor import Cursor
-from hvd_elastic_keras.step.atomic import StepResult
+from hvd_elastic_keras.step.step_result import StepResult
 from hvd_elastic_keras.worker.session import SoloSession
 
 STEPS, EPOCHS = 10, 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ keras = pytest.importorskip("keras")
 pytest.importorskip("horovod.tensorflow")
 
 from hvd_elastic_keras import ElasticCallback
+from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 
 X = np.random.default_rng(0).random((20, 4), np.float32)
 Y = X[:, :1].copy()
@@ -112,3 +114,33 @@ def test_a_training_that_is_stopped_ends_where_fit_ends(
         for elastic in (True, False)
     )
     assert found == expected
+
+
+class CountsBatches(keras.callbacks.Callback):
+    """By the older name of the hook."""
+
+    def on_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """A batch begins."""
+
+
+@pytest.mark.parametrize(
+    ("callback", "expected"),
+    [
+        (keras.callbacks.EarlyStopping(), False),
+        (keras.callbacks.LearningRateScheduler(lambda epoch: 0.1), False),
+        (keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: None), False),
+        (keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: None), True),
+        (CountsBatches(), True),
+        (LogsAreNeeded([]), True),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_it_is_known_who_hears_of_a_batch_before_it_is_taken(callback: Any, expected: bool) -> None:
+    runner = CallbackRunner([ElasticCallback(), callback], keras.Sequential(), params={})
+    assert runner.calls_before_batch() is expected
+
+
+def test_who_is_called_on_rank_0_alone_is_no_reason_for_others_to_wait(tmp_path: Path) -> None:
+    callback = keras.callbacks.TensorBoard(tmp_path)
+    runner = CallbackRunner([callback], keras.Sequential(), params={})
+    assert not runner.calls_before_batch()

@@ -26,7 +26,7 @@ from hvd_elastic_keras.loop.told_once import ToldOnce
 from hvd_elastic_keras.observe.notices import Notice
 from hvd_elastic_keras.observe.screen import Screen
 from hvd_elastic_keras.state.cursor import Cursor
-from hvd_elastic_keras.step.atomic import StepResult
+from hvd_elastic_keras.step.step_result import StepResult
 from hvd_elastic_keras.worker.session import SoloSession
 
 WARNED = Notice("warning: of something", events.RecordsSkipped(count=1, records=[]))

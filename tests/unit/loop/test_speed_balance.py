@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_elastic_keras.common.batch_plan import shares_of
+from hvd_elastic_keras.common.batch_plan import Share, shares_of
 from hvd_elastic_keras.loop.speed_balance import (
     WINDOW_S,
     WINDOW_STEPS,
@@ -213,3 +213,9 @@ def test_no_other_shares_end_sooner(values: list[float], n: int) -> None:
     others = itertools.product(range(1, n + 1), repeat=len(values))
     best = min(time(shares) for shares in others if sum(shares) == n)
     assert time(tuple(apportion(values, n))) <= best * (1 + 1e-12)
+
+
+def test_an_idle_worker_has_an_empty_share_in_its_place() -> None:
+    balance = Balance(3, 8, [1.0, 3.0, 1.0], idle=[1])
+    assert balance.shares == [4, 0, 4]
+    assert [balance.share(rank, 3) for rank in range(3)] == [Share(0, 2), Share(2, 2), Share(2, 3)]

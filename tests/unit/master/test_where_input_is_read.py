@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hvd_elastic_keras.common import protocol
-from hvd_elastic_keras.master.machine.state import reading_of
+from hvd_elastic_keras.master.machine.state import input_reply
 from tests.unit.master.membership_driver import Job
 
 
@@ -25,22 +25,22 @@ def reads(job: Job, worker_id: str, step: int) -> protocol.InputPosition:
 
 
 def test_newcomers_are_told_where_the_one_reads_who_is_furthest(three: Job) -> None:
-    assert reading_of(three.state) is None
+    assert input_reply(three.state).position is None
     furthest = reads(three, "w1", step=14)
     reads(three, "w0", step=13)
     three.kill("w1")
-    assert reading_of(three.state) == furthest
+    assert input_reply(three.state).position == furthest
 
 
 def test_nobody_reads_where_all_are_lost(three: Job) -> None:
     reads(three, "w0", step=14)
     three.kill("w0", "w1", "w2")
     three.ready("w3")
-    assert reading_of(three.state) is None
+    assert input_reply(three.state).position is None
     three.running("w3", step=10)
-    assert reading_of(three.state) is None
+    assert input_reply(three.state).position is None
     position = reads(three, "w3", step=11)
-    assert reading_of(three.state) == position
+    assert input_reply(three.state).position == position
 
 
 def test_where_an_earlier_training_was_read_is_forgotten(three: Job) -> None:
@@ -49,4 +49,4 @@ def test_where_an_earlier_training_was_read_is_forgotten(three: Job) -> None:
     three.joined("w0")
     assert three.state.training.number == 2
     reads(three, "w1", step=14)
-    assert reading_of(three.state) is None
+    assert input_reply(three.state).position is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,11 @@ from hvd_elastic_keras.common.learning_rate_scale import Ramp
 from hvd_elastic_keras.common.protocol import ALONE
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
-from hvd_elastic_keras.state import packing
+from hvd_elastic_keras.state import broadcast, packing, run_state
 from hvd_elastic_keras.state.cursor import Cursor, Phase
 from hvd_elastic_keras.state.run_state import VERSION, Marks, RunState
 from hvd_elastic_keras.state.user_state import UserState
+from hvd_elastic_keras.worker.transfer.arrival import Arrival
 
 CURSOR = Cursor(
     epoch=2, phase=Phase.EVALUATE, step=3, global_step=40, progress=47, worker_batches=1
@@ -192,3 +193,68 @@ def test_survivors_of_a_kill_who_are_level_send_and_receive_nothing() -> None:
         place = msgspec.structs.replace(ALONE, rank=rank, size=2, sync=False)
         survivor.synchronise(wire, place)  # type: ignore[arg-type]
     assert (wire.sent, wire.tensors) == (b"", [])
+
+
+# --- variables that come late ----------------------------------------------------------------
+
+
+def goes_on_without(
+    monkeypatch: pytest.MonkeyPatch, fetch: Callable[[], list[tf.Tensor]]
+) -> RunState:
+    """A joiner that has the root's state but for its variables, which are on their way."""
+    root = root_state()
+    told = {**root.state(), broadcast.SPECS: broadcast.specs_of(root.variables.groups)}
+
+    def from_root(*_: Any, **__: Any) -> tuple[dict[str, Any], Arrival]:
+        return packing.unpack(packing.pack(told)), Arrival(late_ranks=[1], fetch=fetch)
+
+    monkeypatch.setattr(broadcast, "from_root", from_root)
+    joiner = new_state(0.0)
+    joiner.may_be_late = lambda: True
+    sync(joiner, None, rank=1)
+    return joiner
+
+
+def test_variables_that_come_late_make_the_state_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    joiner = goes_on_without(monkeypatch, fetch=root_state().variables.values)
+    assert (joiner.cursor, joiner.exists, joiner.is_late) == (CURSOR, False, True)
+    joiner.arrive()
+    assert (joiner.exists, joiner.is_late) == (True, False)
+    for found, expected in zip(values(joiner), values(root_state()), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_without_its_variables_a_state_is_taken_back_and_the_next_time_all_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fetch() -> list[tf.Tensor]:
+        raise CollectiveFailedError("a peer is gone")
+
+    joiner = goes_on_without(monkeypatch, fetch)
+    with pytest.raises(CollectiveFailedError):
+        joiner.arrive()
+    joiner.end_sync()
+    np.testing.assert_equal(joiner.state(), new_state(0.0).state())
+    for found, expected in zip(values(joiner), values(new_state(0.0)), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert (joiner.exists, joiner.is_late, joiner.may_be_late()) == (False, False, False)
+
+
+@pytest.mark.parametrize(
+    ("cursor", "expected"),
+    [
+        (Cursor(step=3, progress=3), True),
+        (Cursor(), False),  # `on_epoch_begin` comes first, which may change what it likes
+        (Cursor(phase=Phase.EVALUATE, step=3), False),
+    ],
+)
+def test_variables_come_late_only_where_nobody_looks_at_them_before_the_step(
+    monkeypatch: pytest.MonkeyPatch, cursor: Cursor, expected: bool
+) -> None:
+    monkeypatch.setattr(run_state, "LEAST_LATE_BYTES", 0)
+    joiner = new_state(0.0)
+    joiner.may_be_late = lambda: True
+    told = {"cursor": cursor.to_json()}
+    assert joiner._may_be_late(told) is expected
+    joiner.exists = True  # a step behind
+    assert not joiner._may_be_late(told)

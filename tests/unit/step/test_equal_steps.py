@@ -22,7 +22,7 @@ from hvd_elastic_keras import Trainer, TrainingConfig
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.step import compiled_steps
-from hvd_elastic_keras.step.atomic import StepResult
+from hvd_elastic_keras.step.step_result import StepResult
 from model_zoo import digits_cnn
 from tests.harness.recorded_steps import Difference, difference, state_of
 from tests.harness.shared_fit import SharedStep

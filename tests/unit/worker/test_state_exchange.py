@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ pytest.importorskip("horovod.tensorflow")
 
 from hvd_elastic_keras.common.errors import CollectiveFailedError
 from hvd_elastic_keras.worker.transfer import exchange, frames, handshake
+from hvd_elastic_keras.worker.transfer.arrival import Arrival
 from hvd_elastic_keras.worker.transfer.exchange import Exchange
 from hvd_elastic_keras.worker.transfer.fetcher import Source
 from hvd_elastic_keras.worker.transfer.handshake import Part
@@ -95,9 +97,14 @@ class Members:
             Place(meeting, rank, addresses.get(rank, "127.0.0.1")) for rank in range(len(own))
         ]
         self._own, self._level, self._compare = own, level, compare
+        self.may_be_late: Sequence[bool] = [False] * len(own)
 
     def found(self) -> list[Any]:
         """What each has in the end: tensors, or an error."""
+        return [tensors_of(arrival) for arrival in self.arrivals()]
+
+    def arrivals(self) -> list[Any]:
+        """What each gets: an arrival, or an error."""
         specs = [tf.TensorSpec(t.shape, t.dtype) for t in self._own[0]]
         key = handshake.new_key()
         result: list[Any] = [None] * len(self.places)
@@ -105,8 +112,11 @@ class Members:
         def take_part(rank: int) -> None:
             place: Any = self.places[rank]
             try:
-                result[rank] = Exchange(place, rank == 0, specs, key, "sync").tensors(
-                    self._own[rank], is_level=self._level[rank], compare=self._compare
+                result[rank] = Exchange(place, rank == 0, specs, key, "sync").arrival(
+                    self._own[rank],
+                    is_level=self._level[rank],
+                    compare=self._compare,
+                    may_be_late=self.may_be_late[rank],
                 )
             except CollectiveFailedError as error:
                 result[rank] = error
@@ -127,6 +137,11 @@ class Members:
     @property
     def broadcasts(self) -> int:
         return sum(place.broadcasts for place in self.places)
+
+
+def tensors_of(arrival: Any) -> Any:
+    """Those of an arrival; an error as it is."""
+    return arrival.tensors() if isinstance(arrival, Arrival) else arrival
 
 
 def firsts(found: Sequence[Sequence[Any]]) -> list[float]:
@@ -268,3 +283,77 @@ def test_many_members_and_few_holders_make_a_broadcast() -> None:
     assert not Plan([*holders(1), *many], 10).is_direct
     assert Plan([*holders(2), *many], 10).is_direct
     assert not Plan([Member(True), *few], 10).is_direct
+
+
+# --- a state that may come late --------------------------------------------------------------
+
+
+def late_arrivals(may_be_late: Sequence[bool]) -> list[Any]:
+    """What members get of whom the first two hold the state; of the others, some need not wait."""
+    own = [values(1.0), values(1.0), *[values(0.0)] * len(may_be_late)]
+    members = Members(own, [True, True, *[False] * len(may_be_late)])
+    members.may_be_late = [False, False, *may_be_late]
+    return members.arrivals()
+
+
+def test_if_all_who_lack_the_state_can_do_without_it_for_a_while_nobody_waits() -> None:
+    arrivals = late_arrivals([True, True])
+    assert [a.late_ranks for a in arrivals] == [(2, 3)] * 4
+    assert firsts([a.tensors() for a in arrivals[2:]]) == [1.0] * 2
+    for arrival in arrivals:
+        arrival.close()
+
+
+def test_if_one_cannot_do_without_the_state_all_wait() -> None:
+    arrivals = late_arrivals([True, False])
+    assert [a.late_ranks for a in arrivals] == [()] * 4
+    assert firsts([a.tensors() for a in arrivals]) == [1.0] * 4
+
+
+def test_who_has_given_all_of_its_state_keeps_no_copy_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    holders: list[Holder] = []
+    enter = Holder.__enter__
+
+    def noted(self: Holder) -> Holder:
+        holders.append(self)
+        return enter(self)
+
+    monkeypatch.setattr(Holder, "__enter__", noted)
+    arrivals = late_arrivals([True, True])
+    for arrival in arrivals[2:]:
+        arrival.tensors()
+    deadline = time.monotonic() + LIMIT_S
+    while any(len(h._memory) for h in holders) and time.monotonic() < deadline:
+        time.sleep(0.001)  # its thread has sent the last byte a moment ago
+    assert [len(h._memory) for h in holders] == [0, 0]
+    for arrival in arrivals:
+        arrival.close()
+
+
+def test_a_state_that_does_not_come_whole_fails_as_a_collective_does_when_it_is_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def breaks(connection: Any, chunk: frames.Chunk) -> None:
+        connection.close()
+
+    monkeypatch.setattr(frames, "send", breaks)
+    arrivals = late_arrivals([True])
+    with pytest.raises(CollectiveFailedError, match="did not come whole"):
+        arrivals[2].tensors()
+    for arrival in arrivals:
+        arrival.close()
+
+
+def test_a_joiner_that_gives_up_does_not_wait_for_a_holder_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(frames, "send", lambda *_: over.wait(LIMIT_S))
+    arrivals = late_arrivals([True])
+    arrivals[2].close()
+    assert not over.is_set()
+    over.set()
+    for arrival in arrivals[:2]:
+        arrival.close()

@@ -1,0 +1,54 @@
+"""The first step of a joiner whose state is still on its way.
+
+The others do not wait for the state, which may be large: they compute the step without this worker,
+which takes part in the collective with nothing. When its state, that of before the step, has come,
+it applies the same sums as they, and is level with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from hvd_elastic_keras.step.micro_batches.traced import Tensors
+
+if TYPE_CHECKING:
+    from hvd_elastic_keras.step.atomic import AtomicStep
+
+Arrive = Callable[[], None]
+"""Returns when the state is there, or raises `CollectiveFailedError`."""
+Taken = tuple[dict[str, tf.Tensor], tf.Tensor]
+
+
+class LateStep:
+    """A step in two graphs: the collective, and what depends on the state.
+
+    Args:
+      step: that is taken so.
+      signature: of its arguments.
+    """
+
+    def __init__(self, step: AtomicStep, signature: list[Any]) -> None:
+        self._step = step
+        self._sums = tf.function(self._sums_of_all, input_signature=signature, autograph=False)
+        self._apply = tf.function(self._applied, autograph=False)
+
+    def after(self, arrive: Arrive) -> Callable[[Tensors, tf.Tensor], Taken]:
+        """The step, which waits for the state only when it needs it."""
+
+        def take(data: Tensors, numbers: tf.Tensor) -> Taken:
+            sums, tail = self._sums(data, numbers)
+            arrive()
+            return self._apply(sums), tail
+
+        return take
+
+    def _sums_of_all(self, data: Tensors, numbers: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
+        total, tail, before = self._step.total(data, numbers)
+        with tf.control_dependencies(before):
+            return [tf.identity(t) for t in total.tensors], tf.identity(tail)
+
+    def _applied(self, sums: Tensors) -> dict[str, tf.Tensor]:
+        return self._step.apply(self._step.micro_batch.accumulated(sums))

@@ -1,0 +1,45 @@
+"""The one session of a process that a launcher has started."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+from types import TracebackType
+
+from hvd_elastic_keras.common import env, one_line_errors
+from hvd_elastic_keras.common.env import WorkerEnvironment
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.worker.elastic_session import ElasticSession
+
+
+@functools.lru_cache(maxsize=1)
+def session_of_process(environment: WorkerEnvironment) -> ElasticSession:
+    """The session of a script started by a launcher: one, however many `Trainer`s it makes."""
+    refuse_what_is_not_caught(environment)
+    atexit.register(env.remove_scratch)  # the first to be registered is the last to be called
+    session = ElasticSession(environment)
+    session.start()
+    # A script may end right after `fit`: the master must hear that it is done.
+    atexit.register(session.close)
+    return session
+
+
+@functools.lru_cache(maxsize=1)
+def refuse_what_is_not_caught(environment: WorkerEnvironment) -> None:
+    """Lets the job end with a `ConfigurationError` with which the user's script ends.
+
+    It may do so before anything else has needed a session.
+    """
+    one_line_errors.install()
+    show = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        show(kind, error, trace)
+        # A process that the script has started does not speak for the worker.
+        is_worker = environment.keeper_pid in (None, os.getppid())
+        if isinstance(error, ConfigurationError) and is_worker:
+            session_of_process(environment).refuse(str(error))
+
+    sys.excepthook = hook

@@ -1,0 +1,181 @@
+"""The state of a joiner, of more than 50 MB, comes while the others compute: they do not wait."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.harness import alone
+from tests.harness.faults import Fault
+from tests.harness.job import REPOSITORY, Job, assert_same_weights, read_weights
+
+MODEL = REPOSITORY / "tests" / "harness" / "late_model.py"
+COMMAND = (
+    f"--model={MODEL}",
+    *("--global_batch_size=64", "--micro_batch_size=16", "--epochs=2"),
+)
+"""8 steps an epoch, the last one smaller."""
+CHECKED = (*COMMAND, "--check_weights_every_n_steps=1")
+"""In every step all wait for all; who has other weights than the others ends."""
+GATE = Fault("gate", "train", 0, step=3, action="wait")
+"""Until the joiner is ready: it is in the round of step 4."""
+HELD = [
+    GATE,
+    Fault("held", "take", 2, action="wait"),
+    Fault("next", "train", 0, step=5, action="wait"),
+]
+"""The joiner's state does not come before the others have taken step 4."""
+CAME_LATE = re.compile(r"the state came [0-9.]+ s after the others' step")
+LIMIT_S = 100
+TOLERANCE = 2e-6
+"""A step changes a weight by about 1e-4."""
+Weights = Mapping[str, np.ndarray]
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Weights:
+    """The weights of a run in one process."""
+    directory = tmp_path_factory.mktemp("alone")
+    script = alone.script_of(MODEL, directory, micro_batch_size=16, epochs=2)
+    subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True, timeout=LIMIT_S)
+    return read_weights(directory / "model.keras", directory)
+
+
+def let_join(job: Job) -> None:
+    """w2 joins w0 and w1 before step 4."""
+    job.wait_for_fault("gate")
+    job.ctl("add", "1")
+    job.wait_for("worker_ready", lambda e: e["worker_id"] == "w2")
+    job.wait_for("round_opened", lambda e: e["reason"] == "w2 joins")
+    job.plan.open_gate("gate")
+
+
+def finish_like(job: Job, expected: Weights) -> None:
+    job.finish()
+    assert all(e["steps_lost"] == 0 for e in job.events("round_running"))
+    assert_same_weights(job.weights(), expected, tolerance=TOLERANCE)
+
+
+def log_of(job: Job, worker: str) -> str:
+    return (job.job_dir / "logs" / f"{worker}.log").read_text()
+
+
+def test_the_others_take_their_step_while_the_state_is_on_its_way(
+    tmp_path: Path, expected: Weights
+) -> None:
+    with Job(tmp_path, "--num_workers=2", plan=HELD, command=COMMAND) as job:
+        let_join(job)
+        job.wait_for_fault("held")
+        job.wait_for_fault("next")  # step 4 is taken, and the joiner has no state
+        assert not CAME_LATE.search(log_of(job, "w2"))
+        job.plan.open_gate("held")
+        job.plan.open_gate("next")
+        finish_like(job, expected)
+        assert CAME_LATE.search(log_of(job, "w2"))
+        assert [r["members"] for r in job.events("round_running")] == [
+            ["w0", "w1"],
+            ["w0", "w1", "w2"],
+        ]
+
+
+def test_a_joiner_has_the_weights_of_the_others_from_its_first_step_on(
+    tmp_path: Path, expected: Weights
+) -> None:
+    command = (*CHECKED, "--audit")
+    with Job(tmp_path, "--num_workers=2", plan=[GATE], command=command) as job:
+        let_join(job)
+        finish_like(job, expected)
+        assert [e["exact"] for e in job.events("epoch_audited")] == [True, True]
+        assert CAME_LATE.search(log_of(job, "w2"))
+        assert "warning" not in job.output.replace("warning: batch norm", "")
+
+
+@pytest.mark.slow
+def test_with_deterministic_the_bits_are_those_of_a_job_that_nobody_joins(tmp_path: Path) -> None:
+    command = (*CHECKED, "--deterministic")
+    with Job(tmp_path / "joined", "--num_workers=2", plan=[GATE], command=command) as joined:
+        let_join(joined)
+        joined.finish()
+        assert CAME_LATE.search(log_of(joined, "w2"))
+    with Job(tmp_path / "calm", "--num_workers=2", command=command) as calm:
+        calm.finish()
+    assert_same_weights(joined.weights(), calm.weights(), tolerance=0.0)
+
+
+@pytest.mark.slow(but=("in its step",))
+@pytest.mark.parametrize("after_step", [False, True], ids=["in its step", "after its step"])
+def test_a_holder_that_is_killed_on_the_way_changes_nothing(
+    tmp_path: Path, expected: Weights, after_step: bool
+) -> None:
+    """The joiner has no state yet, and gets it from the one that is left."""
+    kill = Fault("kill", "train", 0, step=5) if after_step else Fault("kill", "give", 0, size=3)
+    held = [Fault("held", "take", 2, action="wait")] if after_step else []
+    flags = ("--num_workers=2", "--max_restarts=0")
+    with Job(tmp_path, *flags, plan=[GATE, kill, *held], command=COMMAND) as job:
+        let_join(job)
+        job.wait_for_fault("kill")
+        job.wait_for("round_opened", lambda e: "w0 was killed" in e["reason"])
+        if held:
+            job.plan.open_gate("held")
+        finish_like(job, expected)
+        assert job.events("round_running")[-1]["members"] == ["w1", "w2"]
+
+
+def test_a_joiner_that_is_killed_on_the_way_changes_nothing(
+    tmp_path: Path, expected: Weights
+) -> None:
+    kill = Fault("kill", "take", 2)
+    flags = ("--num_workers=2", "--max_restarts=0")
+    with Job(tmp_path, *flags, plan=[GATE, kill], command=CHECKED) as job:
+        let_join(job)
+        job.wait_for_fault("kill")
+        finish_like(job, expected)
+        assert job.events("round_running")[-1]["members"] == ["w0", "w1"]
+
+
+def test_a_joiner_that_alone_is_left_begins_again_from_what_is_on_disk(
+    tmp_path: Path, expected: Weights
+) -> None:
+    """It has taken over where the others were, but not their variables."""
+    plan = [
+        GATE,
+        Fault("held", "take", 2, action="wait"),
+        Fault("first", "train", 0, step=5),
+        Fault("second", "train", 1, step=5),
+    ]
+    flags = ("--num_workers=2", "--max_restarts=0")
+    with Job(tmp_path, *flags, plan=plan, command=COMMAND) as job:
+        let_join(job)
+        job.wait_for_fault("first")
+        job.wait_for_fault("second")
+        job.plan.open_gate("held")
+        job.finish()
+        assert job.events("round_running")[-1]["members"] == ["w2"]
+        assert_same_weights(job.weights(), expected, tolerance=TOLERANCE)
+
+
+def test_a_fit_of_a_users_script_gives_what_plain_fit_gives_on_every_worker(
+    tmp_path: Path,
+) -> None:
+    script = (str(REPOSITORY / "tests" / "harness" / "late_fit_script.py"), str(tmp_path))
+    subprocess.run([sys.executable, *script], cwd=REPOSITORY, check=True, timeout=LIMIT_S)
+    with Job(tmp_path, "--num_workers=2", plan=HELD, command=script) as job:
+        let_join(job)
+        job.wait_for_fault("held")
+        job.wait_for_fault("next")
+        job.plan.open_gate("held")
+        job.plan.open_gate("next")
+        job.finish()
+    with np.load(tmp_path / "alone.npz") as plain:
+        for worker in ("w0", "w1", "w2"):
+            with np.load(tmp_path / f"{worker}.npz") as found:
+                assert set(found) == set(plain)
+                for name in plain:
+                    np.testing.assert_allclose(found[name], plain[name], 1e-5, 1e-6, err_msg=name)
