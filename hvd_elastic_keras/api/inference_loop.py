@@ -105,7 +105,9 @@ def run_loop(
 
     observers = [
         *along,
-        InferenceDisplay(session.show, "evaluating" if predictor is None else "predicting"),
+        InferenceDisplay(
+            session.show, "evaluating" if predictor is None else "predicting", membership.screen
+        ),
         SameReading({Phase.INFER: runner}, communicator),
         shares,
         ToldOnce(session, to_tell, lambda: ""),

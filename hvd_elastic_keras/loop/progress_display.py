@@ -112,7 +112,7 @@ class ProgressDisplay(Observer):
             self._draw(self._epoch.steps or self._done, logs, finalize=True)
             self._bar = None
         elif self._drawn and self._newest:
-            done = msgspec.structs.replace(self._newest, metrics=_told(logs), ended=True)
+            done = msgspec.structs.replace(self._newest, metrics=told_metrics(logs), ended=True)
             self._always_show(self._last_line(logs) if self._verbose else "", done)
         elif not self._interactive:
             self._show(self._last_line(logs))
@@ -155,7 +155,7 @@ class ProgressDisplay(Observer):
             epochs=self._epoch.epochs,
             step=step.cursor.step + 1,
             steps=self._epoch.steps,
-            metrics=_told(step.result.logs),
+            metrics=told_metrics(step.result.logs),
             examples_per_s=self._examples / elapsed,
             workers=step.place.size,
             left_s=None if left is None else left * elapsed / max(self._steps, 1),
@@ -180,7 +180,7 @@ def numbers_of(logs: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in logs.items() if isinstance(value, int | float)}
 
 
-def _told(logs: Mapping[str, Any]) -> dict[str, float | None]:
+def told_metrics(logs: Mapping[str, Any]) -> dict[str, float | None]:
     """As JSON can say it."""
     numbers = ((n, float(v)) for n, v in numbers_of(logs).items())
     return {name: value if math.isfinite(value) else None for name, value in numbers}
