@@ -95,7 +95,7 @@ def _start(given: settings.Settings, arguments: Sequence[str]) -> int:
         reference = given.lines(counts, f"configuration of {model}")
         return asyncio.run(dry_run.dry_run(request, list(reference)))
     command = take_over.what_was_asked_for(given.words, takes_value)
-    request = dataclasses.replace(_request(script), command=command)
+    request = dataclasses.replace(_request(script), command=command, sources=given.sources)
     return asyncio.run(run_job.run_job(request))
 
 
@@ -242,7 +242,7 @@ def main() -> None:
     sys.path.insert(0, "")
     flags.FLAGS.set_gnu_getopt(False)
     try:
-        given = settings.resolved(sys.argv[1:], takes_value)
+        given = settings.resolved(sys.argv[1:], takes_value, take_over.sources_handed_on())
         sys.argv = find_model.with_config_path([sys.argv[0], *given.words], takes_value)
     except ElasticError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -35,6 +35,7 @@ from hvd_elastic_keras.common.options import SPEED
 from hvd_elastic_keras.common.protocol import Assignment
 from hvd_elastic_keras.data.sources.dropped_iterators import deleted_in_background
 from hvd_elastic_keras.loop.failures import FailedAt
+from hvd_elastic_keras.loop.other_records import CommitRecords
 from hvd_elastic_keras.loop.parting import Fence, Parting
 from hvd_elastic_keras.loop.round_driver import drive
 from hvd_elastic_keras.worker.process_rounds import ProcessRounds, rounds_of_process
@@ -102,9 +103,11 @@ class ElasticLoop:
     _warned: bool = False
     _result: Any = None
     _fits: FitsInside = dataclasses.field(init=False)
+    _records: CommitRecords = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         self._fits = FitsInside(self.rounds, self.state, self._after_step_of_fit)
+        self._records = CommitRecords(self.rounds.session)
 
     def run(self) -> Any:
         """Calls the function until all have finished, and returns its result."""
@@ -177,6 +180,7 @@ class ElasticLoop:
     def _after_commit(self) -> None:
         if self._is_root:
             self._checkpoints.after_commit()
+            self._records.after_commit(self.state.num_commits)
         text = self.traced.first_commit()
         is_new = self._rounds_entered == 1
         if text and (self._is_root or is_new):
@@ -186,6 +190,7 @@ class ElasticLoop:
 
     def _after_step_of_fit(self, keep: Callable[[], None]) -> None:
         """`fit` in the function stands between two steps, each of which is as good as a commit."""
+        self._records.leave_to_fit()
         if self._is_root and self._checkpoints.is_due():
             keep()
             self._checkpoints.after_commit()
@@ -193,6 +198,7 @@ class ElasticLoop:
     def _prepare(self, place: Assignment) -> None:
         self._rounds_entered += 1
         self._is_root, self._round = place.rank == 0, place.round
+        self._records.begin_round()
         if self._is_root and not place.root_has_state:
             self._checkpoints.load()
         if not self.state.finished:
@@ -240,6 +246,8 @@ class ElasticLoop:
             with self._fits.offered():
                 self._result = self.function()
             state.finish()
+            if self._is_root:
+                self._records.end()
         if self._is_root:
             self._checkpoints.save(self._result)
         self.rounds.session.at("finishing", state.num_commits, state.progress)

@@ -23,6 +23,7 @@ from hvd_elastic_keras.loop.inference_results import Results
 from hvd_elastic_keras.loop.kept_on_disk import Durable
 from hvd_elastic_keras.loop.loop_parts import LoopParts
 from hvd_elastic_keras.loop.observer import Observers
+from hvd_elastic_keras.loop.other_records import InferenceRecords
 from hvd_elastic_keras.loop.phase import PhaseRunner
 from hvd_elastic_keras.loop.progress_display import ProgressDisplay
 from hvd_elastic_keras.loop.same_reading import SameReading
@@ -105,7 +106,10 @@ def run_loop(
 
     observers = [
         *along,
-        InferenceDisplay(session.show, "evaluating" if predictor is None else "predicting"),
+        InferenceDisplay(
+            session.show, "evaluating" if predictor is None else "predicting", membership.screen
+        ),
+        InferenceRecords(session),
         SameReading({Phase.INFER: runner}, communicator),
         shares,
         ToldOnce(session, to_tell, lambda: ""),

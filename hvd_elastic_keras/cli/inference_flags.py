@@ -43,7 +43,7 @@ OUTPUT = flags.DEFINE_string(
 DEFAULT_SPLITS = {EVALUATE: "validation", PREDICT: "predict"}
 ONLY_TO_TRAIN = (
     *(job_flags.EPOCHS, job_flags.STEPS, job_flags.DROP_REMAINDER, job_flags.BATCH),
-    *(*job_flags.GROWTH_FLAGS, job_flags.INIT_FROM, option_flags.TENSORBOARD),
+    *(*job_flags.GROWTH_FLAGS, job_flags.INIT_FROM),
     *(option_flags.BALANCE, option_flags.AUDIT, option_flags.ON_NONFINITE_LOSS),
     *(option_flags.CHECK_WEIGHTS, option_flags.COMPRESSION, option_flags.EXPORT),
     *checkpoint_flags.ALL,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from hvd_elastic_keras.cli.host_flags import HostsRequest
@@ -56,6 +57,8 @@ class JobRequest:
     """Whether workers and `ctl` speak to the launcher through TLS."""
     command: tuple[str, ...] = ()
     """The words of the command line, but for the job directory."""
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """By flag, where its value in `command` came from."""
     address: MasterAddress = MasterAddress()
     token: str = dataclasses.field(default="", repr=False)
     """That the job is to have; empty: a new one."""

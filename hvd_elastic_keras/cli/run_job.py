@@ -57,10 +57,10 @@ async def run_job(request: JobRequest) -> int:
       ConfigurationError: something is wrong; no worker has been started.
     """
     request.check_workers_fit()
-    console = console_for(request.verbosity)
+    console = console_for(request.verbosity, request.spec.job if request.spec else "")
     with console.drawing(), held(request.job_dir) as begin:
         known = newest_term_of_checkpoints(request.job_dir)
-        term = Term(request.job_dir, request.command, console, known)
+        term = Term(request.job_dir, request.command, console, known, request.sources)
         endpoint = left_behind(request, term, console)
         if endpoint is None:
             request = await _accept(request, console)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import sys
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ else:
     import tomli as tomllib
 
 COMMAND_LINE = "command line"
+WHEN_STARTED = "when the job was started"
+NONE_BEFORE: Mapping[str, str] = types.MappingProxyType({})
 CONFIG = "config"
 """Names a file of flags, if that ends with `SUFFIX`; else the model's reference configuration."""
 SUFFIX = ".toml"
@@ -60,10 +63,12 @@ class Settings:
     Attributes:
       words: flags, then the script with its arguments.
       sources: by flag, where its value comes from; of those that have one.
+      of_start: flags whose values are those with which the job was started before (`--resume`).
     """
 
     words: list[str]
     sources: Mapping[str, str]
+    of_start: frozenset[str] = frozenset()
 
     def lines(self, reference: Mapping[str, Any], reference_name: str) -> Iterator[str]:
         """Each value that is no default, with its source; for `--dry_run`.
@@ -77,6 +82,8 @@ class Settings:
         for name, source in sorted(self.sources.items()):
             if name in (CONFIG, "dry_run"):
                 continue
+            if name in self.of_start:
+                source = f"{source}, {WHEN_STARTED}"  # noqa: PLW2901 - only its words
             if name.startswith(ONE_VALUE):
                 yield f"set: {name}={_shown(reference.get(name[len(ONE_VALUE) :]))} ({source})"
             elif flags.FLAGS[name].value != flags.FLAGS[name].default:
@@ -86,12 +93,17 @@ class Settings:
                 yield f"set: {name}={_shown(reference[name])} ({reference_name})"
 
 
-def resolved(words: Sequence[str], takes_value: Callable[[str], bool]) -> Settings:
+def resolved(
+    words: Sequence[str],
+    takes_value: Callable[[str], bool],
+    before: Mapping[str, str] = NONE_BEFORE,
+) -> Settings:
     """The command line with what the environment and a file add.
 
     Args:
       words: the command line without the program.
       takes_value: whether the argument after the flag of a name is its value.
+      before: `Settings.sources` of the start before, whose words `--resume` has put there.
 
     Raises:
       ConfigurationError: a source names a flag that there is not, or a value that it cannot have.
@@ -115,7 +127,8 @@ def resolved(words: Sequence[str], takes_value: Callable[[str], bool]) -> Settin
             *(word for _, used in own for word in used),
             *rest,
         ],
-        {**sources, **dict.fromkeys(names, COMMAND_LINE)},
+        {**sources, **{name: before.get(name, COMMAND_LINE) for name in names}},
+        frozenset(names & before.keys()),
     )
 
 

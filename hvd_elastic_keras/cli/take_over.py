@@ -7,6 +7,7 @@ over if it was started by the same command; any other command is refused as long
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import sys
@@ -101,6 +102,17 @@ def _check_same_token(request: JobRequest, before: control.Endpoint) -> None:
         )
 
 
+def sources_handed_on() -> dict[str, str]:
+    """By flag, where the values have come from that `--resume` has made this command of.
+
+    Only this process is told of them, and once.
+    """
+    told = env.variables_named([env.RESUMED]).get(env.RESUMED, "{}")
+    env.set_variables({env.RESUMED: None})
+    sources: dict[str, str] = json.loads(told)
+    return sources
+
+
 def start_again(job_dir: Path | None, more: Sequence[str] = ()) -> NoReturn:
     """Becomes the command with which the job of a directory was started last (`--resume`).
 
@@ -122,5 +134,7 @@ def start_again(job_dir: Path | None, more: Sequence[str] = ()) -> NoReturn:
     command += last.command
     # What the environment has said to the start before is among the words; it may differ by now.
     env.set_variables(dict.fromkeys(env.variables_beginning(env.RUN_PREFIX)))
+    sources = {name: source for name, source in last.sources.items() if name != "job_dir"}
+    env.set_variables({env.RESUMED: json.dumps(sources)})
     os.chdir(last.directory)
     os.execv(sys.executable, command)

@@ -17,6 +17,7 @@
 | HVD_ELASTIC_TIMELINE      | unset     | directory for Horovod's timelines, one per round      |
 | HVD_ELASTIC_OPTIONS       | {}        | `RunOptions` as JSON, also for scripts                |
 | HVD_ELASTIC_RUN_<FLAG>    | unset     | a flag of `run`, see `cli/settings.py`                |
+| HVD_ELASTIC_RESUMED       | unset     | where the flags came from that `--resume` hands on    |
 | XDG_CACHE_HOME            | ~/.cache  | where indexes go whose data cannot be written beside  |
 | TMPDIR                    | system's  | set for each worker: its own, removed at its end      |
 | CUDA_VISIBLE_DEVICES      | all       | GPUs; of a worker those of its slot, if asked for     |
@@ -56,6 +57,7 @@ GLOO_TIMEOUT = "HVD_ELASTIC_GLOO_TIMEOUT"
 TIMELINE = "HVD_ELASTIC_TIMELINE"
 OPTIONS = "HVD_ELASTIC_OPTIONS"
 RUN_PREFIX = "HVD_ELASTIC_RUN_"
+RESUMED = "HVD_ELASTIC_RESUMED"
 CACHE_HOME = "XDG_CACHE_HOME"
 TF_CONFIG = "TF_CONFIG"
 KERAS_BACKEND = "KERAS_BACKEND"
@@ -294,9 +296,8 @@ def run_options() -> RunOptions:
 
 def cache_dir() -> Path:
     """Where this package keeps what it can make again."""
-    home = os.environ.get(CACHE_HOME)
     try:
-        base = Path(home) if home else Path.home() / ".cache"
+        base = Path(home) if (home := os.environ.get(CACHE_HOME)) else Path.home() / ".cache"
     except RuntimeError:  # in a container, a user may have no home
         base = Path(tempfile.gettempdir())
     return base / "hvd_elastic_keras"
@@ -304,8 +305,7 @@ def cache_dir() -> Path:
 
 def intra_op_threads() -> int | None:
     """What TensorFlow takes as the number of threads of an operation; None: all processors."""
-    value = os.environ.get(INTRA_OP_THREADS, "")
-    return int(value) if value.isdecimal() and int(value) > 0 else None
+    return _number(INTRA_OP_THREADS) or None
 
 
 def threads_variables(count: int) -> dict[str, str]:

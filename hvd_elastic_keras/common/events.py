@@ -189,21 +189,24 @@ class RoundRunning(Entry, frozen=True, kw_only=True, tag="round_running"):
 
 
 class StepsTaken(Entry, frozen=True, kw_only=True, tag="steps_taken"):
-    """How far the training has come, and how fast it has gone since the entry before."""
+    """How far the job has come, and how fast it has gone since the entry before."""
 
     training: int
-    epoch: int
-    """From 0."""
+    epoch: int | None
+    """From 0; None where there are none: in an evaluation, predictions, a loop of one's own."""
     step: int
+    unit: str | msgspec.UnsetType = msgspec.UNSET
+    """What is counted, and timed, if not steps."""
     metrics: dict[str, float]
-    """Of the epoch so far: the loss and those metrics that are finite numbers."""
-    examples_per_s: float
+    """Of the epoch, or the evaluation, so far: the loss and those metrics that are finite."""
+    examples_per_s: float | None
+    """None where nobody knows the examples."""
     step_s: float
     """Seconds per step."""
     part_s: list[float] = msgspec.field(default_factory=list)
     """Of this: what each worker computed, by rank; empty where nobody measures it."""
-    input_s: float = 0.0
-    """Of this: how long rank 0 waited for its examples."""
+    input_s: float | None = None
+    """Of this: how long rank 0 waited for its examples; None where nobody measures it."""
     compute_s: float | None = None
     """Of this: what rank 0 computed, on average over those steps that were timed; None if none."""
     allreduce_s: float | None = None

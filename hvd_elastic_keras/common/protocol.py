@@ -104,8 +104,13 @@ class Refused(Message, frozen=True, kw_only=True, tag="refused"):
 
 
 class Progress(Message, frozen=True, kw_only=True):
-    """How far a training is, for a display that is drawn again and again in place."""
+    """How far a training is, for a display that is drawn again and again in place.
 
+    Of a job that evaluates or predicts, too: it has one epoch.
+    """
+
+    what: str = ""
+    """What the workers do if they do not train, such as "evaluating"."""
     epoch: Count
     """From 1."""
     epochs: Count | None

@@ -25,8 +25,12 @@ import msgspec
 
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.launchers import keeper, open_files
-from hvd_elastic_keras.launchers.base import LOCALHOST, LaunchedWorker, WorkerExit
+from hvd_elastic_keras.launchers.base import LOCALHOST, LaunchedWorker, WorkerExit, exit_cause
 
+UNSEEN = (
+    "ended while no launcher ran, and so did its parent process (keeper.py), which would tell how: "
+    "both were killed, or this machine was restarted"
+)
 KEEPER = (sys.executable, "-I", "-S", str(Path(keeper.__file__).resolve()))
 
 
@@ -160,7 +164,8 @@ class LocalLauncher:
                 wait=lambda: _wait_for(kept),
             )
         else:
-            self._loop.call_soon(on_exit, WorkerExit(worker_id, kept.exit))
+            reason = UNSEEN if kept.exit is None else ""
+            self._loop.call_soon(on_exit, WorkerExit(worker_id, kept.exit, reason))
         return LaunchedWorker(LOCALHOST, kept.pid)
 
     def kill(self, worker_id: str) -> None:
@@ -225,7 +230,7 @@ class LocalLauncher:
         *,
         output: int | None,
         record: BinaryIO,
-        wait: Callable[[], object],
+        wait: Callable[[], int | None],
     ) -> None:
         self._workers[worker_id] = kept
 
@@ -238,12 +243,14 @@ class LocalLauncher:
                         self._call(self._on_output, worker_id, line.rstrip("\n"))
 
         def wait_for_end() -> None:
-            wait()
+            keepers_code = wait()
             kept.kill()  # if it was the keeper that was killed
             shutil.rmtree(kept.scratch, ignore_errors=True)
             with record:  # which may have been removed
                 last = _decoded(record.read())
-            self._call(self._ended, worker_id, last.exit if last else None, on_exit)
+            code = last.exit if last else None
+            reason = _without_keeper(keepers_code) if code is None else ""
+            self._call(self._ended, WorkerExit(worker_id, code, reason), on_exit)
 
         for work in (pump, wait_for_end):
             threading.Thread(target=work, name=f"{worker_id}-{work.__name__}", daemon=True).start()
@@ -257,15 +264,23 @@ class LocalLauncher:
             defaults={**env.WORKER_DEFAULTS, **self._threads},
         )
 
-    def _ended(
-        self, worker_id: str, code: int | None, on_exit: Callable[[WorkerExit], None]
-    ) -> None:
-        self._workers.pop(worker_id, None)
-        on_exit(WorkerExit(worker_id, code))
+    def _ended(self, ended: WorkerExit, on_exit: Callable[[WorkerExit], None]) -> None:
+        self._workers.pop(ended.worker_id, None)
+        on_exit(ended)
 
     def _call(self, function: Callable[..., None], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the job is over
             self._loop.call_soon_threadsafe(function, *args)
+
+
+def _without_keeper(code: int | None) -> str:
+    """Why a worker ended whose exit code its keeper has not noted; see `WorkerExit.reason`.
+
+    Args:
+      code: that of the keeper; None if it was started by another launcher.
+    """
+    cause = "is gone" if code is None else exit_cause(code)
+    return f"was ended together with its parent process (keeper.py), which {cause}"
 
 
 def _wait_for(kept: WorkerRecord) -> None:

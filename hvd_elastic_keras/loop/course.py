@@ -12,6 +12,19 @@ from hvd_elastic_keras.step.world import World
 
 
 @dataclasses.dataclass(frozen=True)
+class Left:
+    """What is left of a training.
+
+    Attributes:
+      steps: until the end; None if nobody knows.
+      evaluations: until the end, that of the present epoch included, as far as they are known.
+    """
+
+    steps: int | None
+    evaluations: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Course:
     """Where the training goes next, and how much of it is left."""
 
@@ -96,11 +109,15 @@ class Course:
         """Steps of the present epoch; None if nobody knows."""
         return self.schedule.steps_of_epoch(self.state.cursor, self.data_steps())
 
-    def steps_left(self) -> int | None:
-        """Steps until the end; None if nobody knows."""
-        following = self.state.cursor.start_of(Phase.TRAIN, self.state.cursor.epoch + 1)
-        in_next = self.train.steps(following, self.world.size)
-        return self.schedule.steps_left(self.state.cursor, self.data_steps(), in_next)
+    def left(self) -> Left:
+        """What comes until the end."""
+        cursor = self.state.cursor
+        following = cursor.start_of(Phase.TRAIN, cursor.epoch + 1)
+        steps = self.data_steps(), self.train.steps(following, self.world.size)
+        return Left(
+            self.schedule.steps_left(cursor, *steps),
+            self.schedule.evaluations_left(cursor, *steps),
+        )
 
     def data_steps(self) -> int | None:
         """Steps of the present epoch as far as the data go; None if only their end tells."""

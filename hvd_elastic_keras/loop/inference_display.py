@@ -1,21 +1,29 @@
-"""What people see of a job that evaluates or predicts: a line from time to time."""
+"""How far a job is that evaluates or predicts: what a launcher draws, or lines now and then."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
+from hvd_elastic_keras.common.protocol import Progress
 from hvd_elastic_keras.loop.observer import EvaluatedStep, Observer, Round
-from hvd_elastic_keras.loop.progress_display import LINE_INTERVAL_S, numbers_of
+from hvd_elastic_keras.loop.progress_display import (
+    DRAWING_INTERVAL_S,
+    LINE_INTERVAL_S,
+    Show,
+    told_metrics,
+)
 from hvd_elastic_keras.observe.progress_text import step_line
+from hvd_elastic_keras.observe.screen import Screen
 
 
 class InferenceDisplay(Observer):
     """Shows steps, metrics so far, examples per second, workers and time left.
 
     Args:
-      show: takes the formatted text.
+      show: takes what is to be shown.
       what: the lines begin with it, such as "evaluating".
+      screen: where that ends up.
       clock: seconds of a steady clock.
     """
 
@@ -23,14 +31,16 @@ class InferenceDisplay(Observer):
 
     def __init__(
         self,
-        show: Callable[[str], None],
+        show: Show,
         what: str,
+        screen: Screen = Screen.LINES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._show = show
         self._what = what
+        self._drawn = screen is Screen.LAUNCHER
         self._clock = clock
-        self._since = 0.0
+        self._drawn_at = self._since = 0.0
         self._examples = 0
         self._steps = 0
 
@@ -39,27 +49,46 @@ class InferenceDisplay(Observer):
         self._begin()
 
     def after_evaluation_step(self, step: EvaluatedStep) -> None:
-        """Shows a line if it is time, and at the end."""
+        """Shows the step if it is time, and at the end."""
         self._examples += step.num_examples
         self._steps += 1
-        done = step.cursor.step + 1
-        elapsed = self._clock() - self._since
-        if done != step.steps and elapsed < LINE_INTERVAL_S:
-            return
-        left_s = None
+        now = self._clock()
+        if step.cursor.step + 1 == step.steps or now - self._since >= LINE_INTERVAL_S:
+            progress = self._progress(step, now)
+            self._show(_line(progress), progress)
+            self._begin()
+        elif self._drawn and now - self._drawn_at >= DRAWING_INTERVAL_S:
+            self._show("", self._progress(step, now))
+
+    def _progress(self, step: EvaluatedStep, now: float) -> Progress:
+        self._drawn_at = now
+        elapsed = max(now - self._since, 1e-6)
+        done, left_s = step.cursor.step + 1, None
         if step.steps is not None:
             left_s = (step.steps - done) * elapsed / self._steps
-        line = step_line(
-            self._what,
-            done,
-            step.steps,
-            numbers_of(step.logs),
-            examples_per_s=self._examples / max(elapsed, 1e-6),
+        return Progress(
+            what=self._what,
+            epoch=1,
+            epochs=1,
+            step=done,
+            steps=step.steps,
+            metrics=told_metrics(step.logs),
+            examples_per_s=self._examples / elapsed,
             workers=step.place.size,
             left_s=left_s,
         )
-        self._show(line)
-        self._begin()
 
     def _begin(self) -> None:
         self._since, self._examples, self._steps = self._clock(), 0, 0
+
+
+def _line(progress: Progress) -> str:
+    return step_line(
+        progress.what,
+        progress.step,
+        progress.steps,
+        progress.metrics,
+        examples_per_s=progress.examples_per_s,
+        workers=progress.workers,
+        left_s=progress.left_s,
+    )

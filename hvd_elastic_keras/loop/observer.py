@@ -62,6 +62,7 @@ class TakenStep:
       shares: micro-batches of a full global batch, by rank.
       result: the same on all workers.
       steps_left: until the end of the training; None if nobody knows.
+      evaluations_left: the same, as far as they are known, if the training evaluates at all.
     """
 
     cursor: Cursor
@@ -70,6 +71,7 @@ class TakenStep:
     shares: Sequence[int]
     result: StepResult
     steps_left: int | None
+    evaluations_left: int = 0
 
     @property
     def num_examples(self) -> int:

@@ -13,7 +13,14 @@ import keras
 import msgspec
 
 from hvd_elastic_keras.common.protocol import Progress
-from hvd_elastic_keras.loop.observer import EndedEpoch, Observer, PresentEpoch, TakenStep
+from hvd_elastic_keras.loop.observer import (
+    EndedEpoch,
+    EvaluatedStep,
+    Observer,
+    PresentEpoch,
+    TakenStep,
+    TrainedEpoch,
+)
 from hvd_elastic_keras.observe.progress_text import formatted_metrics, step_line
 from hvd_elastic_keras.observe.screen import Screen
 
@@ -34,6 +41,34 @@ class Show(Protocol):
 
     def __call__(self, text: str, progress: Progress | None = None) -> None:
         """Takes the formatted text; it may be empty if there is `progress`."""
+
+
+class _EvaluationTime:
+    """How long the evaluation at the end of an epoch takes, with what callbacks do after it.
+
+    Attributes:
+      seconds: that the newest one took that a round has seen as a whole; 0 before the first.
+      has_steps: whether the present one has taken any.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.has_steps = False
+        self._began: float | None = None
+
+    def begin(self, now: float) -> None:
+        """The training steps of an epoch are done."""
+        self._began, self.has_steps = now, False
+
+    def forget_beginning(self) -> None:
+        """Another round begins: what has passed before is not the evaluation alone."""
+        self._began = None
+
+    def end(self, now: float) -> None:
+        """The epoch is over."""
+        if self._began is not None and self.has_steps:
+            self.seconds = now - self._began
+        self._began = None
 
 
 class ProgressDisplay(Observer):
@@ -70,10 +105,12 @@ class ProgressDisplay(Observer):
         self._examples = 0
         self._steps = 0
         self._done = 0
+        self._evaluation = _EvaluationTime()
 
     def on_epoch(self, epoch: PresentEpoch) -> None:
         """Starts an epoch, or goes on in the middle of one after a change."""
         self._epoch = epoch
+        self._evaluation.forget_beginning()
         self._since, self._examples, self._steps = self._clock(), 0, 0
         if self._interactive:
             if epoch.done == 0:
@@ -97,6 +134,14 @@ class ProgressDisplay(Observer):
         elif self._drawn and now - self._drawn_at >= DRAWING_INTERVAL_S:
             self._tell(now, step, _no_line)
 
+    def after_training_phase(self, epoch: TrainedEpoch) -> None:
+        """An evaluation may begin now."""
+        self._evaluation.begin(self._clock())
+
+    def after_evaluation_step(self, step: EvaluatedStep) -> None:
+        """It has begun."""
+        self._evaluation.has_steps = True
+
     def note(self, text: str) -> None:
         """Shows a line between the others."""
         self._show(self._line_of(text))
@@ -107,12 +152,16 @@ class ProgressDisplay(Observer):
 
     def after_epoch(self, epoch: EndedEpoch) -> None:
         """Shows the final values of an epoch."""
+        self._evaluation.end(self._clock())
         logs = epoch.logs
         if self._interactive and self._bar is not None:
             self._draw(self._epoch.steps or self._done, logs, finalize=True)
             self._bar = None
         elif self._drawn and self._newest:
-            done = msgspec.structs.replace(self._newest, metrics=_told(logs), ended=True)
+            left_s = 0.0 if epoch.is_last else self._newest.left_s
+            done = msgspec.structs.replace(
+                self._newest, metrics=told_metrics(logs), ended=True, left_s=left_s
+            )
             self._always_show(self._last_line(logs) if self._verbose else "", done)
         elif not self._interactive:
             self._show(self._last_line(logs))
@@ -149,19 +198,24 @@ class ProgressDisplay(Observer):
 
     def _tell(self, now: float, step: TakenStep, line: Callable[[Progress], str]) -> None:
         elapsed = max(now - self._since, 1e-6)
-        left = step.steps_left
         progress = Progress(
             epoch=self._epoch.number + 1,
             epochs=self._epoch.epochs,
             step=step.cursor.step + 1,
             steps=self._epoch.steps,
-            metrics=_told(step.result.logs),
+            metrics=told_metrics(step.result.logs),
             examples_per_s=self._examples / elapsed,
             workers=step.place.size,
-            left_s=None if left is None else left * elapsed / max(self._steps, 1),
+            left_s=self._left_s(step, elapsed),
         )
         self._drawn_at, self._newest = now, progress
         self._always_show(line(progress), progress)
+
+    def _left_s(self, step: TakenStep, elapsed: float) -> float | None:
+        if step.steps_left is None:
+            return None
+        evaluations_s = step.evaluations_left * self._evaluation.seconds
+        return step.steps_left * elapsed / max(self._steps, 1) + evaluations_s
 
     def _line(self, progress: Progress) -> str:
         return step_line(
@@ -180,7 +234,7 @@ def numbers_of(logs: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in logs.items() if isinstance(value, int | float)}
 
 
-def _told(logs: Mapping[str, Any]) -> dict[str, float | None]:
+def told_metrics(logs: Mapping[str, Any]) -> dict[str, float | None]:
     """As JSON can say it."""
     numbers = ((n, float(v)) for n, v in numbers_of(logs).items())
     return {name: value if math.isfinite(value) else None for name, value in numbers}

@@ -37,7 +37,13 @@ class Schedule:
 
     def evaluations_before(self, epoch: int) -> int:
         """Evaluations from `initial_epoch` up to the start of `epoch`."""
-        return sum(self.evaluates_after(e) for e in range(self.initial_epoch, epoch))
+        return self._evaluations(self.initial_epoch, epoch)
+
+    def _evaluations(self, begin: int, end: int) -> int:
+        """Evaluations from the start of the epoch `begin` to that of `end`."""
+        if isinstance(self.validation_freq, int):
+            return end // self.validation_freq - begin // self.validation_freq
+        return sum(begin < number <= end for number in set(self.validation_freq))
 
     def starts_execution(self, step: int) -> bool:
         """Whether the batch hooks begin with this step of an epoch."""
@@ -97,3 +103,23 @@ class Schedule:
         if self.steps is not None:
             bounds.append(self.steps - cursor.global_step)
         return max(0, min(bounds)) if bounds else None
+
+    def evaluations_left(self, cursor: Cursor, in_this: int | None, in_next: int | None) -> int:
+        """Evaluations until the end, that of the epoch at `cursor` included.
+
+        As far as they are known: if nobody knows how long an epoch is, those of `epochs`, or none.
+
+        Args:
+          in_this, in_next: as of `steps_left`.
+
+        >>> Schedule(epochs=9, validation_freq=2).evaluations_left(Cursor(epoch=3), 10, 10)
+        3
+        >>> Schedule(epochs=None, steps=25).evaluations_left(Cursor(step=5, global_step=5), 10, 10)
+        3
+        """
+        ends = [] if self.epochs is None else [self.epochs]
+        left = self.steps_left(cursor, in_this, in_next)
+        if left is not None and in_this is not None and in_next:
+            later = max(0, left - (in_this - cursor.step))
+            ends.append(cursor.epoch + 1 - (-later // in_next))
+        return self._evaluations(cursor.epoch, max(cursor.epoch, min(ends))) if ends else 0

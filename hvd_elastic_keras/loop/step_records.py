@@ -1,4 +1,7 @@
-"""Tells the master twice a second how the training goes: loss, metrics, speed."""
+"""Tells the master twice a second how the training goes: loss, metrics, speed.
+
+Of what is no training, `other_records` tells.
+"""
 
 from __future__ import annotations
 

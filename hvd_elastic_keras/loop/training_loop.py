@@ -170,7 +170,7 @@ class TrainingLoop:
         if cursor.step > 0 or cursor.phase is Phase.EVALUATE:
             training.tell_epoch()
         while self._state.cursor.phase is not Phase.FINISH:
-            self._steps.tell_position("training")
+            self._steps.tell_position("training" if self._parts.trains else "evaluating")
             trains = self._state.cursor.phase is Phase.TRAIN
             round_ends = training.run() if trains else evaluation.run()
             if round_ends:

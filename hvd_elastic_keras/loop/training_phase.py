@@ -103,8 +103,8 @@ class TrainingPhase:
             result = dataclasses.replace(result, logs=logs)
         shares = parts.shares.balance.shares
         state.cursor = cursor.after_step(len(batch.worker_batches))
-        left = parts.course.steps_left()
-        step = TakenStep(cursor, self._place, batch, shares, result, left)
+        left = parts.course.left()
+        step = TakenStep(cursor, self._place, batch, shares, result, left.steps, left.evaluations)
         for observer in parts.observers:
             observer.on_commit(step)
         steps.tell_position("training")

@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import types
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
+
+import msgspec
 
 from hvd_elastic_keras.common import messages
 from hvd_elastic_keras.common.messages import Message, ProtocolError
@@ -19,6 +23,7 @@ from hvd_elastic_keras.master.machine.decisions import Decisions
 
 COMPACT_BYTES = 2**20
 """A longer journal is replaced by its last line."""
+NO_SOURCES: Mapping[str, str] = types.MappingProxyType({})
 
 
 class Entry(Message, frozen=True, kw_only=True):
@@ -27,6 +32,7 @@ class Entry(Message, frozen=True, kw_only=True):
     Attributes:
       term: grows with each master of the job directory.
       command: the arguments of the launcher, and the directory it was started in.
+      sources: by flag, where its value in `command` came from.
     """
 
     sequence: int
@@ -34,6 +40,7 @@ class Entry(Message, frozen=True, kw_only=True):
     command: tuple[str, ...]
     directory: str
     decisions: Decisions
+    sources: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Journal:
@@ -49,7 +56,13 @@ class Journal:
         self._is_broken = False
         self.last, self._end = _last_entry(path)
 
-    def write(self, term: int, command: tuple[str, ...], decisions: Decisions) -> None:
+    def write(
+        self,
+        term: int,
+        command: tuple[str, ...],
+        decisions: Decisions,
+        sources: Mapping[str, str] = NO_SOURCES,
+    ) -> None:
         """Adds an entry, if the decisions are others than the last ones.
 
         Raises:
@@ -65,6 +78,7 @@ class Journal:
             command=command,
             directory=str(Path.cwd()),
             decisions=decisions,
+            sources=dict(sources),
         )
         try:
             self._append(_line(entry))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from hvd_elastic_keras.common import files
-from hvd_elastic_keras.master.journal import Journal
+from hvd_elastic_keras.master.journal import NO_SOURCES, Journal
 from hvd_elastic_keras.master.machine.decisions import Decisions
 from hvd_elastic_keras.observe.console import Console
 
@@ -15,6 +16,7 @@ class Term:
 
     Args:
       known: the newest term that is known from elsewhere: checkpoints may have been copied there.
+      sources: by flag, where its value in `command` came from.
 
     Attributes:
       number: grows with each master of the directory.
@@ -23,10 +25,16 @@ class Term:
     """
 
     def __init__(
-        self, job_dir: Path, command: tuple[str, ...], console: Console, known: int = 0
+        self,
+        job_dir: Path,
+        command: tuple[str, ...],
+        console: Console,
+        known: int = 0,
+        sources: Mapping[str, str] = NO_SOURCES,
     ) -> None:
         self._journal = Journal(job_dir / files.JOURNAL)
         self._command = command
+        self._sources = sources
         self._console = console
         last = self._journal.last
         self.number = 1 + max(known, last.term if last else 0)
@@ -43,7 +51,7 @@ class Term:
     def keep(self, decisions: Decisions) -> None:
         """Writes decisions down; nothing that follows from them may be published before."""
         try:
-            self._journal.write(self.number, self._command, decisions)
+            self._journal.write(self.number, self._command, decisions, self._sources)
         except OSError as error:
             self._console.line(
                 f"warning: the journal cannot be written ({error.strerror}). If this launcher is "

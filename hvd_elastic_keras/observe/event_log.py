@@ -32,6 +32,8 @@ class EventLog:
         self._listeners = tuple(listeners)
         self._seq, self._began = _newest_and_beginning(path)
         self._steps_written = 0.0
+        self._held: tuple[float, events.StepsTaken] | None = None
+        """The newest one that was not written; with the end of the job it is."""
         torn = _is_torn(path)
         self._file = path.open("a", buffering=1)
         if torn:
@@ -42,13 +44,28 @@ class EventLog:
         """Appends one entry."""
         now = round(time.time(), 3)
         self._began = self._began or now
-        if not isinstance(entry, events.StepsTaken):
-            self._append(entry, now)
-        elif is_due(now, self._steps_written, self._began):
-            self._steps_written = now
+        if isinstance(entry, events.StepsTaken):
+            self._hold_or_append(entry, now)
+        else:
+            self._let_go(entry)
             self._append(entry, now)
         for hear in self._listeners:
             hear(now, entry)
+
+    def _hold_or_append(self, entry: events.StepsTaken, now: float) -> None:
+        if is_due(now, self._steps_written, self._began):
+            self._steps_written, self._held = now, None
+            self._append(entry, now)
+        else:
+            self._held = now, entry
+
+    def _let_go(self, entry: events.Entry) -> None:
+        """At the end of an epoch there are newer numbers than those that are held."""
+        if self._held is not None and isinstance(entry, events.JobFinished):
+            time_s, held = self._held
+            self._append(held, time_s)
+        if isinstance(entry, events.EpochEnd | events.JobFinished):
+            self._held = None
 
     def _append(self, entry: events.Entry, now: float) -> None:
         self._seq += 1

@@ -134,6 +134,7 @@ class JobCourse:
             time_s,
             training=entry.training,
             step=entry.step,
+            unit=entry.unit or "step",
             values=entry.metrics,
             examples_per_s=entry.examples_per_s,
             step_s=entry.step_s,

@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from hvd_elastic_keras.common import events
+from hvd_elastic_keras.common.job_spec import TRAIN
 from hvd_elastic_keras.common.protocol import Progress
 from hvd_elastic_keras.observe.console import PREFIX, WARNING, Console, Verbosity
 from hvd_elastic_keras.observe.live_region import LiveRegion
@@ -55,13 +56,19 @@ class _Stream:
 
 
 class LiveConsole(Console):
-    """Draws the progress on a terminal, and writes lines above it."""
+    """Draws the progress on a terminal, and writes lines above it.
 
-    def __init__(self, stream: TextIO, verbosity: Verbosity) -> None:
+    Args:
+      stream: the terminal.
+      verbosity: how much people want to see.
+      job: what the job does; see `LiveRegion`.
+    """
+
+    def __init__(self, stream: TextIO, verbosity: Verbosity, job: str = TRAIN) -> None:
         super().__init__(stream, verbosity)
         file: Any = _Stream(stream)
         self._terminal = _Terminal(file=file, force_terminal=True, highlight=False, markup=False)
-        self._region = LiveRegion(time.time())
+        self._region = LiveRegion(time.time(), job)
         self._epoch_line_at = 0.0
 
     @property
@@ -121,11 +128,15 @@ def _styled(line: str) -> Text:
     return text
 
 
-def console_for(verbosity: Verbosity) -> Console:
-    """The console of this process: one that draws where stdout is a terminal that can."""
+def console_for(verbosity: Verbosity, job: str = TRAIN) -> Console:
+    """The console of this process: one that draws where stdout is a terminal that can.
+
+    Args:
+      job: what the job does; see `LiveRegion`.
+    """
     stream = sys.stdout
     encoding = (stream.encoding or "").lower().replace("-", "")
     can_draw = stream.isatty() and encoding == "utf8" and not RichConsole().is_dumb_terminal
     if verbosity is Verbosity.QUIET or not can_draw:
         return Console(stream, verbosity)
-    return LiveConsole(stream, verbosity)
+    return LiveConsole(stream, verbosity, job)

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hvd_elastic_keras.common import events
+from hvd_elastic_keras.common.job_spec import EVALUATE, PREDICT, TRAIN
 from hvd_elastic_keras.common.protocol import Progress
 from hvd_elastic_keras.observe.console import counted
 from hvd_elastic_keras.observe.progress_text import format_duration, formatted_metrics
@@ -25,6 +26,12 @@ from hvd_elastic_keras.observe.progress_text import format_duration, formatted_m
 STEADY = 0.9
 """How much the speed that is shown keeps of what it was, so that people can read it."""
 BETWEEN = "  "
+CHECKS = {
+    TRAIN: "checking what is to be trained",
+    EVALUATE: "checking what is to be evaluated",
+    PREDICT: "checking what is to be predicted",
+}
+"""By what a job does: what the launcher does before it starts anybody."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,10 +47,12 @@ class LiveRegion:
 
     Args:
       began_s: seconds since 1970.
+      job: what the job does, a value of `job_spec.JOBS`; "" if a script says so.
     """
 
-    def __init__(self, began_s: float) -> None:
+    def __init__(self, began_s: float, job: str = TRAIN) -> None:
         self._began_s = began_s
+        self._check = CHECKS.get(job, "starting")
         self._progress: Progress | None = None
         self._of_last_epoch: dict[str, float | None] = {}
         self._examples_per_s = 0.0
@@ -109,7 +118,7 @@ class LiveRegion:
         return Constrain(Group(*lines), width)
 
     def _beginning(self, now_s: float) -> RenderableType:
-        what = "starting workers" if self._begun else "checking what is to be trained"
+        what = "starting workers" if self._begun else self._check
         if self._starting:
             what = f"starting {counted(len(self._starting), 'worker')}"
         if self._running:
@@ -120,7 +129,7 @@ class LiveRegion:
         of_epochs = f"/{progress.epochs}" if progress.epochs else ""
         of_steps = f"/{progress.steps}" if progress.steps else ""
         left = f"  {format_duration(self._left_s)} left" if self._left_s is not None else ""
-        title = Text(f"epoch {progress.epoch}{of_epochs}  ", "bold")
+        title = Text(f"{progress.what or f'epoch {progress.epoch}{of_epochs}'}  ", "bold")
         rest = Text(f"  {progress.step}{of_steps}{left}")
         room = width - title.cell_len - rest.cell_len
         if not progress.steps or room < 1:
@@ -140,7 +149,7 @@ class LiveRegion:
         workers += f", {len(self._starting)} starting" if self._starting else ""
         speed = f"{self._examples_per_s:,.0f} examples/s"
         chosen = [workers]
-        for part in (loss, speed, *others):
+        for part in filter(None, (loss, speed, *others)):
             if _width([*chosen, part]) <= width:
                 chosen.append(part)
         first = [p for p in (loss, *others) if p in chosen]

@@ -54,13 +54,17 @@ def _training(status: JobStatus, course: JobCourse) -> Iterable[Metric]:
     newest = course.newest
     if newest is None:
         return
-    yield _gauge("epoch", "Number of the present epoch, from 1", newest.epoch + 1)
-    yield _gauge("examples_per_second", "Examples per second", newest.examples_per_s)
-    yield _gauge("step_seconds", "Seconds per step", newest.step_s)
+    if newest.epoch is not None:
+        yield _gauge("epoch", "Number of the present epoch, from 1", newest.epoch + 1)
+    if newest.examples_per_s is not None:
+        yield _gauge("examples_per_second", "Examples per second", newest.examples_per_s)
+    text = "Seconds per step, or per commit of a loop of one's own"
+    yield _gauge("step_seconds", text, newest.step_s)
     if "loss" in newest.metrics:
-        yield _gauge("loss", "Loss of the epoch so far", newest.metrics["loss"])
+        text = "Loss of the epoch, or the evaluation, so far"
+        yield _gauge("loss", text, newest.metrics["loss"])
     metrics = {name: value for name, value in newest.metrics.items() if name != "loss"}
-    yield _by("metric", "Metrics of the epoch so far", "name", metrics)
+    yield _by("metric", "Metrics of the epoch, or the evaluation, so far", "name", metrics)
 
 
 def _totals(course: JobCourse) -> Iterable[Metric]:

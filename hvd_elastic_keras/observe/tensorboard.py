@@ -118,10 +118,13 @@ class _Run:
 
 
 def _of_steps(entry: events.StepsTaken) -> dict[str, float]:
-    values = {f"training/{name}": value for name, value in entry.metrics.items()}
-    values |= {"speed/examples_per_s": entry.examples_per_s, "speed/step_s": entry.step_s}
-    values["speed/input_s"] = entry.input_s
+    # Only trainings have epochs.
+    group = "evaluation" if entry.epoch is None else "training"
+    values = {f"{group}/{name}": value for name, value in entry.metrics.items()}
+    values[f"speed/{entry.unit or 'step'}_s"] = entry.step_s
     sometimes = {
+        "speed/examples_per_s": entry.examples_per_s,
+        "speed/input_s": entry.input_s,
         "speed/compute_s": entry.compute_s,
         "speed/allreduce_s": entry.allreduce_s,
         "training/learning_rate": entry.learning_rate,

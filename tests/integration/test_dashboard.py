@@ -107,6 +107,10 @@ def write_long_history(job_dir: Path) -> None:
                     **{"stall_s": 0.2, "steps_lost": 0},
                 }
             )
+    write_events(job_dir, lines)
+
+
+def write_events(job_dir: Path, lines: list[dict[str, Any]]) -> None:
     text = "".join(
         json.dumps({"seq": n + 1, "time": 1.7e9 + n, **line}) + "\n" for n, line in enumerate(lines)
     )
@@ -202,3 +206,22 @@ def test_the_report_asks_nobody_for_anything(driver: webdriver.Chrome, tmp_path:
     assert count(driver, "i:not(.bar i):not(.legend i)") == 0, "texts are no HTML"
     script = "return performance.getEntriesByType('resource').length"
     assert (driver.execute_script(script), messages_of(driver)) == (0, [])
+
+
+def test_the_report_of_what_is_no_training_shows_what_is_known(
+    driver: webdriver.Chrome, tmp_path: Path
+) -> None:
+    of_all = {"event": "steps_taken", "training": 1, "epoch": None, "step_s": 0.25}
+    commits = {**of_all, "unit": "commit", "metrics": {}, "examples_per_s": None}
+    evaluated = {**of_all, "metrics": {"loss": 0.5}, "examples_per_s": 640.0}
+    for steps, expected, canvases in (
+        (commits, r"8\s*commits\s*4\s*commits/s", 2),
+        (evaluated, r"0\.5\s*loss\s*8\s*steps\s*640\s*examples/s", 4),
+    ):
+        write_events(tmp_path, [{**steps, "step": 4}, {**steps, "step": 8}])
+        target = tmp_path / "report.html"
+        report_page.write(tmp_path, target)
+        driver.get(target.as_uri())
+        wait_for(driver, lambda n=canvases: count(driver, "canvas") == n, "chart")
+        wait_for_text(driver, "main", expected)
+        assert messages_of(driver) == []

@@ -35,11 +35,14 @@ def dry_run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str
 def test_the_plan_of_a_model_is_what_the_job_then_does(tmp_path: Path) -> None:
     model = tmp_path / "my_model.py"
     model.write_text(MODEL)
-    flags = ["--num_workers=2", "--epochs=3", "--global_batch_size=24", "--micro_batch_size=8"]
+    (tmp_path / "job.toml").write_text("global_batch_size = 24\n")
+    config = f"--config={tmp_path / 'job.toml'}"
+    flags = ["--num_workers=2", "--epochs=3", config, "--micro_batch_size=8"]
     planned = dry_run(tmp_path, f"--model={model}", *flags)
     assert planned.returncode == 0, planned.stderr
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == [
-        "my_model.py"
+        "job.toml",
+        "my_model.py",
     ]
     assert "steps: 3 steps per epoch, 9 in all" in planned.stdout
     assert "micro-batches per worker and step: 2+1" in planned.stdout
@@ -52,6 +55,10 @@ def test_the_plan_of_a_model_is_what_the_job_then_does(tmp_path: Path) -> None:
         after = {path: path.read_bytes() for path in job.job_dir.rglob("*") if path.is_file()}
     assert again.returncode == 0, again.stderr
     assert "going on from the checkpoint of step 9" in again.stdout
+    started = "when the job was started)"
+    assert f"set: global_batch_size=24 ({tmp_path / 'job.toml'}, {started}" in again.stdout
+    assert f"set: epochs=3 (command line, {started}" in again.stdout
+    assert f"set: job_dir={job.job_dir} (command line)" in again.stdout
     assert after == before
 
 

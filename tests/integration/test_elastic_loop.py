@@ -289,6 +289,9 @@ def test_a_script_may_train_twice_with_the_same_state(tmp_path: Path) -> None:
         assert_no_error(job)
         for worker_id in ("w0", "w1"):
             assert f"[{worker_id}] sizes 2 2 total [10.]" in job.output
+        told = [(e["training"], e["step"], e["unit"]) for e in job.events("steps_taken")]
+        assert told[-1] == (2, 2, "commit"), "the newest one is always written"
+        assert all(e["examples_per_s"] is None for e in job.events("steps_taken"))
 
 
 @pytest.mark.slow(but=("tensorflow2_keras_mnist_elastic.py",))

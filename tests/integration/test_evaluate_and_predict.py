@@ -74,6 +74,10 @@ def test_an_evaluation_gives_the_numbers_of_keras(
         assert evaluated(job) == pytest.approx(expected, rel=1e-6)
         assert f"evaluated {SIZE:,} examples" in job.output
         assert not (job.job_dir / "model.keras").exists()
+        last = job.events("steps_taken")[-1]
+        assert (last["epoch"], last["step"]) == (None, -(-SIZE // GLOBAL))
+        assert last["metrics"] == pytest.approx(expected, rel=1e-6)
+        assert last["examples_per_s"] == pytest.approx(GLOBAL / last["step_s"], rel=0.5)
 
 
 def test_an_evaluation_is_the_same_when_a_worker_is_killed_in_the_middle(

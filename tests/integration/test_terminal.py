@@ -10,6 +10,9 @@ import pytest
 
 pytest.importorskip("pyte")
 
+from tests.harness import inference_model
+from tests.harness.faults import Fault
+from tests.harness.inference_model import POINT, SIZE
 from tests.harness.job import FAULT_MODEL, Job
 from tests.harness.terminal_job import INTERRUPT, TerminalJob
 
@@ -44,6 +47,25 @@ def test_progress_is_drawn_below_the_lines_and_ctrl_c_leaves_a_clean_terminal(
         assert "".join(window).endswith(str(job.job_dir)), "the end of what is said last"
         assert not any("ago: " in line or " left" in line for line in window)
         assert f"{ESCAPE}[?25l" not in job.output, "a killed launcher would leave it hidden"
+
+
+def test_an_evaluation_is_drawn_as_one(tmp_path: Path) -> None:
+    weights = tmp_path / "some.weights.h5"
+    inference_model.model().save_weights(weights)
+    # Rank 1 of 2 begins with the micro-batch 4.
+    plan = [Fault("hold", POINT, rank=1, step=7 * 64 + 4 * 8, size=2, action="wait")]
+    model = f"--model={inference_model.__file__}"
+    cut = ("--global_batch_size=64", "--micro_batch_size=8", "--micro_batches=loop")
+    command = (model, "--job=evaluate", f"--checkpoint={weights}", *cut)
+    with TerminalJob(tmp_path, "--num_workers=2", command=command, plan=plan) as job:
+        job.wait_for_line("checking what is to be evaluated")
+        job.wait_for_lines(("evaluating  ━", "/16"), ("loss ", "examples/s", "2 workers"))
+        job.wait_for_fault("hold")
+        job.plan.open_gate("hold")
+        assert job.wait_for_end() == 0
+        lines = job.scrolled + job.window
+        assert sum(line.startswith(f"evaluated {SIZE:,} examples: ") for line in lines) == 1
+        assert not any("step 16/16" in line for line in lines), "drawn, not written in lines"
 
 
 @pytest.mark.slow

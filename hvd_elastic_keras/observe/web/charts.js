@@ -81,8 +81,23 @@ class Course {
     return columns(rows, 3);
   }
 
+  /** What is counted: "step", or "commit" in a loop of one's own, of which nobody knows the examples. */
+  unit() {
+    const points = this.curves.steps;
+    return points.length && points.every((point) => point.unit === "commit") ? "commit" : "step";
+  }
+
+  speedName() {
+    return this.unit() === "commit" ? "commits/s" : "examples/s";
+  }
+
+  speeds() {
+    if (this.unit() === "commit") return this.curves.steps.map((p) => [p.time, p.step_s ? 1 / p.step_s : null]);
+    return this.curves.steps.map((p) => [p.time, p.examples_per_s]);
+  }
+
   speed() {
-    return columns(this.curves.steps.map((p) => [p.time, p.examples_per_s]), 2);
+    return columns(this.speeds(), 2);
   }
 
   sizes(until) {

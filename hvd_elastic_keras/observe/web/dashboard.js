@@ -148,12 +148,14 @@ function drawHead() {
   if (!newest.over) setPhase(status.phase, WARNINGS.includes(status.phase) ? "warn" : "good");
   byId("detail").textContent = status.detail;
   const ranks = status.workers.filter((worker) => worker.rank !== null).length;
+  const unit = course.unit();
+  const [, speed] = course.speeds().at(-1) ?? [];
   const values = [
-    ["epoch", told ? number(told.epoch + 1) : "–"],
-    ["step", number(status.step)],
-    ["loss", number(told?.metrics.loss, 3)],
-    ["examples/s", number(told?.examples_per_s, 3)],
-    ["step time", duration(told?.step_s)],
+    ...(told?.epoch === null ? [] : [["epoch", told ? number(told.epoch + 1) : "–"]]),
+    [unit, number(status.step)],
+    ...(told && told.metrics.loss === undefined ? [] : [["loss", number(told?.metrics.loss, 3)]]),
+    [course.speedName(), number(speed, 3)],
+    [`${unit} time`, duration(told?.step_s)],
     ["workers", ranks === status.workers.length ? number(ranks) : `${ranks} of ${status.workers.length}`],
     ["stalled", duration(totals.stall_s)],
     ["goodput", goodShare(status.spent_s)],
@@ -173,7 +175,9 @@ function chart(title, options, data) {
 function drawCharts() {
   const [loss, ...others] = course.metrics();
   if (loss) chart(loss, { series: [loss, `val_${loss}`] }, course.metric(loss, "time"));
-  chart("examples/s", { series: ["examples/s"], fromZero: true }, course.speed());
+  const speed = course.speedName();
+  // Before the first steps nobody knows what its name is.
+  if (course.curves.steps.length) chart(speed, { series: [speed], fromZero: true }, course.speed());
   chart("workers", { series: ["workers"], stepped: true, fromZero: true }, course.sizes(newest.over ? 0 : Date.now() / 1000));
   for (const name of others) chart(name, { series: [name, `val_${name}`] }, course.metric(name, "time"));
 }
@@ -192,7 +196,7 @@ function drawWorkers() {
     ["rank", (worker) => number(worker.rank), "number"],
     ["seniority", (worker) => number(worker.seniority), "number minor"],
     ["micro-batches", share, "number"],
-    [told?.part_s.length ? "own part of a step" : "step time", part, "number"],
+    [told?.part_s.length ? "own part of a step" : `${course.unit()} time`, part, "number"],
     ["step", (worker) => number(worker.step), "number"],
     ["heard", (worker) => (worker.heartbeat_age_s === null ? "–" : `${worker.heartbeat_age_s.toFixed(1)} s ago`), "number minor"],
     ["process", (worker) => number(worker.pid).replaceAll(",", ""), "number minor"],

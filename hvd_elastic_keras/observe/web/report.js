@@ -30,19 +30,20 @@ function overview() {
   const all = times();
   const epochs = course.curves.epochs;
   const loss = epochs.at(-1)?.values.loss ?? newest?.metrics.loss;
-  const speeds = course.curves.steps.map((point) => point.examples_per_s).sort((a, b) => a - b);
+  const speeds = course.speeds().map(([, speed]) => speed).filter((speed) => speed !== null).sort((a, b) => a - b);
+  const unit = course.unit();
   return element(
     "div",
     { className: "tiles" },
     ...tiles([
-      ["last loss", number(loss, 3)],
-      ["steps", number(finished?.step ?? newest?.step)],
-      ["examples/s", number(speeds[speeds.length >> 1], 3)],
+      ...(loss === undefined ? [] : [[newest && newest.epoch === null ? "loss" : "last loss", number(loss, 3)]]),
+      [`${unit}s`, number(finished?.step ?? newest?.step)],
+      [course.speedName(), number(speeds[speeds.length >> 1], 3)],
       ["in all", duration(all.length ? Math.max(...all) - Math.min(...all) : null)],
       ["goodput", goodShare(spent())],
       ["failures", number(totals.failures)],
       ["stalled", duration(totals.stall_s)],
-      ["steps lost", number(totals.steps_lost)],
+      [`${unit}s lost`, number(totals.steps_lost)],
     ]),
   );
 }
@@ -56,11 +57,14 @@ function charts(place) {
     new Chart(made, options).set(data);
   };
   for (const name of course.metrics()) {
-    const series = [name, `val_${name}`];
-    add(`${name} against steps`, { series, byTime: false, marks: steps }, course.metric(name, "step"));
-    add(`${name} against time`, { series, marks }, course.metric(name, "time"));
+    const validated = course.curves.epochs.some((epoch) => `val_${name}` in epoch.values);
+    const series = validated ? [name, `val_${name}`] : [name];
+    const data = (by) => course.metric(name, by).slice(0, 1 + series.length);
+    add(`${name} against steps`, { series, byTime: false, marks: steps }, data("step"));
+    add(`${name} against time`, { series, marks }, data("time"));
   }
-  add("examples/s", { series: ["examples/s"], fromZero: true, marks }, course.speed());
+  const speed = course.speedName();
+  add(speed, { series: [speed], fromZero: true, marks }, course.speed());
   add("workers", { series: ["workers"], stepped: true, fromZero: true, marks }, course.sizes(Math.max(...times())));
 }
 
@@ -75,14 +79,14 @@ function rounds() {
   const columnsOfTable = [
     ["round", (row) => number(row.round.round), "number"],
     ["time", (row) => clock(row.time)],
-    ["step", (row) => number(row.round.step), "number"],
+    [course.unit(), (row) => number(row.round.step), "number"],
     ["workers", (row) => (row.size_before === null ? `${row.round.world_size}` : `${row.size_before} → ${row.round.world_size}`)],
     ["reason", (row) => row.round.reason],
     ["stalled", seconds("stall_s"), "number"],
     ["noticed", seconds("noticed_s"), "number"],
     ["re-formed", seconds("entered_s"), "number"],
     ["in sync", seconds("synced_s"), "number"],
-    ["steps lost", (row) => number(row.round.steps_lost), "number"],
+    [`${course.unit()}s lost`, (row) => number(row.round.steps_lost), "number"],
   ];
   return wide("Resets", element("div", { className: "scroll" }, table(columnsOfTable, course.rounds())));
 }

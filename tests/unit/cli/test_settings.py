@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -159,6 +160,33 @@ def test_the_resolved_command_is_what_a_job_is_gone_on_with(
     monkeypatch.setenv("HVD_ELASTIC_RUN_SEED", "9")
     again = resolved(*command)
     assert again.words == list(command), "what was resolved counts before what has changed since"
+
+
+def test_of_a_job_that_is_started_again_each_value_is_shown_with_its_first_source(
+    job_toml: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HVD_ELASTIC_RUN_SEED", "7")
+    before = resolved(f"--config={job_toml}", "--max_workers=8", "script.py")
+    monkeypatch.delenv("HVD_ELASTIC_RUN_SEED")
+    # A second time, too: each start hands on what it was told.
+    for _ in range(2):
+        words = [*before.words[:-1], "--job_dir=x", "script.py"]
+        handed_on = {name: s for name, s in before.sources.items() if name != "job_dir"}
+        before = settings.resolved(words, run.takes_value, handed_on)
+        command = take_over.what_was_asked_for(before.words, run.takes_value)
+        before = dataclasses.replace(before, words=list(command))
+    with flagsaver.flagsaver():
+        arguments.parse_flags(["run", *words])
+        lines = list(before.lines({}, ""))
+    assert lines == [
+        f"set: epochs=4 ({job_toml}, when the job was started)",
+        "set: job_dir=x (command line)",
+        "set: max_workers=8 (command line, when the job was started)",
+        f"set: num_workers=3 ({job_toml}, when the job was started)",
+        "set: seed=7 (HVD_ELASTIC_RUN_SEED, when the job was started)",
+        f"set: ssh_env=A,B ({job_toml}, when the job was started)",
+        f"set: tls=True ({job_toml}, when the job was started)",
+    ]
 
 
 def test_each_value_that_is_no_default_is_shown_with_its_source(

@@ -161,7 +161,8 @@ def test_a_worker_does_not_outlive_its_keeper(tmp_path: Path) -> None:
         (kept,) = kept_workers(tmp_path / "workers").values()
         os.kill(kept.keeper, signal.SIGKILL)
         await watched.until(lambda: watched.exits)
-        assert watched.exits == [WorkerExit("w0", None)]
+        words = "was ended together with its parent process (keeper.py), which"
+        assert watched.exits == [WorkerExit("w0", None, f"{words} was killed by SIGKILL")]
         psutil.wait_procs([process], timeout=LIMIT_S)
         assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
@@ -236,6 +237,33 @@ def test_the_exit_code_of_a_worker_that_ended_without_a_launcher_is_known(tmp_pa
         assert watched.launcher.adopt("w0", watched.exits.append) is not None
         await watched.until(lambda: watched.exits)
         assert watched.exits == [WorkerExit("w0", 5)]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("adopted", [True, False])
+def test_of_a_worker_that_was_left_behind_and_whose_keeper_is_killed_it_is_said(
+    tmp_path: Path, adopted: bool
+) -> None:
+    async def run() -> None:
+        launch_and_be_killed(tmp_path, "echo first; sleep 1000")
+        (kept,) = kept_workers(tmp_path / "workers").values()
+        watched = Watched(tmp_path, shell("exit 1"))
+        if adopted:
+            watched.launcher.adopt("w0", watched.exits.append)
+        os.kill(kept.keeper, signal.SIGKILL)
+        if not adopted:
+            await watched.until(lambda: not kept.is_kept)
+            watched.launcher.adopt("w0", watched.exits.append)
+        await watched.until(lambda: watched.exits)
+        (ended,) = watched.exits
+        assert ended.return_code is None
+        assert ended.reason.startswith(
+            "was ended together with its parent process (keeper.py), which is gone"
+            if adopted
+            else "ended while no launcher ran, and so did its parent process (keeper.py)"
+        )
+        kept.kill()
 
     asyncio.run(run())
 

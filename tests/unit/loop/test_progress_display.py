@@ -12,8 +12,15 @@ from hvd_elastic_keras.common import messages
 from hvd_elastic_keras.common.protocol import ALONE, Console, Progress
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan.partition import StepShare
-from hvd_elastic_keras.loop.observer import EndedEpoch, PresentEpoch, TakenStep
+from hvd_elastic_keras.loop.observer import (
+    EndedEpoch,
+    EvaluatedStep,
+    PresentEpoch,
+    TakenStep,
+    TrainedEpoch,
+)
 from hvd_elastic_keras.loop.progress_display import ProgressDisplay
+from hvd_elastic_keras.loop.schedule import Schedule
 from hvd_elastic_keras.observe.progress_text import format_duration
 from hvd_elastic_keras.observe.screen import Screen
 from hvd_elastic_keras.state.cursor import Cursor
@@ -34,7 +41,14 @@ class Watched:
         self.told += [progress] if progress else []
 
     def step(
-        self, done: int, seconds: float, left: int, workers: int = 2, loss: float = 0.5
+        self,
+        done: int,
+        seconds: float,
+        left: int,
+        *,
+        workers: int = 2,
+        loss: float = 0.5,
+        evaluations: int = 0,
     ) -> None:
         self.now += seconds
         self.display.after_step(
@@ -45,8 +59,16 @@ class Watched:
                 shares=(),
                 result=StepResult({"loss": loss, "accuracy": 0.25}),
                 steps_left=left,
+                evaluations_left=evaluations,
             )
         )
+
+    def end_epoch(self, evaluation_s: float, *, evaluates: bool = True, last: bool = False) -> None:
+        self.display.after_training_phase(TrainedEpoch(Cursor(), whole=True))
+        if evaluates:
+            self.display.after_evaluation_step(EvaluatedStep(Cursor(), ALONE, 100, 1, {}))
+        self.now += evaluation_s
+        self.display.after_epoch(EndedEpoch(Cursor(), {"loss": 0.5}, is_last=last))
 
 
 @pytest.mark.parametrize(
@@ -121,6 +143,59 @@ def test_the_rate_does_not_count_the_time_before_a_change() -> None:
     screen.display.on_epoch(PresentEpoch(0, 1, 10, 5))
     screen.step(6, 2.0, left=4)
     assert "50 examples/s" in screen.text
+
+
+def test_the_time_left_counts_evaluations_as_soon_as_one_has_been_timed() -> None:
+    screen = Watched(Screen.LAUNCHER)
+    for epoch in range(3):
+        screen.display.on_epoch(PresentEpoch(epoch, 3, 1, 0))
+        screen.step(1, 2.0, left=2 - epoch, evaluations=3 - epoch)
+        screen.end_epoch(10.0, last=epoch == 2)
+    assert [p.left_s for p in screen.told if not p.ended] == [4.0, 2.0 + 2 * 10.0, 10.0]
+    assert screen.told[-1].left_s == 0
+
+
+def test_an_epoch_that_ends_without_an_evaluation_tells_nothing_of_how_long_one_takes() -> None:
+    screen = Watched(Screen.LAUNCHER)
+    for epoch, evaluates in enumerate((True, False, True)):
+        screen.display.on_epoch(PresentEpoch(epoch, 4, 1, 0))
+        screen.step(1, 2.0, left=0, evaluations=1)
+        screen.end_epoch(10.0 if evaluates else 1.0, evaluates=evaluates)
+    assert [p.left_s for p in screen.told if not p.ended] == [0.0, 10.0, 10.0]
+
+
+def test_an_evaluation_during_which_the_workers_change_is_not_timed() -> None:
+    screen = Watched(Screen.LAUNCHER)
+    screen.display.on_epoch(PresentEpoch(0, 2, 1, 0))
+    screen.step(1, 2.0, left=1, evaluations=2)
+    screen.display.after_training_phase(TrainedEpoch(Cursor(), whole=True))
+    screen.now += 1000.0
+    screen.display.on_epoch(PresentEpoch(0, 2, 1, 1))
+    screen.display.after_evaluation_step(EvaluatedStep(Cursor(), ALONE, 100, 1, {}))
+    screen.display.after_epoch(EndedEpoch(Cursor(), {}, is_last=False))
+    screen.display.on_epoch(PresentEpoch(1, 2, 1, 0))
+    screen.step(1, 2.0, left=0, evaluations=1)
+    assert [p.left_s for p in screen.told if not p.ended] == [2.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "cursor", "in_epoch", "left"),
+    [
+        (Schedule(epochs=3), Cursor(epoch=0, step=4), 10, 3),
+        (Schedule(epochs=3), Cursor(epoch=2, step=9), 10, 1),
+        (Schedule(epochs=3), Cursor(epoch=1), None, 2),
+        (Schedule(epochs=10, validation_freq=[2, 7, 20]), Cursor(epoch=2), 10, 1),
+        (Schedule(epochs=10, validation_freq=3), Cursor(epoch=2), 10, 3),
+        (Schedule(epochs=10, steps=25), Cursor(epoch=1, global_step=10), 10, 2),
+        (Schedule(epochs=None, steps=20), Cursor(epoch=1, global_step=10), 10, 1),
+        (Schedule(epochs=None, steps=25), Cursor(), None, 0),
+        (Schedule(epochs=3), Cursor(epoch=3), 10, 0),
+    ],
+)
+def test_evaluations_left_are_those_of_the_epochs_left(
+    schedule: Schedule, cursor: Cursor, in_epoch: int | None, left: int
+) -> None:
+    assert schedule.evaluations_left(cursor, in_epoch, in_epoch) == left
 
 
 @pytest.mark.parametrize("verbose", [0, 1, 2])

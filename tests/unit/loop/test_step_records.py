@@ -70,6 +70,7 @@ def test_an_interval_is_recorded_when_it_is_over() -> None:
         metrics={"loss": 0.5},
         examples_per_s=375.0,
         step_s=0.266667,
+        input_s=0.0,
     )
     assert (second.step, second.step_s) == (5, 0.35)
 

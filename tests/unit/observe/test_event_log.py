@@ -32,6 +32,36 @@ def test_lines_are_numbered_on_when_a_job_is_started_again(tmp_path: Path) -> No
     assert [e["event"] for e in entries(path)] == ["job_stopping", "epoch_end"] * 2
 
 
+def steps_taken(step: int) -> events.StepsTaken:
+    return events.StepsTaken(
+        training=1, epoch=None, step=step, metrics={}, examples_per_s=None, step_s=0.1
+    )
+
+
+@pytest.mark.parametrize(
+    ("between", "steps"),
+    [
+        ((), [1, 3]),
+        ((events.RoundOpened(round=2, reason="w1 joins"),), [1, 3]),
+        ((epoch_end(0),), [1]),
+    ],
+)
+def test_the_last_steps_of_a_job_are_written_unless_an_epoch_has_ended_since(
+    between: tuple[events.Entry, ...], steps: list[int], tmp_path: Path
+) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    for step in range(1, 4):  # within a second
+        log.write(steps_taken(step))
+    for entry in between:
+        log.write(entry)
+    log.write(events.JobFinished(status="finished", reason="", training=1, step=3))
+    log.close()
+    found = entries(tmp_path / "events.jsonl")
+    assert [e["step"] for e in found if e["event"] == "steps_taken"] == steps
+    assert found[-1]["event"] == "job_finished"
+    assert [e["seq"] for e in found] == list(range(1, len(found) + 1))
+
+
 @pytest.mark.parametrize(
     ("there", "first"),
     [

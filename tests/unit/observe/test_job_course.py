@@ -137,6 +137,25 @@ def test_prometheus_gets_the_job_in_its_format() -> None:
     } <= set(lines)
 
 
+def test_of_a_loop_of_ones_own_prometheus_gets_the_speed_of_its_commits_alone() -> None:
+    commits = events.StepsTaken(
+        training=1,
+        epoch=None,
+        step=21,
+        unit="commit",
+        metrics={},
+        examples_per_s=None,
+        step_s=0.25,
+    )
+    course = of(round_running(1, "w0", "w1"), commits)
+    text = prometheus.exposition(STATUS, course).decode()
+    assert "hvd_elastic_step_seconds 0.25" in text
+    for name in ("hvd_elastic_epoch", "hvd_elastic_examples_per_second", "hvd_elastic_loss"):
+        assert name not in text
+    (point,) = course.since(0)["steps"]
+    assert (point["unit"], point["examples_per_s"], point["step_s"]) == ("commit", None, 0.25)
+
+
 def test_prometheus_gets_what_there_is_before_the_first_step() -> None:
     text = prometheus.exposition(STATUS, JobCourse()).decode()
     assert "hvd_elastic_rounds_total 0.0" in text

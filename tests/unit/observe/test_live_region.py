@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from hvd_elastic_keras.common import events
+from hvd_elastic_keras.common.job_spec import EVALUATE, PREDICT
 from hvd_elastic_keras.common.protocol import Progress
 from hvd_elastic_keras.observe.live_region import LiveRegion
 
@@ -55,6 +56,34 @@ def test_before_the_first_step_it_says_what_is_waited_for() -> None:
     assert seen(region) == ["starting 2 workers  0:10"]
     region.hear(99.0, round_running(2, "w0, w1 start"))
     assert seen(region) == ["2 workers: before the first step  0:10"]
+
+
+@pytest.mark.parametrize(
+    ("job", "text"),
+    [
+        (EVALUATE, "checking what is to be evaluated  0:10"),
+        (PREDICT, "checking what is to be predicted  0:10"),
+        ("", "starting  0:10"),
+    ],
+)
+def test_a_job_that_does_not_train_is_not_said_to(job: str, text: str) -> None:
+    assert seen(LiveRegion(began_s=90.0, job=job)) == [text]
+
+
+def test_an_evaluation_has_a_bar_of_its_own() -> None:
+    region = LiveRegion(began_s=0.0, job=EVALUATE)
+    region.take(msgspec.structs.replace(PROGRESS, what="evaluating", epoch=1, epochs=1))
+    bar, numbers = seen(region)
+    assert bar.startswith("evaluating  ━━━━")
+    assert bar.endswith("  3/12  1:15 left")
+    assert numbers.startswith("loss 1.2500  accuracy 0.5000")
+
+
+def test_predictions_of_unknown_number_have_no_bar_and_no_metrics() -> None:
+    region = LiveRegion(began_s=0.0, job=PREDICT)
+    progress = msgspec.structs.replace(PROGRESS, what="predicting", steps=None, left_s=None)
+    region.take(msgspec.structs.replace(progress, metrics={}))
+    assert seen(region) == ["predicting  step 3", "1,234 examples/s  3 workers"]
 
 
 def test_it_shows_epoch_step_loss_metrics_speed_workers_and_time_left() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hvd_elastic_keras.common import events
@@ -57,6 +58,9 @@ class Job:
     def curve(self, name: str, run: str = ".") -> list[tuple[int, float]]:
         return [(e.step, e.value) for e in self._read(run).Scalars(name)]
 
+    def names(self) -> set[str]:
+        return set(self._read(".").Tags()["scalars"])
+
     def notes(self) -> list[tuple[int, str]]:
         found = self._read(".").Tensors(f"{CHANGES}/text_summary")
         return [(e.step, e.tensor_proto.string_val[0].decode()) for e in found]
@@ -86,6 +90,20 @@ def test_it_shows_the_training_its_speed_and_who_took_part(tmp_path: Path) -> No
     (step, words) = job.notes()[-1]
     assert step == 12
     assert "w0 failed" in words
+
+
+def test_an_evaluation_and_a_loop_of_ones_own_show_what_is_known_of_them(tmp_path: Path) -> None:
+    evaluated = msgspec.structs.replace(steps(10, 0.5), epoch=None, input_s=None)
+    evaluated = msgspec.structs.replace(evaluated, learning_rate=None)
+    job = Job(tmp_path / "evaluation")
+    job.happens(running(0, ["w0"], "start"), evaluated, FINISHED)
+    assert job.curve("evaluation/loss") == [(10, 0.5)]
+    assert job.names() == {"evaluation/loss", "speed/examples_per_s", "speed/step_s", "job/workers"}
+    commits = msgspec.structs.replace(evaluated, metrics={}, examples_per_s=None, unit="commit")
+    loop = Job(tmp_path / "loop")
+    loop.happens(running(0, ["w0"], "start"), commits, FINISHED)
+    assert loop.curve("speed/commit_s") == [(10, 0.5)]
+    assert loop.names() == {"speed/commit_s", "job/workers"}
 
 
 def test_of_steps_that_are_taken_again_it_shows_the_last_ones(tmp_path: Path) -> None:

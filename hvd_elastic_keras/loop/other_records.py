@@ -1,0 +1,124 @@
+"""Tells the master twice a second how fast those jobs go that do not train step by step.
+
+An evaluation, predictions, and a loop of one's own (`elastic.run`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from hvd_elastic_keras.common.events import StepsTaken
+from hvd_elastic_keras.common.protocol import COMMIT
+from hvd_elastic_keras.loop.observer import EvaluatedStep, Observer, Round
+from hvd_elastic_keras.loop.step_records import INTERVAL_S, finite_numbers
+from hvd_elastic_keras.state.cursor import Cursor
+from hvd_elastic_keras.worker.session import Session
+
+
+class InferenceRecords(Observer):
+    """Records, on rank 0, the speed of each interval, and the metrics of the evaluation so far.
+
+    Args:
+      clock: seconds of a steady clock.
+    """
+
+    root_only = True
+
+    def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:
+        self._session = session
+        self._clock = clock
+        self._begin()
+
+    def _begin(self) -> None:
+        self._since = self._clock()
+        self._steps = self._examples = 0
+        self._newest: EvaluatedStep | None = None
+
+    def on_running(self, entered: Round) -> None:
+        """Begins an interval."""
+        self._begin()
+
+    def after_evaluation_step(self, step: EvaluatedStep) -> None:
+        """Counts a step, and records if it is time."""
+        self._newest = step
+        self._steps += 1
+        self._examples += step.num_examples
+        if self._clock() - self._since >= INTERVAL_S:
+            self._record(step)
+
+    def at_end_of_phase(self, cursor: Cursor) -> None:
+        """Records what is left: short jobs have nothing else."""
+        if self._newest is not None:
+            self._record(self._newest)
+
+    def _record(self, step: EvaluatedStep) -> None:
+        passed_s = max(self._clock() - self._since, 1e-6)
+        self._session.record(
+            StepsTaken(
+                training=self._session.training,
+                epoch=None,
+                step=step.cursor.step + 1,
+                metrics=finite_numbers(step.logs),
+                examples_per_s=round(self._examples / passed_s, 3),
+                step_s=round(passed_s / self._steps, 6),
+            )
+        )
+        self._begin()
+
+
+class CommitRecords:
+    """Records the commits of a loop of one's own; which examples they stand for, nobody knows.
+
+    What is before the first commit of a round counts for none: data may be loaded there.
+
+    Args:
+      clock: seconds of a steady clock.
+    """
+
+    def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:
+        self._session = session
+        self._clock = clock
+        self._since: float | None = None
+        self._commits = self._newest = 0
+        self._of_fit = False
+
+    def begin_round(self) -> None:
+        """Waits for the first commit of another round."""
+        self._since, self._commits = None, 0
+
+    def after_commit(self, num_commits: int) -> None:
+        """Counts a commit, the newest of so many in all, and records if it is time. For rank 0."""
+        if self._of_fit:
+            return
+        if self._since is None:
+            self._since = self._clock()
+            return
+        self._commits, self._newest = self._commits + 1, num_commits
+        if self._clock() - self._since >= INTERVAL_S:
+            self._record(self._since)
+
+    def end(self) -> None:
+        """Records what is left, since the function has returned. For rank 0."""
+        if self._since is not None and self._commits:
+            self._record(self._since)
+
+    def leave_to_fit(self) -> None:
+        """`fit` trains in the function, and records its own steps."""
+        self._of_fit = True
+        self.begin_round()
+
+    def _record(self, since: float) -> None:
+        passed_s = max(self._clock() - since, 1e-6)
+        self._session.record(
+            StepsTaken(
+                training=self._session.training,
+                epoch=None,
+                step=self._newest,
+                unit=COMMIT,
+                metrics={},
+                examples_per_s=None,
+                step_s=round(passed_s / self._commits, 6),
+            )
+        )
+        self._since, self._commits = self._clock(), 0
