@@ -207,7 +207,7 @@ def test_setup_without_any_python_says_what_to_install(checkout: Checkout) -> No
     checkout.program("python3", "echo 'pyenv: no such command' >&2; exit 127")
     status, output = checkout.setup()
     assert status == 1
-    assert "no Python 3.10, 3.11 or 3.12 found" in output
+    assert "no Python 3.10, 3.11, 3.12 or 3.13 found" in output
     assert "sudo apt-get install python3 python3-venv" in output
 
 
