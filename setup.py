@@ -31,7 +31,7 @@ setup(
     long_description=read_readme(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    python_requires=">=3.10,<3.13",
+    python_requires=">=3.10,<3.14",
     packages=find_packages(
         include=["hvd_elastic_keras", "hvd_elastic_keras.*", "model_zoo", "model_zoo.*"]
     ),

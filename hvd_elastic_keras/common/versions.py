@@ -46,7 +46,7 @@ class Releases:
 
 
 # Tested; `setup.py` has the same.
-PYTHON = Releases((3, 10), (3, 12))
+PYTHON = Releases((3, 10), (3, 13))
 TENSORFLOW = Releases((2, 18), (2, 21))
 KERAS = Releases((3, 8), (3, 15))
 

@@ -207,7 +207,7 @@ def test_setup_without_any_python_says_what_to_install(checkout: Checkout) -> No
     checkout.program("python3", "echo 'pyenv: no such command' >&2; exit 127")
     status, output = checkout.setup()
     assert status == 1
-    assert "no Python 3.10, 3.11 or 3.12 found" in output
+    assert "no Python 3.10, 3.11, 3.12 or 3.13 found" in output
     assert "sudo apt-get install python3 python3-venv" in output
 
 
@@ -393,6 +393,67 @@ def test_setup_goes_on_where_pip_failed_by_itself(fake: FakeCheckout) -> None:
 def test_setup_fails_when_the_wheel_cannot_be_built(fake: FakeCheckout) -> None:
     assert fake.setup(FAKE_BUILD_STATUS="1")[0] == 1
     assert not (fake.root / ".venv" / ".setup-complete").exists()
+
+
+# Stands for the same in scripts/test_versions, which asks for the version in another way.
+FAKE_PYTHON_WITH_TESTS = """
+case "$1 $2" in
+"-c import sys;"*) echo 3.11; exit ;;
+"-m pytest") echo "$FAKE_TESTS"; [ "$FAKE_TESTS" = "2 passed" ]; exit ;;
+esac
+"""
+
+
+class FakeVersions(FakeCheckout):
+    """A checkout in which the pairs of `scripts/test_versions` take a moment."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        shutil.copy2(SCRIPTS / "test_versions", self.root / "scripts")
+        self.program("python3.11", FAKE_PYTHON_WITH_TESTS + FAKE_PYTHON)
+        self.environ["FAKE_PYTHON"] = str(self.bin / "python3.11")
+
+    def run(self, *pairs: str, **environ: str) -> tuple[int, list[str]]:
+        """Return the status, and a line for each pair."""
+        result = subprocess.run(
+            [str(self.bin / "bash"), str(self.root / "scripts" / "test_versions"), *pairs],
+            env={
+                "PATH": str(self.bin),
+                "HOME": str(self.root),
+                "XDG_CACHE_HOME": str(self.cache),
+                **self.environ,
+                **environ,
+            },
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        return result.returncode, result.stdout.splitlines()
+
+
+@pytest.fixture
+def versions(tmp_path: Path) -> FakeVersions:
+    return FakeVersions(tmp_path)
+
+
+def test_a_pair_is_passed_when_its_tests_pass_and_the_others_are_run_after_one_that_fails(
+    versions: FakeVersions,
+) -> None:
+    assert versions.run("3.11:2.20.0", FAKE_TESTS="2 passed") == (
+        0,
+        ["3.11:2.20.0            passed: 2 passed"],
+    )
+    status, lines = versions.run("3.11:2.20.0", "3.9:2.20.0", FAKE_TESTS="1 failed, 1 passed")
+    assert status == 1
+    assert "3.11:2.20.0            FAILED: 1 failed, 1 passed, see" in lines[0]
+    assert lines[1] == "3.9:2.20.0             not run: no Python 3.9 here"
+
+
+def test_a_pair_that_cannot_be_installed_is_not_run_and_says_why(versions: FakeVersions) -> None:
+    status, (line,) = versions.run("3.11:2.20.0", FAKE_PIP_STATUS="1")
+    assert status == 3
+    assert "not run: [setup] error: step 2/4 failed" in line
 
 
 def test_a_gpu_build_without_a_toolkit_says_where_it_was_looked_for(

@@ -35,8 +35,8 @@ class Finding:
     def line(self) -> str:
         """For people.
 
-        >>> print(Finding("problem", "Python", "3.9.2", "3.10 to 3.12", "Install one.").line)
-        problem  Python          3.9.2; expected 3.10 to 3.12. Install one.
+        >>> print(Finding("problem", "Python", "3.9.2", "3.10 to 3.13", "Install one.").line)
+        problem  Python          3.9.2; expected 3.10 to 3.13. Install one.
         """
         text = f"{self.found}; expected {self.expected}" if self.expected else self.found
         if self.remedy:

@@ -143,7 +143,7 @@ def test_what_only_some_jobs_need_is_never_a_problem() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "level"), [("3.9.2", PROBLEM), ("3.10.0", OK), ("3.12.9", OK), ("3.13.0", PROBLEM)]
+    ("version", "level"), [("3.9.2", PROBLEM), ("3.10.0", OK), ("3.13.9", OK), ("3.14.0", PROBLEM)]
 )
 def test_another_python_than_the_tested_ones_is_a_problem(
     version: str, level: str, monkeypatch: pytest.MonkeyPatch
