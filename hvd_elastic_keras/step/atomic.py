@@ -179,13 +179,13 @@ class AtomicStep:
         # Everything that assigns is inside: the optimizer also changes variables that do not
         # depend on gradients (its iterations, weight decay).
         with tf.control_dependencies(before):
-            return self.apply(total), tail
+            averages = self.apply(total)
+        return self.micro_batch.logs(averages), tail
 
-    def apply(self, total: Accumulated) -> dict[str, tf.Tensor]:
-        """Lets the sums over all workers take effect. Returns the logs."""
+    def apply(self, total: Accumulated) -> Tensors:
+        """Lets the sums over all workers take effect; see `MicroBatch.assign`."""
         with self._scaled_rate():
-            averages = self.micro_batch.assign(total.copy())
-        return self.micro_batch.logs(averages)
+            return self.micro_batch.assign(total.copy())
 
     def total(self, data: Tensors, numbers: tf.Tensor) -> tuple[Accumulated, tf.Tensor, list[Any]]:
         """The sums over all workers, `_tail`, and what has to be done before they take effect."""

@@ -51,4 +51,5 @@ class LateStep:
             return [tf.identity(t) for t in total.tensors], tf.identity(tail)
 
     def _applied(self, sums: Tensors) -> dict[str, tf.Tensor]:
-        return self._step.apply(self._step.micro_batch.accumulated(sums))
+        micro_batch = self._step.micro_batch
+        return micro_batch.logs(self._step.apply(micro_batch.accumulated(sums)))
