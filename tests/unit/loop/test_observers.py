@@ -141,6 +141,7 @@ class Progress:
     def __init__(self) -> None:
         self.cursor = Cursor(global_step=5)
         self.slowness: dict[str, float] = {}
+        self.late_ranks: tuple[int, ...] = ()
 
 
 def slow_step(*seconds: float, pending: bool = False) -> TakenStep:
@@ -148,6 +149,21 @@ def slow_step(*seconds: float, pending: bool = False) -> TakenStep:
     result = StepResult({}, change_pending=pending, seconds=seconds)
     place = entered(size=len(seconds)).place
     return TakenStep(Cursor(), place, LocalBatch((), part), (), result, steps_left=None)
+
+
+def test_whose_state_is_on_its_way_has_no_share_in_the_first_step_of_a_round() -> None:
+    session, state = Noting(), Progress()
+    announcer = Announcer(session, ProgressDisplay(session.show, Screen.LINES))
+    shares = Shares(state, 8, announcer)  # type: ignore[arg-type]
+    state.late_ranks = (1,)
+    shares.after_sync(entered(size=3))
+    changes = shares.changes
+    assert shares.balance.shares == [4, 0, 4]
+    shares.after_step(slow_step(0.0, 0.0, 0.0))
+    assert (shares.balance.shares, shares.changes) == ([3, 3, 2], changes + 1)
+    shares.after_step(slow_step(0.0, 0.0, 0.0))
+    assert shares.changes == changes + 1
+    assert session.told == []
 
 
 @pytest.mark.parametrize("rank", [0, 1])
