@@ -115,7 +115,9 @@ class _ReplayedStep(AtomicStep):
         self._replays = train
         self._warm = False
 
-    def __call__(self, batch: LocalBatch, step: int, stop: bool = False) -> StepResult:
+    def __call__(
+        self, batch: LocalBatch, step: int, stop: bool = False, arrive: Any = None
+    ) -> StepResult:
         """The step, compared with that of the job."""
         before, noted = (read_state(self.directory, s) for s in (step, step + 1))
         if not self._replays or not self._warm or before is None or noted is None:

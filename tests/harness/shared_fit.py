@@ -83,7 +83,9 @@ class SharedStep(AtomicStep):
         super().__init__(*args, **kwargs)
         self._reduction: Any = self._exchanged
 
-    def __call__(self, batch: LocalBatch, step: int, stop: bool = False) -> StepResult:
+    def __call__(
+        self, batch: LocalBatch, step: int, stop: bool = False, arrive: Any = None
+    ) -> StepResult:
         """The step of the first worker, when the others have given their sums."""
         # Warmed up alone, as a worker is before it joins; an evaluation may not be shared.
         workers = self.workers if self._warm and self._shared else 1

@@ -8,6 +8,7 @@ training is also computed by 1, 2 and 3 workers from a copy of the same state, i
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -41,7 +42,9 @@ class ComparedStep(SharedStep):
     differences: list[Difference]
     of_gradients: list[float]
 
-    def __call__(self, batch: LocalBatch, step: int, stop: bool = False) -> StepResult:
+    def __call__(
+        self, batch: LocalBatch, step: int, stop: bool = False, arrive: Any = None
+    ) -> StepResult:
         """The step, after it has been compared."""
         if not self._warm:
             return super().__call__(batch, step, stop)
