@@ -17,12 +17,17 @@ from tests.harness.fit_job import FIT_SCRIPT, FitResult
 from tests.harness.fit_scenario import Scenario, scenarios_of
 from tests.harness.job import FAULT_MODEL, REPOSITORY, read_weights
 
+LIMIT_S = 300
+"""Of a test that says nothing else."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this directory starts real processes."""
+    """Everything in this directory starts real processes, whose start alone may take a minute."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.integration)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(LIMIT_S))
 
 
 @pytest.fixture(scope="session")

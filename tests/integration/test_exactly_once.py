@@ -121,7 +121,6 @@ GROWING = (
 )
 
 
-@pytest.mark.timeout(300)  # six changes, each with a worker that starts
 @pytest.mark.slow(but=("source",))
 @pytest.mark.parametrize("command", [SOURCE, GROWING], ids=["source", "per_worker"])
 def test_kills_of_rank_0_within_a_step_and_of_a_worker_within_a_sync(
