@@ -1,4 +1,4 @@
-"""A model of more than 50 MB whose steps call no Python, so that a joiner's state may come late.
+"""A model of 35 MB whose steps call no Python, so that a joiner's state may come late.
 
 Its faults of the point "train" happen before a step, not in the middle of it.
 """
@@ -17,7 +17,7 @@ from tests.harness.fault_model import dataset
 
 __all__ = ["dataset", "model"]
 
-WIDTH = 90_000
+WIDTH = 60_000
 
 
 def model() -> keras.Model:
