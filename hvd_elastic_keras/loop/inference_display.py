@@ -55,7 +55,7 @@ class InferenceDisplay(Observer):
         now = self._clock()
         if step.cursor.step + 1 == step.steps or now - self._since >= LINE_INTERVAL_S:
             progress = self._progress(step, now)
-            self._show(_line(progress), progress)
+            self._show(step_line(self._what, progress), progress)
             self._begin()
         elif self._drawn and now - self._drawn_at >= DRAWING_INTERVAL_S:
             self._show("", self._progress(step, now))
@@ -80,15 +80,3 @@ class InferenceDisplay(Observer):
 
     def _begin(self) -> None:
         self._since, self._examples, self._steps = self._clock(), 0, 0
-
-
-def _line(progress: Progress) -> str:
-    return step_line(
-        progress.what,
-        progress.step,
-        progress.steps,
-        progress.metrics,
-        examples_per_s=progress.examples_per_s,
-        workers=progress.workers,
-        left_s=progress.left_s,
-    )

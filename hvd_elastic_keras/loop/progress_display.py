@@ -218,15 +218,7 @@ class ProgressDisplay(Observer):
         return step.steps_left * elapsed / max(self._steps, 1) + evaluations_s
 
     def _line(self, progress: Progress) -> str:
-        return step_line(
-            f"epoch {self._title}",
-            progress.step,
-            progress.steps,
-            progress.metrics,
-            examples_per_s=progress.examples_per_s,
-            workers=progress.workers,
-            left_s=progress.left_s,
-        )
+        return step_line(f"epoch {self._title}", progress)
 
 
 def numbers_of(logs: Mapping[str, Any]) -> dict[str, float]:

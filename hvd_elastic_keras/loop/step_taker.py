@@ -12,6 +12,7 @@ from hvd_elastic_keras.state.cursor import Phase
 from hvd_elastic_keras.step.step_result import Logs, StepResult, python_logs
 
 WORTH_TELLING_S = 0.5
+"""A wait for the state of a newcomer that is shorter goes unnoticed."""
 
 
 class StepTaker:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from hvd_elastic_keras.common.protocol import Progress
 from hvd_elastic_keras.observe.console import counted
 
 MINUTE_S = 60
@@ -21,27 +22,21 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def step_line(
-    what: str,
-    step: int,
-    steps: int | None,
-    metrics: Mapping[str, float | None],
-    *,
-    examples_per_s: float,
-    workers: int,
-    left_s: float | None,
-) -> str:
-    """How far it is, in a line; `steps` and `left_s` are None if nobody knows.
+def step_line(what: str, progress: Progress) -> str:
+    """How far it is, in a line that begins with what it is.
 
-    >>> step_line("epoch 1/2", 3, 12, {}, examples_per_s=99.6, workers=1, left_s=61).rstrip()
+    >>> place = {"epoch": 1, "epochs": 2, "step": 3, "steps": 12}
+    >>> progress = Progress(**place, metrics={}, examples_per_s=99.6, workers=1, left_s=61)
+    >>> step_line("epoch 1/2", progress).rstrip()
     'epoch 1/2  step 3/12  100 examples/s  1 worker  1:01 left'
     """
+    step, steps, left_s = progress.step, progress.steps, progress.left_s
     parts = [
         what,
         f"step {step}" if steps is None else f"step {step}/{steps}",
-        formatted_metrics(metrics),
-        f"{examples_per_s:.0f} examples/s",
-        counted(workers, "worker"),
+        formatted_metrics(progress.metrics),
+        f"{progress.examples_per_s:.0f} examples/s",
+        counted(progress.workers, "worker"),
         "" if left_s is None else f"{format_duration(left_s)} left",
     ]
     return "  ".join(filter(None, parts)) + "\n"

@@ -172,20 +172,19 @@ class ElasticSession:
 
     def others_read(self, training: int) -> protocol.InputPosition | None:
         """Where others read who are in this training; None also if the master does not answer."""
-        try:
-            position = self._client.input_reply().position
-        except (requests.RequestException, messages.ProtocolError) as error:
-            log.info("nobody says where the others read: %s", error)
-            return None
+        position = self._others().position
         return position if position and position.training == training else None
 
     def others_train(self, training: int) -> bool:
         """Whether others are in this training already, as far as the master says."""
+        return self._others().training == training
+
+    def _others(self) -> protocol.InputReply:
         try:
-            return self._client.input_reply().training == training
+            return self._client.input_reply()
         except (requests.RequestException, messages.ProtocolError) as error:
-            log.info("nobody says whether others train: %s", error)
-            return False
+            log.info("nobody says where the others are: %s", error)
+            return protocol.InputReply()
 
     @property
     def leaving(self) -> bool:
