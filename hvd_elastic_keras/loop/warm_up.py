@@ -12,21 +12,27 @@ from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan.partition import step_share_of_batch
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
-from hvd_elastic_keras.loop.phase import PhaseRunner, Step
+from hvd_elastic_keras.loop.phase import PhaseRunner
+from hvd_elastic_keras.step.atomic import AtomicStep
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
+
+LARGE_BYTES = 32 * 2**20
 
 
 def warm_up(
     communicator: Communicator,
     variables: ModelVariables,
     phases: Sequence[PhaseRunner],
-    late: Step | None = None,
+    late: AtomicStep | None = None,
 ) -> None:
     """Leaves compiled steps and warm kernels behind; all variables keep their values.
 
     Args:
-      late: a step that may come before the state has come.
+      late: a step that may be taken before the state has come.
     """
+    # What a step assigns needs memory beside the values that are kept. Of a large model, whose
+    # workers would never need as much again, all is computed, and the step stops there.
+    stops = variables.num_bytes >= LARGE_BYTES
     before = variables.values()
     communicator.start_alone()
     try:
@@ -37,9 +43,9 @@ def warm_up(
                 count = int(batch.part.offsets[-1])
                 part = dataclasses.replace(batch.part, num_examples_of_step=count)
                 batch = dataclasses.replace(batch, part=part)
-                phase.step(batch, 0)
+                phase.step(batch, 0, stop=stops)
                 if phase.step is late:
-                    phase.step(batch, 0, arrive=lambda: None)
+                    late.warm_up_late(batch)
     finally:
         communicator.shut_down()
         variables.assign(before)

@@ -40,6 +40,7 @@ from hvd_elastic_keras.keras_internals.scaled_rate import scaled
 from hvd_elastic_keras.step.late_step import Arrive, LateStep
 from hvd_elastic_keras.step.micro_batches.micro_batch import MicroBatch
 from hvd_elastic_keras.step.micro_batches.rows import Rows
+from hvd_elastic_keras.step.micro_batches.running_sums import RunningSums
 from hvd_elastic_keras.step.micro_batches.traced import Accumulated, Tensors
 from hvd_elastic_keras.step.reduction import Reduction, parts_of
 from hvd_elastic_keras.step.share_tensors import ShareTensors
@@ -156,6 +157,12 @@ class AtomicStep:
                 return self._result({}, self._newest_tail, skipped=True)
             raise
         return self._result(python_logs(logs), tail)
+
+    def warm_up_late(self, batch: LocalBatch) -> None:
+        """Leaves warm what a step needs that is taken before the state has come."""
+        self(batch, 0, stop=True, arrive=lambda: None)
+        if self._late is not None:
+            self._late.warm_up_rest()
 
     @property
     def _overlaps(self) -> bool:
@@ -277,31 +284,32 @@ class AtomicStep:
         return tf.concat([tail, place * tf.math.divide_no_nan(seconds, count)], 0)
 
     def _sum_over_micro_batches(self, part: ShareTensors) -> Accumulated:
-        micro_batch = self.micro_batch
-        overlaps = self._overlaps
+        micro_batch, overlaps = self.micro_batch, self._overlaps
+        running = RunningSums(micro_batch.summed, part.count)
 
-        def body(i: Any, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            whole = micro_batch.whole_of(sums)
+        def body(i: Any, sums: Tensors, whole: Tensors) -> tuple[Any, Tensors, Tensors]:
             together = self._together(i, part)
             # One after the other, though the end of the loop is known before the last one is done.
             with tf.control_dependencies(sums if overlaps else ()):
                 first = tf.identity(i)
-            results = self._results(first, part, whole, together)
-            return (i + together, *micro_batch.add(sums, results))
+            results = micro_batch.accumulated(self._results(first, part, whole, together))
+            added = running.add(i, sums, [*results.gradients, results.staged])
+            return i + together, added, results.whole
 
-        sums = micro_batch.zeros()
+        sums, whole = running.start(), micro_batch.whole_of(())
         if self.model.run_eagerly:
             for i in range(int(part.count)):
-                _, *sums = body(i, *sums)
+                _, sums, whole = body(i, sums, whole)
         else:
-            _, *sums = tf.while_loop(
+            _, sums, whole = tf.while_loop(
                 lambda i, *_: i < part.count,
                 body,
-                [tf.constant(0), *sums],
+                (tf.constant(0), sums, whole),
+                shape_invariants=(tf.TensorShape([]), running.shapes(), [t.shape for t in whole]),
                 # With 2, each sum leaves the loop by itself, as soon as it is there.
                 parallel_iterations=2 if overlaps else 1,
             )
-        return micro_batch.accumulated(sums)
+        return micro_batch.accumulated([*running.end(sums), *whole])
 
     def _together(self, i: Any, part: ShareTensors) -> Any:
         """How many micro-batches are computed in one pass, from `i` on."""

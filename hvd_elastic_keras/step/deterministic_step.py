@@ -38,13 +38,11 @@ class DeterministicStep(AtomicStep):
         parts = [tf.reshape(t, like.shape) for t, like in zip(flat, form, strict=True)]
         return self.micro_batch.accumulated([*parts, *whole]), tail
 
-    def _form(self, part: ShareTensors) -> Tensors:
-        """Zeros of the shapes of what a micro-batch adds."""
-        whole = self.micro_batch.whole_of(())
-        if not self.micro_batch.zeros():  # run eagerly, and nothing has run yet
-            self._results(0, part, whole)
-        zeros = self.micro_batch.zeros()
-        return zeros[: len(zeros) - len(whole)]
+    def _form(self, part: ShareTensors) -> list[tf.TensorSpec]:
+        """What a micro-batch adds."""
+        if not self.micro_batch.summed:  # run eagerly, and nothing has run yet
+            self._results(0, part, self.micro_batch.whole_of(()))
+        return self.micro_batch.summed
 
     def _own_nodes(
         self, part: ShareTensors, tree: TreeSum, first: tf.Tensor

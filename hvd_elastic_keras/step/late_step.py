@@ -7,6 +7,7 @@ it applies the same sums as they, and is level with them.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -41,15 +42,23 @@ class LateStep:
         def take(data: Tensors, numbers: tf.Tensor) -> Taken:
             sums, tail = self._sums(data, numbers)
             arrive()
-            return self._apply(sums), tail
+            return self._apply(sums, tf.constant(False)), tail
 
         return take
+
+    def warm_up_rest(self) -> None:
+        """Leaves warm what a step does that is not stopped; nothing is assigned."""
+        specs, _ = self._sums.get_concrete_function().structured_outputs
+        with contextlib.suppress(tf.errors.InvalidArgumentError):
+            self._apply([tf.zeros(spec.shape, spec.dtype) for spec in specs], tf.constant(True))
 
     def _sums_of_all(self, data: Tensors, numbers: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
         total, tail, before = self._step.total(data, numbers)
         with tf.control_dependencies(before):
             return [tf.identity(t) for t in total.tensors], tf.identity(tail)
 
-    def _applied(self, sums: Tensors) -> dict[str, tf.Tensor]:
+    def _applied(self, sums: Tensors, stop: tf.Tensor) -> dict[str, tf.Tensor]:
         micro_batch = self._step.micro_batch
-        return micro_batch.logs(self._step.apply(micro_batch.accumulated(sums)))
+        goes_on = tf.debugging.assert_equal(stop, False, message="a trial: nothing is assigned")
+        with tf.control_dependencies([goes_on]):
+            return micro_batch.logs(self._step.apply(micro_batch.accumulated(sums)))

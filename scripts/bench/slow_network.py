@@ -52,6 +52,7 @@ exec {python} -m horovod.runner.launch --gloo -np 2 -H localhost:2 --network-int
 """
 LIMIT = "tc qdisc add dev lo root tbf rate {rate} burst 256kb latency 50ms"
 NO_LIMIT = 2**62
+PLAIN, LEAST = "plain loop", "least with {} bits"
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 Turn = Callable[[], None]
 
@@ -66,6 +67,12 @@ class Examples:
         self.y = random.integers(0, 10, size)
 
 
+def examples_of_a_worker(model: keras.Model) -> tuple[tf.Tensor, tf.Tensor]:
+    """Of one step."""
+    examples, count = Examples(model), _BATCH_SIZE.value // hvd.size()
+    return tf.constant(examples.x[:count]), tf.constant(examples.y[:count])
+
+
 def compiled_model() -> keras.Model:
     """The same on both workers."""
     keras.utils.set_random_seed(0)
@@ -78,9 +85,7 @@ def compiled_model() -> keras.Model:
 def plain_turn() -> Turn:
     """A loop as Horovod's documentation has it, with the examples of a worker in memory."""
     model = compiled_model()
-    examples = Examples(model)
-    count = _BATCH_SIZE.value // hvd.size()
-    x, y = tf.constant(examples.x[:count]), tf.constant(examples.y[:count])
+    x, y = examples_of_a_worker(model)
 
     @tf.function
     def step() -> tf.Tensor:
@@ -94,6 +99,36 @@ def plain_turn() -> Turn:
     def turn() -> None:
         for _ in range(_STEPS.value):
             step().numpy()
+
+    return turn
+
+
+def least_turn(bits: int) -> Turn:
+    """A forward pass, and then the bytes of the gradients: no loop sends any of them before it.
+
+    With 0 bits the whole computation, which no loop does without, and nothing is sent.
+    """
+    model = compiled_model()
+    x, y = examples_of_a_worker(model)
+    variables = [v.value for v in model.trainable_variables]
+    # Not a constant of the graph: TensorFlow computes collectives of constants once.
+    gradients = tf.zeros([sum(int(np.prod(v.shape)) for v in variables) * bits // 32])
+
+    @tf.function
+    def compute() -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            loss = LOSS(y, model(x, training=True))
+        return [loss] if bits else list(tape.gradient(loss, variables))
+
+    @tf.function
+    def reduce() -> tf.Tensor:
+        return hvd.allreduce(gradients, op=hvd.Sum, name=f"least{bits}")
+
+    def turn() -> None:
+        for _ in range(_STEPS.value):
+            compute()[0].numpy()
+            if bits:
+                reduce()[0].numpy()
 
     return turn
 
@@ -121,7 +156,9 @@ def elastic_turn(micro_batches: int, compression: str, least_bytes: int) -> Turn
 
 def kinds() -> Iterator[tuple[str, Turn]]:
     """All that are compared, the plain loop first."""
-    yield "plain loop", plain_turn()
+    yield PLAIN, plain_turn()
+    for bits in (32, 16, 0):
+        yield LEAST.format(bits), least_turn(bits)
     in_parts = reduction.LEAST_BYTES
     for count in map(int, _MICRO_BATCHES.value):
         name = f"{count} micro-batch{'es' if count > 1 else ''}"
@@ -144,27 +181,33 @@ def work() -> None:
             if repetition:  # the first one traces
                 times[name].append((time.perf_counter() - began) / _STEPS.value)
     if hvd.rank() == 0:
-        medians = {name: statistics.median(values) for name, values in times.items()}
-        for name, median in medians.items():
-            ratio = median / medians["plain loop"]
-            least = min(times[name]) / min(times["plain loop"])
-            print(
-                f"{name:34}{median * 1e3:8.1f} ms/step   ratio {ratio:.2f}, of the fastest "
-                f"{least:.2f}",
-                flush=True,
-            )
-        network = _RATE.value or "loopback"
-        rows.show(
-            [
-                rows.Row(
-                    what=f"a step of two workers, {network}, {name}",
-                    against="a plain Horovod loop",
-                    ratio=median / medians["plain loop"],
-                )
-                for name, median in medians.items()
-                if name != "plain loop"
-            ]
+        tell(times)
+
+
+def tell(times: dict[str, list[float]]) -> None:
+    """Prints seconds per step of each kind, and gives the rows."""
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    for name, median in medians.items():
+        ratio = median / medians[PLAIN]
+        least = min(times[name]) / min(times[PLAIN])
+        print(
+            f"{name:34}{median * 1e3:8.1f} ms/step   ratio {ratio:.2f}, of the fastest {least:.2f}",
+            flush=True,
         )
+    network = _RATE.value or "loopback"
+    found = []
+    for name, median in medians.items():
+        if "micro-batch" in name:
+            bits = 16 if name.endswith("16") else 32
+            row = rows.Row(
+                what=f"a step of two workers, {network}, {name}",
+                against="a plain Horovod loop",
+                ratio=median / medians[PLAIN],
+                limit=f"computing alone, or a forward pass and then {bits} bits of each gradient",
+                from_limit=median / max(medians[LEAST.format(b)] for b in (0, bits)),
+            )
+            found.append(row)
+    rows.show(found)
 
 
 def main(arguments: list[str]) -> None:

@@ -98,7 +98,7 @@ class MicroBatch:
     # --- computing -----------------------------------------------------------------------
 
     def __call__(self, data: Tensors, rows: Rows, whole: Sequence[tf.Tensor]) -> Tensors:
-        """What a micro-batch adds to its step. The result has the form of `zeros()`."""
+        """What a micro-batch adds to its step: `summed`, and metrics that do not add up."""
         results, _ = self._call(data, rows, whole)
         return results
 
@@ -216,8 +216,7 @@ class MicroBatch:
     @property
     def early_gradients(self) -> list[tf.TensorSpec]:
         """Those that may be sent before all is computed: none if anything is put back after it."""
-        count = 0 if self._variables.raw else len(self._dtypes) - len(self._whole) - 1
-        return [tf.TensorSpec(*s) for s in self._dtypes[: max(count, 0)]]
+        return [] if self._variables.raw else self.summed[:-1]
 
     @property
     def computes_in_half(self) -> bool:
@@ -276,12 +275,11 @@ class MicroBatch:
 
     # --- summing -------------------------------------------------------------------------
 
-    def zeros(self) -> Tensors:
-        """The sums before the first micro-batch."""
-        if not self._dtypes:
-            return []  # run eagerly, and nothing has run yet
-        shapes = self._dtypes[: len(self._dtypes) - len(self._whole)]
-        return [*(tf.zeros(*s) for s in shapes), *(tf.identity(v.value) for v in self._whole)]
+    @property
+    def summed(self) -> list[tf.TensorSpec]:
+        """What adds up over micro-batches; nothing is known of it before an eager one has run."""
+        count = max(len(self._dtypes) - len(self._whole), 0)
+        return [tf.TensorSpec(*s) for s in self._dtypes[:count]]
 
     def with_means_weighted(self, results: Tensors, weight: tf.Tensor) -> Tensors:
         """The results of a micro-batch as they are to be added.
@@ -293,14 +291,6 @@ class MicroBatch:
         index = len(results) - len(self._whole) - 1
         weighted = weighted_where(self._is_mean, results[index], weight)
         return [*results[:index], weighted, *results[index + 1 :]]
-
-    def add(self, sums: Sequence[tf.Tensor], results: Sequence[tf.Tensor]) -> Tensors:
-        """The sums after one more micro-batch, whose results are weighted."""
-        if not sums:
-            return list(results)
-        split = len(results) - len(self._whole)
-        added = [s + r for s, r in zip(sums[:split], results[:split], strict=True)]
-        return [*added, *results[split:]]
 
     def whole_of(self, sums: Sequence[tf.Tensor]) -> Tensors:
         """The present values of metrics that do not add up."""

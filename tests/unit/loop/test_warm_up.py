@@ -1,0 +1,70 @@
+"""A worker takes each step once before it joins: nothing of that is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+keras = pytest.importorskip("keras")
+pytest.importorskip("horovod.tensorflow")
+
+from hvd_elastic_keras import ElasticCallback
+from hvd_elastic_keras.loop import warm_up
+
+X = np.random.default_rng(0).random((24, 6), np.float32)
+Y = X[:, :1].copy()
+STEPS = 3
+
+
+class Counted(keras.optimizers.Adam):
+    """Counts how often it is applied, not how often it is traced."""
+
+    applied = 0
+
+    def _note(self) -> np.int64:
+        self.applied += 1
+        return np.int64(0)
+
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        """Notes it."""
+        with tf.control_dependencies([tf.numpy_function(self._note, [], tf.int64)]):
+            return super().apply(*args, **kwargs)
+
+
+def trained(least_bytes: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Any]]:
+    """A model after an epoch, with a validation."""
+    monkeypatch.setattr(warm_up, "LARGE_BYTES", least_bytes)
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            layers.Dense(8),
+            layers.BatchNormalization(),
+            layers.Dropout(0.5),
+            layers.Dense(1),
+        ]
+    )
+    model.compile(Counted(0.01), "mse", metrics=["mae"])
+    before: list[Any] = []
+    seen = keras.callbacks.LambdaCallback(on_train_begin=lambda _: before.append(values(model)))
+    data = {"x": X, "y": Y, "batch_size": 8, "validation_data": (X[:8], Y[:8])}
+    model.fit(**data, verbose=0, callbacks=[seen, ElasticCallback(micro_batch_size=4)])
+    assert len(before) == 1
+    return model, before[0]
+
+
+def values(model: Any) -> list[Any]:
+    """Of all variables."""
+    return [np.asarray(v.value) for v in (*model.variables, *model.optimizer.variables)]
+
+
+def test_a_large_model_does_not_apply_what_it_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, before_small = trained(2**40, monkeypatch)
+    large, before_large = trained(0, monkeypatch)
+    assert (small.optimizer.applied, large.optimizer.applied) == (STEPS + 1, STEPS)
+    np.testing.assert_equal(before_large, before_small)
+    np.testing.assert_equal(values(large), values(small))
