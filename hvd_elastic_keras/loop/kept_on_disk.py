@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.error_text import in_one_line
 from hvd_elastic_keras.common.errors import CheckpointNotWrittenError
 from hvd_elastic_keras.common.events import CheckpointLoaded, CheckpointSaved
 from hvd_elastic_keras.common.options import NO_OPTIONS, SAVED_MODEL, RunOptions
+from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, unwrapped
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.nonfinite_loss import NonFiniteLoss
 from hvd_elastic_keras.loop.observer import EndedEpoch, Observer, Round, TakenStep
@@ -30,6 +32,7 @@ from hvd_elastic_keras.state.checkpoint.remote import checkpoints_of
 from hvd_elastic_keras.state.checkpoint.store import Term
 from hvd_elastic_keras.state.run_state import RunState
 from hvd_elastic_keras.worker.session import Session
+from hvd_elastic_keras.worker.tensor_bytes import copies_of
 
 log = logging.getLogger(__name__)
 
@@ -180,7 +183,8 @@ def durable(
 
     def copied() -> Callable[[], None]:
         """Writes the present state, whenever it is called."""
-        cursor, tensors, run = state.cursor, state.variables.values(), state.state()
+        cursor, run = state.cursor, state.state()
+        tensors = _copied(state.variables)
 
         def write() -> None:
             try:
@@ -274,3 +278,14 @@ def _export(target: Path, model: keras.Model, show: Callable[[str], None]) -> No
 
 def _nothing(*_: Any) -> None:
     return None
+
+
+def _copied(variables: ModelVariables) -> list[tf.Tensor]:
+    """The present values, which steps do not change any more.
+
+    Those that no step assigns are not copied: frozen weights may be large.
+    """
+    assigned = {id(unwrapped(v)) for v in (*variables.trainable, *variables.optimizer)}
+    held = variables.all
+    copies = iter(copies_of([tf.identity(v) for v in held if id(v) in assigned]))
+    return [next(copies) if id(v) in assigned else tf.identity(v) for v in held]

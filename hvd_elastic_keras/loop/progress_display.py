@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import io
 import math
@@ -25,6 +26,8 @@ from hvd_elastic_keras.observe.progress_text import formatted_metrics, step_line
 from hvd_elastic_keras.observe.screen import Screen
 
 LINE_INTERVAL_S = 2.0
+PACE_LINES = 10
+"""From which the time left follows, besides the present one: single steps differ much."""
 DRAWING_INTERVAL_S = 0.25
 """A launcher on a terminal hears so often where the training is."""
 
@@ -102,6 +105,8 @@ class ProgressDisplay(Observer):
         self._epoch = PresentEpoch(0, None, None, 0)
         self._newest: Progress | None = None
         self._drawn_at = self._since = 0.0
+        self._pace: collections.deque[tuple[float, int]] = collections.deque(maxlen=PACE_LINES)
+        """Seconds and steps of the newest lines with so many workers."""
         self._examples = 0
         self._steps = 0
         self._done = 0
@@ -130,6 +135,7 @@ class ProgressDisplay(Observer):
         now = self._clock()
         if done == self._epoch.steps or now - self._since >= LINE_INTERVAL_S:
             self._tell(now, step, self._line if self._steps_too else _no_line)
+            self._pace.append((now - self._since, self._steps))
             self._since, self._examples, self._steps = now, 0, 0
         elif self._drawn and now - self._drawn_at >= DRAWING_INTERVAL_S:
             self._tell(now, step, _no_line)
@@ -198,6 +204,8 @@ class ProgressDisplay(Observer):
 
     def _tell(self, now: float, step: TakenStep, line: Callable[[Progress], str]) -> None:
         elapsed = max(now - self._since, 1e-6)
+        if self._newest and self._newest.workers != step.place.size:
+            self._pace.clear()
         progress = Progress(
             epoch=self._epoch.number + 1,
             epochs=self._epoch.epochs,
@@ -215,7 +223,9 @@ class ProgressDisplay(Observer):
         if step.steps_left is None:
             return None
         evaluations_s = step.evaluations_left * self._evaluation.seconds
-        return step.steps_left * elapsed / max(self._steps, 1) + evaluations_s
+        seconds = elapsed + sum(s for s, _ in self._pace)
+        steps = self._steps + sum(n for _, n in self._pace)
+        return step.steps_left * seconds / max(steps, 1) + evaluations_s
 
     def _line(self, progress: Progress) -> str:
         return step_line(f"epoch {self._title}", progress)

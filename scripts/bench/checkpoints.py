@@ -3,7 +3,8 @@
 First how much longer the step takes in which one is begun, against one copy of the state in
 memory, which is what a training must wait for unless it writes to other memory from then on. Then
 how much later all is done, for each checkpoint, against saving in place: what writes has to share
-the processors and the memory with the steps.
+the processors and the memory with the steps. The usual time of a step is that of the last ones
+before the next checkpoint; copies and savings in place are measured before and after the training.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import itertools
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ import numpy as np  # noqa: E402
 import rows  # noqa: E402
 
 from hvd_elastic_keras import Trainer, TrainingConfig  # noqa: E402
-from hvd_elastic_keras.keras_internals.model_variables import variables_of  # noqa: E402
+from hvd_elastic_keras.keras_internals.model_variables import KerasVariable, variables_of  # noqa: E402
 from hvd_elastic_keras.state.checkpoint.store import CheckpointStore  # noqa: E402
 
 _MEGABYTES = flags.DEFINE_list("megabytes", ["100", "1000"], "Sizes of the state.")
@@ -108,36 +110,43 @@ def trained(megabytes: int, steps: int, every: int, directory: Path) -> list[flo
     return periods.seconds
 
 
-def copy_s(arrays: list[np.ndarray]) -> float:
-    """Seconds of one copy in memory, into memory that is new, as that of a checkpoint is."""
-    times = []
-    for _ in range(5):
+def copies_s(held: Sequence[KerasVariable]) -> list[float]:
+    """Seconds of copies in memory, into memory that is new, as that of a checkpoint is."""
+    arrays, times = [variable.numpy() for variable in held], []
+    for _ in range(3):
         began = time.perf_counter()
         copies = [array.copy() for array in arrays]
         times.append(time.perf_counter() - began)
         del copies
-    return statistics.median(times)
+    return times
+
+
+def savings_s(held: Sequence[KerasVariable], directory: Path) -> list[float]:
+    """Seconds of checkpoints for which a training would wait."""
+    store, times = CheckpointStore(directory), []
+    for step in range(2):
+        began = time.perf_counter()
+        store.save(step, held, {})
+        times.append(time.perf_counter() - began)
+    return times
 
 
 def measured(megabytes: int, scratch: Path) -> list[rows.Row]:
     """The rows of one size."""
     held = variables_of(model(megabytes)).all
-    one_copy_s = copy_s([variable.numpy() for variable in held])
-    store, in_place = CheckpointStore(scratch / "in_place"), []
-    for step in range(_CHECKPOINTS.value):
-        began = time.perf_counter()
-        store.save(step, held, {})
-        in_place.append(time.perf_counter() - began)
+    copies, in_place = copies_s(held), savings_s(held, scratch / "before")
     usual_s = statistics.median(trained(megabytes, 30, 0, scratch / "none")[5:])
     every = max(4, round(BETWEEN_S / usual_s))
     steps = every * _CHECKPOINTS.value + 1
-    quiet = trained(megabytes, steps, 0, scratch / "quiet")
-    busy = trained(megabytes, steps, every, scratch / "background")
-    usual_s = statistics.median(quiet)
-    parts = [busy[i : i + every] for i in range(every - 1, len(busy) - every + 1, every)]
-    pause_s = statistics.median(max(part[:3]) for part in parts) - usual_s
-    later_s = statistics.median(sum(part) for part in parts) - every * statistics.mean(quiet)
-    save_s = statistics.median(in_place)
+    seconds = trained(megabytes, steps, every, scratch / "background")
+    copies += copies_s(held)
+    in_place += savings_s(held, scratch / "after")
+    parts = [seconds[i : i + every] for i in range(every - 1, len(seconds) - every + 1, every)]
+    usual = [statistics.median(part[-every // 3 :]) for part in parts]
+    both = list(zip(parts, usual, strict=True))
+    pause_s = statistics.median(max(part[:3]) - usual_s for part, usual_s in both)
+    later_s = statistics.median(sum(part) - every * usual_s for part, usual_s in both)
+    save_s, one_copy_s = statistics.median(in_place), statistics.median(copies)
     name = f"{megabytes} MB of state"
     return [
         rows.Row(

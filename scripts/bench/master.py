@@ -28,6 +28,7 @@ from absl import app, flags
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
+import rows  # noqa: E402
 from simulated_workers import Connection, SimulatedWorker, alive, all_of  # noqa: E402
 
 from hvd_elastic_keras.common import control, messages  # noqa: E402
@@ -259,28 +260,42 @@ def measured(count: int, profile: str) -> Measured:
             process.kill()
 
 
-def show(rows: Sequence[Measured]) -> None:
-    """A table; after each value the ratio to the row before."""
+def show(found: Sequence[Measured]) -> None:
+    """A table; after each value the ratio to the line before."""
     print("workers | " + " | ".join(name for name, _, _ in COLUMNS))
     before: Measured | None = None
-    for row in rows:
+    for one in found:
         cells = []
         for _, form, value in COLUMNS:
-            ratio = f" (x{value(row) / value(before):.1f})" if before and value(before) else ""
-            cells.append(form.format(value(row)) + ratio)
-        print(f"{row.workers:7d} | " + " | ".join(cells))
-        before = row
+            ratio = f" (x{value(one) / value(before):.1f})" if before and value(before) else ""
+            cells.append(form.format(value(one)) + ratio)
+        print(f"{one.workers:7d} | " + " | ".join(cells))
+        before = one
+
+
+def memory_rows(found: Sequence[Measured]) -> list[rows.Row]:
+    """What masters hold, against that of the fewest workers."""
+    least, *others = found
+    return [
+        rows.Row(
+            what=f"memory of the launcher, {one.workers} simulated workers",
+            against=f"that of {least.workers}",
+            ratio=one.memory_mb / least.memory_mb,
+        )
+        for one in others
+    ]
 
 
 def main(_: Sequence[str]) -> None:
     """Measures all numbers of workers and shows them."""
     counts = [int(count) for count in _WORKERS.value]
-    rows = []
+    found = []
     for count in counts:
         profile = _PROFILE.value if count == counts[-1] else ""
-        rows.append(measured(count, profile))
+        found.append(measured(count, profile))
         print(f"{count} workers are measured", flush=True)
-    show(rows)
+    rows.show(memory_rows(found))
+    show(found)
 
 
 if __name__ == "__main__":

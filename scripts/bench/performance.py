@@ -25,12 +25,18 @@ BENCHMARKS: dict[str, tuple[str, list[str]]] = {
     "A step of two workers on a slow network": ("slow_network.py", ["--repetitions=5"]),
     "Deterministic": (
         "deterministic.py",
-        ["--repetitions=2", "--kinds=usual,deterministic", "--networks=tiny MLP,small ResNet"],
+        [
+            "--repetitions=2",
+            "--workers=1,2,4",
+            "--kinds=usual,deterministic",
+            "--networks=tiny MLP,small ResNet",
+        ],
     ),
     "Joins of large models": ("joins.py", []),
     "Checkpoints": ("checkpoints.py", ["--checkpoints=3"]),
     "Start-up": ("start_up.py", []),
     "Memory": ("memory.py", []),
+    "Memory of the launcher": ("master.py", ["--workers=4,100,1000", "--steady_s=1"]),
 }
 """Headings, and what measures the rows below them."""
 HEAD = """# Performance

@@ -145,6 +145,18 @@ def test_the_rate_does_not_count_the_time_before_a_change() -> None:
     assert "50 examples/s" in screen.text
 
 
+def test_the_time_left_follows_from_more_than_the_shorter_last_step_of_an_epoch() -> None:
+    screen = Watched(Screen.LINES)
+    screen.display.on_epoch(PresentEpoch(0, 2, 4, 0))
+    for done in (1, 2, 3):
+        screen.step(done, 3.0, left=8 - done)
+    screen.step(4, 0.2, left=4)
+    assert screen.told[-1].left_s == pytest.approx(4 * 9.2 / 4)
+    screen.display.on_epoch(PresentEpoch(1, 2, 4, 0))
+    screen.step(1, 6.0, left=3, workers=1)
+    assert screen.told[-1].left_s == pytest.approx(18.0)  # alone, it is as fast as that
+
+
 def test_the_time_left_counts_evaluations_as_soon_as_one_has_been_timed() -> None:
     screen = Watched(Screen.LAUNCHER)
     for epoch in range(3):
