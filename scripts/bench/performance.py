@@ -33,7 +33,7 @@ BENCHMARKS: dict[str, tuple[str, list[str]]] = {
         ],
     ),
     "Joins of large models": ("joins.py", []),
-    "Checkpoints": ("checkpoints.py", ["--checkpoints=3"]),
+    "Checkpoints": ("checkpoints.py", ["--checkpoints=6"]),
     "Start-up": ("start_up.py", []),
     "Memory": ("memory.py", []),
     "Memory of the launcher": ("master.py", ["--workers=4,100,1000", "--steady_s=1"]),
