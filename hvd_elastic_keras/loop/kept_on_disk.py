@@ -283,7 +283,8 @@ def _nothing(*_: Any) -> None:
 def _copied(variables: ModelVariables) -> list[tf.Tensor]:
     """The present values, which steps do not change any more.
 
-    Those that no step assigns are not copied: frozen weights may be large.
+    Those that an optimizer assigns are copied here. The others TensorFlow copies when they are
+    assigned: frozen weights, which may be large, are not.
     """
     assigned = {id(unwrapped(v)) for v in (*variables.trainable, *variables.optimizer)}
     held = variables.all

@@ -17,6 +17,7 @@ from hvd_elastic_keras.step.atomic import AtomicStep
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 
 LARGE_BYTES = 32 * 2**20
+"""Of variables whose values are worth no second copy."""
 
 
 def warm_up(
