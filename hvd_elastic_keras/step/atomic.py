@@ -37,7 +37,8 @@ from hvd_elastic_keras.data.plan import example_ids
 from hvd_elastic_keras.data.plan.example_ids import PIECES
 from hvd_elastic_keras.keras_internals.held_objects import optimizers_of
 from hvd_elastic_keras.keras_internals.scaled_rate import scaled
-from hvd_elastic_keras.step.late_step import Arrive, LateStep
+from hvd_elastic_keras.step.direct_call import directly
+from hvd_elastic_keras.step.late_step import Arrive, LateStep, Taken
 from hvd_elastic_keras.step.micro_batches.micro_batch import MicroBatch
 from hvd_elastic_keras.step.micro_batches.rows import Rows
 from hvd_elastic_keras.step.micro_batches.running_sums import RunningSums
@@ -93,12 +94,11 @@ class AtomicStep:
         length = COUNT_AND_FLAGS + self._pieces + options.measured_workers
         self._newest_tail = tf.Variable(tf.zeros([length])) if options.skips_nonfinite else None
         """That of a step that raises has no other way out."""
-        self._function = self._step
+        self._take: Callable[[Tensors, tf.Tensor], Taken] = self._step
         self._late: LateStep | None = None
         if not model.run_eagerly:
-            self._function = tf.function(
-                self._step, input_signature=self._signature, autograph=False
-            )
+            function = tf.function(self._step, input_signature=self._signature, autograph=False)
+            self._take = directly(function)
 
     @property
     def _signature(self) -> list[Any]:
@@ -142,10 +142,10 @@ class AtomicStep:
         place = (step, part.first_micro_batch, part.first_example)
         head = (*place, part.num_examples_of_step, stop, *digest)
         numbers = np.array([*head, *part.offsets], np.int64)
-        take = self._function if arrive is None or self._late is None else self._late.after(arrive)
+        take = self._take if arrive is None or self._late is None else self._late.after(arrive)
         try:
             logs, tail = self._limit.run(
-                lambda: take(self._layout.flatten(batch.data), numbers),
+                lambda: take(self._layout.flatten(batch.data), tf.constant(numbers)),
                 len(part.offsets) - 1,
                 computing=lambda: int(self._world.computed.numpy()) != step,
                 repeatable=lambda: not self._overlaps and not self.calls_python,
@@ -181,7 +181,7 @@ class AtomicStep:
             seconds=further[self._pieces :],
         )
 
-    def _step(self, data: Tensors, numbers: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def _step(self, data: Tensors, numbers: tf.Tensor) -> Taken:
         total, tail, before = self.total(data, numbers)
         # Everything that assigns is inside: the optimizer also changes variables that do not
         # depend on gradients (its iterations, weight decay).

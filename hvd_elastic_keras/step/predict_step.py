@@ -21,6 +21,7 @@ from hvd_elastic_keras.common.predictions import Array, PartFiles
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
+from hvd_elastic_keras.step.direct_call import directly
 from hvd_elastic_keras.step.late_step import Arrive
 from hvd_elastic_keras.step.step_result import StepResult
 from hvd_elastic_keras.step.world import World
@@ -37,14 +38,15 @@ class Predictor:
     def __init__(self, model: keras.Model, layout: Layout) -> None:
         self._model = model
         self._layout = layout
-        self._function: Callable[[Any], Any] = self._outputs
+        self._compute: Callable[[Any], Any] = self._outputs
         if not model.run_eagerly:
-            self._function = tf.function(
+            function = tf.function(
                 self._outputs,
                 input_signature=[layout.flat_spec],
                 autograph=False,
                 jit_compile=bool(model.jit_compile) or None,
             )
+            self._compute = directly(function)
 
     def eagerly(self, batch: structure.Structure) -> Any:
         """The outputs, computed without a graph; makes the variables of a model that has none."""
@@ -56,7 +58,7 @@ class Predictor:
         Raises:
           DataError: one is not an array of numbers.
         """
-        outputs = self._function(self._layout.flatten(batch))
+        outputs = self._compute(self._layout.flatten(batch))
         return [as_array(leaf) for leaf in tf.nest.flatten(outputs)]
 
     def _outputs(self, flat: Any) -> Any:

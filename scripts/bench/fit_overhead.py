@@ -1,16 +1,14 @@
 """Time per step of `model.fit` with `ElasticCallback`, alone, against plain `fit`.
 
-Plain and elastic trainings alternate in one process, so that both see the same machine. Of each
-kind the fastest epoch counts, that which others disturbed least.
+Plain and elastic trainings are processes that take turns, an epoch each. A ratio is the median of
+the ratios of epochs of one turn.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import statistics
-import time
-from collections.abc import Callable
-from typing import Any
 
 from absl import app, flags
 
@@ -19,73 +17,77 @@ from hvd_elastic_keras.common import env
 env.set_defaults({"TF_CPP_MIN_LOG_LEVEL": "3"})
 
 import keras  # noqa: E402
+import networks  # noqa: E402
 import numpy as np  # noqa: E402
 import rows  # noqa: E402
-from networks import (  # noqa: E402
-    depthwise_net,
-    dropout_net,
-    recurrent_net,
-    small_resnet,
-    tiny_mlp,
-    transformer,
-)
+from turns import Turns, trainings  # noqa: E402
 
 from hvd_elastic_keras import ElasticCallback  # noqa: E402
 from hvd_elastic_keras.common.options import AUTO, LOOP, RunOptions  # noqa: E402
 
-_REPETITIONS = flags.DEFINE_integer("repetitions", 3, "Trainings of each kind.")
+BATCH_SIZE = 64
+NETWORKS = {
+    "tiny MLP": (networks.tiny_mlp, 300),
+    "small ResNet": (networks.small_resnet, 20),
+    "dropout net": (networks.dropout_net, 40),
+    "transformer": (networks.transformer, 20),
+    "depthwise net": (networks.depthwise_net, 20),
+    "LSTM": (networks.recurrent_net, 40),
+}
+"""And the steps of an epoch of each: about a second."""
+PLAIN = "plain fit"
+KINDS = {
+    PLAIN: None,
+    "elastic, 1 micro-batch": (AUTO, BATCH_SIZE),
+    "elastic, default cut": (AUTO, None),
+    "the same, in a loop": (LOOP, None),
+}
+"""How micro-batches are computed, and their size."""
+
+_EPOCHS = flags.DEFINE_integer("epochs", 20, "Measured epochs of each kind.", lower_bound=1)
+_NETWORKS = flags.DEFINE_list("networks", list(NETWORKS), "Of these networks.")
 
 
-class EpochTimes(keras.callbacks.Callback):
-    """Seconds per step of the epochs of a `fit`."""
-
-    def __init__(self, steps: int) -> None:
-        super().__init__()
-        self._steps = steps
-        self.step_s: list[float] = []
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._began = time.perf_counter()
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.step_s.append((time.perf_counter() - self._began) / self._steps)
-
-
-def measure(
-    make: Callable[[], keras.Model], batch_size: int, steps: int, callbacks: list[Any]
-) -> list[float]:
-    """Seconds per step of each epoch after those that warm up."""
+def train(network: str, kind: str, epochs: int, turns: Turns) -> None:
+    """Trains one network in one way."""
+    callbacks: list[keras.callbacks.Callback] = [turns]
+    if cut := KINDS[kind]:
+        how, size = cut
+        os.environ[env.OPTIONS] = RunOptions(micro_batches=how).encode()
+        callbacks.append(ElasticCallback(micro_batch_size=size))
     keras.utils.set_random_seed(0)
+    make, steps = NETWORKS[network]
     model = make()
     model.compile(
         "sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"]
     )
     random = np.random.default_rng(0)
-    size = batch_size * steps
+    size = BATCH_SIZE * steps
     x = random.random((size, *model.input_shape[1:]), np.float32)
     y = random.integers(0, 10, size)
-    timer = EpochTimes(steps)
-    model.fit(x, y, batch_size, epochs=WARM_UP + EPOCHS, verbose=0, callbacks=[timer, *callbacks])
-    return timer.step_s[WARM_UP:]
+    model.fit(x, y, BATCH_SIZE, epochs=epochs, verbose=0, callbacks=callbacks)
 
 
-PLAIN = "plain fit"
-KINDS: dict[str, tuple[str, Callable[[int], list[Any]]]] = {
-    PLAIN: (AUTO, lambda size: []),
-    "elastic, 1 micro-batch": (AUTO, lambda size: [ElasticCallback(micro_batch_size=size)]),
-    "elastic, default cut": (AUTO, lambda size: [ElasticCallback()]),
-    "the same, in a loop": (LOOP, lambda size: [ElasticCallback()]),
-}
-BATCH_SIZE = 64
-WARM_UP, EPOCHS = 1, 5
-NETWORKS = {
-    "tiny MLP": (tiny_mlp, 300),
-    "small ResNet": (small_resnet, 30),
-    "dropout net": (dropout_net, 30),
-    "transformer": (transformer, 30),
-    "depthwise net": (depthwise_net, 30),
-    "LSTM": (recurrent_net, 30),
-}
+def measure(network: str) -> list[rows.Row]:
+    """Prints times of a step, and compares them with plain `fit`."""
+    epochs, (_, steps) = _EPOCHS.value, NETWORKS[network]
+    kinds = {kind: functools.partial(train, network, kind, 1 + epochs) for kind in KINDS}
+    with trainings(kinds) as running:
+        turns = running.epochs(epochs)
+    found = []
+    for kind in KINDS:
+        wall, processors = (
+            statistics.median(turn[kind][i] / turn[PLAIN][i] for turn in turns) for i in range(2)
+        )
+        milliseconds = statistics.median(turn[kind].wall for turn in turns) / steps * 1e3
+        print(
+            f"{network:14}{kind:24}{milliseconds:8.2f} ms/step   ratio {wall:.2f}, "
+            f"of the processors' time {processors:.2f}",
+            flush=True,
+        )
+        if kind != PLAIN:
+            found.append(row(f"a step of the {network}, {kind}", wall))
+    return found
 
 
 def row(what: str, ratio: float) -> rows.Row:
@@ -96,23 +98,7 @@ def row(what: str, ratio: float) -> rows.Row:
 
 def main(_: list[str]) -> None:
     """Prints the table."""
-    found: list[rows.Row] = []
-    for name, (make, steps) in NETWORKS.items():
-        times: dict[str, list[float]] = {kind: [] for kind in KINDS}
-        for _ in range(_REPETITIONS.value):
-            for kind, (how, callbacks) in KINDS.items():
-                os.environ[env.OPTIONS] = RunOptions(micro_batches=how).encode()
-                times[kind] += measure(make, BATCH_SIZE, steps, callbacks(BATCH_SIZE))
-        plain = min(times[PLAIN])
-        for kind, values in times.items():
-            least, median = min(values), statistics.median(values)
-            print(
-                f"{name:14}{kind:26}{least * 1e3:9.2f} ms/step, median {median * 1e3:9.2f}",
-                flush=True,
-            )
-            if kind != PLAIN:
-                found.append(row(f"a step of the {name}, {kind}", least / plain))
-    rows.show(found)
+    rows.show([found for network in _NETWORKS.value for found in measure(network)])
 
 
 if __name__ == "__main__":
