@@ -55,7 +55,7 @@ class Trainings:
     """Processes that train, each of which waits for its turn.
 
     Args:
-      train: called in each process with the name of its kind and with its callback.
+      connections: to the `Turns` of each kind.
     """
 
     def __init__(self, connections: Mapping[str, Connection]) -> None:
