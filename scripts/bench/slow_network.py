@@ -104,13 +104,15 @@ def plain_turn() -> Turn:
 
 
 def least_turn(bits: int) -> Turn:
-    """A forward pass, and then the bytes of the gradients: no loop sends any of them before it.
+    """What precedes the first gradients that are worth sending, and then the bytes of all of them.
 
-    With 0 bits the whole computation, which no loop does without, and nothing is sent.
+    That is a forward pass and the backward pass as far as the first part (`parts_of`). With 0 bits
+    it is the whole computation, which no loop does without, and nothing is sent.
     """
     model = compiled_model()
     x, y = examples_of_a_worker(model)
     variables = [v.value for v in model.trainable_variables]
+    wanted = variables[reduction.parts_of(variables)[0]] if bits else variables
     # Not a constant of the graph: TensorFlow computes collectives of constants once.
     gradients = tf.zeros([sum(int(np.prod(v.shape)) for v in variables) * bits // 32])
 
@@ -118,7 +120,7 @@ def least_turn(bits: int) -> Turn:
     def compute() -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             loss = LOSS(y, model(x, training=True))
-        return [loss] if bits else list(tape.gradient(loss, variables))
+        return list(tape.gradient(loss, wanted))
 
     @tf.function
     def reduce() -> tf.Tensor:
@@ -203,7 +205,7 @@ def tell(times: dict[str, list[float]]) -> None:
                 what=f"a step of two workers, {network}, {name}",
                 against="a plain Horovod loop",
                 ratio=median / medians[PLAIN],
-                limit=f"computing alone, or a forward pass and then {bits} bits of each gradient",
+                limit=f"computing alone, or until a first part is there, then {bits} bits of each",
                 from_limit=median / max(medians[LEAST.format(b)] for b in (0, bits)),
             )
             found.append(row)
