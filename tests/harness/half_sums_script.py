@@ -1,0 +1,44 @@
+"""Workers that sum numbers which travel in 16 bits.
+
+    half_sums_script.py OUTPUT
+
+What a worker has got, it leaves in `OUTPUT/<rank>.npz`: the name of a format to the sums.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import hvd_elastic_keras.horovod as hvd
+from hvd_elastic_keras.step.reduction import HALF_DTYPES, Reduction
+
+SHAPES = [(3, 5), (), (7,)]
+
+
+def numbers_of(rank: int) -> list[Any]:
+    """float32, that 16 bits do not hold."""
+    random = np.random.default_rng(rank)
+    return [random.normal(size=shape).astype(np.float32) for shape in SHAPES]
+
+
+def main(output: Path) -> None:
+    """Sums them up with the other workers."""
+    found = {}
+    for name in HALF_DTYPES:
+        reduce = tf.function(Reduction(name, name), autograph=False)
+        numbers = [tf.constant(n) for n in numbers_of(hvd.rank())]
+        sums, _ = reduce(numbers, tf.zeros([1]), tf.constant(True))
+        found[name] = np.concatenate([np.ravel(s) for s in sums])
+    np.savez(output / f"{hvd.rank()}.npz", **found)
+
+
+if __name__ == "__main__":
+    hvd.init()
+    counter = tf.Variable(0.0)
+    state = hvd.elastic.TensorFlowState([counter])
+    hvd.elastic.run(lambda _: main(Path(sys.argv[1])))(state)
