@@ -12,9 +12,11 @@ import linecache
 import os
 import pickle
 import sys
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import CodeType
+from typing import Any, ClassVar
 
 import cloudpickle
 
@@ -52,6 +54,25 @@ class Surroundings:
             linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
 
 
+def _with_file_name(name: str, make: Callable[..., CodeType], *args: Any) -> CodeType:
+    """A worker's copy of compiled code, of the file that it was compiled from."""
+    return make(*args).replace(co_filename=name)
+
+
+def _reduced_code(code: CodeType) -> tuple[Any, ...]:
+    """How to pickle compiled code so that tracebacks of a worker name the user's file and lines."""
+    make, args = cloudpickle.CloudPickler.dispatch_table[CodeType](code)
+    return _with_file_name, (code.co_filename, make, *args)
+
+
+class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # it has no types
+    """cloudpickle, with file names: from 3.1.3 on all its code is of one file, <dynamic-code>."""
+
+    dispatch_table: ClassVar = ChainMap(
+        {CodeType: _reduced_code}, cloudpickle.CloudPickler.dispatch_table
+    )
+
+
 def pickled_call(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> bytes:
@@ -63,7 +84,7 @@ def pickled_call(
     stream = io.BytesIO()
     pickle.dump(dataclasses.astuple(Surroundings.of_process()), stream)
     try:
-        cloudpickle.dump((function, args, dict(kwargs)), stream)
+        _Pickler(stream).dump((function, args, dict(kwargs)))
     except Exception as error:
         raise ConfigurationError(
             f"{name_of(function)} cannot be sent to workers: {type(error).__name__}: {error}. What "

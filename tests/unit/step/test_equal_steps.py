@@ -20,6 +20,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from hvd_elastic_keras import Trainer, TrainingConfig
+from hvd_elastic_keras.common import env
+from hvd_elastic_keras.common.options import LOOP, TOGETHER, RunOptions
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.step import compiled_steps
@@ -28,8 +30,9 @@ from model_zoo import digits_cnn
 from tests.harness.recorded_steps import Difference, difference, state_of
 from tests.harness.shared_fit import SharedStep
 
-GRADIENTS = 5e-7
-"""Length of the difference / length; 8e-8 was the largest in 1,500 steps."""
+GRADIENTS = {LOOP: 3e-7, TOGETHER: 2e-6}
+"""Length of the difference / length. 8e-8 was the largest in 1,500 steps one by one; in one pass
+it was 3.5e-7 to 5.5e-7, with the processor: its kernels add in the order of the share's size."""
 UPDATE = 3e-5
 """The same of what a step changes; 7e-6 was the largest. Adam divides by roots of small numbers."""
 ENDS = (15, 30)
@@ -66,9 +69,11 @@ class ComparedStep(SharedStep):
         return super().__call__(batch, step, stop)
 
 
+@pytest.mark.parametrize("micro_batches", [LOOP, TOGETHER])
 def test_a_step_of_1_2_and_3_workers_differs_by_rounding_only_through_failures_and_a_reload(
-    tmp_path: Path,
+    micro_batches: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(env.OPTIONS, RunOptions(micro_batches=micro_batches).encode())
     found = {"differences": [], "of_gradients": []}
     with (
         mock.patch.object(compiled_steps, "AtomicStep", ComparedStep),
@@ -85,5 +90,5 @@ def test_a_step_of_1_2_and_3_workers_differs_by_rounding_only_through_failures_a
             Trainer(model, digits_cnn.dataset("train"), config=config, job_dir=tmp_path).fit()
     steps = [d.step for d in found["differences"]]
     assert steps == [step for step in range(ENDS[-1]) for _ in (2, 3)]
-    assert 0 < max(found["of_gradients"]) < GRADIENTS
+    assert 0 < max(found["of_gradients"]) < GRADIENTS[micro_batches]
     assert max(d.largest for d in found["differences"]) < UPDATE
