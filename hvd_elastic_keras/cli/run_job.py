@@ -8,6 +8,7 @@ import secrets
 import shutil
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -57,6 +58,8 @@ async def run_job(request: JobRequest) -> int:
       ConfigurationError: something is wrong; no worker has been started.
     """
     request.check_workers_fit()
+    # Python tries the directory with a file, once. A launcher that is killed then would leave it.
+    tempfile.gettempdir()
     console = console_for(request.verbosity, request.spec.job if request.spec else "")
     with console.drawing(), held(request.job_dir) as begin:
         known = newest_term_of_checkpoints(request.job_dir)

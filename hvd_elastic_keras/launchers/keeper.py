@@ -97,6 +97,9 @@ def _pump(source: int, log: int, listener: Listener) -> None:
 def main(arguments: list[str]) -> int:
     """Runs the worker to its end; its exit code stands in the record."""
     record_path, log_path, scratch, *command = arguments
+    if not os.path.isdir(scratch):
+        print("error another launcher has started this worker meanwhile", flush=True)
+        return 1
     record = os.open(record_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     source, sink = os.pipe()
@@ -112,7 +115,8 @@ def main(arguments: list[str]) -> int:
     }
     _note(record, {**known, "exit": None})
     listener = Listener(os.path.join(scratch, OUTPUT))
-    print(f"pid {pid}", flush=True)
+    with contextlib.suppress(BrokenPipeError):  # the launcher was killed; the next one adopts
+        os.write(1, f"pid {pid}\n".encode())
     os.dup2(log, 1)
     pump = threading.Thread(target=_pump, args=(source, log, listener), daemon=True)
     pump.start()

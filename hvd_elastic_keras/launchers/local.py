@@ -131,7 +131,7 @@ class LocalLauncher:
         """Starts a worker process. See `Launcher.launch`."""
         for directory in (self._record_dir, self._log_dir):
             directory.mkdir(parents=True, exist_ok=True)
-        self._remove_scratch(worker_id)  # of a launcher that was killed here
+        self._remove_scratch(worker_id)  # of a launcher that was killed here; stops its keeper, too
         scratch = tempfile.mkdtemp(prefix=f"{env.SCRATCH_PREFIX}{worker_id}-{self._job}-")
         try:
             os.mkfifo(Path(scratch, keeper.OUTPUT))

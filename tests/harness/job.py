@@ -185,8 +185,9 @@ class Job:
             with socket.socket(family) as probe:
                 assert probe.connect_ex(address) != 0, f"{address} is still open"
         hidden = list(self.job_dir.rglob(".*"))
-        assert hidden == []
-        assert list(self._temporary.iterdir()) == []
+        assert hidden == [], hidden
+        left = list(self._temporary.rglob("*"))
+        assert left == [], left
         assert not (self.job_dir / "master.json").exists()
 
     def worker_processes(self) -> list[psutil.Process]:

@@ -18,7 +18,12 @@ import pytest
 
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.launchers.base import LOCALHOST, WorkerExit
-from hvd_elastic_keras.launchers.local import LocalLauncher, end_kept_workers, kept_workers
+from hvd_elastic_keras.launchers.local import (
+    KEEPER,
+    LocalLauncher,
+    end_kept_workers,
+    kept_workers,
+)
 
 LIMIT_S = 30.0
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -227,6 +232,38 @@ def test_another_launcher_adopts_a_worker_with_its_output_and_its_end(tmp_path: 
         asyncio.run(run())
     finally:
         os.close(lines)
+
+
+def keep_for_a_killed_launcher(directory: Path, *, scratch_is_there: bool) -> int:
+    """Runs a keeper whose launcher has gone before it could say which process the worker is."""
+    scratch, record = directory / "scratch", directory / "workers" / "w0.json"
+    (scratch if scratch_is_there else directory).mkdir(exist_ok=True)
+    record.parent.mkdir()
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [*KEEPER, str(record), str(directory / "w0.log"), str(scratch)]
+    try:
+        return subprocess.run(
+            [*command, *shell("echo here; exit 5")],
+            stdout=writer,
+            stderr=subprocess.DEVNULL,
+            timeout=LIMIT_S,
+            check=False,
+        ).returncode
+    finally:
+        os.close(writer)
+
+
+def test_a_worker_whose_launcher_is_killed_before_it_knows_of_it_is_kept(tmp_path: Path) -> None:
+    assert keep_for_a_killed_launcher(tmp_path, scratch_is_there=True) == 0
+    assert json.loads((tmp_path / "workers" / "w0.json").read_text())["exit"] == 5
+    assert (tmp_path / "w0.log").read_text() == "here\n"
+    assert not (tmp_path / "scratch").exists()
+
+
+def test_a_keeper_that_comes_after_the_next_launcher_starts_nothing(tmp_path: Path) -> None:
+    assert keep_for_a_killed_launcher(tmp_path, scratch_is_there=False) != 0
+    assert not (tmp_path / "w0.log").exists()
 
 
 def test_the_exit_code_of_a_worker_that_ended_without_a_launcher_is_known(tmp_path: Path) -> None:
