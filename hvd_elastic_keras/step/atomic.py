@@ -250,12 +250,17 @@ class AtomicStep:
 
     def _sum_of_all(self, part: ShareTensors, stop: tf.Tensor) -> tuple[Accumulated, tf.Tensor]:
         """The sums over all micro-batches of the step, and those of `_tail` over all workers."""
+        has_others = self._world.has_others.read_value()
+        # All micro-batches need the offsets. Without this, busy threads would read it after the
+        # backward pass, and nothing could be sent before.
+        with tf.control_dependencies([has_others]):
+            part = dataclasses.replace(part, offsets=tf.identity(part.offsets))
         mine = self._sum_over_micro_batches(part)
         tail = tf.cast(self._tail(mine.tensors, part, stop), mine.staged.dtype)
         gradients, staged = self._reduction(
             mine.gradients,
             tf.concat([mine.staged, tail], 0),
-            self._world.has_others.read_value(),
+            has_others,
         )
         length = COUNT_AND_FLAGS + self._pieces + self._options.measured_workers
         tail = tf.cast(staged[-length:], tf.float32)

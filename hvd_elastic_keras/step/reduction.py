@@ -14,6 +14,9 @@ from hvd_elastic_keras.step.micro_batches.traced import Tensors
 LEAST_BYTES = 16 * 2**20
 """Of gradients that travel in several parts. Of fewer, parts cost more than they save."""
 MOST_PARTS = 4
+SMALL = 1 / 256
+"""Of all bytes: a gradient that saves nothing by being early, but would make its part late. Busy
+threads may compute a bias of the last layer after all large products of the backward pass."""
 HALF_DTYPES = {FP16: tf.float16, BF16: tf.bfloat16}
 
 
@@ -46,7 +49,8 @@ class Reduction:
         return sums, exact
 
     def _over_workers(self, gradients: Tensors, exact: tf.Tensor) -> Tensors:
-        groups = [gradients[part] for part in parts_of(gradients)]
+        parts = parts_of(gradients)
+        groups = [[gradients[i] for i in part] for part in parts]
         names = [self._name, *(f"{self._name}.early{i}" for i in range(1, len(groups)))][::-1]
         if self._half is None:
             groups[-1].append(exact)
@@ -59,24 +63,31 @@ class Reduction:
                 if group
             ]
             (exact,) = summed([exact], self._name)
-        return [*itertools.chain(*reversed(sums)), exact]
+        places = itertools.chain(*parts)
+        found = dict(zip(places, itertools.chain(*sums), strict=True))
+        return [*(found[i] for i in range(len(gradients))), exact]
 
 
-def parts_of(gradients: Sequence[tf.Tensor | tf.TensorSpec]) -> list[slice]:
+def parts_of(gradients: Sequence[tf.Tensor | tf.TensorSpec]) -> list[list[int]]:
     """Which gradients travel together, in the order in which a backward pass is done with them.
 
-    That is from the last to the first. The same on all workers: it follows from sizes alone. Each
-    part is its own collective, which begins while the rest of the backward pass is computed.
+    That is from the last to the first; small ones wait for the last part. The same on all workers:
+    it follows from sizes alone. Each part is its own collective, which begins while the rest of the
+    backward pass is computed.
+
+    Returns places in `gradients`, each in one part; the last part has the first gradient.
     """
     sizes = [int(g.shape.num_elements()) * g.dtype.size for g in gradients]
-    least = sum(sizes) / MOST_PARTS if sum(sizes) >= LEAST_BYTES else float("inf")
-    found, end, size = [], len(sizes), 0
-    for start in reversed(range(1, len(sizes))):
-        size += sizes[start]
-        if size >= least:
-            found.append(slice(start, end))
-            end, size = start, 0
-    return [*found, slice(0, end)]
+    if sum(sizes) < LEAST_BYTES:
+        return [list(range(len(sizes)))]
+    parts: list[list[int]] = [[]]
+    last = [i for i, size in enumerate(sizes) if i == 0 or size < SMALL * sum(sizes)]
+    for i in reversed(range(len(sizes))):
+        if i not in last:
+            parts[-1].insert(0, i)
+        if MOST_PARTS * sum(sizes[j] for j in parts[-1]) >= sum(sizes):
+            parts.append([])
+    return [*parts[:-1], sorted([*last, *parts[-1]])]
 
 
 def summed(tensors: Tensors, name: str) -> Tensors:

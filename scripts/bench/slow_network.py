@@ -112,7 +112,8 @@ def least_turn(bits: int) -> Turn:
     model = compiled_model()
     x, y = examples_of_a_worker(model)
     variables = [v.value for v in model.trainable_variables]
-    wanted = variables[reduction.parts_of(variables)[0]] if bits else variables
+    first = reduction.parts_of(variables)[0]
+    wanted = [variables[i] for i in first] if bits else variables
     # Not a constant of the graph: TensorFlow computes collectives of constants once.
     gradients = tf.zeros([sum(int(np.prod(v.shape)) for v in variables) * bits // 32])
 

@@ -136,6 +136,9 @@ class MicroBatch:
     ) -> tuple[Tensors, tf.Tensor]:
         variables, tracing = self._variables, self._tracing
         rows = Rows(*(numbers[i] for i in range(NUM_ROWS_FIELDS)))
+        weight = rows.weight  # first of all: busy threads would leave it to the last
+        with tf.control_dependencies([weight]):
+            data = [tf.identity(t) for t in data]
         draws = RandomDraws(
             rows,
             tracing.seed + (0 if self._train else 1),
@@ -180,7 +183,7 @@ class MicroBatch:
         staged = self._staged(changes, moved_raw, averages, rows)
         # One dtype: a grouped allreduce takes no mixture. Half precision is summed in float32.
         dtype = tf.float64 if any(g.dtype == tf.float64 for g in gradients) else tf.float32
-        weighted = [tf.cast(g, dtype) * tf.cast(rows.weight, dtype) for g in gradients]
+        weighted = [tf.cast(g, dtype) * tf.cast(weight, dtype) for g in gradients]
         whole_after = [changes.value(v) for v in self._whole]
         return [*weighted, tf.cast(staged, dtype), *whole_after], terms.values
 
