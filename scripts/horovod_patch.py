@@ -27,6 +27,7 @@ class Edit:
 
 
 _OPERATIONS = "horovod/common/operations.cc"
+_QUEUE = "horovod/common/tensor_queue"
 _PAIR = "third_party/gloo/gloo/transport/tcp/pair.cc"
 _HTTP = "third_party/HTTPRequest/include/HTTPRequest.hpp"
 
@@ -103,6 +104,86 @@ EDITS: tuple[Edit, ...] = (
     horovod_global.initialization_failed = false;
 """,
         reason="let hvd.init() succeed after a failed one and hvd.shutdown()",
+    ),
+    Edit(
+        path=_OPERATIONS,
+        anchor="""\
+    std::this_thread::sleep_for(sleep_duration);
+  }
+  state.last_cycle_start""",
+        replacement="""\
+    // hvd_elastic_keras: what is complete is not kept waiting for what might follow.
+    state.process_set_table.Get(0).tensor_queue.WaitForGroup(sleep_duration);
+  }
+  state.last_cycle_start""",
+        reason="begin a cycle as soon as there is a whole group of tensors",
+    ),
+    Edit(
+        path=f"{_QUEUE}.h",
+        anchor="""\
+  void RemoveJoinTensor();
+""",
+        replacement="""\
+  void RemoveJoinTensor();
+
+  // hvd_elastic_keras: until there is a group of tensors, but no longer than the time limit.
+  void WaitForGroup(std::chrono::steady_clock::duration limit);
+""",
+        reason="declare the wait for a group",
+    ),
+    Edit(
+        path=f"{_QUEUE}.h",
+        anchor="""\
+  mutable std::mutex mutex_;
+""",
+        replacement="""\
+  mutable std::mutex mutex_;
+
+  // From the moment when a group is added until nothing waits any more.
+  bool has_group_ = false;
+  std::condition_variable group_added_;
+""",
+        reason="declare what tells of a group",
+    ),
+    Edit(
+        path=f"{_QUEUE}.h",
+        anchor="""\
+#include <iostream>
+#include <mutex>
+""",
+        replacement="""\
+#include <chrono>
+#include <condition_variable>
+#include <iostream>
+#include <mutex>
+""",
+        reason="include what the wait for a group needs",
+    ),
+    Edit(
+        path=f"{_QUEUE}.cc",
+        anchor="""\
+    message_queue_.push(std::move(messages[i]));
+  }
+  return Status::OK();
+}
+""",
+        replacement="""\
+    message_queue_.push(std::move(messages[i]));
+  }
+  if (entries.size() > 1) {
+    has_group_ = true;
+    group_added_.notify_one();
+  }
+  return Status::OK();
+}
+
+void TensorQueue::WaitForGroup(std::chrono::steady_clock::duration limit) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  has_group_ = has_group_ && !message_queue_.empty();
+  group_added_.wait_for(lock, limit, [this] { return has_group_; });
+}
+""",
+        reason="wait for a group, and tell of one",
     ),
     Edit(
         path="horovod/common/process_set.cc",

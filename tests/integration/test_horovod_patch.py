@@ -54,6 +54,11 @@ def init(environ):
 def allreduce(value):
     return {"sum": float(hvd.allreduce(tf.constant(value), op=hvd.Sum, name="t").numpy())}
 
+def allreduce_group(count):
+    os.environ["HOROVOD_ELASTIC"] = "1"  # else nothing is handed to Horovod by one process
+    ones = [tf.constant(1.0)] * count
+    return {"sums": [float(s) for s in hvd.grouped_allreduce(ones, op=hvd.Sum, name="group")]}
+
 def allreduce_until_error(length):
     try:
         hvd.allreduce(tf.ones(length), op=hvd.Sum, name="loop")
@@ -333,6 +338,16 @@ def test_two_processes_train_a_keras_model_to_equal_weights(store: Store, tmp_pa
             worker.ask("shutdown")
         assert first.reply() == second.reply() == {"initialized": False}
         assert first.close() == second.close() == 0
+
+
+def test_a_group_of_tensors_does_not_wait_for_the_cycle(tmp_path: Path) -> None:
+    """Which is there to collect more of them."""
+    an_hour = {"HOROVOD_CYCLE_TIME": str(60 * 60 * 1000)}
+    with Worker(tmp_path / "0.log") as worker:
+        worker.wait_ready()
+        assert worker.call("init", single_process_environ() | an_hour)["ok"]
+        for _ in range(2):  # the second time Horovod knows them
+            assert worker.call("allreduce_group", 3) == {"sums": [1.0, 1.0, 1.0]}
 
 
 @pytest.mark.slow(but=("1",))
