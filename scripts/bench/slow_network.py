@@ -2,11 +2,13 @@
 
 Both are computed by the same two processes, alternately, in a network namespace of their own whose
 loopback is limited (`tc … tbf`). What the two send each other shares that limit: it is a line of
-half the rate in each direction. Needs root. Printed are medians over repetitions, and their ratios.
+half the rate in each direction. Each has a processor for itself, as on two hosts. Needs root.
+Printed are medians over repetitions, and their ratios.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 import statistics
 import subprocess
@@ -24,6 +26,7 @@ import horovod.tensorflow as hvd  # noqa: E402
 import keras  # noqa: E402
 import networks  # noqa: E402
 import numpy as np  # noqa: E402
+import processors  # noqa: E402
 import rows  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
@@ -172,6 +175,7 @@ def kinds() -> Iterator[tuple[str, Turn]]:
 
 def work() -> None:
     """Measures, as one of two workers; the first one prints."""
+    processors.take(int(os.environ["HOROVOD_RANK"]))
     hvd.init()
     world_of_process().enter_round(hvd.rank(), hvd.size())
     turns = dict(kinds())

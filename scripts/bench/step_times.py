@@ -1,4 +1,4 @@
-"""Runs jobs of `timed_model.py` and reads how long their steps took."""
+"""Runs jobs of `timed_model.py`, or a plain Horovod loop, and reads how long their steps took."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-MODEL = Path(__file__).resolve().parent / "timed_model.py"
+HERE = Path(__file__).resolve().parent
+MODEL, PLAIN_LOOP = HERE / "timed_model.py", HERE / "plain_loop.py"
 LIMIT_S = 300.0
 
 
@@ -38,17 +39,39 @@ def epochs_of(
       SystemExit: the job failed.
     """
     with tempfile.TemporaryDirectory() as directory:
-        times = Path(directory, "times")
-        times.mkdir()
+        command = [
+            *(sys.executable, "-m", "hvd_elastic_keras.run", f"--model={MODEL}"),
+            *(f"--job_dir={directory}/job", "--global_batch_size=64", *flags),
+        ]
+        return _epochs_of(command, network, environment, skip)
+
+
+def plain_epochs_of(
+    network: str,
+    workers: int,
+    epochs: int,
+    environment: Mapping[str, str],
+    skip: int = 1,
+) -> list[tuple[float, float]]:
+    """The same of a plain Horovod loop with so many workers on this machine."""
+    command = [
+        *(sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(workers)),
+        *("-H", f"localhost:{workers}", "--network-interfaces", "lo"),
+        *(sys.executable, str(PLAIN_LOOP), str(epochs)),
+    ]
+    return _epochs_of(command, network, environment, skip)
+
+
+def _epochs_of(
+    command: Sequence[str], network: str, environment: Mapping[str, str], skip: int
+) -> list[tuple[float, float]]:
+    with tempfile.TemporaryDirectory() as times:
         result = subprocess.run(
-            [
-                *(sys.executable, "-m", "hvd_elastic_keras.run", f"--model={MODEL}"),
-                *(f"--job_dir={directory}/job", "--global_batch_size=64", *flags),
-            ],
+            command,
             env={
                 **os.environ,
                 "TF_CPP_MIN_LOG_LEVEL": "3",
-                "BENCH_STEP_TIMES": str(times),
+                "BENCH_STEP_TIMES": times,
                 "BENCH_MODEL": network,
                 **environment,
             },
@@ -59,6 +82,6 @@ def epochs_of(
         )
         if result.returncode:
             raise SystemExit(f"the job failed:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
-        files = [file.read_text().splitlines() for file in times.iterdir()]
+        files = [file.read_text().splitlines() for file in Path(times).iterdir()]
     epochs = [line.split() for lines in files for line in lines[skip:]]
     return [(float(seconds), float(received)) for seconds, received in epochs]

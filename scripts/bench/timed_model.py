@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import stat
 import struct
 import time
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import Any
 import keras
 import networks
 import numpy as np
+import processors
 
 STEP_TIMES = "BENCH_STEP_TIMES"
 KIND = "BENCH_MODEL"
 PIN = "BENCH_PIN"
-"""Set: worker wN has processor N for itself, as far as this job is concerned."""
+"""Set: worker wN, or a process of rank N, runs on processor N."""
 BATCH_SIZE = 64
 NETWORKS = {
     "tiny MLP": (networks.tiny_mlp, 200),
@@ -35,9 +37,12 @@ def received() -> int:
     """Bytes that have come over the TCP connections which this process has at present."""
     total = 0
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as duplicate:
-            info = duplicate.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-            total += struct.unpack_from("<Q", info, BYTES_RECEIVED)[0]
+        with contextlib.suppress(OSError):  # closed meanwhile, or not TCP
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as duplicate:
+                info = duplicate.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+                total += struct.unpack_from("<Q", info, BYTES_RECEIVED)[0]
     return total
 
 
@@ -58,16 +63,16 @@ class StepTimes(keras.callbacks.Callback):
             file.write(f"{step_s} {step_bytes}\n")
 
 
-def _pin() -> None:
-    processor = int(os.environ["HVD_ELASTIC_WORKER_ID"][1:])
-    for thread in os.listdir("/proc/self/task"):
-        os.sched_setaffinity(int(thread), {processor})
+def pin() -> None:
+    """Takes the processor of this process, if asked to; the check of the model has none."""
+    number = os.environ.get("HVD_ELASTIC_WORKER_ID", "")[1:] or os.environ.get("HOROVOD_RANK")
+    if os.environ.get(PIN) and number is not None:
+        processors.take(int(number))
 
 
 def model() -> keras.Model:
     """The model that is asked for, compiled."""
-    if os.environ.get(PIN) and "HVD_ELASTIC_WORKER_ID" in os.environ:
-        _pin()
+    pin()
     network = NETWORKS[os.environ[KIND]][0]()
     network.compile(
         "adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"]
