@@ -27,6 +27,7 @@ _REPETITIONS = flags.DEFINE_integer("repetitions", 3, "Starts of each kind.", lo
 SCRIPT = Path(__file__).resolve().parent / "start_up_script.py"
 LIMIT_S = 300.0
 READY = "launch of a worker until it is ready (what a replacement takes)"
+IMPORTS = "of it, its imports (what a warm interpreter on each host would save)"
 
 
 def run(*command: str, **variables: str) -> None:
@@ -76,6 +77,7 @@ def ready_s(job: Path) -> float:
     return max(e["start_up_s"] for e in entries if e["event"] == "worker_ready")
 
 
+MODULES = "tensorflow, keras, horovod.tensorflow, hvd_elastic_keras.api.callback"
 KINDS: dict[str, Callable[[], float]] = {
     "import tensorflow": lambda: whole_s(sys.executable, "-c", "import tensorflow, keras"),
     "import hvd_elastic_keras": lambda: whole_s(sys.executable, "-c", "import hvd_elastic_keras"),
@@ -84,6 +86,7 @@ KINDS: dict[str, Callable[[], float]] = {
     "with the callback, no launcher": lambda: first_step_s(sys.executable, str(SCRIPT), "elastic"),
     "1 worker": lambda: first_step_s(*elastic(SCRIPT, 1)),
     READY: lambda: timed_start(*elastic(SCRIPT, 1))[1],
+    IMPORTS: lambda: whole_s(sys.executable, "-c", f"import {MODULES}"),
     "2 workers": lambda: first_step_s(*elastic(SCRIPT, 2)),
 }
 AGAINST = {
@@ -92,11 +95,15 @@ AGAINST = {
     "with the callback, no launcher": "plain fit",
     "1 worker": "plain fit",
     READY: "plain fit",
+    IMPORTS: READY,
     "2 workers": "plain fit",
 }
 
 STEPS = ("with the callback, no launcher", "1 worker", "2 workers")
-NAMES = {"plain fit": "the first step of python train.py with plain fit"}
+NAMES = {
+    "plain fit": "the first step of python train.py with plain fit",
+    READY: "launch until ready",
+}
 
 
 def measured() -> list[rows.Row]:
