@@ -22,7 +22,7 @@ PAGE = HERE.parents[1] / "docs" / "performance.md"
 LIMIT_S = 1200.0
 BENCHMARKS: dict[str, tuple[str, list[str]]] = {
     "A step, alone": ("fit_overhead.py", ["--epochs=16"]),
-    "A step of two workers": ("two_workers.py", []),
+    "A step of two workers": ("two_workers.py", ["--repetitions=3"]),
     "A step of two workers on a slow network": ("slow_network.py", ["--repetitions=5"]),
     "Deterministic": (
         "deterministic.py",
