@@ -80,14 +80,17 @@ def parts_of(gradients: Sequence[tf.Tensor | tf.TensorSpec]) -> list[list[int]]:
     sizes = [int(g.shape.num_elements()) * g.dtype.size for g in gradients]
     if sum(sizes) < LEAST_BYTES:
         return [list(range(len(sizes)))]
-    parts: list[list[int]] = [[]]
-    last = [i for i, size in enumerate(sizes) if i == 0 or size < SMALL * sum(sizes)]
-    for i in reversed(range(len(sizes))):
-        if i not in last:
-            parts[-1].insert(0, i)
-        if MOST_PARTS * sum(sizes[j] for j in parts[-1]) >= sum(sizes):
-            parts.append([])
-    return [*parts[:-1], sorted([*last, *parts[-1]])]
+    early: list[list[int]] = []
+    part: list[int] = []
+    for i in reversed(range(1, len(sizes))):
+        if sizes[i] < SMALL * sum(sizes):
+            continue
+        part = [i, *part]
+        if MOST_PARTS * sum(sizes[j] for j in part) >= sum(sizes):
+            early.append(part)
+            part = []
+    are_early = set(itertools.chain(*early))
+    return [*early, [i for i in range(len(sizes)) if i not in are_early]]
 
 
 def summed(tensors: Tensors, name: str) -> Tensors:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 
 from absl import app, flags
-from step_times import LIMIT_S, epoch_means
+from step_times import LIMIT_S, PINNED, epoch_means
 
 NETWORK = "small ResNet"
 EPOCHS = 40
@@ -49,7 +49,7 @@ def measure(kind: str) -> list[float]:
     """Seconds per step of the epochs of one job."""
     flag, one_is_slow = KINDS[kind]
     with busy(1) if one_is_slow else contextlib.nullcontext():
-        return epoch_means(NETWORK, [*FLAGS, flag], {"BENCH_PIN": "1"}, skip=20)
+        return epoch_means(NETWORK, [*FLAGS, flag], PINNED, skip=20)
 
 
 def main(_: list[str]) -> None:

@@ -10,6 +10,10 @@ import os
 
 
 def take(number: int) -> None:
-    """Lets all threads of this process, and those that they start, run on one processor only."""
+    """Lets all threads of this process, and those that they start, run on one processor only.
+
+    Raises:
+      OSError: there is no processor of that number.
+    """
     for thread in os.listdir("/proc/self/task"):
-        os.sched_setaffinity(int(thread), {number % (os.cpu_count() or 1)})
+        os.sched_setaffinity(int(thread), {number})

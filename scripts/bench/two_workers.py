@@ -12,13 +12,12 @@ from collections.abc import Callable
 
 import rows
 from absl import app, flags
-from step_times import epochs_of, plain_epochs_of
+from step_times import PINNED, epochs_of, plain_epochs_of
 
 WORKERS = 2
 EPOCHS = 8
 NAMES = ("tiny MLP", "small ResNet")
 PLAIN = "a plain Horovod loop"
-PINNED = {"BENCH_PIN": "1"}
 
 
 def elastic(network: str, *options: str) -> list[tuple[float, float]]:

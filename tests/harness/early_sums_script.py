@@ -37,7 +37,6 @@ def told(what: str, value: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(found, value.shape)
 
 
-@keras.saving.register_keras_serializable()
 class Tells(keras.layers.Layer):
     """Tells when the backward pass has come so far."""
 
@@ -52,7 +51,7 @@ class Tells(keras.layers.Layer):
 
 
 def main() -> None:
-    """Takes the step twice, the first time for itself."""
+    """Takes the step twice."""
     summed = reduction.summed
 
     def told_and_summed(tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:

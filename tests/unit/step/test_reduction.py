@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,10 +30,10 @@ from hvd_elastic_keras.step.reduction import Reduction, parts_of
 from hvd_elastic_keras.step.step_options import StepOptions
 from hvd_elastic_keras.step.world import world_of_process
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
+from tests.harness.job import REPOSITORY
 
 HALVES = {"fp16": tf.float16, "bf16": tf.bfloat16}
 SHAPES = [(3, 5), (), (7,)]
-REPOSITORY = Path(__file__).resolve().parents[3]
 WAIT_LIMIT_S = 60.0
 ONE_THIRD = 1 / 3
 """What no format of 16 or 32 bits holds."""
