@@ -184,8 +184,9 @@ class AtomicStep:
     def _step(self, data: Tensors, numbers: tf.Tensor) -> Taken:
         total, tail, before = self.total(data, numbers)
         # Everything that assigns is inside: the optimizer also changes variables that do not
-        # depend on gradients (its iterations, weight decay).
-        with tf.control_dependencies(before):
+        # depend on gradients (its iterations, weight decay). One operation stands for all that
+        # comes before, or each of some thousand would wait for each of some hundred.
+        with tf.control_dependencies([tf.group(*before)]):
             averages = self.apply(total)
         return self.micro_batch.logs(averages), tail
 

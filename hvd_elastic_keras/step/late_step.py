@@ -54,7 +54,7 @@ class LateStep:
 
     def _sums_of_all(self, data: Tensors, numbers: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
         total, tail, before = self._step.total(data, numbers)
-        with tf.control_dependencies(before):
+        with tf.control_dependencies([tf.group(*before)]):
             return [tf.identity(t) for t in total.tensors], tf.identity(tail)
 
     def _applied(self, sums: Tensors, stop: tf.Tensor) -> dict[str, tf.Tensor]:

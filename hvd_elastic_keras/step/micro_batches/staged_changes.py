@@ -105,7 +105,7 @@ def put_back(
     variables: Iterable[tf.Variable], before: Sequence[tf.Tensor], after: Sequence[tf.Tensor]
 ) -> None:
     """Takes back what a step has assigned past Keras: it counts only once all workers have it."""
-    with tf.control_dependencies(after):
+    with tf.control_dependencies([tf.group(*after)]):
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
 
