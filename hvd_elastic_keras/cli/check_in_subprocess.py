@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+import functools
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -18,22 +23,26 @@ from hvd_elastic_keras.common import env, files, protocol
 from hvd_elastic_keras.common.error_text import error_in
 from hvd_elastic_keras.common.errors import ModelModuleError
 from hvd_elastic_keras.common.options import RunOptions
+from hvd_elastic_keras.launchers.fork_server import ForkServer, ForkServerError, Start
 from hvd_elastic_keras.observe.console import Console
 from hvd_elastic_keras.observe.event_log import EventLog
 from hvd_elastic_keras.observe.notices import Notice
 
 LONGEST_LINE = 2**24
 """Bytes of a line that the check may print."""
+Pipes: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamReader]
+"""What a process prints to its standard output and error."""
 
 
 async def check_request(
-    request: JobRequest, wanted: Path, console: Console
+    request: JobRequest, wanted: Path, console: Console, server: ForkServer | None = None
 ) -> tuple[JobRequest, dict[str, Any]]:
     """Checks the model that is asked for.
 
     Args:
       wanted: a file for the specification of the job; what the check says for `events.jsonl` goes
         to its directory.
+      server: makes the process of the check, if it can.
 
     Returns the request with what has been found, and the description of the model.
 
@@ -43,14 +52,18 @@ async def check_request(
     if request.spec is None:
         raise RuntimeError("a script is not checked in this way")
     request.spec.save(wanted)
-    found = await check_model(wanted, request.job_dir, console, request.options)
+    found = await check_model(wanted, request.job_dir, console, request.options, server)
     request = dataclasses.replace(request, found_micro_batch_size=found["micro_batch_size"])
     request.check_workers_fit()
     return request, found
 
 
 async def check_model(
-    spec: Path, job_dir: Path, console: Console, options: RunOptions
+    spec: Path,
+    job_dir: Path,
+    console: Console,
+    options: RunOptions,
+    server: ForkServer | None = None,
 ) -> dict[str, Any]:
     """Loads a model in a process of its own, as a worker would, and returns its description.
 
@@ -60,16 +73,23 @@ async def check_model(
       spec: file with the specification of the job.
       job_dir: whose checkpoints the job would go on from.
       options: of the job.
+      server: makes the process, if it can.
 
     Raises:
       ModelModuleError: the model cannot be trained.
     """
+    command = ["-m", "hvd_elastic_keras.api.model_job", str(spec), str(job_dir)]
     with tempfile.TemporaryDirectory(prefix=env.SCRATCH_PREFIX) as scratch:
-        last, errors = await _output_of_check(spec, job_dir, console, scratch, options)
+        variables = {env.OPTIONS: options.encode(), "TMPDIR": scratch}
+        async with contextlib.AsyncExitStack() as stack:
+            output, errors = await _started(stack, server, command, variables)
+            last, said = await asyncio.gather(
+                _last_line(output, spec.parent, console), errors.read()
+            )
     try:
         answer = json.loads(last)
     except ValueError:
-        tail = "\n".join(error_in(errors))
+        tail = "\n".join(error_in(said.decode(errors="replace")))
         raise ModelModuleError(
             f"The model module failed while it was checked; no worker has been started:\n{tail}"
         ) from None
@@ -79,17 +99,24 @@ async def check_model(
     return description
 
 
-async def _output_of_check(
-    spec: Path, job_dir: Path, console: Console, scratch: str, options: RunOptions
-) -> tuple[str, str]:
-    """The last line that the check prints, and its errors."""
-    variables = {env.OPTIONS: options.encode(), "TMPDIR": scratch}
+async def _started(
+    stack: contextlib.AsyncExitStack,
+    server: ForkServer | None,
+    command: Sequence[str],
+    variables: Mapping[str, str],
+) -> Pipes:
+    """Starts a process that ends with the stack."""
+    if server and await server.ready():
+        with contextlib.suppress(ForkServerError):
+            return await stack.enter_async_context(_forked(server, command, variables))
+    return await stack.enter_async_context(_spawned(command, variables))
+
+
+@contextlib.asynccontextmanager
+async def _spawned(command: Sequence[str], variables: Mapping[str, str]) -> AsyncIterator[Pipes]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        "-m",
-        "hvd_elastic_keras.api.model_job",
-        str(spec),
-        str(job_dir),
+        *command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=env.child_environment(variables, {}),
@@ -98,15 +125,40 @@ async def _output_of_check(
     if process.stdout is None or process.stderr is None:
         raise RuntimeError("the check has no pipes")
     try:
-        last, errors = await asyncio.gather(
-            _last_line(process.stdout, spec.parent, console), process.stderr.read()
-        )
-        await process.wait()
-    except asyncio.CancelledError:
+        yield process.stdout, process.stderr
+    except BaseException:
         process.kill()
-        await process.wait()
         raise
-    return last, errors.decode(errors="replace")
+    finally:
+        await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def _forked(
+    server: ForkServer, command: Sequence[str], variables: Mapping[str, str]
+) -> AsyncIterator[Pipes]:
+    loop = asyncio.get_running_loop()
+    async with contextlib.AsyncExitStack() as stack:
+        readers, sinks = [], []
+        for _ in range(2):
+            source, sink = os.pipe()
+            sinks.append(sink)
+            reader = asyncio.StreamReader(limit=LONGEST_LINE)
+            connected = functools.partial(asyncio.StreamReaderProtocol, reader)
+            pipe, _ = await loop.connect_read_pipe(connected, os.fdopen(source, "rb"))
+            stack.callback(pipe.close)
+            readers.append(reader)
+        try:
+            process = server.fork(Start(command, {**server.variables, **variables}), *sinks)
+        finally:
+            for sink in sinks:
+                os.close(sink)
+        try:
+            yield readers[0], readers[1]
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process, signal.SIGKILL)
+            raise
 
 
 async def _last_line(output: asyncio.StreamReader, log_dir: Path, console: Console) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -66,8 +67,17 @@ class JobRequest:
     """On which other hosts workers are started; None for this one only."""
     pods: PodsRequest | None = None
     """Of which cluster the workers are pods; None if they are processes of hosts."""
+    fork_server: bool = True
+    """Whether workers of this host may be forked from one process that has imported TensorFlow."""
     found_micro_batch_size: int = 0
     """What the check of the model has chosen; 0 before it, and with a script."""
+
+    @property
+    def worker_command(self) -> list[str]:
+        """What a worker runs."""
+        if self.spec:
+            return [sys.executable, "-m", "hvd_elastic_keras.cli.worker_main"]
+        return [sys.executable, *self.script]
 
     @property
     def micro_batch_size(self) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import secrets
 import shutil
 import signal
-import sys
 import tempfile
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import msgspec
 from hvd_elastic_keras.cli import curves, plan, source_files
 from hvd_elastic_keras.cli.check_in_subprocess import check_request
 from hvd_elastic_keras.cli.conclusion import conclude, shown
+from hvd_elastic_keras.cli.fork_servers import fork_server, variables_of_workers
 from hvd_elastic_keras.cli.job_directory import held
 from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
 from hvd_elastic_keras.cli.refusals import (
@@ -32,6 +33,7 @@ from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.common.joining import JobDescription
 from hvd_elastic_keras.launchers import open_files
 from hvd_elastic_keras.launchers.base import LOCALHOST
+from hvd_elastic_keras.launchers.fork_server import ForkServer
 from hvd_elastic_keras.launchers.kubernetes import KUBERNETES
 from hvd_elastic_keras.launchers.local import LocalLauncher
 from hvd_elastic_keras.master.controller import Controller
@@ -65,14 +67,23 @@ async def run_job(request: JobRequest) -> int:
         known = newest_term_of_checkpoints(request.job_dir)
         term = Term(request.job_dir, request.command, console, known, request.sources)
         endpoint = left_behind(request, term, console)
-        if endpoint is None:
-            request = await _accept(request, console)
-        begin()
-        return await _run_accepted(request, console, term, endpoint)
+        with contextlib.ExitStack() as stack:
+            server = stack.enter_context(fork_server(request))
+            if endpoint is None:
+                request = await _accept(request, console, server)
+                if server and server.variables != variables_of_workers(request):
+                    server.close()  # it has turned out that workers have more threads
+                    server = stack.enter_context(fork_server(request))
+            begin()
+            return await _run_accepted(request, console, term, endpoint, server)
 
 
 async def _run_accepted(
-    request: JobRequest, console: Console, term: Term, endpoint: control.Endpoint | None
+    request: JobRequest,
+    console: Console,
+    term: Term,
+    endpoint: control.Endpoint | None,
+    server: ForkServer | None,
 ) -> int:
     job_dir = request.job_dir
     console.info(f"job directory: {shown(job_dir)}")
@@ -91,6 +102,7 @@ async def _run_accepted(
         all_output=request.all_output,
         description=_description(request),
         listeners=[console.hear, curves_for(job_dir, console)],
+        prepared=server.ready if server else None,
     )
     if request.tls and endpoint is None:
         certificate.make(job_dir)
@@ -103,7 +115,7 @@ async def _run_accepted(
     if request.job.awaits_joiners and not request.hosts:
         console.info(how_to_join(controller.address, job_dir))
     launcher = LocalLauncher(
-        lambda _: _command(request),
+        lambda _: request.worker_command,
         job_dir / files.LOGS,
         job_dir / files.WORKERS,
         lambda worker_id: env.WorkerEnvironment(
@@ -124,6 +136,7 @@ async def _run_accepted(
         threads=request.threads_per_worker,
         keeps_threads=request.options.deterministic,
         file_limits=file_limits,
+        fork_server=server,
     )
     signals = _stop_on_signals(controller)
     training = dataclasses.asdict(request.spec.training) if request.spec else {}
@@ -193,7 +206,7 @@ def _description(request: JobRequest) -> JobDescription:
     )
 
 
-async def _accept(request: JobRequest, console: Console) -> JobRequest:
+async def _accept(request: JobRequest, console: Console, server: ForkServer | None) -> JobRequest:
     """Checks what is to be done; only then does it take the place of what was done before.
 
     Returns the request with what the check has found.
@@ -206,7 +219,7 @@ async def _accept(request: JobRequest, console: Console) -> JobRequest:
         check_same_kind(job_dir, spec)
         wanted = job_dir / WANTED_JOB
         try:
-            request, found = await check_request(request, wanted, console)
+            request, found = await check_request(request, wanted, console, server)
             for line in plan.lines_at_start(request, found):
                 console.info(line)
             if spec.output:
@@ -269,12 +282,6 @@ def _first_worker_number(job_dir: Path) -> int:
     """Worker ids are not used again when a job is gone on with."""
     numbers = [p.stem[1:] for p in (job_dir / files.LOGS).glob("w*.log")]
     return max((int(n) + 1 for n in numbers if n.isdecimal()), default=0)
-
-
-def _command(request: JobRequest) -> list[str]:
-    if request.spec:
-        return [sys.executable, "-m", "hvd_elastic_keras.cli.worker_main"]
-    return [sys.executable, *request.script]
 
 
 def _stop_on_signals(controller: Controller) -> list[int]:

@@ -42,6 +42,7 @@ from pathlib import Path
 
 from hvd_elastic_keras.common.options import NO_OPTIONS, RunOptions
 
+OWN_PREFIX = "HVD_ELASTIC_"
 MASTER = "HVD_ELASTIC_MASTER"
 TOKEN = "HVD_ELASTIC_TOKEN"
 FINGERPRINT = "HVD_ELASTIC_FINGERPRINT"

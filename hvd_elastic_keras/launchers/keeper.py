@@ -1,6 +1,10 @@
 """Keeps one local worker: starts it, writes its log, notes how it ended. It outlives the launcher.
 
     python -I -S keeper.py RECORD LOG SCRATCH COMMAND…
+    python -I -S keeper.py RECORD LOG SCRATCH --forked PID SOURCE GO
+
+The worker that is started by the second one is a child of this process already, which a fork server
+has made: it prints to SOURCE, and begins when a byte comes through GO.
 
 Were the launcher the worker's parent, nobody would know the worker's exit code once the launcher
 is killed, and what it prints would end in a broken pipe. Only the standard library is imported, and
@@ -17,6 +21,8 @@ import sys
 import threading
 
 KEEPER_PID = "HVD_ELASTIC_KEEPER_PID"
+FORKED = "--forked"
+GO = b"+"
 OUTPUT = "output"
 """A FIFO in the worker's scratch directory: what it prints, for the launcher that listens."""
 RECORD_BYTES = 4096
@@ -102,18 +108,25 @@ def main(arguments: list[str]) -> int:
         return 1
     record = os.open(record_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    source, sink = os.pipe()
-    try:
-        pid = _start(command, log, sink)
-    except OSError as error:
-        print(f"error {error}", flush=True)
-        return 1
-    os.close(sink)
+    go = None
+    if command[0] == FORKED:
+        pid, source, go = map(int, command[1:])
+    else:
+        source, sink = os.pipe()
+        try:
+            pid = _start(command, log, sink)
+        except OSError as error:
+            print(f"error {error}", flush=True)
+            return 1
+        os.close(sink)
     known: dict[str, object] = {
         **{"pid": pid, "started": start_ticks(pid)},
         **{"keeper": os.getpid(), "keeper_started": start_ticks(os.getpid()), "scratch": scratch},
     }
     _note(record, {**known, "exit": None})
+    if go is not None:
+        os.write(go, GO)
+        os.close(go)
     listener = Listener(os.path.join(scratch, OUTPUT))
     with contextlib.suppress(BrokenPipeError):  # the launcher was killed; the next one adopts
         os.write(1, f"pid {pid}\n".encode())

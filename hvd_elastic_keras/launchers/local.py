@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import logging
 import os
 import select
 import shutil
@@ -17,16 +19,18 @@ import sys
 import tempfile
 import threading
 import zlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 import msgspec
 
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.launchers import keeper, open_files
 from hvd_elastic_keras.launchers.base import LOCALHOST, LaunchedWorker, WorkerExit, exit_cause
+from hvd_elastic_keras.launchers.fork_server import ForkServer, ForkServerError, Start
 
+log = logging.getLogger(__name__)
 UNSEEN = (
     "ended while no launcher ran, and so did its parent process (keeper.py), which would tell how: "
     "both were killed, or this machine was restarted"
@@ -98,6 +102,7 @@ class LocalLauncher:
     the number of threads of a worker's TensorFlow operations; unless `keeps_threads`, the user may
     say otherwise in the environment. Keepers note in `record_dir` what they know of their workers.
     `file_limits` are the workers' limits of open files, if they are not to be this process's own.
+    A `fork_server` starts those that run Python in an environment like its own, when it is ready.
     """
 
     def __init__(
@@ -111,15 +116,16 @@ class LocalLauncher:
         threads: int,
         keeps_threads: bool = False,
         file_limits: open_files.Limits | None = None,
+        fork_server: ForkServer | None = None,
     ) -> None:
         self._command = command
         self._log_dir = log_dir
         self._record_dir = record_dir
         self._environment = environment
         self._on_output = on_output
-        self._threads = env.threads_variables(threads)
-        self._keeps_threads = keeps_threads
+        self._shared_variables = shared_variables(threads, keeps_threads=keeps_threads)
         self._file_limits = file_limits
+        self._fork_server = fork_server
         self._job = f"{zlib.crc32(os.fsencode(record_dir.resolve())):08x}"
         """In the names of the workers' directories for temporary files."""
         self._loop = asyncio.get_running_loop()
@@ -131,22 +137,31 @@ class LocalLauncher:
         """Starts a worker process. See `Launcher.launch`."""
         for directory in (self._record_dir, self._log_dir):
             directory.mkdir(parents=True, exist_ok=True)
+        try:
+            return self._launch(worker_id, on_exit)
+        except ForkServerError as error:
+            log.warning("the fork server is gone (%s): workers import all by themselves", error)
+            self._fork_server = None
+            return self._launch(worker_id, on_exit)
+
+    def _launch(self, worker_id: str, on_exit: Callable[[WorkerExit], None]) -> LaunchedWorker:
         self._remove_scratch(worker_id)  # of a launcher that was killed here; stops its keeper, too
         scratch = tempfile.mkdtemp(prefix=f"{env.SCRATCH_PREFIX}{worker_id}-{self._job}-")
         try:
             os.mkfifo(Path(scratch, keeper.OUTPUT))
             output = self._listen(scratch)
-            process = self._start_keeper(worker_id, scratch)
+            wait = self._start_keeper(worker_id, scratch)
             kept = _read(self._record(worker_id))
             if kept is None:
                 raise OSError(f"{self._record(worker_id)} cannot be read")
             record = self._record(worker_id).open("rb")
-        except OSError:
+        except (OSError, ForkServerError):
             shutil.rmtree(scratch, ignore_errors=True)
             raise
         if self._file_limits:
             open_files.set_limit(kept.pid, self._file_limits)
-        self._watch(worker_id, kept, on_exit, output=output, record=record, wait=process.wait)
+        waits = wait or functools.partial(_wait_for, kept)
+        self._watch(worker_id, kept, on_exit, output=output, record=record, wait=waits)
         return LaunchedWorker(LOCALHOST, kept.pid)
 
     def adopt(self, worker_id: str, on_exit: Callable[[WorkerExit], None]) -> LaunchedWorker | None:
@@ -161,7 +176,7 @@ class LocalLauncher:
                 on_exit,
                 output=self._listen(kept.scratch),
                 record=self._record(worker_id).open("rb"),
-                wait=lambda: _wait_for(kept),
+                wait=functools.partial(_wait_for, kept),
             )
         else:
             reason = UNSEEN if kept.exit is None else ""
@@ -191,29 +206,24 @@ class LocalLauncher:
     def _record(self, worker_id: str) -> Path:
         return self._record_dir / f"{worker_id}.json"
 
-    def _start_keeper(self, worker_id: str, scratch: str) -> subprocess.Popen[str]:
-        log = self._log_dir / f"{worker_id}.log"
-        with log.open("a") as errors:
-            process = subprocess.Popen(
-                [
-                    *KEEPER,
-                    str(self._record(worker_id)),
-                    str(log),
-                    scratch,
-                    *self._command(worker_id),
-                ],
-                env=self._variables(worker_id, scratch),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,
-                text=True,
-            )
-        told = process.stdout.readline().rstrip() if process.stdout else ""
+    def _start_keeper(self, worker_id: str, scratch: str) -> Callable[[], int] | None:
+        """Returns what waits for the keeper's end, if it is a child of this process."""
+        path = self._log_dir / f"{worker_id}.log"
+        variables, command = self._variables(worker_id, scratch), self._command(worker_id)
+        keeper = [*KEEPER, str(self._record(worker_id)), str(path), scratch]
+        server = self._fork_server
+        wait = None
+        with path.open("a") as errors:
+            if server and command[0] == sys.executable and server.suits(variables):
+                told = server.first_line(Start(command[1:], variables, keeper), errors.fileno())
+            else:
+                told, wait = _spawned([*keeper, *command], variables, errors)
         if not told.startswith("pid "):
-            process.wait()
-            raise OSError(told.removeprefix("error ") or f"the keeper has failed; see {log}")
-        return process
+            if wait:
+                wait()
+            reason = told.removeprefix("error ").rstrip()
+            raise OSError(reason or f"the keeper has failed; see {path}")
+        return wait
 
     @staticmethod
     def _listen(scratch: str) -> int | None:
@@ -256,13 +266,8 @@ class LocalLauncher:
             threading.Thread(target=work, name=f"{worker_id}-{work.__name__}", daemon=True).start()
 
     def _variables(self, worker_id: str, scratch: str) -> dict[str, str]:
-        fixed = self._threads if self._keeps_threads else {}
-        return env.child_environment(
-            {**self._environment(worker_id).to_variables(), **fixed, "TMPDIR": scratch},
-            # Workers share the cores of this machine: each gets its part, unless the user says
-            # otherwise.
-            defaults={**env.WORKER_DEFAULTS, **self._threads},
-        )
+        own = {**self._environment(worker_id).to_variables(), "TMPDIR": scratch}
+        return {**self._shared_variables, **own}
 
     def _ended(self, ended: WorkerExit, on_exit: Callable[[WorkerExit], None]) -> None:
         self._workers.pop(ended.worker_id, None)
@@ -271,6 +276,30 @@ class LocalLauncher:
     def _call(self, function: Callable[..., None], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the job is over
             self._loop.call_soon_threadsafe(function, *args)
+
+
+def shared_variables(threads: int, *, keeps_threads: bool) -> dict[str, str]:
+    """What is the same in the environment of all workers of this machine. See `LocalLauncher`."""
+    # They share its cores: each gets its part, unless the user says otherwise.
+    variables = env.threads_variables(threads)
+    fixed = variables if keeps_threads else {}
+    return env.child_environment(fixed, {**env.WORKER_DEFAULTS, **variables})
+
+
+def _spawned(
+    command: Sequence[str], variables: Mapping[str, str], errors: IO[str]
+) -> tuple[str, Callable[[], int]]:
+    """Starts a process; returns the first line that it prints, and what waits for its end."""
+    process = subprocess.Popen(
+        command,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        start_new_session=True,
+        text=True,
+    )
+    return process.stdout.readline() if process.stdout else "", process.wait
 
 
 def _without_keeper(code: int | None) -> str:
@@ -283,8 +312,8 @@ def _without_keeper(code: int | None) -> str:
     return f"was ended together with its parent process (keeper.py), which {cause}"
 
 
-def _wait_for(kept: WorkerRecord) -> None:
-    """Waits for the end of a keeper that is no child of this process."""
+def _wait_for(kept: WorkerRecord) -> int | None:
+    """Waits for the end of a keeper that is no child of this process: nobody knows its code."""
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(kept.keeper)
         try:
@@ -292,6 +321,7 @@ def _wait_for(kept: WorkerRecord) -> None:
                 _wait_until_readable(descriptor)
         finally:
             os.close(descriptor)
+    return None
 
 
 def _wait_until_readable(descriptor: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ class Controller:
       token: the job's secret, if its workers know one already.
       host: where workers are started, unless somebody says otherwise.
       listeners: are told what goes into `events.jsonl`.
+      prepared: is awaited before a worker is started on this machine.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Controller:
         all_output: bool = False,
         description: JobDescription | None = None,
         listeners: Iterable[EntryListener] = (),
+        prepared: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self.token = token or secrets.token_hex(control.TOKEN_BYTES)
         self._term = term
@@ -101,6 +103,7 @@ class Controller:
         )
         self._changes = ChangeDesk(config, lambda: self._state, self._dispatch_command)
         self._launcher: ByHost | None = None
+        self._prepared = prepared
         self._now = AwakeClock(lambda gap_s: console.line(awake_clock.told(gap_s)))
         self._stop_requested = False
         self._at_once = False
@@ -302,6 +305,8 @@ class Controller:
 
     async def _launch(self, action: act.Launch) -> None:
         await asyncio.sleep(action.delay_s)
+        if self._prepared and action.host == LOCALHOST:
+            await self._prepared()
         worker = self._state.workers.get(action.worker_id)
         if self._launcher is None or self._state.stop or worker is None or worker.leaving:
             self.dispatch(act.LaunchCancelled(action.worker_id))

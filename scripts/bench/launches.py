@@ -12,9 +12,9 @@ JOB_DIR = "JOB_DIR"
 """Stands for the job directory in a command."""
 
 
-def elastic(script: Path, workers: int) -> tuple[str, ...]:
+def elastic(script: Path, workers: int, *flags: str) -> tuple[str, ...]:
     """The command of a job that runs a script, which is told that it is elastic."""
-    return (*RUN, f"--num_workers={workers}", JOB_DIR, str(script), "elastic")
+    return (*RUN, f"--num_workers={workers}", *flags, JOB_DIR, str(script), "elastic")
 
 
 def in_job_dir(command: tuple[str, ...], job_dir: Path) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ tensorflow`, which take turns with ours.
 from __future__ import annotations
 
 import json
-import math
 import os
 import statistics
 import subprocess
@@ -19,15 +18,15 @@ from pathlib import Path
 
 import rows
 from absl import app, flags
-from launches import QUIET, RUN, elastic, in_job_dir
+from launches import JOB_DIR, QUIET, RUN, elastic, in_job_dir
 
 from hvd_elastic_keras.common import files
 
 _REPETITIONS = flags.DEFINE_integer("repetitions", 3, "Starts of each kind.", lower_bound=1)
 SCRIPT = Path(__file__).resolve().parent / "start_up_script.py"
 LIMIT_S = 300.0
-READY = "launch of a worker until it is ready (what a replacement takes)"
-IMPORTS = "of it, its imports (what a warm interpreter on each host would save)"
+READY = "a replacement beside a worker that trains, from its launch until it is ready"
+IMPORTING = f"{READY}, --nofork_server"
 
 
 def run(*command: str, **variables: str) -> None:
@@ -57,27 +56,29 @@ def whole_s(*command: str) -> float:
 
 def first_step_s(*command: str) -> float:
     """Seconds until the first step."""
-    return timed_start(*command)[0]
-
-
-def timed_start(*command: str) -> tuple[float, float]:
-    """Seconds until the first step, and until a worker is ready; NaN if there are none."""
     with tempfile.TemporaryDirectory() as scratch:
         noted, job = Path(scratch, "first_step"), Path(scratch, "job")
         began = time.time()
         run(*in_job_dir(command, job), BENCH_FIRST_STEP=str(noted))
-        return float(noted.read_text()) - began, ready_s(job)
+        return float(noted.read_text()) - began
 
 
-def ready_s(job: Path) -> float:
-    """Seconds from the launch of a worker until it is warm, which a replacement takes, too."""
-    if not job.exists():
-        return math.nan
+def ready_s(job: Path, worker: str) -> float:
+    """Seconds from the launch of a worker until it is warm."""
     entries = map(json.loads, (job / files.EVENTS).read_text().splitlines())
-    return max(e["start_up_s"] for e in entries if e["event"] == "worker_ready")
+    ready = (e for e in entries if e["event"] == "worker_ready" and e["worker_id"] == worker)
+    return float(next(ready)["start_up_s"])
 
 
-MODULES = "tensorflow, keras, horovod.tensorflow, hvd_elastic_keras.api.callback"
+def replacement_s(*flags: str) -> float:
+    """Seconds from the launch of a replacement until it is warm, while another worker trains."""
+    with tempfile.TemporaryDirectory() as scratch:
+        command = (*RUN, "--num_workers=2", *flags, JOB_DIR, str(SCRIPT), "replaced")
+        job = Path(scratch, "job")
+        run(*in_job_dir(command, job), BENCH_FIRST_STEP=str(Path(scratch, "first_step")))
+        return ready_s(job, "w2")
+
+
 KINDS: dict[str, Callable[[], float]] = {
     "import tensorflow": lambda: whole_s(sys.executable, "-c", "import tensorflow, keras"),
     "import hvd_elastic_keras": lambda: whole_s(sys.executable, "-c", "import hvd_elastic_keras"),
@@ -85,24 +86,29 @@ KINDS: dict[str, Callable[[], float]] = {
     "plain fit": lambda: first_step_s(sys.executable, str(SCRIPT), "plain"),
     "with the callback, no launcher": lambda: first_step_s(sys.executable, str(SCRIPT), "elastic"),
     "1 worker": lambda: first_step_s(*elastic(SCRIPT, 1)),
-    READY: lambda: timed_start(*elastic(SCRIPT, 1))[1],
-    IMPORTS: lambda: whole_s(sys.executable, "-c", f"import {MODULES}"),
     "2 workers": lambda: first_step_s(*elastic(SCRIPT, 2)),
+    "2 workers, --nofork_server": lambda: first_step_s(*elastic(SCRIPT, 2, "--nofork_server")),
+    READY: replacement_s,
+    IMPORTING: lambda: replacement_s("--nofork_server"),
 }
 AGAINST = {
     "import hvd_elastic_keras": "import tensorflow",
     "run --help": "import tensorflow",
     "with the callback, no launcher": "plain fit",
     "1 worker": "plain fit",
-    READY: "plain fit",
-    IMPORTS: READY,
     "2 workers": "plain fit",
+    "2 workers, --nofork_server": "plain fit",
+    READY: IMPORTING,
+    IMPORTING: "plain fit",
 }
 
-STEPS = ("with the callback, no launcher", "1 worker", "2 workers")
+STEPS = (
+    *("with the callback, no launcher", "1 worker", "2 workers"),
+    "2 workers, --nofork_server",
+)
 NAMES = {
     "plain fit": "the first step of python train.py with plain fit",
-    READY: "launch until ready",
+    IMPORTING: "one that imports all by itself (--nofork_server)",
 }
 
 

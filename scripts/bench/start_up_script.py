@@ -1,14 +1,18 @@
-"""A user's script of the benchmark of start-up: plain `fit`, or with the callback."""
+"""A user's script of the benchmark of start-up: plain `fit`, or with the callback.
+
+With "replaced", worker w1 kills itself, and the training ends when w2 is ready in its place.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-if sys.argv[1] == "elastic":
+if sys.argv[1] != "plain":
     from hvd_elastic_keras import ElasticCallback
 
 import keras
@@ -30,11 +34,30 @@ class FirstStep(keras.callbacks.Callback):
                 path.write_text(str(time.time()))
 
 
+class Replaced(keras.callbacks.Callback):
+    """Kills w1, and ends the training when w2 is ready."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """The end of a step."""
+        if os.environ["HVD_ELASTIC_WORKER_ID"] == "w1":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """The end of an epoch."""
+        events = Path(os.environ["HVD_ELASTIC_JOB_DIR"], "events.jsonl").read_text()
+        if any('"worker_ready"' in e and '"w2"' in e for e in events.splitlines()):
+            self.model.stop_training = True
+
+
 keras.utils.set_random_seed(0)
 model = small_resnet()
 model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 random = np.random.default_rng(0)
 x = random.random((BATCH_SIZE * STEPS, *model.input_shape[1:]), np.float32)
 y = random.integers(0, 10, len(x))
-callbacks = [FirstStep(), *([ElasticCallback()] if sys.argv[1] == "elastic" else [])]
-model.fit(x, y, BATCH_SIZE, verbose=0, callbacks=callbacks)
+callbacks = [FirstStep(), *([ElasticCallback()] if sys.argv[1] != "plain" else [])]
+epochs = 1
+if sys.argv[1] == "replaced":
+    callbacks.append(Replaced())
+    epochs = 1000
+model.fit(x, y, BATCH_SIZE, epochs, verbose=0, callbacks=callbacks)

@@ -174,6 +174,8 @@ MAY_TOUCH_THE_ENVIRONMENT = {
     f"{PACKAGE}.common.env",
     # A program of its own, which cannot import the package: it hands all of it on.
     f"{PACKAGE}.launchers.keeper",
+    # A process that becomes another one, and watches what scripts do to theirs.
+    f"{PACKAGE}.launchers.forked_process",
 }
 
 
