@@ -195,18 +195,28 @@ class ImportGuard(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Uncovers all of them at the import of the first. See `MetaPathFinder.find_spec`."""
-        if fullname.partition(".")[0] not in HIDDEN or self not in sys.meta_path:
+        """Of what is hidden. See `MetaPathFinder.find_spec`; who only asks uncovers nothing."""
+        module = self._hidden.get(fullname)
+        if module is None:
             return None
-        self._disarm()
+        known = module.__spec__
+        spec = importlib.machinery.ModuleSpec(
+            fullname, _Hidden(module, self._uncover), origin=_origin_of(known)
+        )
+        spec.submodule_search_locations = known.submodule_search_locations if known else None
+        return spec
+
+    def _uncover(self) -> None:
+        """At the import of the first one, all are there."""
+        if self not in sys.meta_path:
+            return
+        sys.meta_path.remove(self)
+        os.putenv, os.unsetenv = self._putenv, self._unsetenv
         for name in HIDDEN:
             if name in self._hidden and _origin(name) != _origin_of(self._hidden[name].__spec__):
                 self._start_anew()
-        # Who finds that a search has brought the module itself takes its own loader, which runs it.
-        found = self._hidden.pop(fullname, None)
         sys.modules.update(self._hidden)
         self._on_import()
-        return importlib.machinery.ModuleSpec(fullname, _Loaded(found)) if found else None
 
     def _may_set(self, key: Variable, wanted: Variable | None = None) -> None:
         name, value = os.fsencode(key), None if wanted is None else os.fsencode(wanted)
@@ -217,19 +227,17 @@ class ImportGuard(importlib.abc.MetaPathFinder):
         else:
             self._putenv(name, value)
 
-    def _disarm(self) -> None:
-        sys.meta_path.remove(self)
-        os.putenv, os.unsetenv = self._putenv, self._unsetenv
 
-
-class _Loaded(importlib.abc.Loader):
+class _Hidden(importlib.abc.Loader):
     """Loads nothing: the module is there."""
 
-    def __init__(self, module: types.ModuleType) -> None:
+    def __init__(self, module: types.ModuleType, uncover: Callable[[], None]) -> None:
         self._module = module
         self._spec = module.__spec__
+        self._uncover = uncover
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        self._uncover()
         return self._module
 
     def exec_module(self, module: types.ModuleType) -> None:
