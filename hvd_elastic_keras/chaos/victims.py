@@ -19,6 +19,7 @@ from pathlib import Path
 from hvd_elastic_keras.common import env, files
 from hvd_elastic_keras.common.control import WorkerStatus
 from hvd_elastic_keras.launchers.base import LOCALHOST
+from hvd_elastic_keras.launchers.local import kept_workers
 
 SLOW_PERIOD_S = 0.1
 
@@ -52,7 +53,14 @@ def worker_of(job_dir: Path, worker: WorkerStatus) -> Victim | str:
         f"{env.JOB_DIR}={job_dir}".encode(),
         f"{env.WORKER_ID}={worker.worker_id}".encode(),
     }
-    return _checked(worker.pid, lambda: expected <= _environment(worker.pid), worker.worker_id)
+
+    def belongs() -> bool:
+        # The environment of a forked worker is that of the fork server; its keeper knows it.
+        kept = kept_workers(job_dir / files.WORKERS).get(worker.worker_id)
+        is_kept = kept is not None and kept.pid == worker.pid
+        return is_kept or expected <= _environment(worker.pid)
+
+    return _checked(worker.pid, belongs, worker.worker_id)
 
 
 def address_of(host: str) -> str:

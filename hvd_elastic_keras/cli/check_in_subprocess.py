@@ -157,8 +157,10 @@ async def _forked(
             yield readers[0], readers[1]
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process, signal.SIGKILL)
+                os.kill(process, signal.SIGKILL)
             raise
+        finally:
+            await server.ended(process)
 
 
 async def _last_line(output: asyncio.StreamReader, log_dir: Path, console: Console) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,8 +38,9 @@ def fork_server(request: JobRequest) -> Iterator[ForkServer | None]:
 
 def _started(request: JobRequest) -> ForkServer | None:
     elsewhere = request.pods or (request.hosts and LOCALHOST not in request.hosts.first)
-    # Python runs directories and archives, too.
-    if not request.fork_server or elsewhere or (request.script and not _is_source(request.script)):
+    if not request.fork_server or elsewhere or not hasattr(os, "pidfd_open"):
+        return None
+    if request.script and not _is_source(request.script):  # Python runs archives, too
         return None
     return ForkServer(
         request.worker_command[1:],

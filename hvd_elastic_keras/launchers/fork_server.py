@@ -15,6 +15,7 @@ import select
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -79,7 +80,6 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,
             )
         self._socket.setblocking(False)
 
@@ -112,6 +112,18 @@ class ForkServer:
             return False
         return _read_early(variables) == _read_early(self._variables)
 
+    @staticmethod
+    async def ended(process: int) -> None:
+        """Returns when a process has ended that was forked."""
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(process)
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            try:
+                await asyncio.to_thread(poll.poll)
+            finally:
+                os.close(descriptor)
+
     def fork(self, start: Start, stdout: int, stderr: int) -> int:
         """Starts a process, to which the two open files go; returns its id.
 
@@ -120,11 +132,13 @@ class ForkServer:
         """
         content = Request(list(start.command), dict(start.variables), list(start.keeper)).encode()
         answer = b""
-        with os.fdopen(os.memfd_create("request"), "wb") as file, contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), tempfile.TemporaryFile() as file:
             file.write(content)
             file.flush()
             socket.send_fds(self._socket, [b"?"], [file.fileno(), stdout, stderr])
-            if select.select([self._socket], [], [], FORKED_WITHIN_S)[0]:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            if poll.poll(1000 * FORKED_WITHIN_S):
                 answer = self._socket.recv(PROCESS_ID.size)
         if len(answer) < PROCESS_ID.size:
             self.close()
@@ -138,12 +152,18 @@ class ForkServer:
           ForkServerError: as `fork`.
         """
         source, sink = os.pipe()
+        failed = None
         with os.fdopen(source) as output:
             try:
                 self.fork(start, sink, stderr)
+            except ForkServerError as error:
+                failed = error
             finally:
                 os.close(sink)
-            return output.readline()
+            line = output.readline()
+        if failed and not line:  # else it has been forked, and only the answer is missing
+            raise failed
+        return line
 
     def close(self) -> None:
         """Ends the server, and none of the processes that it has forked."""

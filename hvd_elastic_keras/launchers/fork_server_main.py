@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 READY = b"+"
 PROCESS_ID = struct.Struct("=i")
-DEVICES = "/dev/nvidia"
+HARMLESS_DEVICES = {"/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"}
 """No process may use a GPU that was opened before it was forked."""
 
 
@@ -42,6 +42,8 @@ def path_entry(command: list[str]) -> str:
 def serve(connection: socket.socket) -> forked_process.Request | None:
     """Forks until nobody can ask any more: None. In a new process: what it was asked to run."""
     signal.signal(signal.SIGCHLD, _reap)
+    # One of the terminal is for the launcher, which decides.
+    interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         marks, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
         if not marks:
@@ -52,6 +54,7 @@ def serve(connection: socket.socket) -> forked_process.Request | None:
             forked = os.fork()
         if not forked:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, interrupted)
             connection.close()
             from hvd_elastic_keras.launchers import forked_process
 
@@ -86,10 +89,11 @@ def _may_be_forked() -> bool:
     keras = sys.modules.get("keras")
     if keras and keras.backend.backend() != "tensorflow":  # a script may choose another one
         return False
-    opened = (os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd"))
+    links = (os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd"))
     with contextlib.suppress(OSError):  # of `listdir` itself
-        opened = (os.readlink(path) for path in opened if os.path.islink(path))
-        return threading.active_count() == 1 and not any(p.startswith(DEVICES) for p in opened)
+        opened = {os.readlink(link) for link in links if os.path.islink(link)}
+        devices = {path for path in opened if path.startswith("/dev/")}
+        return threading.active_count() == 1 and devices <= HARMLESS_DEVICES
     return False
 
 

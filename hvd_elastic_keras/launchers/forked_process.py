@@ -13,10 +13,12 @@ import dataclasses
 import importlib.abc
 import importlib.machinery
 import json
+import logging
 import os
 import runpy
 import sys
 import tempfile
+import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
@@ -59,10 +61,10 @@ def take_over(request_file: int, stdout: int, stderr: int) -> Request:
     with open(request_file, "rb") as file:
         file.seek(0)
         request = Request(**json.loads(file.read()))
-    os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
     _move((null, stdout, stderr))
     if request.keeper:
+        os.setsid()
         _fork_under_keeper(request)
     else:
         _set_environment(request.environment)
@@ -108,12 +110,15 @@ def _set_environment(variables: dict[str, str]) -> None:
         random.seed()  # as at its import; Python's own numbers are new after a fork
 
 
-def _change_environment(changed: Mapping[str, str | None]) -> None:
+def _as_imported(changed: Mapping[str, str | None]) -> None:
+    """What the import of the libraries does beside."""
     for name, value in changed.items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+    if logging.root.handlers:  # TensorFlow has one of its own only where there is none
+        logging.getLogger("tensorflow").handlers.clear()
 
 
 def run(command: Sequence[str], changed: Mapping[str, str | None]) -> None:
@@ -127,18 +132,22 @@ def run(command: Sequence[str], changed: Mapping[str, str | None]) -> None:
     if name == "-m":
         module, *arguments = arguments
         sys.argv = [module, *arguments]
-        _change_environment(changed)
+        _as_imported(changed)
         runpy.run_module(module, run_name="__main__", alter_sys=True)
         return
     sys.argv = [name, *arguments]
-    ImportGuard(_starter_anew(command), lambda: _change_environment(changed)).arm()
+    ImportGuard(_starter_anew(command), lambda: _as_imported(changed)).arm()
     _run_script(name)
 
 
 def _starter_anew(command: Sequence[str]) -> Callable[[], NoReturn]:
-    before = dict(os.environ)
+    before, directory = dict(os.environ), os.getcwd()
+    umask = os.umask(0)
+    os.umask(umask)
 
     def start_anew() -> NoReturn:
+        os.chdir(directory)
+        os.umask(umask)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
@@ -148,7 +157,7 @@ def _starter_anew(command: Sequence[str]) -> Callable[[], NoReturn]:
 
 
 def _run_script(name: str) -> None:
-    path = os.path.abspath(name)
+    path = os.path.join(os.getcwd(), name)
     main = types.ModuleType("__main__")
     scope: dict[str, Any] = main.__dict__
     scope.update(
@@ -163,7 +172,9 @@ def _run_script(name: str) -> None:
         with open(path, "rb") as file:
             code = compile(file.read(), path, "exec", dont_inherit=True)
         exec(code, scope)
-    except Exception as error:
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:
         own = error.__traceback__
         error.__traceback__ = trace = own and own.tb_next  # without this function
         sys.excepthook(type(error), error, trace)
@@ -181,42 +192,66 @@ class ImportGuard(importlib.abc.MetaPathFinder):
     def __init__(self, start_anew: Callable[[], NoReturn], on_import: Callable[[], None]) -> None:
         self._start_anew = start_anew
         self._on_import = on_import
+        self._is_armed = False
+        self._lock = threading.Lock()
         self._hidden: dict[str, types.ModuleType] = {}
+        self._loaded: dict[str, types.ModuleType] = {}
+        self._path, self._finders = list(sys.path), list(sys.meta_path)
         self._putenv, self._unsetenv = os.putenv, os.unsetenv
 
     def arm(self) -> None:
         """From now on."""
-        for name in [n for n in sys.modules if n.partition(".")[0] in HIDDEN]:
-            self._hidden[name] = sys.modules.pop(name)
+        for name, module in list(sys.modules.items()):
+            package = name.partition(".")[0]
+            if package in HIDDEN:
+                self._hidden[name] = sys.modules.pop(name)
+            if name == package and name not in sys.stdlib_module_names:
+                self._loaded[name] = module
         sys.meta_path.insert(0, self)
         # `os.environ` calls these.
         os.putenv, os.unsetenv = self._may_set, self._may_set
+        # A child would go on with what is hidden here, or start the whole program anew.
+        os.register_at_fork(before=self._may_fork)
+        self._is_armed = True
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Of what is hidden. See `MetaPathFinder.find_spec`; who only asks uncovers nothing."""
         module = self._hidden.get(fullname)
-        if module is None:
+        known = module.__spec__ if module else None
+        if module is None or known is None:
             return None
-        known = module.__spec__
-        spec = importlib.machinery.ModuleSpec(
-            fullname, _Hidden(module, self._uncover), origin=_origin_of(known)
-        )
-        spec.submodule_search_locations = known.submodule_search_locations if known else None
+        loader = _Hidden(module, known, self._uncover)
+        spec = importlib.machinery.ModuleSpec(fullname, loader, origin=known.origin)
+        spec.submodule_search_locations = known.submodule_search_locations
+        spec.has_location, spec.cached = known.has_location, known.cached
         return spec
 
     def _uncover(self) -> None:
         """At the import of the first one, all are there."""
-        if self not in sys.meta_path:
-            return
-        sys.meta_path.remove(self)
-        os.putenv, os.unsetenv = self._putenv, self._unsetenv
-        for name in HIDDEN:
-            if name in self._hidden and _origin(name) != _origin_of(self._hidden[name].__spec__):
+        with self._lock:
+            if not self._is_armed:
+                return
+            if self._would_import_others():
                 self._start_anew()
-        sys.modules.update(self._hidden)
-        self._on_import()
+            os.putenv, os.unsetenv = self._putenv, self._unsetenv
+            sys.modules.update(self._hidden)
+            sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
+            self._on_import()
+            self._is_armed = False
+
+    def _would_import_others(self) -> bool:
+        """Whether the script has changed what is found, or by whom."""
+        others = [finder for finder in sys.meta_path if finder is not self]
+        if others != self._finders or any(
+            sys.modules.get(name, hidden) is not hidden for name, hidden in self._hidden.items()
+        ):
+            return True
+        return sys.path != self._path and any(
+            _origin(name, others) != _origin_of(module.__spec__)
+            for name, module in self._loaded.items()
+        )
 
     def _may_set(self, key: Variable, wanted: Variable | None = None) -> None:
         name, value = os.fsencode(key), None if wanted is None else os.fsencode(wanted)
@@ -227,26 +262,38 @@ class ImportGuard(importlib.abc.MetaPathFinder):
         else:
             self._putenv(name, value)
 
+    def _may_fork(self) -> None:
+        if self._is_armed:
+            self._start_anew()
+
 
 class _Hidden(importlib.abc.Loader):
-    """Loads nothing: the module is there."""
+    """Loads nothing: the module is there. All else is asked of its own loader."""
 
-    def __init__(self, module: types.ModuleType, uncover: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        module: types.ModuleType,
+        spec: importlib.machinery.ModuleSpec,
+        uncover: Callable[[], None],
+    ) -> None:
         self._module = module
-        self._spec = module.__spec__
+        self._spec = spec
         self._uncover = uncover
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._spec.loader, name)
+
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        self._uncover()
         return self._module
 
     def exec_module(self, module: types.ModuleType) -> None:
         module.__spec__ = self._spec
+        self._uncover()
 
 
-def _origin(name: str) -> str | None:
+def _origin(name: str, finders: Sequence[Any]) -> str | None:
     """Where a package would be imported from now."""
-    specs = (finder.find_spec(name, None) for finder in sys.meta_path)
+    specs = (finder.find_spec(name, None) for finder in finders)
     return _origin_of(next((spec for spec in specs if spec), None))
 
 

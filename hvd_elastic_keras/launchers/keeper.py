@@ -125,7 +125,8 @@ def main(arguments: list[str]) -> int:
     }
     _note(record, {**known, "exit": None})
     if go is not None:
-        os.write(go, GO)
+        with contextlib.suppress(BrokenPipeError):  # it was killed meanwhile
+            os.write(go, GO)
         os.close(go)
     listener = Listener(os.path.join(scratch, OUTPUT))
     with contextlib.suppress(BrokenPipeError):  # the launcher was killed; the next one adopts

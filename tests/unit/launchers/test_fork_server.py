@@ -28,8 +28,11 @@ from hvd_elastic_keras.launchers.local import KEEPER, LocalLauncher, kept_worker
 REPOSITORY = Path(__file__).resolve().parents[3]
 LIMIT_S = 30.0
 LIBRARIES = {
-    "tensorflow/__init__.py": "import os\nONEDNN = os.environ.get('TF_ENABLE_ONEDNN_OPTS')\n"
-    "os.environ['TF2_BEHAVIOR'] = '1'\nos.environ.pop('TO_BE_REMOVED', None)\n",
+    "tensorflow/__init__.py": "import logging, os\n"
+    "ONEDNN = os.environ.get('TF_ENABLE_ONEDNN_OPTS')\n"
+    "os.environ['TF2_BEHAVIOR'] = '1'\nos.environ.pop('TO_BE_REMOVED', None)\n"
+    "if not logging.root.handlers:\n"
+    "    logging.getLogger('tensorflow').addHandler(logging.StreamHandler())\n",
     "tensorflow/late.py": "VALUE = 5\n",
     "keras/__init__.py": "import os, tensorflow, keras.backend\nPROCESS = os.getpid()\n",
     "keras/backend.py": "import os\ndef backend():\n    return os.environ.get('KERAS_BACKEND', "
@@ -255,16 +258,91 @@ def test_what_changes_nothing_costs_no_imports(
     assert workers.imported_by_server(int(process))
 
 
+@pytest.mark.parametrize("library", ["keras", "numpy", "msgspec"])
 def test_a_script_may_bring_its_own_version_of_a_library(
-    scripts: Callable[..., Workers], tmp_path: Path
+    scripts: Callable[..., Workers], tmp_path: Path, library: str
 ) -> None:
-    own = tmp_path / "vendored" / "keras"
+    own = tmp_path / "vendored" / library
     own.mkdir(parents=True)
     (own / "__init__.py").write_text("PROCESS = 'vendored'\n")
-    text = (
-        f"import sys\nsys.path.insert(0, {str(own.parent)!r})\nimport keras\nprint(keras.PROCESS)"
-    )
+    path = f"import sys\nsys.path.insert(0, {str(own.parent)!r})\n"
+    text = f"{path}import {library}, tensorflow\nprint({library}.PROCESS)"
     assert in_one_process(scripts(text))[1] == ["vendored"]
+
+
+HOOK = """
+import importlib.abc, sys
+class Hook(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name in ("keras", "tensorflow"):
+            print("hooked", name)
+sys.meta_path.insert(0, Hook())
+import keras
+"""
+OWN_MODULE = """
+import sys, types
+sys.modules["keras"] = types.SimpleNamespace(PROCESS="own")
+import tensorflow, keras
+print(keras.PROCESS)
+"""
+POOL = """
+import multiprocessing, os
+def prepare():
+    os.environ["SET_IN_CHILD"] = "1"
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(1, prepare) as pool:
+        print(pool.map(len, ["ab"]))
+    import tensorflow
+    print("trains")
+"""
+LAZY = """
+import importlib.util, os, sys
+spec = importlib.util.find_spec("tensorflow")
+spec.loader = importlib.util.LazyLoader(spec.loader)
+module = importlib.util.module_from_spec(spec)
+sys.modules["tensorflow"] = module
+spec.loader.exec_module(module)
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
+import tensorflow
+print(tensorflow.ONEDNN)
+"""
+LOGS = """
+import logging, sys
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+import tensorflow
+logging.getLogger("tensorflow").warning("once")
+"""
+ELSEWHERE = """
+import os
+os.chdir(os.path.dirname(os.path.abspath(__file__)))
+os.umask(0o77)
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
+import tensorflow
+print(os.getcwd(), os.path.basename(__file__))
+"""
+DATA = """
+import pkgutil
+from importlib import metadata, resources
+print(len(pkgutil.get_data("tensorflow", "late.py")), metadata.version("numpy"))
+print(resources.files("keras").joinpath("backend.py").is_file())
+"""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [HOOK, OWN_MODULE, POOL, LAZY, LOGS, ELSEWHERE, DATA],
+    ids=["hook", "own module", "pool", "lazy", "logs", "elsewhere", "data"],
+)
+def test_scripts_that_do_unusual_things_before_they_import_do_the_same(
+    scripts: Callable[..., Workers], script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    workers = scripts(script)
+    workers.command = ["code/train.py"]
+    (end, plain), (same_end, forked) = both(workers)
+    assert end == same_end == WorkerExit("", 0), (plain, forked)
+    # What comes before Python is started anew, comes twice.
+    assert forked.endswith(plain)
 
 
 def test_workers_draw_different_numbers_if_nobody_sets_a_seed(
