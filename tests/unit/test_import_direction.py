@@ -175,7 +175,7 @@ MAY_TOUCH_THE_ENVIRONMENT = {
     # A program of its own, which cannot import the package: it hands all of it on.
     f"{PACKAGE}.launchers.keeper",
     # A process that becomes another one, and watches what scripts do to theirs.
-    f"{PACKAGE}.launchers.forked_process",
+    *(f"{PACKAGE}.launchers.forked_process", f"{PACKAGE}.launchers.fork_server_main"),
 }
 
 
