@@ -105,8 +105,8 @@ def test_predictions_are_whole_and_in_order_when_workers_are_killed_and_join(
     killed = 4 * GLOBAL + 4 * MICRO
     plan = [
         Fault("kill", POINT, rank=1, step=killed, size=3),
-        # So that the replacement comes before the end.
-        Fault("hold", POINT, rank=1, step=held, size=2, action="wait"),
+        # So that the replacement comes before the end. Of two or three, rank 1 has this part.
+        Fault("hold", POINT, rank=1, step=held, action="wait"),
     ]
     asked = command(nested_outputs_model, "predict", tmp_path / "some.keras")
     with Job(tmp_path, "--num_workers=3", command=asked, plan=plan) as job:
@@ -119,7 +119,7 @@ def test_predictions_are_whole_and_in_order_when_workers_are_killed_and_join(
         found = hvd_elastic_keras.read_predictions(job.job_dir / "predictions")
     assert rounds[:2] == [(3, 0), (2, 4)]
     assert rounds[2][0] == 3
-    assert rounds[2][1] in (10, 11)
+    assert 4 <= rounds[2][1] <= 11
     # The killed worker had not written what it was at; nothing else is computed twice.
     assert sorted(computed(tmp_path / "faults")) == EVERY_RANGE
     assert_same(found, model.predict(inference_model.examples(), verbose=0))
