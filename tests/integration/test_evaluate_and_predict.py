@@ -119,7 +119,7 @@ def test_predictions_are_whole_and_in_order_when_workers_are_killed_and_join(
         found = hvd_elastic_keras.read_predictions(job.job_dir / "predictions")
     assert rounds[:2] == [(3, 0), (2, 4)]
     assert rounds[2][0] == 3
-    assert 4 <= rounds[2][1] <= 11
+    assert rounds[2][1] >= 4
     # The killed worker had not written what it was at; nothing else is computed twice.
     assert sorted(computed(tmp_path / "faults")) == EVERY_RANGE
     assert_same(found, model.predict(inference_model.examples(), verbose=0))
