@@ -137,6 +137,7 @@ async def _run_accepted(
         keeps_threads=request.options.deterministic,
         file_limits=file_limits,
         fork_server=server,
+        warn=console.line,
     )
     signals = _stop_on_signals(controller)
     training = dataclasses.asdict(request.spec.training) if request.spec else {}

@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.launchers import fork_server_main
@@ -132,7 +133,7 @@ class ForkServer:
         """
         content = Request(list(start.command), dict(start.variables), list(start.keeper)).encode()
         answer = b""
-        with contextlib.suppress(OSError), tempfile.TemporaryFile() as file:
+        with contextlib.suppress(OSError), _unnamed_file() as file:
             file.write(content)
             file.flush()
             socket.send_fds(self._socket, [b"?"], [file.fileno(), stdout, stderr])
@@ -142,7 +143,7 @@ class ForkServer:
                 answer = self._socket.recv(PROCESS_ID.size)
         if len(answer) < PROCESS_ID.size:
             self.close()
-            raise ForkServerError("it does not answer")
+            raise ForkServerError("the process that starts workers (fork server) does not answer")
         return int(PROCESS_ID.unpack(answer)[0])
 
     def first_line(self, start: Start, stderr: int) -> str:
@@ -173,6 +174,13 @@ class ForkServer:
         self._socket.close()
         self._process.kill()
         self._process.wait()
+
+
+def _unnamed_file() -> IO[bytes]:
+    """For what is secret; some builds of Python know of no files in memory."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("request"), "wb")
+    return tempfile.TemporaryFile()
 
 
 def _read_early(variables: Mapping[str, str]) -> dict[str, str]:

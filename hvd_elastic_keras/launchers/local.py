@@ -102,7 +102,8 @@ class LocalLauncher:
     the number of threads of a worker's TensorFlow operations; unless `keeps_threads`, the user may
     say otherwise in the environment. Keepers note in `record_dir` what they know of their workers.
     `file_limits` are the workers' limits of open files, if they are not to be this process's own.
-    A `fork_server` starts those that run Python in an environment like its own, when it is ready.
+    A `fork_server` starts those that run Python in an environment like its own, when it is ready;
+    people are told by `warn` if it is gone.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class LocalLauncher:
         keeps_threads: bool = False,
         file_limits: open_files.Limits | None = None,
         fork_server: ForkServer | None = None,
+        warn: Callable[[str], None] = log.warning,
     ) -> None:
         self._command = command
         self._log_dir = log_dir
@@ -126,6 +128,7 @@ class LocalLauncher:
         self._shared_variables = shared_variables(threads, keeps_threads=keeps_threads)
         self._file_limits = file_limits
         self._fork_server = fork_server
+        self._warn = warn
         self._job = f"{zlib.crc32(os.fsencode(record_dir.resolve())):08x}"
         """In the names of the workers' directories for temporary files."""
         self._loop = asyncio.get_running_loop()
@@ -140,7 +143,7 @@ class LocalLauncher:
         try:
             return self._launch(worker_id, on_exit)
         except ForkServerError as error:
-            log.warning("the fork server is gone (%s): workers import all by themselves", error)
+            self._warn(f"warning: {error}; from now on, workers import TensorFlow by themselves")
             self._fork_server = None
             return self._launch(worker_id, on_exit)
 

@@ -103,6 +103,7 @@ def test_replacements_are_forked_as_long_as_the_server_lives(
         assert not is_server(psutil.Process(job.pid_of("w4")))
         job.plan.open_gate("gate")
         job.finish()
+        assert "from now on, workers import TensorFlow by themselves" in job.output
         assert_same_weights(job.weights(), expected_weights)
         job.assert_audited(epochs=3)
 
