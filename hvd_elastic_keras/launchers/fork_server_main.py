@@ -8,12 +8,13 @@ found, and who looks for it in a list of processes finds them.
 
 At the end of its imports it sends `READY`; without that nobody asks for anything. Each request is
 one byte, which brings three open files: a file with a `forked_process.Request`, standard output and
-standard error. The answer is the process id. The server ends with the other end of the socket.
+standard error. The answer is the process id. The server ends with the process that has started it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import signal
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from hvd_elastic_keras.launchers import forked_process
 
 READY = b"+"
+PR_SET_PDEATHSIG = 1
 PROCESS_ID = struct.Struct("=i")
 HARMLESS_DEVICES = {"/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"}
 """No process may use a GPU that was opened before it was forked."""
@@ -103,6 +105,11 @@ def main() -> None:
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = path_entry(command)
     connection = socket.socket(fileno=int(number))
+    # Also in the midst of the imports. What is forked does not inherit it.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    with contextlib.suppress(BlockingIOError):
+        if not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+            return  # the launcher was gone before
     changed = _import(["hvd_elastic_keras.launchers.forked_process", *modules.split(",")])
     if _may_be_forked():
         connection.sendall(READY)

@@ -481,18 +481,29 @@ ENDS_WITH_LAUNCHER = """
 import asyncio, os, signal, sys
 from hvd_elastic_keras.launchers.fork_server import ForkServer
 async def run():
-    server = ForkServer(sys.argv[1:], ["keras"], os.environ)
-    assert await server.ready()
+    server = ForkServer(sys.argv[2:], [sys.argv[1]], os.environ)
+    if sys.argv[1] == "keras":
+        assert await server.ready()
+    else:
+        open(os.environ["GATE"]).close()  # it imports just now
     print(server.process_id, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(run())
 """
 
 
-def test_a_server_ends_with_its_launcher(scripts: Callable[..., Workers]) -> None:
+@pytest.mark.parametrize("library", ["keras", "endless"])
+def test_a_server_ends_with_its_launcher(
+    scripts: Callable[..., Workers], library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = scripts("").command
+    monkeypatch.setenv("GATE", str(tmp_path / "gate"))
+    os.mkfifo(tmp_path / "gate")
+    (tmp_path / "packages" / "endless.py").write_text(
+        "import os, threading\nopen(os.environ['GATE'], 'w').close()\nthreading.Event().wait()\n"
+    )
     killed = subprocess.run(
-        [sys.executable, "-c", ENDS_WITH_LAUNCHER, *command],
+        [sys.executable, "-c", ENDS_WITH_LAUNCHER, library, *command],
         stdout=subprocess.PIPE,
         text=True,
         timeout=LIMIT_S,
