@@ -23,6 +23,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
+from hvd_elastic_keras.common import env
 from hvd_elastic_keras.launchers.keeper import FORKED, GO, KEEPER_PID
 
 HIDDEN = ("tensorflow", "keras", "horovod", "hvd_elastic_keras")
@@ -112,11 +113,7 @@ def _set_environment(variables: dict[str, str]) -> None:
 
 def _as_imported(changed: Mapping[str, str | None]) -> None:
     """What the import of the libraries does beside."""
-    for name, value in changed.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    env.set_variables(changed)
     if logging.root.handlers:  # TensorFlow has one of its own only where there is none
         logging.getLogger("tensorflow").handlers.clear()
 
