@@ -9,9 +9,7 @@ from pathlib import Path
 
 from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.common import env
-from hvd_elastic_keras.launchers.base import LOCALHOST
 from hvd_elastic_keras.launchers.fork_server import ForkServer
-from hvd_elastic_keras.launchers.local import shared_variables
 
 LIBRARIES = ("tensorflow", "keras", "horovod.tensorflow")
 KERAS = {env.KERAS_BACKEND: "tensorflow"}
@@ -37,15 +35,15 @@ def fork_server(request: JobRequest) -> Iterator[ForkServer | None]:
 
 
 def _started(request: JobRequest) -> ForkServer | None:
-    elsewhere = request.pods or (request.hosts and LOCALHOST not in request.hosts.first)
-    if not request.fork_server or elsewhere or not hasattr(os, "pidfd_open"):
+    are_here = request.workers_here > 0 and not request.pods
+    if not request.fork_server or not are_here or not hasattr(os, "pidfd_open"):
         return None
     if request.script and not _is_source(request.script):  # Python runs archives, too
         return None
     return ForkServer(
         request.worker_command[1:],
         OF_SCRIPTS if request.script else OF_MODELS,
-        variables_of_workers(request),
+        request.worker_variables,
         # Of which job it is, for those who look at processes; and as the worker of a model does.
         {env.JOB_DIR: str(request.job_dir), **({} if request.script else KERAS)},
     )
@@ -54,9 +52,3 @@ def _started(request: JobRequest) -> ForkServer | None:
 def _is_source(script: list[str]) -> bool:
     path = Path(script[0])
     return path.suffix == ".py" and path.is_file()
-
-
-def variables_of_workers(request: JobRequest) -> dict[str, str]:
-    """What is the same in the environment of all workers of this machine."""
-    fixed = request.options.deterministic
-    return shared_variables(request.threads_per_worker, keeps_threads=fixed)

@@ -5,17 +5,23 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hvd_elastic_keras.cli.host_flags import HostsRequest
 from hvd_elastic_keras.cli.kubernetes_flags import PodsRequest
+from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.common.options import NO_OPTIONS, RunOptions
 from hvd_elastic_keras.launchers.base import LOCALHOST
 from hvd_elastic_keras.observe.console import Verbosity, counted
+
+
+def worker_command(script: Sequence[str]) -> list[str]:
+    """What a worker runs: a script with its arguments, or our own program for a model."""
+    return [sys.executable, *(script or ("-m", "hvd_elastic_keras.cli.worker_main"))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +81,13 @@ class JobRequest:
     @property
     def worker_command(self) -> list[str]:
         """What a worker runs."""
-        if self.spec:
-            return [sys.executable, "-m", "hvd_elastic_keras.cli.worker_main"]
-        return [sys.executable, *self.script]
+        return worker_command(self.script)
+
+    @property
+    def worker_variables(self) -> dict[str, str]:
+        """What is the same in the environment of all workers of this host."""
+        fixed = self.options.deterministic
+        return env.worker_variables(self.threads_per_worker, keeps_threads=fixed)
 
     @property
     def micro_batch_size(self) -> int:

@@ -17,6 +17,7 @@ import requests
 import tenacity
 
 from hvd_elastic_keras.cli import source_files
+from hvd_elastic_keras.cli.job_request import worker_command
 from hvd_elastic_keras.cli.joined_process import JoinedProcess
 from hvd_elastic_keras.common import (
     control,
@@ -186,7 +187,7 @@ class Joiner:
         _say(f"joins {self._job.name} at {address} as {worker_id} on {self._host}")
         log = self._job_dir / files.LOGS / f"{worker_id}.log"
         environment = self._environment(reply)
-        return self._process.run(_command(self._job), environment, log, self._endpoint)
+        return self._process.run(worker_command(self._job.script), environment, log, self._endpoint)
 
     def _environment(self, reply: joining.JoinReply) -> dict[str, str]:
         options = RunOptions.decode(self._job.options)
@@ -205,11 +206,11 @@ class Joiner:
             options=options,
         ).to_variables()
         cores = len(os.sched_getaffinity(0))
-        shared = cores // reply.workers_here
-        count = options.deterministic_threads if options.deterministic else shared
-        threads = env.threads_variables(max(1, count))
-        fixed = threads if options.deterministic else {}
-        return env.child_environment({**given, **fixed}, {**env.WORKER_DEFAULTS, **threads})
+        count = cores // reply.workers_here
+        if options.deterministic:
+            count = options.deterministic_threads
+        shared = env.worker_variables(max(1, count), keeps_threads=options.deterministic)
+        return {**shared, **given}
 
     def _outcome(self, worker_id: str, code: int) -> joining.Outcome:
         tail = self._process.log_tail if code else ""
@@ -321,12 +322,6 @@ def _is_job_dir(path: Path, job: joining.JobDescription) -> bool:
         return (path / files.JOB_ID).read_text().strip() == job.job_id
     except OSError:
         return False
-
-
-def _command(job: joining.JobDescription) -> list[str]:
-    if job.script:
-        return [sys.executable, *job.script]
-    return [sys.executable, "-m", "hvd_elastic_keras.cli.worker_main"]
 
 
 def _exit_code(outcome: joining.Outcome, code: int, leave_exit_code: int) -> int:

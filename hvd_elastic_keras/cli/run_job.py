@@ -16,7 +16,7 @@ import msgspec
 from hvd_elastic_keras.cli import curves, plan, source_files
 from hvd_elastic_keras.cli.check_in_subprocess import check_request
 from hvd_elastic_keras.cli.conclusion import conclude, shown
-from hvd_elastic_keras.cli.fork_servers import fork_server, variables_of_workers
+from hvd_elastic_keras.cli.fork_servers import fork_server
 from hvd_elastic_keras.cli.job_directory import held
 from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
 from hvd_elastic_keras.cli.refusals import (
@@ -71,7 +71,7 @@ async def run_job(request: JobRequest) -> int:
             server = stack.enter_context(fork_server(request))
             if endpoint is None:
                 request = await _accept(request, console, server)
-                if server and server.variables != variables_of_workers(request):
+                if server and server.variables != request.worker_variables:
                     server.close()  # it has turned out that workers have more threads
                     server = stack.enter_context(fork_server(request))
             begin()
@@ -133,8 +133,7 @@ async def _run_accepted(
             options=request.options,
         ),
         controller.on_output,
-        threads=request.threads_per_worker,
-        keeps_threads=request.options.deterministic,
+        variables=request.worker_variables,
         file_limits=file_limits,
         fork_server=server,
         warn=console.line,

@@ -314,6 +314,18 @@ def threads_variables(count: int) -> dict[str, str]:
     return dict.fromkeys((INTRA_OP_THREADS, "OMP_NUM_THREADS"), str(count))
 
 
+def worker_variables(threads: int, *, keeps_threads: bool) -> dict[str, str]:
+    """What is the same in the environment of all workers of a host: they share its cores.
+
+    Args:
+      threads: of a worker's TensorFlow operations.
+      keeps_threads: whether the user may not say otherwise in the environment.
+    """
+    variables = threads_variables(threads)
+    fixed = variables if keeps_threads else {}
+    return child_environment(fixed, {**WORKER_DEFAULTS, **variables})
+
+
 def variables_named(names: Iterable[str]) -> dict[str, str]:
     """Environment variables of this process, of those that are set."""
     return {name: os.environ[name] for name in names if name in os.environ}

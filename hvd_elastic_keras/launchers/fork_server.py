@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from hvd_elastic_keras.common import env
-from hvd_elastic_keras.launchers import fork_server_main
+from hvd_elastic_keras.launchers import fork_server_main, waiting
 from hvd_elastic_keras.launchers.fork_server_main import PROCESS_ID
 from hvd_elastic_keras.launchers.forked_process import Request
 
@@ -116,14 +115,7 @@ class ForkServer:
     @staticmethod
     async def ended(process: int) -> None:
         """Returns when a process has ended that was forked."""
-        with contextlib.suppress(ProcessLookupError):
-            descriptor = os.pidfd_open(process)
-            poll = select.poll()
-            poll.register(descriptor, select.POLLIN)
-            try:
-                await asyncio.to_thread(poll.poll)
-            finally:
-                os.close(descriptor)
+        await asyncio.to_thread(waiting.until_ended, process)
 
     def fork(self, start: Start, stdout: int, stderr: int) -> int:
         """Starts a process, to which the two open files go; returns its id.
@@ -137,9 +129,7 @@ class ForkServer:
             file.write(content)
             file.flush()
             socket.send_fds(self._socket, [b"?"], [file.fileno(), stdout, stderr])
-            poll = select.poll()
-            poll.register(self._socket, select.POLLIN)
-            if poll.poll(1000 * FORKED_WITHIN_S):
+            if waiting.until_readable(self._socket.fileno(), FORKED_WITHIN_S):
                 answer = self._socket.recv(PROCESS_ID.size)
         if len(answer) < PROCESS_ID.size:
             self.close()

@@ -11,7 +11,6 @@ import contextlib
 import functools
 import logging
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -26,7 +25,7 @@ from typing import IO, BinaryIO
 import msgspec
 
 from hvd_elastic_keras.common import env
-from hvd_elastic_keras.launchers import keeper, open_files
+from hvd_elastic_keras.launchers import keeper, open_files, waiting
 from hvd_elastic_keras.launchers.base import LOCALHOST, LaunchedWorker, WorkerExit, exit_cause
 from hvd_elastic_keras.launchers.fork_server import ForkServer, ForkServerError, Start
 
@@ -98,9 +97,9 @@ class LocalLauncher:
 
     Each has a directory of its own for temporary files, which goes when it ends, however that is.
 
-    What a worker prints to stdout is also handed to `on_output(worker_id, line)`. `threads` is
-    the number of threads of a worker's TensorFlow operations; unless `keeps_threads`, the user may
-    say otherwise in the environment. Keepers note in `record_dir` what they know of their workers.
+    What a worker prints to stdout is also handed to `on_output(worker_id, line)`. `variables` are
+    what is the same in the environment of all (`env.worker_variables`). Keepers note in
+    `record_dir` what they know of their workers.
     `file_limits` are the workers' limits of open files, if they are not to be this process's own.
     A `fork_server` starts those that run Python in an environment like its own, when it is ready;
     people are told by `warn` if it is gone.
@@ -114,8 +113,7 @@ class LocalLauncher:
         environment: Callable[[str], env.WorkerEnvironment],
         on_output: Callable[[str, str], None],
         *,
-        threads: int,
-        keeps_threads: bool = False,
+        variables: Mapping[str, str],
         file_limits: open_files.Limits | None = None,
         fork_server: ForkServer | None = None,
         warn: Callable[[str], None] = log.warning,
@@ -125,7 +123,7 @@ class LocalLauncher:
         self._record_dir = record_dir
         self._environment = environment
         self._on_output = on_output
-        self._shared_variables = shared_variables(threads, keeps_threads=keeps_threads)
+        self._shared_variables = variables
         self._file_limits = file_limits
         self._fork_server = fork_server
         self._warn = warn
@@ -249,7 +247,7 @@ class LocalLauncher:
 
         def pump() -> None:
             if output is not None:
-                _wait_until_readable(output)
+                waiting.until_readable(output)
                 os.set_blocking(output, True)
                 with os.fdopen(output, errors="replace") as lines:
                     for line in lines:
@@ -279,14 +277,6 @@ class LocalLauncher:
     def _call(self, function: Callable[..., None], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the job is over
             self._loop.call_soon_threadsafe(function, *args)
-
-
-def shared_variables(threads: int, *, keeps_threads: bool) -> dict[str, str]:
-    """What is the same in the environment of all workers of this machine. See `LocalLauncher`."""
-    # They share its cores: each gets its part, unless the user says otherwise.
-    variables = env.threads_variables(threads)
-    fixed = variables if keeps_threads else {}
-    return env.child_environment(fixed, {**env.WORKER_DEFAULTS, **variables})
 
 
 def _spawned(
@@ -321,13 +311,7 @@ def _wait_for(kept: WorkerRecord) -> int | None:
         descriptor = os.pidfd_open(kept.keeper)
         try:
             if kept.is_kept:
-                _wait_until_readable(descriptor)
+                waiting.until_readable(descriptor)
         finally:
             os.close(descriptor)
     return None
-
-
-def _wait_until_readable(descriptor: int) -> None:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    poll.poll()

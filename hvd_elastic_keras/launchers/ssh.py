@@ -57,7 +57,12 @@ class SshLauncher:
         self._hosts: dict[str, str] = {}
         self._adopted: set[str] = set()
         self._clients = LocalLauncher(
-            self._command, log_dir, record_dir, environment, on_output, threads=1
+            self._command,
+            log_dir,
+            record_dir,
+            environment,
+            on_output,
+            variables=env.worker_variables(1, keeps_threads=False),
         )
 
     def launch(

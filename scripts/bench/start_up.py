@@ -102,10 +102,9 @@ AGAINST = {
     IMPORTING: "plain fit",
 }
 
-STEPS = (
-    *("with the callback, no launcher", "1 worker", "2 workers"),
-    "2 workers, --nofork_server",
-)
+STEPS = {
+    kind for kind in AGAINST if kind.startswith(("with the callback", "1 worker", "2 workers"))
+}
 NAMES = {
     "plain fit": "the first step of python train.py with plain fit",
     IMPORTING: "one that imports all by itself (--nofork_server)",

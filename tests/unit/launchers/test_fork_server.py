@@ -23,9 +23,9 @@ import pytest
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.launchers.base import LOCALHOST, WorkerExit
 from hvd_elastic_keras.launchers.fork_server import ForkServer, ForkServerError, Start
-from hvd_elastic_keras.launchers.local import KEEPER, LocalLauncher, kept_workers, shared_variables
+from hvd_elastic_keras.launchers.local import KEEPER, LocalLauncher, kept_workers
+from tests.harness.job import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 LIMIT_S = 30.0
 LIBRARIES = {
     "tensorflow/__init__.py": "import logging, os\n"
@@ -80,7 +80,7 @@ class Workers:
         self.exits: list[WorkerExit] = []
         self.directory = directory
         self.command = [str(script), *arguments]
-        self.variables = shared_variables(1, keeps_threads=False)
+        self.variables = env.worker_variables(1, keeps_threads=False)
         self.server: ForkServer | None = None
 
     async def forked(self) -> None:
@@ -96,7 +96,7 @@ class Workers:
             self.directory / "workers",
             lambda worker_id: env.WorkerEnvironment("m:1", "token", worker_id, "/job"),
             lambda worker_id, line: self.lines.append((worker_id, line)),
-            threads=1,
+            variables=self.variables,
             fork_server=self.server,
         )
 
@@ -368,7 +368,7 @@ def test_where_keras_runs_on_something_else_nothing_is_forked(
     async def run() -> None:
         workers = scripts("import keras; print(keras.PROCESS)")
         workers.server = ForkServer(
-            workers.command, MODULES, shared_variables(1, keeps_threads=False)
+            workers.command, MODULES, env.worker_variables(1, keeps_threads=False)
         )
         assert not await workers.server.ready()
         end, process = await workers.end_of("w0")
@@ -400,7 +400,7 @@ def test_other_threads_for_its_operations_need_a_server_of_their_own(
         assert workers.server is not None
         assert workers.server.suits(workers.variables)
         assert workers.server.suits({**workers.variables, env.WORKER_ID: "w5", "TMPDIR": "/tmp"})
-        assert not workers.server.suits(shared_variables(2, keeps_threads=True))
+        assert not workers.server.suits(env.worker_variables(2, keeps_threads=True))
 
     asyncio.run(run())
 

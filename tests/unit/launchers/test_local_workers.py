@@ -42,7 +42,7 @@ class Watched:
             directory / "workers",
             lambda worker_id: env.WorkerEnvironment("host:1", "token", worker_id, str(directory)),
             lambda worker_id, line: self.lines.append((worker_id, line)),
-            threads=1,
+            variables=env.worker_variables(1, keeps_threads=False),
         )
 
     async def until(self, condition: Callable[[], object]) -> None:

@@ -37,7 +37,7 @@ def test_workers_get_the_limits_that_were_there_before(tmp_path: Path) -> None:
             tmp_path / "workers",
             lambda worker_id: env.WorkerEnvironment("", "", worker_id, str(tmp_path)),
             lambda worker_id, line: waits.set(),
-            threads=1,
+            variables=env.worker_variables(1, keeps_threads=False),
             file_limits=(100, hard),
         )
 
