@@ -26,6 +26,7 @@ class Edit:
     reason: str
 
 
+_CMAKE = "horovod/tensorflow/CMakeLists.txt"
 _OPERATIONS = "horovod/common/operations.cc"
 _QUEUE = "horovod/common/tensor_queue"
 _PAIR = "third_party/gloo/gloo/transport/tcp/pair.cc"
@@ -33,7 +34,7 @@ _HTTP = "third_party/HTTPRequest/include/HTTPRequest.hpp"
 
 EDITS: tuple[Edit, ...] = (
     Edit(
-        path="horovod/tensorflow/CMakeLists.txt",
+        path=_CMAKE,
         anchor=(
             'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")\n'
         ),
@@ -282,6 +283,25 @@ void Pair::sendAsyncMode(Op& op) {
     Edit(
         path=_PAIR,
         anchor="""\
+  std::unique_lock<std::mutex> lock(m_, std::try_to_lock);
+  if (!lock) {
+    return;
+  }
+""",
+        replacement="""\
+  std::unique_lock<std::mutex> lock(m_, std::try_to_lock);
+  if (!lock) {
+    // hvd_elastic_keras: who has it may be waiting for this processor. The event is still there,
+    // so that the loop would come back at once, until the scheduler takes the processor away.
+    std::this_thread::yield();
+    return;
+  }
+""",
+        reason="let the thread go on that has the lock of a connection",
+    ),
+    Edit(
+        path=_PAIR,
+        anchor="""\
   GLOO_ENFORCE(ex_ == nullptr);
 
   if (state_ == CONNECTED) {
@@ -355,10 +375,11 @@ void Pair::sendAsyncMode(Op& op) {
 
 #include <poll.h>
 #include <sys/random.h>
+#include <thread>
 
 #define FD_INVALID (-1)
 """,
-        reason="declare what the check of new connections needs",
+        reason="declare what the check of new connections and the wait for a lock need",
     ),
     Edit(
         path=_PAIR,
@@ -486,6 +507,9 @@ void Pair::listen() {
         reason="connect to a rendezvous server that is reached by IPv6",
     ),
 )
+
+TO_COMPILE = tuple(edit for edit in EDITS if edit.path == _CMAKE)
+"""What Horovod needs at least, to compare with it."""
 
 
 def apply_edits(source_dir: Path, edits: tuple[Edit, ...] = EDITS) -> None:

@@ -16,8 +16,10 @@ import timed_model
 
 
 def main() -> None:
-    """Trains so many epochs as the only argument says."""
-    epochs = int(sys.argv[1])
+    """Trains so many epochs as the first argument says, with a part for one of so many workers as
+    the second one says.
+    """
+    epochs, parts = map(int, sys.argv[1:])
     timed_model.pin()
     hvd.init()
     make, steps = timed_model.NETWORKS[os.environ[timed_model.KIND]]
@@ -28,7 +30,7 @@ def main() -> None:
 
     dataset = tf.data.Dataset.from_tensor_slices(timed_model.dataset("train"))
     dataset = dataset.shard(hvd.size(), hvd.rank()).shuffle(10_000).repeat()
-    dataset = dataset.batch(timed_model.BATCH_SIZE // hvd.size()).prefetch(tf.data.AUTOTUNE)
+    dataset = dataset.batch(timed_model.BATCH_SIZE // parts).prefetch(tf.data.AUTOTUNE)
 
     @tf.function
     def step(x: tf.Tensor, y: tf.Tensor, first: bool) -> None:

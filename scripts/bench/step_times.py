@@ -49,13 +49,17 @@ def epochs_of(
 
 
 def plain_epochs_of(
-    network: str, workers: int, epochs: int, environment: Mapping[str, str]
+    network: str, workers: int, epochs: int, environment: Mapping[str, str], parts: int = 0
 ) -> list[tuple[float, float]]:
-    """The same of a plain Horovod loop with so many workers, without its first epoch."""
+    """The same of a plain Horovod loop with so many workers, without its first epoch.
+
+    Args:
+      parts: the global batch is cut into so many; all of them are computed if not said otherwise.
+    """
     command = [
         *(sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(workers)),
         *("-H", f"localhost:{workers}", "--network-interfaces", "lo"),
-        *(sys.executable, str(PLAIN_LOOP), str(epochs)),
+        *(sys.executable, str(PLAIN_LOOP), str(epochs), str(parts or workers)),
     ]
     return _epochs_of(command, network, environment, skip=1)
 

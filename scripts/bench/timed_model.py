@@ -22,11 +22,11 @@ PIN = "BENCH_PIN"
 """Set: worker wN, or a process of rank N, runs on processor N."""
 BATCH_SIZE = 64
 NETWORKS = {
-    "tiny MLP": (networks.tiny_mlp, 200),
-    "small ResNet": (networks.small_resnet, 20),
+    "tiny MLP": (networks.tiny_mlp, 600),
+    "small ResNet": (networks.small_resnet, 60),
     "wide MLP": (networks.wide_mlp, 20),
 }
-"""And their steps per epoch."""
+"""And their steps per epoch: a second and more, at the end of which a job writes a checkpoint."""
 
 
 BYTES_RECEIVED = 128
