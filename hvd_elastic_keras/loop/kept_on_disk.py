@@ -32,9 +32,12 @@ from hvd_elastic_keras.state.checkpoint.remote import checkpoints_of
 from hvd_elastic_keras.state.checkpoint.store import Term
 from hvd_elastic_keras.state.run_state import RunState
 from hvd_elastic_keras.worker.session import Session
-from hvd_elastic_keras.worker.tensor_bytes import copies_of
+from hvd_elastic_keras.worker.tensor_bytes import bytes_of, copies_of
 
 log = logging.getLogger(__name__)
+
+LEAST_COPIED_BYTES = 2**16
+"""Of a variable that a checkpoint copies before the next step."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,7 +187,7 @@ def durable(
     def copied() -> Callable[[], None]:
         """Writes the present state, whenever it is called."""
         cursor, run = state.cursor, state.state()
-        tensors = _copied(state.variables)
+        tensors = present_values(state.variables)
 
         def write() -> None:
             try:
@@ -280,13 +283,18 @@ def _nothing(*_: Any) -> None:
     return None
 
 
-def _copied(variables: ModelVariables) -> list[tf.Tensor]:
+def present_values(variables: ModelVariables) -> list[tf.Tensor]:
     """The present values, which steps do not change any more.
 
-    Those that an optimizer assigns are copied here. The others TensorFlow copies when they are
-    assigned: frozen weights, which may be large, are not.
+    Large ones that an optimizer assigns are copied here. The others TensorFlow copies when they
+    are assigned: frozen weights, which may be large, are not, and to copy a small one here takes
+    ten times as long.
     """
+    held = [tf.identity(v) for v in variables.all]
     assigned = {id(unwrapped(v)) for v in (*variables.trainable, *variables.optimizer)}
-    held = variables.all
-    copies = iter(copies_of([tf.identity(v) for v in held if id(v) in assigned]))
-    return [next(copies) if id(v) in assigned else tf.identity(v) for v in held]
+    copied_here = [
+        id(v) in assigned and bytes_of(value) >= LEAST_COPIED_BYTES
+        for v, value in zip(variables.all, held, strict=True)
+    ]
+    copies = iter(copies_of([v for v, here in zip(held, copied_here, strict=True) if here]))
+    return [next(copies) if here else v for v, here in zip(held, copied_here, strict=True)]

@@ -46,8 +46,11 @@ def num_threads() -> int:
 
 
 def plain_options() -> tf.data.Options:
-    """Options of a pipeline with fixed numbers of threads."""
+    """Options of a pipeline as it stands, with fixed numbers of threads."""
     options = tf.data.Options()
+    # TensorFlow would write all that functions read, arrays of a user's above all, into a graph at
+    # the beginning of each epoch: 80 ms for 740 MB. There is nothing to rewrite.
+    options.experimental_optimization.apply_default_optimizations = False
     # Numbers of threads are fixed, and an iterator waits for its tuning thread when it is
     # deleted: up to 2 s were measured, at the end of an epoch or of a round.
     options.autotune.enabled = False

@@ -28,7 +28,8 @@ class Order:
     from that many places of the storage only.
 
     Attributes:
-      seed, epoch: the permutation follows from these.
+      seed, epoch: the permutation follows from these. In a graph the epoch may be a tensor (shape
+        [], int64), but not with blocks.
       shuffle: whether it is another one than that of the storage.
       block_size: neighbours that stay in the same window; 0 permutes all examples at once.
 
@@ -40,7 +41,7 @@ class Order:
 
     num_examples: int
     seed: int
-    epoch: int
+    epoch: int | tf.Tensor
     shuffle: bool = True
     block_size: int = 0
     window_blocks: int = WINDOW_BLOCKS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ import tensorflow as tf
 from hvd_elastic_keras.common.batch_plan import Share
 from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.data.examples.batch_log import BatchLog
-from hvd_elastic_keras.data.examples.preparation import Preprocess
+from hvd_elastic_keras.data.examples.preparation import Preprocess, plain_options
 from hvd_elastic_keras.data.examples.structure import Layout, Structure, batched
 from hvd_elastic_keras.data.plan.order import Order
 from hvd_elastic_keras.data.plan.partition import Partition
@@ -93,6 +94,14 @@ def _is_function(value: Any) -> bool:
     return callable(value) and not hasattr(value, "__array__")
 
 
+@dataclasses.dataclass
+class _Reading:
+    """Batches that are being loaded, and which come next: how they are cut, and their number."""
+
+    batches: Iterator[tuple[tf.Tensor, ...]]
+    follows: tuple[tuple[Partition, Share, int], int]
+
+
 class ArraySource:
     """Arrays in memory. Epoch e reads them in the order of a permutation made from (seed, e)."""
 
@@ -115,41 +124,49 @@ class ArraySource:
         if self.num_examples == 0:
             raise DataError(f"The arrays of {name} are empty. Give at least one example.")
         self.batch_spec = tf.nest.map_structure(batched, self._arrays)
+        self._layout = Layout(self.batch_spec)
+        self._reading: _Reading | None = None
         self._seed = seed
         self._shuffle = shuffle
 
-    def order(self, epoch: int) -> Order:
+    def order(self, epoch: int | tf.Tensor) -> Order:
         return Order(self.num_examples, self._seed, epoch, shuffle=self._shuffle)
 
     def batches(
         self, epoch: int, partition: Partition, share: Share, first_step: int, every: int = 1
     ) -> Iterator[tuple[tf.Tensor, Structure]]:
+        for step in range(first_step, partition.steps_per_epoch, every):
+            number = epoch * partition.steps_per_epoch + step
+            cut = (partition, share, every)
+            # An epoch goes on where the one before ended; only the first one begins anew.
+            if self._reading is None or self._reading.follows != (cut, number):
+                self._reading = _Reading(self._loaded(number, *cut), (cut, number))
+            ids, *tensors = next(self._reading.batches)
+            self._reading.follows = (cut, number + every)
+            yield ids, self._layout.pack(tensors)
+
+    def _loaded(
+        self, first: int, partition: Partition, share: Share, every: int
+    ) -> Iterator[tuple[tf.Tensor, ...]]:
+        """Leaves of batches of all epochs, the steps of which are numbered without a break."""
         global_size, micro_size = partition.global_batch_size, partition.micro_batch_size
+        arrays = self._layout.flatten(self._arrays)
 
-        layout = Layout(self.batch_spec)
-        arrays = layout.flatten(self._arrays)
-        order = self.order(epoch)
-
-        def load(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            offset = step * global_size
+        def load(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            epoch = number // partition.steps_per_epoch
+            offset = number % partition.steps_per_epoch * global_size
             limit = tf.minimum(offset + global_size, self.num_examples)
             positions = tf.range(
                 tf.minimum(offset + share.first * micro_size, limit),
                 tf.minimum(offset + share.last * micro_size, limit),
             )
-            indices = order.indices(positions)
+            indices = self.order(epoch).indices(positions)
             return (indices, *(tf.gather(a, indices) for a in arrays))
 
-        dataset = tf.data.Dataset.range(first_step, partition.steps_per_epoch, every)
+        dataset = tf.data.Dataset.range(first, tf.int64.max, every)
         load = tf.autograph.experimental.do_not_convert(load)
         dataset = dataset.map(load, num_parallel_calls=LOAD_THREADS, deterministic=True)
-        dataset = dataset.prefetch(PREFETCH)
-        options = tf.data.Options()
-        # Nothing is left to tune here, and an iterator waits for its tuning thread when it is
-        # deleted: up to 2 s were measured, at the end of an epoch or of a round.
-        options.autotune.enabled = False
-        parts = iter(dataset.with_options(options))
-        return ((ids, layout.pack(tensors)) for ids, *tensors in parts)
+        return iter(dataset.prefetch(PREFETCH).with_options(plain_options()))
 
     def read_up_to(
         self, epoch: int, partition: Partition, step: int, goes_on: Callable[[], bool]
