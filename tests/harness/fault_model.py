@@ -150,7 +150,7 @@ def _with_faults() -> None:
     def wrong_indices(self: Order, positions: tf.Tensor) -> tf.Tensor:
         """One example too far, in the second epoch."""
         found = indices(self, positions)
-        return (found + 1) % self.num_examples if self.epoch == 1 else found
+        return (found + tf.cast(tf.equal(self.epoch, 1), found.dtype)) % self.num_examples
 
     if faults.reads_wrongly(worker_id()):
         Order.indices = wrong_indices
