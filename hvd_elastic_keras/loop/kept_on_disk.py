@@ -290,11 +290,13 @@ def present_values(variables: ModelVariables) -> list[tf.Tensor]:
     are assigned: frozen weights, which may be large, are not, and to copy a small one here takes
     ten times as long.
     """
-    held = [tf.identity(v) for v in variables.all]
     assigned = {id(unwrapped(v)) for v in (*variables.trainable, *variables.optimizer)}
-    copied_here = [
-        id(v) in assigned and bytes_of(value) >= LEAST_COPIED_BYTES
-        for v, value in zip(variables.all, held, strict=True)
+    values = variables.values()
+    large = [
+        number
+        for number, variable in enumerate(variables.all)
+        if id(variable) in assigned and bytes_of(values[number]) >= LEAST_COPIED_BYTES
     ]
-    copies = iter(copies_of([v for v, here in zip(held, copied_here, strict=True) if here]))
-    return [next(copies) if here else v for v, here in zip(held, copied_here, strict=True)]
+    for number, copy in zip(large, copies_of([values[n] for n in large]), strict=True):
+        values[number] = copy
+    return values

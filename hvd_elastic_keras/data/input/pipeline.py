@@ -118,7 +118,7 @@ class Pipeline:
 
     def first_batch(self) -> Structure:
         if self._first is None:
-            # Of an epoch without further steps: nothing is read ahead.
+            # Of an epoch without further steps: nothing is read ahead but from memory.
             size = self.partition.examples_of_step(0)
             alone = dataclasses.replace(self.partition, num_examples=size)
             whole = Share(0, self.num_micro_batches)

@@ -135,9 +135,9 @@ class ArraySource:
     def batches(
         self, epoch: int, partition: Partition, share: Share, first_step: int, every: int = 1
     ) -> Iterator[tuple[tf.Tensor, Structure]]:
+        cut = (partition, share, every)
         for step in range(first_step, partition.steps_per_epoch, every):
             number = epoch * partition.steps_per_epoch + step
-            cut = (partition, share, every)
             # An epoch goes on where the one before ended; only the first one begins anew.
             if self._reading is None or self._reading.follows != (cut, number):
                 self._reading = _Reading(self._loaded(number, *cut), (cut, number))
