@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 import tensorflow as tf
 
 from hvd_elastic_keras.api import fit_in_elastic_run
+from hvd_elastic_keras.api.agreed_findings import made_alike
 from hvd_elastic_keras.api.build_loop import Link, build_loop, by_phase
 from hvd_elastic_keras.api.fit_in_elastic_run import FitsInside, Prepared, RoundOverError
 from hvd_elastic_keras.api.horovod_optimizer import own_steps
@@ -32,8 +33,10 @@ from hvd_elastic_keras.observe.notices import Notice, notices
 from hvd_elastic_keras.state.cursor import Cursor, Phase
 from hvd_elastic_keras.state.run_state import LEAST_LATE_BYTES, RunState
 from hvd_elastic_keras.step.atomic import AtomicStep
-from hvd_elastic_keras.step.compiled_steps import compiled_step
+from hvd_elastic_keras.step.compiled_steps import CompiledStep, compiled_step
 from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
+from hvd_elastic_keras.step.trials import findings
+from hvd_elastic_keras.step.trials.findings import Findings
 from hvd_elastic_keras.step.trials.first_steps import explained_first_steps
 from hvd_elastic_keras.step.world import world_of_process
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
@@ -78,7 +81,7 @@ def _train(training: Training, membership: Membership) -> None:
     if membership.launched:  # what is tried out before the first step is this worker's affair
         world_of_process().enter_round(0, 1)
     joins = session.others_train(session.training + 1)
-    prepared, told_of_steps = _prepare(training, communicator, joins=joins)
+    prepared, told_of_steps = _prepare(training, communicator, joins=joins, agreed=session.findings)
     told = open_to(session, membership)
     along = read_along(session, by_phase(prepared.runners))
     session.join(
@@ -122,21 +125,28 @@ def _train_inside(training: Training, membership: Membership, inside: FitsInside
 
 
 def _prepare(
-    training: Training, communicator: Communicator, *, keeps: bool = False, joins: bool = False
+    training: Training,
+    communicator: Communicator,
+    *,
+    keeps: bool = False,
+    joins: bool = False,
+    agreed: Callable[[str], str] = lambda mine: mine,
 ) -> tuple[Prepared, list[str]]:
     """Traces and tries out all that the training needs; also what people should be told of it.
 
     Args:
       keeps: whether an epoch goes on, so that metrics keep their sums.
       joins: whether others train already.
+      agreed: see `Session.findings`.
     """
     model = training.model
     variables = variables_of(model)
     before = variables.values()
     world_of_process().follow(SoloSession())  # nothing is pending while it warms up
     with explained_first_steps(model, training.train, training.evaluate):
-        made = [_runner(training, variables, source) for source in _inputs(training)]
-        runners, told_of_steps = [r for r, _ in made], [t for _, texts in made for t in texts]
+        (runners, told_of_steps), found = made_alike(
+            functools.partial(_runners, training, variables), agreed
+        )
         if variables.lost:
             told_of_steps.append(NOT_SHARED.format(", ".join(variables.lost)))
         model.reset_metrics()
@@ -152,6 +162,7 @@ def _prepare(
         inputs=[runner.input for runner in runners],
         cursor=Cursor(epoch=training.schedule.initial_epoch),
         user=training.user,
+        findings=findings.of_sums(found),
     )
     if late is not None:
         state.may_be_late = lambda: not training.callbacks.calls_before_batch()
@@ -261,10 +272,20 @@ def _reporter(session: Session, membership: Membership) -> Callable[[Notice], No
     return report
 
 
+def _runners(
+    training: Training, variables: ModelVariables, known: Findings
+) -> tuple[tuple[list[PhaseRunner], list[str]], Findings]:
+    """What computes the phases and what people should be told of it; and what it goes by."""
+    made = [_runner(training, variables, source, known) for source in _inputs(training)]
+    told = [text for _, compiled in made for text in compiled.told]
+    found = Findings(*(compiled.findings for _, compiled in made))
+    return ([runner for runner, _ in made], told), found
+
+
 def _runner(
-    training: Training, variables: ModelVariables, source: Input
-) -> tuple[PhaseRunner, tuple[str, ...]]:
-    """What computes a phase, and what people should be told of it."""
+    training: Training, variables: ModelVariables, source: Input, known: Findings
+) -> tuple[PhaseRunner, CompiledStep]:
+    """What computes a phase."""
     trains = source is training.train
     compiled = compiled_step(
         training.model,
@@ -279,10 +300,11 @@ def _runner(
             together=together_of(training.options, training.cut_is_chosen),
             must_be_together=trains and training.options.micro_batches == TOGETHER,
         ),
+        known=known.training if trains else known.evaluation,
     )
     if isinstance(source, PerWorkerInput):
-        return PerWorkerRunner(source, compiled.step), compiled.told
-    return PhaseRunner(source, compiled.step, shared=compiled.shared), compiled.told
+        return PerWorkerRunner(source, compiled.step), compiled
+    return PhaseRunner(source, compiled.step, shared=compiled.shared), compiled
 
 
 def together_of(options: RunOptions, cut_is_chosen: bool) -> int | None:

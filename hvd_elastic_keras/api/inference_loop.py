@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from hvd_elastic_keras.api.agreed_findings import made_alike
 from hvd_elastic_keras.api.assemble import open_to, read_along, together_of
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.predictions import PartFiles
@@ -37,9 +38,10 @@ from hvd_elastic_keras.observe.screen import Screen
 from hvd_elastic_keras.state.cursor import Cursor, Phase
 from hvd_elastic_keras.state.run_state import RunState
 from hvd_elastic_keras.state.user_state import UserState
-from hvd_elastic_keras.step.compiled_steps import compiled_step
+from hvd_elastic_keras.step.compiled_steps import CompiledStep, compiled_step
 from hvd_elastic_keras.step.predict_step import Predictor, PredictStep
 from hvd_elastic_keras.step.step_options import StepOptions
+from hvd_elastic_keras.step.trials.findings import Findings
 from hvd_elastic_keras.step.trials.first_steps import explained_first_steps
 from hvd_elastic_keras.step.world import world_of_process
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
@@ -138,8 +140,9 @@ def _evaluation(
     """The steps of an evaluation within a training; and what people should be told of them."""
     options = env.run_options()
     model, pipeline = worked.model, worked.pipeline
-    with explained_first_steps(model, pipeline, None):
-        compiled = compiled_step(
+
+    def compiled_by(known: Findings) -> tuple[CompiledStep, Findings]:
+        made = compiled_step(
             model,
             variables,
             pipeline,
@@ -148,7 +151,12 @@ def _evaluation(
             seed=worked.seed,
             deterministic=options.deterministic,
             options=StepOptions(together=together_of(options, worked.cut_is_chosen)),
+            known=known.evaluation,
         )
+        return made, Findings(evaluation=made.findings)
+
+    with explained_first_steps(model, pipeline, None):
+        compiled, _ = made_alike(compiled_by, worked.membership.session.findings)
         runner = PhaseRunner(pipeline, compiled.step, shared=compiled.shared)
         model.reset_metrics()
         warm_up(communicator, variables, [runner])

@@ -3,7 +3,7 @@
 Workers tell the master what happened with one of the `WorkerEvent` types (`POST /v1/events`),
 ask for a place in the next round with `EnterRequest` (`POST /v1/enter`, answered when the round
 is complete) and learn of changes with `WorkerUpdate` (`GET /v1/updates`, a long poll). One that has
-no place yet and has to read its input from the front asks where the others are (`GET /v1/input`).
+no place yet asks what the others know of the model, and where they read (`GET /v1/input`).
 
 A script may train several times in one job. Each process counts its trainings from 1; since all
 run the same script, training N of one is training N of all.
@@ -24,6 +24,17 @@ NO_WORKER = "this worker is no longer part of the job"
 """Why one leaves whom the master has given up."""
 LONG_POLL_S = 20.0
 """How long the master holds an unanswered request before it says "ask again"."""
+
+
+class Found(Message, frozen=True, kw_only=True, tag="found"):
+    """What trials of a model have found, before a training that this worker has not joined yet.
+
+    That of the first worker counts for all: see `InputReply`.
+    """
+
+    worker_id: Name
+    training: Count
+    findings: str
 
 
 class Joined(Message, frozen=True, kw_only=True, tag="joined"):
@@ -165,7 +176,9 @@ class Notice(Message, frozen=True, kw_only=True, tag="notice"):
     """Shown before the text. Another one does not make it another notice."""
 
 
-WorkerEvent = Joined | Heartbeat | Running | Leaving | Done | Refused | Console | Record | Notice
+WorkerEvent = (
+    Found | Joined | Heartbeat | Running | Leaving | Done | Refused | Console | Record | Notice
+)
 
 
 class ClaimRequest(Message, frozen=True, kw_only=True):
@@ -300,8 +313,10 @@ class WorkerUpdate(Message, frozen=True, kw_only=True):
 
 
 class InputReply(Message, frozen=True, kw_only=True):
-    """Answer to `GET /v1/input`: where those read who hold a state."""
+    """Answer to `GET /v1/input`: where those read who hold a state, and what they have found."""
 
     position: InputPosition | None = None
     training: Count = 0
     """That in which workers hold a state; 0 if there are none."""
+    found: Found | None = None
+    """About the newest training about which a worker has told something: all go by it."""

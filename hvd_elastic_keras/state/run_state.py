@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 
+from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.learning_rate_scale import Ramp
 from hvd_elastic_keras.common.protocol import Assignment
 from hvd_elastic_keras.data.input.interfaces import Input
@@ -28,6 +29,8 @@ VERSION = 4
 """Of the parts; to be raised with every change of what they give."""
 LEAST_LATE_BYTES = 32 * 2**20
 """Of variables for which the others do not wait. Fewer are there in no time."""
+FINDINGS = "findings"
+"""By what the root computes, among the states of the parts while they are sent."""
 ROOT = StateOrigin("The state of rank 0", "All workers must run the same script.")
 
 log = logging.getLogger(__name__)
@@ -63,6 +66,7 @@ class RunState:
       inputs: of the training, and of the validation if there is any.
       cursor: where the training begins.
       user: values of the user.
+      findings: by what this worker computes its part of a step; all must go by the same.
     """
 
     def __init__(
@@ -74,7 +78,9 @@ class RunState:
         inputs: Sequence[Input],
         cursor: Cursor,
         user: UserState,
+        findings: str = "",
     ) -> None:
+        self._findings = findings
         self.cursor = cursor
         self.unfinished: Cursor | None = None
         """Where an epoch was left that the given number of steps has cut off."""
@@ -163,7 +169,7 @@ class RunState:
             state, arrival = broadcast.from_root(
                 communicator,
                 is_root=place.rank == 0,
-                states=self.state,
+                states=lambda: {**self.state(), FINDINGS: self._findings},
                 groups=groups,
                 is_level=self._is_level,
                 may_be_late=self._may_be_late,
@@ -182,6 +188,14 @@ class RunState:
     def _is_level(self, state: dict[str, Any]) -> bool:
         """Whether this worker holds the root's state already: states at a step are the same."""
         parts.check_version(state, VERSION, checkpoint=None)
+        if state[FINDINGS] != self._findings:
+            raise ConfigurationError(
+                "This worker has found out something else about the model than rank 0, and would "
+                "weigh parts of losses or metrics otherwise. Every worker runs the whole script: "
+                "make the same model in all, and seed all that is random before, for example with "
+                f"keras.utils.set_random_seed(1). Here: {self._findings}. In rank 0: "
+                f"{state[FINDINGS]}."
+            )
         return self.exists and bool(self.cursor.progress == state["cursor"]["progress"])
 
     def _take_over(self, state: dict[str, Any], arrival: Arrival) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -11,19 +12,23 @@ import keras
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.data.input.interfaces import Input
+from hvd_elastic_keras.keras_internals.held_objects import metrics_of
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
 from hvd_elastic_keras.step.atomic import AtomicStep
 from hvd_elastic_keras.step.deterministic_step import DeterministicStep
 from hvd_elastic_keras.step.micro_batches.micro_batch import MicroBatch
 from hvd_elastic_keras.step.micro_batches.traced import Tracing
 from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
-from hvd_elastic_keras.step.trials.cut_trial import micro_batch_for_cut
+from hvd_elastic_keras.step.trials.cut_trial import Fitting, micro_batch_for_cut
+from hvd_elastic_keras.step.trials.findings import StepFindings, shape_of
 from hvd_elastic_keras.step.trials.metric_additivity import metrics_that_do_not_add_up
 from hvd_elastic_keras.step.trials.together_trial import why_not_together
 from hvd_elastic_keras.step.trials.told_of_cut import Cut
 from hvd_elastic_keras.step.world import world_of_process
 
 ATTRIBUTE = "_elastic_steps"
+Made = tuple[Fitting, list[keras.Metric]]
+"""With the metrics that no worker can compute a share of."""
 
 
 def compiled_step(
@@ -36,6 +41,7 @@ def compiled_step(
     seed: int = 0,
     deterministic: bool = False,
     options: StepOptions = PLAIN,
+    known: StepFindings | None = None,
 ) -> CompiledStep:
     """The step of a model for an input: that of an earlier call if nothing has changed since.
 
@@ -44,6 +50,7 @@ def compiled_step(
     Args:
       cut_is_chosen: whether the user has said how large a micro-batch is.
       seed: stateful random operations follow from it.
+      known: what another worker has found about it. If it can be true, nothing is tried.
 
     Raises:
       ConfigurationError: the loss of a batch does not follow from those of its micro-batches, or
@@ -58,11 +65,11 @@ def compiled_step(
         tuple(id(v) for v in variables.all),
     )
     steps = _steps_of(model)
-    if key not in steps:
+    kept = steps.get(key)
+    if kept is None or (known and known.of_sums != kept.findings.of_sums):
         kind = DeterministicStep if deterministic else AtomicStep
-        steps[key] = _compiled(
-            kind, model, variables, source, train=train, cut=cut, seed=seed, options=options
-        )
+        making = _Making(model, variables, source, train=train, cut=cut, seed=seed)
+        steps[key] = making.step(kind, options, known)
     return steps[key]
 
 
@@ -72,71 +79,146 @@ class CompiledStep:
 
     Attributes:
       shared: whether workers share it; if not, each computes whole batches.
+      findings: what it goes by.
     """
 
     step: AtomicStep
     told: tuple[str, ...]
     shared: bool
+    findings: StepFindings
 
 
-def _compiled(
-    kind: type[AtomicStep],
-    model: keras.Model,
-    variables: ModelVariables,
-    source: Input,
-    *,
-    train: bool,
-    cut: Cut,
-    seed: int,
-    options: StepOptions,
-) -> CompiledStep:
-    layout = Layout(source.batch_spec)
-    first = source.first_batch()
-    unshared: list[keras.Metric] = []
-    if cut.cuts:
-        unshared = metrics_that_do_not_add_up(
-            model, variables, source.batch_spec, first, train=train
+class _Making:
+    """Makes the step of a model for an input."""
+
+    def __init__(
+        self,
+        model: keras.Model,
+        variables: ModelVariables,
+        source: Input,
+        *,
+        train: bool,
+        cut: Cut,
+        seed: int,
+    ) -> None:
+        self._model = model
+        self._variables = variables
+        self._layout = Layout(source.batch_spec)
+        self._first = source.first_batch()
+        self._train = train
+        self._cut = cut
+        self._seed = seed
+        self._metrics = metrics_of(model)
+
+    def step(
+        self, kind: type[AtomicStep], options: StepOptions, known: StepFindings | None
+    ) -> CompiledStep:
+        """By what is known, or else by what trials find."""
+        together = options.together != 1
+        fitting, unshared = self._known(known, together) or self._tried(together)
+        why = known.not_together if fitting.is_known and known else None
+        if together:
+            why = why_not_together(fitting, self._variables, self._first) if why is None else why
+            if why and options.must_be_together:
+                raise ConfigurationError(
+                    f"--micro_batches=together was given, but {why}. Leave it out: then "
+                    "micro-batches are computed one after the other."
+                )
+            if why:
+                logging.info("micro-batches are computed one after the other: %s", why)
+                options = dataclasses.replace(options, together=1)
+        trackers = [] if self._train else [m for m in fitting.apart if m not in unshared]
+        shared = self._train or not (unshared or trackers)
+        step = kind(
+            self._model,
+            fitting.micro_batch,
+            self._layout,
+            world_of_process(),
+            train=self._train,
+            shared=shared,
+            options=options,
+        )
+        told = (*fitting.told, *self._told_of(unshared, trackers))
+        return CompiledStep(step, told, shared, self._findings(fitting, unshared, why))
+
+    def _micro_batch(
+        self, tracing: Tracing, unshared: Sequence[keras.Metric], together: bool
+    ) -> MicroBatch:
+        return MicroBatch(
+            self._model,
+            self._variables,
+            self._layout,
+            train=self._train,
+            left_out=unshared if self._train else (),
+            tracing=dataclasses.replace(tracing, together=together),
         )
 
-    def make(tracing: Tracing) -> MicroBatch:
-        left_out = unshared if train else ()
-        tracing = dataclasses.replace(tracing, together=options.together != 1)
-        return MicroBatch(model, variables, layout, train=train, left_out=left_out, tracing=tracing)
-
-    fitting = micro_batch_for_cut(make, variables, first, cut, seed)
-    if options.together != 1 and (why := why_not_together(fitting.micro_batch, first)):
-        if options.must_be_together:
-            raise ConfigurationError(
-                f"--micro_batches=together was given, but {why}. Leave it out: then micro-batches "
-                "are computed one after the other."
+    def _tried(self, together: bool) -> Made:
+        unshared: list[keras.Metric] = []
+        if self._cut.cuts:
+            unshared = metrics_that_do_not_add_up(
+                self._model,
+                self._variables,
+                self._layout.spec,
+                self._first,
+                train=self._train,
             )
-        logging.info("micro-batches are computed one after the other: %s", why)
-        options = dataclasses.replace(options, together=1)
-    told = list(fitting.told)
-    names = ", ".join(m.name for m in unshared)
-    if unshared and train:
-        told.append(
-            f"the state of these metrics does not add up over parts of a batch: {names}. They are "
-            "left out of the training logs."
+
+        def make(tracing: Tracing) -> MicroBatch:
+            return self._micro_batch(tracing, unshared, together)
+
+        fitting = micro_batch_for_cut(make, self._variables, self._first, self._cut, self._seed)
+        return fitting, unshared
+
+    def _known(self, known: StepFindings | None, together: bool) -> Made | None:
+        """As another worker has found it, who has told people of it; None if that cannot be."""
+        if known is None or any(i >= len(self._metrics) for i in (*known.unshared, *known.apart)):
+            return None
+        unshared, apart = ([self._metrics[i] for i in n] for n in (known.unshared, known.apart))
+        tracing = Tracing(seed=self._seed, sums=frozenset(known.sums))
+        micro_batch = self._micro_batch(tracing, unshared, together)
+        if micro_batch.runs_eagerly:
+            micro_batch.trial(self._first)
+        if not known.are_about(micro_batch):
+            return None
+        micro_batch.average_instead_of_add(known.means)
+        return Fitting(micro_batch, [], apart, is_known=True), unshared
+
+    def _told_of(
+        self, unshared: Sequence[keras.Metric], trackers: Sequence[keras.Metric]
+    ) -> list[str]:
+        if self._train and unshared:
+            return [
+                "the state of these metrics does not add up over parts of a batch: "
+                f"{_names(unshared)}. They are left out of the training logs."
+            ]
+        if unshared or trackers:
+            return [
+                "these metrics of a batch do not follow from its parts: "
+                f"{_names([*unshared, *trackers])}. Each evaluation is computed whole on every "
+                "worker."
+            ]
+        return []
+
+    def _findings(
+        self, fitting: Fitting, unshared: Sequence[keras.Metric], why: str | None
+    ) -> StepFindings:
+        numbers = {id(m): i for i, m in enumerate(self._metrics)}
+        micro_batch = fitting.micro_batch
+        terms, staged = shape_of(micro_batch)
+        return StepFindings(
+            terms,
+            staged,
+            unshared=tuple(numbers[id(m)] for m in unshared),
+            sums=tuple(sorted(micro_batch.tracing.sums)),
+            means=micro_batch.means,
+            apart=tuple(numbers[id(m)] for m in fitting.apart if id(m) in numbers),
+            not_together=why,
         )
-    trackers = [] if train else [m for m in fitting.apart if m is not None and m not in unshared]
-    if not train and (unshared or trackers):
-        names = ", ".join(m.name for m in (*unshared, *trackers))
-        told.append(
-            f"these metrics of a batch do not follow from its parts: {names}. Each evaluation is "
-            "computed whole on every worker."
-        )
-    shared = train or not (unshared or trackers)
-    step = kind(
-        model,
-        fitting.micro_batch,
-        layout,
-        world_of_process(),
-        train=train,
-        shared=shared,
-        options=options,
-    )
-    return CompiledStep(step, tuple(told), shared)
+
+
+def _names(metrics: Sequence[keras.Metric]) -> str:
+    return ", ".join(m.name for m in metrics)
 
 
 def _steps_of(model: keras.Model) -> dict[Any, CompiledStep]:

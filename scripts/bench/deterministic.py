@@ -18,7 +18,7 @@ from absl import app, flags
 from step_times import epochs_of
 
 NAMES = ("tiny MLP", "small ResNet", "wide MLP")
-EPOCHS = 5
+EPOCHS = 3
 KINDS = {
     "usual": ([], {}),
     "one thread": ([], {"TF_NUM_INTRAOP_THREADS": "1", "OMP_NUM_THREADS": "1"}),

@@ -27,8 +27,8 @@ BENCHMARKS: dict[str, tuple[str, list[str]]] = {
     "Deterministic": (
         "deterministic.py",
         [
-            "--repetitions=2",
-            "--workers=1,2,4",
+            "--repetitions=3",
+            "--workers=1,2,4,8",
             "--kinds=usual,deterministic",
             "--networks=tiny MLP,small ResNet",
         ],

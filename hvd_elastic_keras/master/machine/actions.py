@@ -127,6 +127,7 @@ Event = (
     | StopJob
     | Tick
     | protocol.EnterRequest
+    | protocol.Found
     | protocol.Joined
     | protocol.Heartbeat
     | protocol.Running

@@ -47,6 +47,22 @@ def note_pending(t: Transition, event: act.Pending) -> None:
         t.say(f"{event.worker_id} has a place now")
 
 
+def note_findings(t: Transition, event: protocol.Found) -> None:
+    """A worker has tried out a model: all that come later go by what it has found."""
+    if t.found is None or t.found.training < event.training:
+        t.found = event
+
+
+def forget_findings(t: Transition) -> None:
+    """Those of workers of whom nobody is left: others may have a model that was changed since."""
+    found = t.found
+    if found and not any(
+        w.phase is not WorkerPhase.STARTING or w.worker_id == found.worker_id
+        for w in t.workers.values()
+    ):
+        t.found = None
+
+
 # --- warm --------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import msgspec
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.goodput import Part, Spent
 from hvd_elastic_keras.common.messages import Message
+from hvd_elastic_keras.common.protocol import Found
 from hvd_elastic_keras.master.machine.actions import Action
 from hvd_elastic_keras.master.machine.claims import Holder, Position
 from hvd_elastic_keras.master.machine.phases import (
@@ -103,6 +104,7 @@ class Decisions(Message, frozen=True, kw_only=True):
     training: KeptTraining
     rounds: KeptRounds
     restarts_used: int
+    found: Found | None = None
     holders: dict[str, Holder]
     """Who was doing what only one worker does; see `machine.claims`."""
     done: dict[str, Position]
@@ -133,6 +135,7 @@ def is_only_observed(before: State, after: State) -> bool:
         and before.next_worker_number == after.next_worker_number
         and before.slots == after.slots
         and before.restarts.used == after.restarts.used
+        and before.found == after.found
         and _are_kept_alike(before.workers, after.workers)
         and _kept_rounds(before.rounds) == _kept_rounds(after.rounds)
         and _kept_training(before.training, steps=False)
@@ -176,6 +179,7 @@ def decisions_of(
         training=_kept_training(state.training, steps=True),
         rounds=_kept_rounds(state.rounds),
         restarts_used=state.restarts.used,
+        found=state.found,
         holders=dict(holders),
         done=dict(done),
         answers=dict(answers),
@@ -292,6 +296,7 @@ def restored(
             broken_through=kept.rounds.broken_through,
         ),
         restarts=Restarts(_replacements(kept, now)),
+        found=kept.found,
         spent=Spent(kept.spent, now - away_s),
     )
     t = Transition(config, state, now)

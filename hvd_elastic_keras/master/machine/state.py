@@ -207,6 +207,8 @@ class State:
     training: Training = dataclasses.field(default_factory=Training)
     rounds: Rounds = dataclasses.field(default_factory=Rounds)
     restarts: Restarts = dataclasses.field(default_factory=Restarts)
+    found: protocol.Found | None = None
+    """What the first worker has found out that has prepared itself for the newest training."""
     spent: Spent = dataclasses.field(default_factory=Spent, compare=False)
 
     @property
@@ -246,8 +248,10 @@ def training_is_over(training: Training, workers: Mapping[str, Worker]) -> bool:
 def input_reply(state: State) -> protocol.InputReply:
     """Where those read who hold a state. If all of them are lost, a checkpoint will say."""
     if all(worker.seniority is None for worker in state.workers.values()):
-        return protocol.InputReply()
-    return protocol.InputReply(position=state.training.reading, training=state.training.number)
+        return protocol.InputReply(found=state.found)
+    return protocol.InputReply(
+        position=state.training.reading, training=state.training.number, found=state.found
+    )
 
 
 def root_of(state: State) -> str:

@@ -47,6 +47,7 @@ class Transition:
         self.training = state.training
         self.rounds = state.rounds
         self.restarts = state.restarts
+        self.found = state.found
         self._spent = passed(state, now)
         self._before = state
 
@@ -61,6 +62,7 @@ class Transition:
             training=self.training,
             rounds=self.rounds,
             restarts=self.restarts,
+            found=self.found,
             spent=with_stall(self._spent, self._before.rounds, self.rounds, self.now),
         )
         if _news(state) != _news(self._before) or self._other_news():

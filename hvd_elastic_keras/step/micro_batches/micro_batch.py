@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import keras
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import ConfigurationError
@@ -76,7 +75,8 @@ class MicroBatch:
         self.notes = Notes()
         self.calls_python = True
         """Whether a step runs code of the user's, which may change anything."""
-        self._tracing = tracing or Tracing()
+        self._read: set[int] | None = None
+        self.tracing = tracing or Tracing()
         self._model = model
         self._train = train
         self._layout = layout
@@ -90,6 +90,8 @@ class MicroBatch:
         self._moved: list[KerasVariable] = []
         self._log_plan = log_values.LogPlan({})
         self._dtypes: list[tuple[Any, Any]] = []
+        self.means: tuple[int, ...] = ()
+        """See `average_instead_of_add`."""
         self._is_mean = np.zeros(sum(int(np.prod(v.shape)) for v in self._metrics), bool)
         self._function: Callable[..., tuple[Tensors, tf.Tensor]] = self._compute
         if not model.run_eagerly:
@@ -127,6 +129,7 @@ class MicroBatch:
         nodes = nodes_of(concrete.graph)
         check_draws(nodes)
         self.calls_python = calls_python(nodes)
+        self._read = {id(v) for v in concrete.graph.variables}
         results, _ = concrete.structured_outputs
         self._dtypes = [(o.shape, o.dtype) for o in results]
         return function  # type: ignore[no-any-return]
@@ -134,7 +137,7 @@ class MicroBatch:
     def _compute(
         self, data: Tensors, numbers: tf.Tensor, whole: Tensors
     ) -> tuple[Tensors, tf.Tensor]:
-        variables, tracing = self._variables, self._tracing
+        variables, tracing = self._variables, self.tracing
         rows = Rows(*(numbers[i] for i in range(NUM_ROWS_FIELDS)))
         weight = rows.weight  # first of all: busy threads would leave it to the last
         with tf.control_dependencies([weight]):
@@ -227,10 +230,14 @@ class MicroBatch:
         dtypes = {layer.compute_dtype for layer in layers_of(self._model)}
         return bool(dtypes & {"float16", "bfloat16"})
 
+    def reads(self, variable: tf.Variable) -> bool:
+        """Whether it may look at this variable."""
+        return self._read is None or id(variable) in self._read
+
     @property
     def uses_xla(self) -> bool:
         """Whether XLA compiles it."""
-        return bool(self._model.jit_compile) and self._tracing.with_xla
+        return bool(self._model.jit_compile) and self.tracing.with_xla
 
     def _gradients(self, recorder: ApplyRecorder, scope: keras.StatelessScope) -> Tensors:
         """The recorded gradients; and which other variables the step moves by itself."""
@@ -268,9 +275,12 @@ class MicroBatch:
         results, terms = self._call(self._layout.flatten(batch), rows, self.whole_of(()))
         return Trial(self.accumulated(results), terms.numpy())
 
-    def average_instead_of_add(self, is_mean: npt.NDArray[np.bool_]) -> None:
-        """Averages these of the `metrics_and_parts` from now on, where others are added."""
-        self._is_mean = is_mean
+    def average_instead_of_add(self, numbers: Collection[int]) -> None:
+        """Averages these of the parts of `metrics_and_parts`, where others are added."""
+        self.means = tuple(sorted(numbers))
+        parts = [part for _, parts in self.metrics_and_parts() for part in parts]
+        for number, part in enumerate(parts):
+            self._is_mean[part] = number in self.means
 
     def metrics_and_parts(self) -> list[tuple[keras.Metric, list[slice]]]:
         """Where the variables of each metric are in `Accumulated.staged`; they lie side by side."""

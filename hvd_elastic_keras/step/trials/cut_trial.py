@@ -19,7 +19,10 @@ import tensorflow as tf
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.structure import Structure
-from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
+from hvd_elastic_keras.keras_internals.model_variables import (
+    ModelVariables,
+    unwrapped,
+)
 from hvd_elastic_keras.step.micro_batches.micro_batch import MicroBatch
 from hvd_elastic_keras.step.micro_batches.traced import Tensors, Tracing, Trial
 from hvd_elastic_keras.step.trials import told_of_cut
@@ -36,6 +39,8 @@ HALF_PRECISION = 50.0
 """Tolerances are so many times larger where layers compute with 16 bits."""
 PERTURBATION = 0.1
 """Of weights, relative to their spread: at some initial values, zeros say, nothing can be told."""
+LATER_STEPS = 10_000
+"""What a training is tried after, too: the weight of a loss may rise for so long."""
 SUM, MEAN, OTHER, UNKNOWN = "sum", "mean", "other", "unknown"
 
 
@@ -82,7 +87,9 @@ def micro_batch_for_cut(
     plain = make(Tracing(seed=seed))
     if plain.runs_eagerly:
         plain.trial(batch)
-    trials = _Trials(make, variables, batch, plain, seed)
+    trials = _Trials(
+        make, variables, batch, plain, micro_batch_size=cut.micro_batch_size, seed=seed
+    )
     told = [
         *told_of_cut.about_draws(plain),
         *told_of_cut.about_order(plain),
@@ -93,14 +100,11 @@ def micro_batch_for_cut(
     notes = plain.notes
     # Of what looks across examples the result is known.
     if not notes.across and (fitting := trials.fitting(plain, neutral=False)):
-        return Fitting(fitting, told, _apart(fitting, trials.last))
+        return trials.outcome(fitting, told, cut)
     if (notes.across or notes.is_random) and (fitting := trials.fitting(plain, neutral=True)):
         told += told_of_cut.about_cut(plain, cut)
-        return Fitting(fitting, told, _apart(fitting, trials.last))
-    names = notes.terms
-    kinds = enumerate(_kinds(trials.last))
-    culprits = [names[i] for i, kind in kinds if kind == OTHER and i < len(names)]
-    text = told_of_cut.refusal_across_examples(culprits, cut)
+        return trials.outcome(fitting, told, cut)
+    text = told_of_cut.refusal_across_examples(trials.terms(OTHER), cut)
     if not cut.is_chosen:
         raise ConfigurationError(text)
     return Fitting(plain, [*told, text])
@@ -113,11 +117,15 @@ class Fitting:
     Attributes:
       told: what people should know before the training begins.
       apart: metrics of which the whole does not follow from its parts.
+      unknown: names of the terms of the loss that were 0 in all trials.
+      is_known: whether it follows from what another worker has found.
     """
 
     micro_batch: MicroBatch
     told: list[str]
     apart: list[keras.Metric] = dataclasses.field(default_factory=list)
+    unknown: list[str] = dataclasses.field(default_factory=list)
+    is_known: bool = False
 
 
 class _Trials:
@@ -129,6 +137,8 @@ class _Trials:
         variables: ModelVariables,
         batch: Structure,
         plain: MicroBatch,
+        *,
+        micro_batch_size: int,
         seed: int,
     ) -> None:
         self._make = make
@@ -136,9 +146,23 @@ class _Trials:
         self._made = {} if plain.uses_xla else {Tracing(seed=seed, with_xla=False): plain}
         self._variables = variables
         self._seed = seed
+        self._names = plain.notes.terms
         self.size = min(structure.num_examples(batch), TRIED_EXAMPLES) // 2 * 2
         self._examples = structure.cut(batch, 0, self.size)
+        self._batch = batch
+        self._width = max(self.size, micro_batch_size // 2 * 2)
         self.last: Sequence[Halves] = ()
+
+    def terms(self, kind: str) -> list[str]:
+        """The names of the terms of the loss that are of this kind, by the last trials."""
+        kinds = zip(self._names, _kinds(self.last), strict=False)  # eager ones may differ
+        return [name for name, found in kinds if found == kind]
+
+    def outcome(self, fitting: MicroBatch, told: Sequence[str], cut: Cut) -> Fitting:
+        """What is known of a micro-batch that fits."""
+        unknown = self.terms(UNKNOWN)
+        told = [*told, *told_of_cut.about_unknown(unknown, cut)]
+        return Fitting(fitting, told, _apart(fitting, self.last), unknown)
 
     def fitting(self, plain: MicroBatch, *, neutral: bool) -> MicroBatch | None:
         """A micro-batch of which two halves give the whole; None if there is none.
@@ -162,7 +186,11 @@ class _Trials:
         return plain if _gradients_fit(found) else None
 
     def _tried(self, sums: frozenset[int], neutral: bool) -> list[Halves]:
-        """With the weights as they are, and with others near them."""
+        """With the weights as they are, and with others near them.
+
+        A term of the loss that is 0 tells nothing. Its weight may be a variable that a callback
+        raises later, or it may concern only examples that come later.
+        """
         tracing = Tracing(seed=self._seed, sums=sums, neutral=neutral, with_xla=False)
         if tracing not in self._made:
             self._made[tracing] = self._make(tracing)
@@ -170,10 +198,18 @@ class _Trials:
         found = [halves_of(micro_batch, self._examples)]
         if not _gradients_fit(found) and not sums_of(found):
             return found
-        with _perturbed(self._variables):
-            near = halves_of(micro_batch, self._examples)
-        if near.is_finite:
-            found.append(near)
+        others = raised_numbers(self._variables, micro_batch)
+        for moved in (_perturbed(self._variables), *others):
+            with moved:
+                near = halves_of(micro_batch, self._examples)
+                if near.is_finite:
+                    found.append(near)
+        end = structure.num_examples(self._batch) - self._width
+        for low in range(self.size, end + 1, self._width):
+            if UNKNOWN not in _kinds(found):
+                break
+            examples = structure.cut(self._batch, low, low + self._width)
+            found.append(halves_of(micro_batch, examples))
         return found
 
 
@@ -246,17 +282,52 @@ def norm(tensor: Any) -> float:
 def _perturbed(variables: ModelVariables) -> Iterator[None]:
     """Moves the weights a little, for a while."""
     weights = [v.value for v in variables.trainable if v.value.dtype.is_floating]
-    before = [tf.identity(w) for w in weights]
-    for number, weight in enumerate(weights):
-        noise = tf.random.stateless_normal(weight.shape, [number, 0], dtype=tf.float32)
-        spread = tf.math.reduce_std(tf.cast(weight, tf.float32))
-        step = PERTURBATION * tf.where(spread > 0, spread, 1.0) * noise
-        weight.assign_add(tf.cast(step, weight.dtype))
+    with _put_back(weights):
+        for number, weight in enumerate(weights):
+            noise = tf.random.stateless_normal(weight.shape, [number, 0], dtype=tf.float32)
+            spread = tf.math.reduce_std(tf.cast(weight, tf.float32))
+            step = PERTURBATION * tf.where(spread > 0, spread, 1.0) * noise
+            weight.assign_add(tf.cast(step, weight.dtype))
+        yield
+
+
+def raised_numbers(
+    variables: ModelVariables, micro_batch: MicroBatch
+) -> Iterator[contextlib.AbstractContextManager[None]]:
+    """Raises single numbers that a step reads, each kind for a while.
+
+    The weight of a term of the loss may begin at 0 and be raised by a callback, or follow from the
+    steps that were taken.
+    """
+    held = (*variables.averaged, *variables.raw, *variables.optimizer)
+    single = [v for v in map(unwrapped, held) if v.shape.num_elements() == 1]
+    read = [v for v in single if micro_batch.reads(v)]
+    if weights := [v for v in read if v.dtype.is_floating]:
+        yield _raised(weights, PERTURBATION)
+    if counters := [v for v in read if v.dtype in (tf.int32, tf.int64)]:
+        yield _raised(counters, LATER_STEPS)
+
+
+@contextlib.contextmanager
+def _raised(numbers: Sequence[tf.Variable], by: float) -> Iterator[None]:
+    """Adds to them, for a while.
+
+    A training may never come to such values, and they may be impossible: that tells nothing.
+    """
+    with _put_back(numbers), contextlib.suppress(tf.errors.InvalidArgumentError):
+        for number in numbers:
+            number.assign_add(tf.fill(number.shape, tf.cast(by, number.dtype)))
+        yield
+
+
+@contextlib.contextmanager
+def _put_back(variables: Sequence[tf.Variable]) -> Iterator[None]:
+    before = [tf.identity(v) for v in variables]
     try:
         yield
     finally:
-        for weight, value in zip(weights, before, strict=True):
-            weight.assign(value)
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(value)
 
 
 # --- judging -----------------------------------------------------------------------------
@@ -310,22 +381,17 @@ def _average_means(micro_batch: MicroBatch, halves: Halves) -> None:
     each batch, however large. Micro-batches must not count as batches then: such changes are
     averaged, weighted by examples, where others are added.
     """
-    parts = [parts for _, parts in micro_batch.metrics_and_parts()]
     changes = [np.asarray(trial.added.staged, np.float64) for trial in halves.parts]
-    means = []
-    for of_metric in parts:
-        kinds = [
-            kind_of_values(*(c[part] for c in changes), rounding=halves.rounding)
-            for part in of_metric
+    kinds: list[str] = []
+    for _, parts in micro_batch.metrics_and_parts():
+        of_metric = [
+            kind_of_values(*(c[part] for c in changes), rounding=halves.rounding) for part in parts
         ]
-        clear = set(kinds) & {SUM, MEAN}
+        clear = set(of_metric) & {SUM, MEAN}
         # A variable that is only rounding here, a mean of nothing say, goes with the others.
         rest = clear.pop() if len(clear) == 1 else SUM
-        for part, kind in zip(of_metric, kinds, strict=True):
-            is_mean = (kind if kind in (SUM, MEAN) else rest) == MEAN
-            means.append(np.full(part.stop - part.start, is_mean))
-    if means:
-        micro_batch.average_instead_of_add(np.concatenate(means))
+        kinds += [kind if kind in (SUM, MEAN) else rest for kind in of_metric]
+    micro_batch.average_instead_of_add([i for i, kind in enumerate(kinds) if kind == MEAN])
 
 
 def _apart(micro_batch: MicroBatch, tried: Sequence[Halves]) -> list[keras.Metric]:

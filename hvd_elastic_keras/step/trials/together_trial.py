@@ -16,10 +16,16 @@ import tensorflow as tf
 
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.structure import Structure
+from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
 from hvd_elastic_keras.step.micro_batches.across_examples import BATCH_NORM
 from hvd_elastic_keras.step.micro_batches.micro_batch import MicroBatch
 from hvd_elastic_keras.step.micro_batches.traced import Trial
-from hvd_elastic_keras.step.trials.cut_trial import TRIED_EXAMPLES, halves_of
+from hvd_elastic_keras.step.trials.cut_trial import (
+    TRIED_EXAMPLES,
+    Fitting,
+    halves_of,
+    raised_numbers,
+)
 
 STAGED_TOLERANCE = 1e-4
 LEAST_STAGED = 1e-6
@@ -27,8 +33,9 @@ HOLES = 0.5
 """Of the numbers of the second half."""
 
 
-def why_not_together(micro_batch: MicroBatch, batch: Structure) -> str:
+def why_not_together(fitting: Fitting, variables: ModelVariables, batch: Structure) -> str:
     """Why a model's micro-batches must be computed one after the other; empty if they need not."""
+    micro_batch = fitting.micro_batch
     if micro_batch.runs_eagerly:
         return "the model runs eagerly"
     if micro_batch.uses_xla:
@@ -40,14 +47,17 @@ def why_not_together(micro_batch: MicroBatch, batch: Structure) -> str:
     if across := sorted(micro_batch.notes.across - {BATCH_NORM}):
         names = ", ".join(across)
         return f"what depends on the cut ({names}) would see more than one"
+    if fitting.unknown:
+        return f"no trial shows what a loss ({', '.join(fitting.unknown)}) is that is 0 at first"
     size = min(structure.num_examples(batch), TRIED_EXAMPLES) // 2 * 2
     if not size:
         return "there is only one example to try it with"
     examples = structure.cut(batch, 0, size)
-    for tried in (examples, with_holes(examples)):
-        if not _add_up(micro_batch, tried):
-            return "the result of two at once is not that of one after the other"
-    return ""
+    add_up = [_add_up(micro_batch, examples), _add_up(micro_batch, with_holes(examples))]
+    for others in raised_numbers(variables, micro_batch):
+        with others:
+            add_up.append(_add_up(micro_batch, examples))
+    return "" if all(add_up) else "the result of two at once is not that of one after the other"
 
 
 def with_holes(batch: Structure) -> Structure:

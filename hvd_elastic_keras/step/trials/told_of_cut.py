@@ -85,6 +85,23 @@ def about_cut(micro_batch: MicroBatch, cut: Cut) -> list[str]:
     return [f"{text}, not of the whole batch of {cut.batch_size}; {remedy}" for text in texts]
 
 
+def about_unknown(terms: Sequence[str], cut: Cut) -> list[str]:
+    """Of terms of the loss that no trial has shown.
+
+    Args:
+      terms: their names.
+    """
+    if not terms:
+        return []
+    names = ", ".join(dict.fromkeys(terms))
+    return [
+        f"the loss ({names}) was 0 for all examples of the first batch, so that nobody can tell "
+        "whether it is the mean or the sum of the losses of examples. It is taken for a mean. If "
+        f"it is a sum that will not stay 0, use micro_batch_size={cut.batch_size}, or divide it by "
+        "the number of examples."
+    ]
+
+
 def refusal_across_examples(culprits: Sequence[str], cut: Cut) -> str:
     """Of a loss that compares the examples of a batch.
 

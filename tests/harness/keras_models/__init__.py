@@ -3,6 +3,7 @@
 from tests.harness.keras_models import (
     execution,
     features,
+    late_losses,
     losses,
     metrics,
     randomness,
@@ -15,6 +16,7 @@ from tests.harness.keras_models.case import Case
 
 FAMILIES = (
     losses,
+    late_losses,
     metrics,
     randomness,
     sequences,
