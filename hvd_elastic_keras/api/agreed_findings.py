@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -9,6 +10,7 @@ from hvd_elastic_keras.step.trials import findings
 from hvd_elastic_keras.step.trials.findings import Findings
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 def made_alike(
@@ -24,6 +26,8 @@ def made_alike(
     while True:
         made, mine = make(known)
         theirs = findings.decode(agreed(findings.encode(mine)))
+        if known != Findings() and findings.of_sums(known) == findings.of_sums(mine):
+            log.info("this worker goes by what another worker has found about the model")
         # Those that were known before cannot be about this model, if it has found others.
         if findings.of_sums(theirs) == findings.of_sums(mine) or theirs == known:
             return made, mine

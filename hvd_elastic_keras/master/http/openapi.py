@@ -54,7 +54,7 @@ OPERATIONS = (
         protocol.WorkerUpdate,
         query=(("worker_id", "string", True), ("version", "integer", True)),
     ),
-    Operation("GET", "/v1/input", "Where the input is read", protocol.InputReply),
+    Operation("GET", "/v1/input", "What newcomers ask", protocol.InputReply),
     Operation(
         "POST",
         "/v1/claim",

@@ -5,7 +5,7 @@
 | POST /v1/events?number=…               | a worker tells what happened (`WorkerEvent`), once  |
 | POST /v1/enter                         | a worker wants into the next round; held            |
 | GET  /v1/updates?worker_id=…&version=… | what changed for a worker; held                     |
-| GET  /v1/input                         | where the input is read (`InputReply`)              |
+| GET  /v1/input                         | what newcomers ask before they join (`InputReply`)  |
 | POST /v1/claim, /v1/release            | a worker wants to do what only one is to do; held   |
 | GET  /v1/root                          | who stands for all workers (`RootReply`)            |
 | GET  /v1/status                        | phase, round and workers                            |
