@@ -144,12 +144,23 @@ class RunState:
           checkpoint: where it was read from; None if another worker has sent it.
 
         Raises:
-          ConfigurationError: it was made by another release.
+          ConfigurationError: it was made by another release, or by a worker that computes its part
+            of a step otherwise.
           DataError: it was made by a worker that reads other data.
         """
         parts.check_version(state, VERSION, checkpoint)
         self._data.restore(state["data"], checkpoint)
+        self._check_findings(state.get(FINDINGS, self._findings))
         parts.restore(self._parts, state)
+
+    def _check_findings(self, of_root: str) -> None:
+        if of_root != self._findings:
+            raise ConfigurationError(
+                "This worker has found out something else about the model than rank 0, and would "
+                "weigh parts of losses or metrics otherwise. Every worker runs the whole script: "
+                "make the same model in all, and seed all that is random before, for example with "
+                f"keras.utils.set_random_seed(1). Here: {self._findings}. In rank 0: {of_root}."
+            )
 
     def synchronise(self, communicator: Communicator, place: Assignment) -> None:
         """Brings this worker to the root's state, in two phases.
@@ -160,7 +171,7 @@ class RunState:
 
         Raises:
           CollectiveFailedError: a peer went away meanwhile; nothing has changed.
-          ConfigurationError: rank 0 runs another release or has another model.
+          ConfigurationError: rank 0 runs another release, or has another model or findings.
           DataError: this worker reads other data than rank 0.
         """
         self.late_ranks = ()
@@ -188,14 +199,6 @@ class RunState:
     def _is_level(self, state: dict[str, Any]) -> bool:
         """Whether this worker holds the root's state already: states at a step are the same."""
         parts.check_version(state, VERSION, checkpoint=None)
-        if state[FINDINGS] != self._findings:
-            raise ConfigurationError(
-                "This worker has found out something else about the model than rank 0, and would "
-                "weigh parts of losses or metrics otherwise. Every worker runs the whole script: "
-                "make the same model in all, and seed all that is random before, for example with "
-                f"keras.utils.set_random_seed(1). Here: {self._findings}. In rank 0: "
-                f"{state[FINDINGS]}."
-            )
         return self.exists and bool(self.cursor.progress == state["cursor"]["progress"])
 
     def _take_over(self, state: dict[str, Any], arrival: Arrival) -> None:

@@ -7,9 +7,8 @@ result of a training depends on the cut. Nothing is assigned.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -19,13 +18,11 @@ import tensorflow as tf
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.structure import Structure
-from hvd_elastic_keras.keras_internals.model_variables import (
-    ModelVariables,
-    unwrapped,
-)
+from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
 from hvd_elastic_keras.step.micro_batches.micro_batch import MicroBatch
 from hvd_elastic_keras.step.micro_batches.traced import Tensors, Tracing, Trial
 from hvd_elastic_keras.step.trials import told_of_cut
+from hvd_elastic_keras.step.trials.other_values import perturbed, raised_numbers
 from hvd_elastic_keras.step.trials.told_of_cut import Cut
 
 TRIED_EXAMPLES = 8
@@ -37,10 +34,6 @@ of a bias before batch norm."""
 VALUE_TOLERANCE = 1e-4
 HALF_PRECISION = 50.0
 """Tolerances are so many times larger where layers compute with 16 bits."""
-PERTURBATION = 0.1
-"""Of weights, relative to their spread: at some initial values, zeros say, nothing can be told."""
-LATER_STEPS = 10_000
-"""What a training is tried after, too: the weight of a loss may rise for so long."""
 SUM, MEAN, OTHER, UNKNOWN = "sum", "mean", "other", "unknown"
 
 
@@ -199,7 +192,7 @@ class _Trials:
         if not _gradients_fit(found) and not sums_of(found):
             return found
         others = raised_numbers(self._variables, micro_batch)
-        for moved in (_perturbed(self._variables), *others):
+        for moved in (perturbed(self._variables), *others):
             with moved:
                 near = halves_of(micro_batch, self._examples)
                 if near.is_finite:
@@ -276,58 +269,6 @@ def norm(tensor: Any) -> float:
     if not np.isfinite(largest) or largest <= 0:
         return max(float(largest), 0.0)  # that of no numbers is minus infinity
     return float(largest) * float(tf.norm(wide / largest))
-
-
-@contextlib.contextmanager
-def _perturbed(variables: ModelVariables) -> Iterator[None]:
-    """Moves the weights a little, for a while."""
-    weights = [v.value for v in variables.trainable if v.value.dtype.is_floating]
-    with _put_back(weights):
-        for number, weight in enumerate(weights):
-            noise = tf.random.stateless_normal(weight.shape, [number, 0], dtype=tf.float32)
-            spread = tf.math.reduce_std(tf.cast(weight, tf.float32))
-            step = PERTURBATION * tf.where(spread > 0, spread, 1.0) * noise
-            weight.assign_add(tf.cast(step, weight.dtype))
-        yield
-
-
-def raised_numbers(
-    variables: ModelVariables, micro_batch: MicroBatch
-) -> Iterator[contextlib.AbstractContextManager[None]]:
-    """Raises single numbers that a step reads, each kind for a while.
-
-    The weight of a term of the loss may begin at 0 and be raised by a callback, or follow from the
-    steps that were taken.
-    """
-    held = (*variables.averaged, *variables.raw, *variables.optimizer)
-    single = [v for v in map(unwrapped, held) if v.shape.num_elements() == 1]
-    read = [v for v in single if micro_batch.reads(v)]
-    if weights := [v for v in read if v.dtype.is_floating]:
-        yield _raised(weights, PERTURBATION)
-    if counters := [v for v in read if v.dtype in (tf.int32, tf.int64)]:
-        yield _raised(counters, LATER_STEPS)
-
-
-@contextlib.contextmanager
-def _raised(numbers: Sequence[tf.Variable], by: float) -> Iterator[None]:
-    """Adds to them, for a while.
-
-    A training may never come to such values, and they may be impossible: that tells nothing.
-    """
-    with _put_back(numbers), contextlib.suppress(tf.errors.InvalidArgumentError):
-        for number in numbers:
-            number.assign_add(tf.fill(number.shape, tf.cast(by, number.dtype)))
-        yield
-
-
-@contextlib.contextmanager
-def _put_back(variables: Sequence[tf.Variable]) -> Iterator[None]:
-    before = [tf.identity(v) for v in variables]
-    try:
-        yield
-    finally:
-        for variable, value in zip(variables, before, strict=True):
-            variable.assign(value)
 
 
 # --- judging -----------------------------------------------------------------------------

@@ -20,12 +20,8 @@ from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
 from hvd_elastic_keras.step.micro_batches.across_examples import BATCH_NORM
 from hvd_elastic_keras.step.micro_batches.micro_batch import MicroBatch
 from hvd_elastic_keras.step.micro_batches.traced import Trial
-from hvd_elastic_keras.step.trials.cut_trial import (
-    TRIED_EXAMPLES,
-    Fitting,
-    halves_of,
-    raised_numbers,
-)
+from hvd_elastic_keras.step.trials.cut_trial import TRIED_EXAMPLES, Fitting, halves_of
+from hvd_elastic_keras.step.trials.other_values import raised_numbers
 
 STAGED_TOLERANCE = 1e-4
 LEAST_STAGED = 1e-6

@@ -74,7 +74,7 @@ class Remembers(keras.callbacks.Callback):
         self.best = np.full(1000, best)
 
 
-def new_state(value: float, width: int = 3) -> RunState:
+def new_state(value: float, width: int = 3, findings: str = "sums") -> RunState:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(width)])
     model.compile("adam", "mse")
     model.optimizer.build(model.trainable_variables)
@@ -88,6 +88,7 @@ def new_state(value: float, width: int = 3) -> RunState:
         inputs=[Data()],  # type: ignore[list-item]
         cursor=Cursor(),
         user=UserState(best=value),
+        findings=findings,
     )
 
 
@@ -178,6 +179,20 @@ def test_another_version_in_a_checkpoint_is_refused_with_its_path() -> None:
     message = rf"The checkpoint step-8 holds .* version 3, expected {VERSION}\..*another job_dir"
     with pytest.raises(ConfigurationError, match=message):
         new_state(0.0).restore({**root_state().state(), "version": 3}, Path("step-8"))
+
+
+def test_who_would_compute_otherwise_is_refused_before_anything_changes() -> None:
+    joiner = new_state(0.0, findings="means")
+    before = joiner.state()
+    with pytest.raises(ConfigurationError, match=r"else about the model .*means\. In rank 0: sums"):
+        sync_to(joiner, Wire())
+    np.testing.assert_equal(joiner.state(), before)
+
+
+def test_a_checkpoint_of_a_model_that_has_changed_is_taken() -> None:
+    changed = new_state(0.0, findings="means")
+    changed.restore(root_state().state(), Path("step-8"))
+    assert changed.cursor == CURSOR
 
 
 def test_arrays_travel_as_bytes() -> None:
