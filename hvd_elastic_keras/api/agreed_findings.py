@@ -26,9 +26,9 @@ def made_alike(
     while True:
         made, mine = make(known)
         theirs = findings.decode(agreed(findings.encode(mine)))
-        if known != Findings() and findings.of_sums(known) == findings.of_sums(mine):
+        if known != Findings() and findings.comparable(known) == findings.comparable(mine):
             log.info("this worker goes by what another worker has found about the model")
         # Those that were known before cannot be about this model, if it has found others.
-        if findings.of_sums(theirs) == findings.of_sums(mine) or theirs == known:
+        if findings.comparable(theirs) == findings.comparable(mine) or theirs == known:
             return made, mine
         known = theirs

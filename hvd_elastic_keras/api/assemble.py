@@ -108,7 +108,9 @@ def _train_inside(training: Training, membership: Membership, inside: FitsInside
     if prepared is None:
         # What is tried out before the first step is this worker's affair.
         world_of_process().enter_round(0, 1)
-        prepared, told_of_steps = _prepare(training, communicator, keeps=inside.goes_on)
+        prepared, told_of_steps = _prepare(
+            training, communicator, keeps=inside.goes_on, agreed=inside.findings
+        )
     before, prepared.callbacks = prepared.callbacks, training.callbacks
     prepared.state.hand_over(training.callbacks, training.user)
     inside.take_up(prepared.state)
@@ -162,7 +164,7 @@ def _prepare(
         inputs=[runner.input for runner in runners],
         cursor=Cursor(epoch=training.schedule.initial_epoch),
         user=training.user,
-        findings=findings.of_sums(found),
+        findings=findings.comparable(found),
     )
     if late is not None:
         state.may_be_late = lambda: not training.callbacks.calls_before_batch()
@@ -174,6 +176,7 @@ def _prepare(
         _UserRounds(training),
         data=training.data,
         function=model.train_function,
+        findings=findings.encode(found),
     )
     return prepared, told_of_steps
 

@@ -48,6 +48,7 @@ class Prepared:
       data: the objects that the user gave as data.
       function: the model's `train_function`: another one after `compile`.
       rounds: tells the user of the rounds.
+      findings: by what the steps go; see `step/trials/findings.py`.
     """
 
     model: keras.Model
@@ -57,12 +58,16 @@ class Prepared:
     rounds: Observer
     data: tuple[Any, ...] = ()
     function: Any = None
+    findings: str = ""
 
     def is_for(self, data: tuple[Any, ...], model: keras.Model) -> bool:
         """Whether it can be used again: nothing that it was made of is another object now."""
         same_data = len(data) == len(self.data) and all(map(_is, data, self.data))
-        same_model = model is self.model and model.train_function is self.function
-        return bool(data) and same_data and same_model
+        return bool(data) and same_data and self.is_of(model)
+
+    def is_of(self, model: keras.Model) -> bool:
+        """Whether it was made of this model as it is compiled now."""
+        return bool(model is self.model and model.train_function is self.function)
 
 
 class RoundOverError(Exception):
@@ -96,6 +101,7 @@ class FitsInside:
         self._rounds = rounds
         self._prepared: Prepared | None = None
         self._terms: Terms = {}
+        self._findings = ""
 
     @property
     def size(self) -> int:
@@ -120,9 +126,12 @@ class FitsInside:
         position = self.state.fit_position
         if position is not None and position["of_state"] != (model is self.state.model):
             position = None
-        content: dict[str, Any] = {"goes_on": position is not None, "terms": terms}
+        goes_on = position is not None
+        content: dict[str, Any] = {"goes_on": goes_on, "terms": terms, "findings": ""}
         if position is not None:
             content["terms"] = position["terms"]
+        if goes_on and self._prepared is not None and self._prepared.is_of(model):
+            content["findings"] = self._prepared.findings
         if self.size > 1:
             communicator = self._rounds.communicator
             is_root = self._rounds.place.rank == 0
@@ -132,7 +141,15 @@ class FitsInside:
         self.goes_on = bool(content["goes_on"])
         self.state.fit_position = position if self.goes_on else None
         self._terms = cast(Terms, content["terms"])
+        self._findings = str(content["findings"])
         return self._terms
+
+    def findings(self, mine: str) -> str:
+        """By what rank 0 goes, if it goes on with a `fit` that it has prepared; else `mine`.
+
+        Who comes later would try a model that has been trained.
+        """
+        return self._findings or mine
 
     def prepared_for(self, data: tuple[Any, ...], model: keras.Model) -> Prepared | None:
         """What this worker has prepared for the `fit` that goes on."""

@@ -41,6 +41,7 @@ from hvd_elastic_keras.state.user_state import UserState
 from hvd_elastic_keras.step.compiled_steps import CompiledStep, compiled_step
 from hvd_elastic_keras.step.predict_step import Predictor, PredictStep
 from hvd_elastic_keras.step.step_options import StepOptions
+from hvd_elastic_keras.step.trials import findings
 from hvd_elastic_keras.step.trials.findings import Findings
 from hvd_elastic_keras.step.trials.first_steps import explained_first_steps
 from hvd_elastic_keras.step.world import world_of_process
@@ -90,15 +91,17 @@ def run_loop(
     variables = variables_of(worked.model)
     world_of_process().follow(SoloSession())  # nothing is pending while it warms up
     if predictor is None or parts is None:
-        runner, told = _evaluation(worked, variables, communicator)
+        runner, compiled, found = _evaluation(worked, variables, communicator)
+        told = compiled.told
     else:
-        runner, told = _prediction(worked, variables, communicator, predictor, parts), ()
+        runner = _prediction(worked, variables, communicator, predictor, parts)
+        found, told = Findings(), ()
     to_tell = [*open_to(session, membership), *(Notice(f"warning: {text}") for text in told)]
     along = read_along(session, {Phase.INFER: runner})
     warm_up_s = time.monotonic() - worked.began
     session.join(communicator, runner.input.num_micro_batches, warm_up_s)
     callbacks = CallbackRunner((), worked.model, {"epochs": 1, "steps": None})
-    state = _state(worked, variables, callbacks)
+    state = _state(worked, variables, callbacks, found)
     display = ProgressDisplay(session.show, Screen.LINES)  # for single lines
     shares = Shares(state, runner.input.num_micro_batches, Announcer(session, display))
 
@@ -136,8 +139,8 @@ def run_loop(
 
 def _evaluation(
     worked: Worked, variables: ModelVariables, communicator: Communicator
-) -> tuple[PhaseRunner, tuple[str, ...]]:
-    """The steps of an evaluation within a training; and what people should be told of them."""
+) -> tuple[PhaseRunner, CompiledStep, Findings]:
+    """The steps of an evaluation within a training, and what they go by."""
     options = env.run_options()
     model, pipeline = worked.model, worked.pipeline
 
@@ -156,11 +159,11 @@ def _evaluation(
         return made, Findings(evaluation=made.findings)
 
     with explained_first_steps(model, pipeline, None):
-        compiled, _ = made_alike(compiled_by, worked.membership.session.findings)
+        compiled, found = made_alike(compiled_by, worked.membership.session.findings)
         runner = PhaseRunner(pipeline, compiled.step, shared=compiled.shared)
         model.reset_metrics()
         warm_up(communicator, variables, [runner])
-    return runner, compiled.told
+    return runner, compiled, found
 
 
 def _prediction(
@@ -178,7 +181,9 @@ def _prediction(
     return PhaseRunner(worked.pipeline, step)
 
 
-def _state(worked: Worked, variables: ModelVariables, callbacks: CallbackRunner) -> RunState:
+def _state(
+    worked: Worked, variables: ModelVariables, callbacks: CallbackRunner, found: Findings
+) -> RunState:
     worked.model.stop_training = False
     return RunState(
         worked.model,
@@ -187,6 +192,7 @@ def _state(worked: Worked, variables: ModelVariables, callbacks: CallbackRunner)
         inputs=[worked.pipeline],
         cursor=Cursor(phase=Phase.INFER),
         user=UserState(),
+        findings=findings.comparable(found),
     )
 
 

@@ -85,7 +85,7 @@ class WorkerDesk:
         return update_for(self._state(), worker_id)
 
     def input_position(self) -> protocol.InputReply:
-        """Where those read who hold a state."""
+        """What newcomers ask before they join."""
         return input_reply(self._state())
 
     async def claim(self, request: protocol.ClaimRequest) -> protocol.ClaimReply:

@@ -19,7 +19,8 @@ from hvd_elastic_keras.step.deterministic_step import DeterministicStep
 from hvd_elastic_keras.step.micro_batches.micro_batch import MicroBatch
 from hvd_elastic_keras.step.micro_batches.traced import Tracing
 from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
-from hvd_elastic_keras.step.trials.cut_trial import Fitting, micro_batch_for_cut
+from hvd_elastic_keras.step.trials import told_of_cut
+from hvd_elastic_keras.step.trials.cut_trial import micro_batch_for_cut
 from hvd_elastic_keras.step.trials.findings import StepFindings, shape_of
 from hvd_elastic_keras.step.trials.metric_additivity import metrics_that_do_not_add_up
 from hvd_elastic_keras.step.trials.together_trial import why_not_together
@@ -27,8 +28,6 @@ from hvd_elastic_keras.step.trials.told_of_cut import Cut
 from hvd_elastic_keras.step.world import world_of_process
 
 ATTRIBUTE = "_elastic_steps"
-Made = tuple[Fitting, list[keras.Metric]]
-"""With the metrics that no worker can compute a share of."""
 
 
 def compiled_step(
@@ -66,7 +65,7 @@ def compiled_step(
     )
     steps = _steps_of(model)
     kept = steps.get(key)
-    if kept is None or (known and known.of_sums != kept.findings.of_sums):
+    if kept is None or (known and known.comparable != kept.findings.comparable):
         kind = DeterministicStep if deterministic else AtomicStep
         making = _Making(model, variables, source, train=train, cut=cut, seed=seed)
         steps[key] = making.step(kind, options, known)
@@ -115,31 +114,31 @@ class _Making:
     ) -> CompiledStep:
         """By what is known, or else by what trials find."""
         together = options.together != 1
-        fitting, unshared = self._known(known, together) or self._tried(together)
-        why = known.not_together if fitting.is_known and known else None
-        if together:
-            why = why_not_together(fitting, self._variables, self._first) if why is None else why
-            if why and options.must_be_together:
+        made = self._known(known, together) or self._tried(together)
+        why = made.not_together
+        if together and why is None:
+            why = why_not_together(
+                made.micro_batch, self._variables, self._first, self._cut.micro_batch_size
+            )
+        if together and why:
+            if options.must_be_together:
                 raise ConfigurationError(
                     f"--micro_batches=together was given, but {why}. Leave it out: then "
                     "micro-batches are computed one after the other."
                 )
-            if why:
-                logging.info("micro-batches are computed one after the other: %s", why)
-                options = dataclasses.replace(options, together=1)
-        trackers = [] if self._train else [m for m in fitting.apart if m not in unshared]
-        shared = self._train or not (unshared or trackers)
+            logging.info("micro-batches are computed one after the other: %s", why)
+            options = dataclasses.replace(options, together=1)
         step = kind(
             self._model,
-            fitting.micro_batch,
+            made.micro_batch,
             self._layout,
             world_of_process(),
             train=self._train,
-            shared=shared,
+            shared=made.shared,
             options=options,
         )
-        told = (*fitting.told, *self._told_of(unshared, trackers))
-        return CompiledStep(step, told, shared, self._findings(fitting, unshared, why))
+        findings = self._findings(dataclasses.replace(made, not_together=why))
+        return CompiledStep(step, made.told, made.shared, findings)
 
     def _micro_batch(
         self, tracing: Tracing, unshared: Sequence[keras.Metric], together: bool
@@ -153,7 +152,7 @@ class _Making:
             tracing=dataclasses.replace(tracing, together=together),
         )
 
-    def _tried(self, together: bool) -> Made:
+    def _tried(self, together: bool) -> _Made:
         unshared: list[keras.Metric] = []
         if self._cut.cuts:
             unshared = metrics_that_do_not_add_up(
@@ -168,13 +167,16 @@ class _Making:
             return self._micro_batch(tracing, unshared, together)
 
         fitting = micro_batch_for_cut(make, self._variables, self._first, self._cut, self._seed)
-        return fitting, unshared
+        apart = [m for m in fitting.apart if m not in unshared]
+        shared = self._train or not (unshared or apart)
+        told = (*fitting.told, *self._told_of(unshared, apart))
+        return _Made(fitting.micro_batch, told, unshared, shared)
 
-    def _known(self, known: StepFindings | None, together: bool) -> Made | None:
-        """As another worker has found it, who has told people of it; None if that cannot be."""
-        if known is None or any(i >= len(self._metrics) for i in (*known.unshared, *known.apart)):
+    def _known(self, known: StepFindings | None, together: bool) -> _Made | None:
+        """As another worker has found it; None if that cannot be."""
+        if known is None or any(i >= len(self._metrics) for i in known.unshared):
             return None
-        unshared, apart = ([self._metrics[i] for i in n] for n in (known.unshared, known.apart))
+        unshared = [self._metrics[i] for i in known.unshared]
         tracing = Tracing(seed=self._seed, sums=frozenset(known.sums))
         micro_batch = self._micro_batch(tracing, unshared, together)
         if micro_batch.runs_eagerly:
@@ -182,39 +184,46 @@ class _Making:
         if not known.are_about(micro_batch):
             return None
         micro_batch.average_instead_of_add(known.means)
-        return Fitting(micro_batch, [], apart, is_known=True), unshared
+        return _Made(micro_batch, known.told, unshared, known.shared, known.not_together)
 
     def _told_of(
-        self, unshared: Sequence[keras.Metric], trackers: Sequence[keras.Metric]
+        self, unshared: Sequence[keras.Metric], apart: Sequence[keras.Metric]
     ) -> list[str]:
-        if self._train and unshared:
-            return [
-                "the state of these metrics does not add up over parts of a batch: "
-                f"{_names(unshared)}. They are left out of the training logs."
-            ]
-        if unshared or trackers:
+        if self._train:
+            return told_of_cut.about_metrics(_names(unshared), _names(apart), self._cut)
+        if unshared or apart:
             return [
                 "these metrics of a batch do not follow from its parts: "
-                f"{_names([*unshared, *trackers])}. Each evaluation is computed whole on every "
-                "worker."
+                f"{_names([*unshared, *apart])}. Each evaluation is computed whole on every worker."
             ]
         return []
 
-    def _findings(
-        self, fitting: Fitting, unshared: Sequence[keras.Metric], why: str | None
-    ) -> StepFindings:
+    def _findings(self, made: _Made) -> StepFindings:
         numbers = {id(m): i for i, m in enumerate(self._metrics)}
-        micro_batch = fitting.micro_batch
-        terms, staged = shape_of(micro_batch)
+        terms, staged = shape_of(made.micro_batch)
         return StepFindings(
             terms,
             staged,
-            unshared=tuple(numbers[id(m)] for m in unshared),
-            sums=tuple(sorted(micro_batch.tracing.sums)),
-            means=micro_batch.means,
-            apart=tuple(numbers[id(m)] for m in fitting.apart if id(m) in numbers),
-            not_together=why,
+            unshared=tuple(numbers[id(m)] for m in made.unshared),
+            shared=made.shared,
+            sums=tuple(sorted(made.micro_batch.tracing.sums)),
+            means=made.micro_batch.means,
+            not_together=made.not_together,
+            told=made.told,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Made:
+    """The micro-batch of a step, and what is known of it."""
+
+    micro_batch: MicroBatch
+    told: tuple[str, ...]
+    unshared: Sequence[keras.Metric]
+    """Metrics that no worker can compute a share of."""
+    shared: bool
+    not_together: str | None = None
+    """None: that has not been tried."""
 
 
 def _names(metrics: Sequence[keras.Metric]) -> str:

@@ -149,7 +149,7 @@ class MasterClient:
         return msgspec.structs.replace(reply, assignment=place)
 
     def input_reply(self) -> protocol.InputReply:
-        """Which training runs, and where its workers read. To be called from one thread only.
+        """What newcomers ask before they join. To be called from one thread only.
 
         Raises:
           requests.RequestException: the master did not answer.
@@ -157,6 +157,16 @@ class MasterClient:
         """
         body = self._request(self._asking, "GET", "input")
         return messages.decode(body, protocol.InputReply)
+
+    def findings(self, training: int) -> str:
+        """By what all workers go in this training; empty if nobody has told yet.
+
+        Raises:
+          MasterUnreachableError: the master did not answer for `master_timeout_s`.
+        """
+        body = self._ask("input", None, method="GET")
+        found = messages.decode(body, protocol.InputReply).found
+        return found.findings if found and found.training == training else ""
 
     def claim(self, request: protocol.ClaimRequest) -> protocol.ClaimReply:
         """Asks to do what only one worker is to do. From any thread.

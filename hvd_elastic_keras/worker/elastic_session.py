@@ -186,14 +186,13 @@ class ElasticSession:
             self._client.tell(
                 protocol.Found(worker_id=self.worker_id, training=training, findings=mine)
             )
-        found = self._others().found
-        return found.findings if found and found.training == training else mine
+        return self._client.findings(training) or mine
 
     def _others(self) -> protocol.InputReply:
         try:
             return self._client.input_reply()
         except (requests.RequestException, messages.ProtocolError) as error:
-            log.info("nobody says where the others are: %s", error)
+            log.info("the master does not say where the others are: %s", error)
             return protocol.InputReply()
 
     @property

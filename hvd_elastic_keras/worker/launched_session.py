@@ -23,6 +23,8 @@ SCOPE = "hvd_elastic_keras"
 """Name space in the store of `horovodrun`, beside those of Horovod."""
 ASK_AGAIN_S = 0.05
 STORE_TIMEOUT_S = 30.0
+ROOT_TIMEOUT_S = 600.0
+"""So long the others wait for what rank 0 has found about a model."""
 
 
 class LaunchedSession(SoloSession):
@@ -67,6 +69,10 @@ class LaunchedSession(SoloSession):
                 f"Start all again; to go on without it: {self.launched.elastic_command(script())}"
             )
         return msgspec.structs.replace(self.place, round=self.training)
+
+    def findings(self, mine: str = "") -> str:
+        """What rank 0 has found, if this process has tried the model, too."""
+        return self.client.of_root(f"findings-{self.training + 1}", mine) if mine else ""
 
     def at(self, phase: str, step: int, progress: int) -> None:
         """Notes the position, by which all processes name their turns."""
@@ -117,10 +123,22 @@ class TurnsOfRanks:
         if request.done and self._rank == 0:
             self._request("PUT", self._claimed)
 
-    def _request(self, method: str, key: str) -> requests.Response:
+    def of_root(self, key: str, mine: str) -> str:
+        """What rank 0 says, for which the others wait; `mine` if it says nothing for long."""
+        if self._rank == 0:
+            self._request("PUT", key, mine.encode())
+            return mine
+        give_up_at = time.monotonic() + ROOT_TIMEOUT_S
+        while time.monotonic() < give_up_at:
+            if (answer := self._request("GET", key)).ok:
+                return answer.text
+            threading.Event().wait(ASK_AGAIN_S)
+        return mine
+
+    def _request(self, method: str, key: str, data: bytes = b"done") -> requests.Response:
         try:
             return requests.request(
-                method, f"{self._url}/{key}", data=b"done", timeout=STORE_TIMEOUT_S
+                method, f"{self._url}/{key}", data=data, timeout=STORE_TIMEOUT_S
             )
         except requests.RequestException as error:
             raise ElasticError(f"The store of horovodrun does not answer: {error}") from error

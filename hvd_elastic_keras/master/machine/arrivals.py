@@ -48,19 +48,17 @@ def note_pending(t: Transition, event: act.Pending) -> None:
 
 
 def note_findings(t: Transition, event: protocol.Found) -> None:
-    """A worker has tried out a model: all that come later go by what it has found."""
+    """A worker tells what it goes by: that of the first one, if it has been told in time."""
     if t.found is None or t.found.training < event.training:
-        t.found = event
+        t.found, t.go_by_it = event, ()
+    if t.found.training == event.training and event.worker_id not in t.go_by_it:
+        t.go_by_it = (*t.go_by_it, event.worker_id)
 
 
 def forget_findings(t: Transition) -> None:
     """Those of workers of whom nobody is left: others may have a model that was changed since."""
-    found = t.found
-    if found and not any(
-        w.phase is not WorkerPhase.STARTING or w.worker_id == found.worker_id
-        for w in t.workers.values()
-    ):
-        t.found = None
+    if t.found and not any(w in t.workers for w in t.go_by_it):
+        t.found, t.go_by_it = None, ()
 
 
 # --- warm --------------------------------------------------------------------------------

@@ -105,6 +105,7 @@ class Decisions(Message, frozen=True, kw_only=True):
     rounds: KeptRounds
     restarts_used: int
     found: Found | None = None
+    go_by_it: tuple[str, ...] = ()
     holders: dict[str, Holder]
     """Who was doing what only one worker does; see `machine.claims`."""
     done: dict[str, Position]
@@ -135,7 +136,7 @@ def is_only_observed(before: State, after: State) -> bool:
         and before.next_worker_number == after.next_worker_number
         and before.slots == after.slots
         and before.restarts.used == after.restarts.used
-        and before.found == after.found
+        and (before.found, before.go_by_it) == (after.found, after.go_by_it)
         and _are_kept_alike(before.workers, after.workers)
         and _kept_rounds(before.rounds) == _kept_rounds(after.rounds)
         and _kept_training(before.training, steps=False)
@@ -180,6 +181,7 @@ def decisions_of(
         rounds=_kept_rounds(state.rounds),
         restarts_used=state.restarts.used,
         found=state.found,
+        go_by_it=state.go_by_it,
         holders=dict(holders),
         done=dict(done),
         answers=dict(answers),
@@ -297,6 +299,7 @@ def restored(
         ),
         restarts=Restarts(_replacements(kept, now)),
         found=kept.found,
+        go_by_it=kept.go_by_it,
         spent=Spent(kept.spent, now - away_s),
     )
     t = Transition(config, state, now)

@@ -209,6 +209,8 @@ class State:
     restarts: Restarts = dataclasses.field(default_factory=Restarts)
     found: protocol.Found | None = None
     """What the first worker has found out that has prepared itself for the newest training."""
+    go_by_it: tuple[str, ...] = ()
+    """Who has prepared itself since."""
     spent: Spent = dataclasses.field(default_factory=Spent, compare=False)
 
     @property
@@ -246,7 +248,7 @@ def training_is_over(training: Training, workers: Mapping[str, Worker]) -> bool:
 
 
 def input_reply(state: State) -> protocol.InputReply:
-    """Where those read who hold a state. If all of them are lost, a checkpoint will say."""
+    """What newcomers ask. If all are lost who hold a state, a checkpoint will say where to read."""
     if all(worker.seniority is None for worker in state.workers.values()):
         return protocol.InputReply(found=state.found)
     return protocol.InputReply(

@@ -48,6 +48,7 @@ class Transition:
         self.rounds = state.rounds
         self.restarts = state.restarts
         self.found = state.found
+        self.go_by_it = state.go_by_it
         self._spent = passed(state, now)
         self._before = state
 
@@ -63,6 +64,7 @@ class Transition:
             rounds=self.rounds,
             restarts=self.restarts,
             found=self.found,
+            go_by_it=self.go_by_it,
             spent=with_stall(self._spent, self._before.rounds, self.rounds, self.now),
         )
         if _news(state) != _news(self._before) or self._other_news():

@@ -75,7 +75,8 @@ class MicroBatch:
         self.notes = Notes()
         self.calls_python = True
         """Whether a step runs code of the user's, which may change anything."""
-        self._read: set[int] | None = None
+        self.read: tuple[tf.Variable, ...] | None = None
+        """The variables that it looks at; None if it runs eagerly, when nobody knows."""
         self.tracing = tracing or Tracing()
         self._model = model
         self._train = train
@@ -129,7 +130,7 @@ class MicroBatch:
         nodes = nodes_of(concrete.graph)
         check_draws(nodes)
         self.calls_python = calls_python(nodes)
-        self._read = {id(v) for v in concrete.graph.variables}
+        self.read = tuple(concrete.graph.variables)
         results, _ = concrete.structured_outputs
         self._dtypes = [(o.shape, o.dtype) for o in results]
         return function  # type: ignore[no-any-return]
@@ -232,7 +233,13 @@ class MicroBatch:
 
     def reads(self, variable: tf.Variable) -> bool:
         """Whether it may look at this variable."""
-        return self._read is None or id(variable) in self._read
+        return self.read is None or any(v is variable for v in self.read)
+
+    @property
+    def strays(self) -> list[str]:
+        """Names of the variables that it looks at and nobody sends to newcomers."""
+        known = {id(v) for v in self._variables.all}
+        return [v.name for v in self.read or () if id(v) not in known]
 
     @property
     def uses_xla(self) -> bool:

@@ -22,7 +22,7 @@ from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
 from hvd_elastic_keras.step.micro_batches.micro_batch import MicroBatch
 from hvd_elastic_keras.step.micro_batches.traced import Tensors, Tracing, Trial
 from hvd_elastic_keras.step.trials import told_of_cut
-from hvd_elastic_keras.step.trials.other_values import perturbed, raised_numbers
+from hvd_elastic_keras.step.trials.other_values import other_values
 from hvd_elastic_keras.step.trials.told_of_cut import Cut
 
 TRIED_EXAMPLES = 8
@@ -34,7 +34,7 @@ of a bias before batch norm."""
 VALUE_TOLERANCE = 1e-4
 HALF_PRECISION = 50.0
 """Tolerances are so many times larger where layers compute with 16 bits."""
-SUM, MEAN, OTHER, UNKNOWN = "sum", "mean", "other", "unknown"
+SUM, MEAN, OTHER, UNKNOWN, ZERO = "sum", "mean", "other", "unknown", "zero"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,23 +80,21 @@ def micro_batch_for_cut(
     plain = make(Tracing(seed=seed))
     if plain.runs_eagerly:
         plain.trial(batch)
-    trials = _Trials(
-        make, variables, batch, plain, micro_batch_size=cut.micro_batch_size, seed=seed
-    )
     told = [
         *told_of_cut.about_draws(plain),
         *told_of_cut.about_order(plain),
+        *told_of_cut.about_variables(plain),
         *told_of_cut.about_logs(plain, cut),
     ]
-    if not cut.cuts or not trials.size:
+    if not cut.cuts or structure.num_examples(batch) < 2:
         return Fitting(plain, told)
+    trials = _Trials(make, plain, Tried(variables, batch, cut.micro_batch_size), seed)
     notes = plain.notes
     # Of what looks across examples the result is known.
     if not notes.across and (fitting := trials.fitting(plain, neutral=False)):
         return trials.outcome(fitting, told, cut)
     if (notes.across or notes.is_random) and (fitting := trials.fitting(plain, neutral=True)):
-        told += told_of_cut.about_cut(plain, cut)
-        return trials.outcome(fitting, told, cut)
+        return trials.outcome(fitting, [*told, *told_of_cut.about_cut(plain, cut)], cut)
     text = told_of_cut.refusal_across_examples(trials.terms(OTHER), cut)
     if not cut.is_chosen:
         raise ConfigurationError(text)
@@ -110,52 +108,36 @@ class Fitting:
     Attributes:
       told: what people should know before the training begins.
       apart: metrics of which the whole does not follow from its parts.
-      unknown: names of the terms of the loss that were 0 in all trials.
-      is_known: whether it follows from what another worker has found.
     """
 
     micro_batch: MicroBatch
     told: list[str]
     apart: list[keras.Metric] = dataclasses.field(default_factory=list)
-    unknown: list[str] = dataclasses.field(default_factory=list)
-    is_known: bool = False
 
 
 class _Trials:
     """Tries ways to trace a micro-batch on the same examples."""
 
     def __init__(
-        self,
-        make: Callable[[Tracing], MicroBatch],
-        variables: ModelVariables,
-        batch: Structure,
-        plain: MicroBatch,
-        *,
-        micro_batch_size: int,
-        seed: int,
+        self, make: Callable[[Tracing], MicroBatch], plain: MicroBatch, tried: Tried, seed: int
     ) -> None:
         self._make = make
         # Where XLA plays no part, the real one will do.
         self._made = {} if plain.uses_xla else {Tracing(seed=seed, with_xla=False): plain}
-        self._variables = variables
-        self._seed = seed
         self._names = plain.notes.terms
-        self.size = min(structure.num_examples(batch), TRIED_EXAMPLES) // 2 * 2
-        self._examples = structure.cut(batch, 0, self.size)
-        self._batch = batch
-        self._width = max(self.size, micro_batch_size // 2 * 2)
+        self._examples = tried
+        self._seed = seed
         self.last: Sequence[Halves] = ()
 
     def terms(self, kind: str) -> list[str]:
         """The names of the terms of the loss that are of this kind, by the last trials."""
-        kinds = zip(self._names, _kinds(self.last), strict=False)  # eager ones may differ
+        kinds = zip(self._names, kinds_of_terms(self.last), strict=False)  # eager ones may differ
         return [name for name, found in kinds if found == kind]
 
     def outcome(self, fitting: MicroBatch, told: Sequence[str], cut: Cut) -> Fitting:
         """What is known of a micro-batch that fits."""
-        unknown = self.terms(UNKNOWN)
-        told = [*told, *told_of_cut.about_unknown(unknown, cut)]
-        return Fitting(fitting, told, _apart(fitting, self.last), unknown)
+        told = [*told, *told_of_cut.about_zeros(self.terms(ZERO), cut)]
+        return Fitting(fitting, told, _apart(fitting, self.last))
 
     def fitting(self, plain: MicroBatch, *, neutral: bool) -> MicroBatch | None:
         """A micro-batch of which two halves give the whole; None if there is none.
@@ -172,41 +154,65 @@ class _Trials:
             if _gradients_fit(of_weighed):
                 self.last = of_weighed
                 weighed = self._make(Tracing(seed=self._seed, sums=sums))
-                _average_means(weighed, of_weighed[0])
+                if weighed.runs_eagerly:
+                    weighed.trial(self._examples.first)
+                _average_means(weighed, of_weighed)
                 return weighed
         # If not: `train_step` itself makes means of these sums.
-        _average_means(plain, found[0])
+        _average_means(plain, found)
         return plain if _gradients_fit(found) else None
 
     def _tried(self, sums: frozenset[int], neutral: bool) -> list[Halves]:
-        """With the weights as they are, and with others near them.
-
-        A term of the loss that is 0 tells nothing. Its weight may be a variable that a callback
-        raises later, or it may concern only examples that come later.
-        """
         tracing = Tracing(seed=self._seed, sums=sums, neutral=neutral, with_xla=False)
         if tracing not in self._made:
             self._made[tracing] = self._make(tracing)
-        micro_batch = self._made[tracing]
-        found = [halves_of(micro_batch, self._examples)]
-        if not _gradients_fit(found) and not sums_of(found):
-            return found
-        others = raised_numbers(self._variables, micro_batch)
-        for moved in (perturbed(self._variables), *others):
-            with moved:
-                near = halves_of(micro_batch, self._examples)
-                if near.is_finite:
-                    found.append(near)
-        end = structure.num_examples(self._batch) - self._width
-        for low in range(self.size, end + 1, self._width):
-            if UNKNOWN not in _kinds(found):
-                break
-            examples = structure.cut(self._batch, low, low + self._width)
-            found.append(halves_of(micro_batch, examples))
-        return found
+        return self._examples.halves(self._made[tracing])
 
 
 # --- trying ------------------------------------------------------------------------------
+
+
+class Tried:
+    """The examples, and the values of variables, with which a model is tried.
+
+    Args:
+      batch: at least two examples.
+      width: so many at a time may be needed, of those that come later in the batch.
+    """
+
+    def __init__(self, variables: ModelVariables, batch: Structure, width: int) -> None:
+        self._variables = variables
+        self._batch = batch
+        count = structure.num_examples(batch) // 2 * 2
+        self._size = min(count, TRIED_EXAMPLES)
+        self._width = min(count, max(self._size, width // 2 * 2))
+        self.first = structure.cut(batch, 0, self._size)
+
+    def halves(self, micro_batch: MicroBatch, together: int = 1) -> list[Halves]:
+        """What the first examples and their halves would add; with other values, too.
+
+        A term of the loss that is 0 tells nothing. Its weight may be 0 at first, or it may concern
+        only examples that come later.
+
+        Args:
+          together: micro-batches in one pass over the whole.
+        """
+        found = [halves_of(micro_batch, self.first, together)]
+        if not _gradients_fit(found) and not sums_of(found):
+            return found
+        for others in other_values(self._variables, micro_batch):
+            with others:
+                near = halves_of(micro_batch, self.first, together)
+                if near.is_finite:
+                    found.append(near)
+        last = structure.num_examples(self._batch) - self._width
+        for low in range(self._size, last + self._width, self._width):
+            if ZERO not in kinds_of_terms(found):
+                break
+            begin = min(low, last)
+            examples = structure.cut(self._batch, begin, begin + self._width)
+            found.append(halves_of(micro_batch, examples, together))
+        return found
 
 
 def halves_of(micro_batch: MicroBatch, batch: Structure, together: int = 1) -> Halves:
@@ -281,10 +287,10 @@ def _gradients_fit(tried: Sequence[Halves]) -> bool:
 
 def sums_of(tried: Sequence[Halves]) -> frozenset[int]:
     """The numbers of the terms that are sums over the examples."""
-    return frozenset(i for i, kind in enumerate(_kinds(tried)) if kind == SUM)
+    return frozenset(i for i, kind in enumerate(kinds_of_terms(tried)) if kind == SUM)
 
 
-def _kinds(tried: Sequence[Halves]) -> list[str]:
+def kinds_of_terms(tried: Sequence[Halves]) -> list[str]:
     """What each term of the loss is, as far as the examples tell."""
     values = [np.stack([trial.terms for trial in halves.parts]) for halves in tried]
     rounding = max(halves.rounding for halves in tried)
@@ -292,6 +298,8 @@ def _kinds(tried: Sequence[Halves]) -> list[str]:
 
 
 def _kind(values: Sequence[Any], rounding: float) -> str:
+    if not np.any(values):
+        return ZERO
     kinds = {
         kind
         for w, f, s in values
@@ -302,12 +310,18 @@ def _kind(values: Sequence[Any], rounding: float) -> str:
     return kinds.pop() if kinds else UNKNOWN
 
 
-def kind_of_values(whole: Any, first: Any, second: Any, *, rounding: float = 1.0) -> str:
-    """What numbers are of which the whole, an array or a number, and two halves are known."""
+def kind_of_values(
+    whole: Any, first: Any, second: Any, *, rounding: float = 1.0, largest: float = 0.0
+) -> str:
+    """What numbers are of which the whole, an array or a number, and two halves are known.
+
+    Args:
+      largest: of numbers beside them, to which what is small is rounding.
+    """
     scale = np.abs(whole) + np.abs(first) + np.abs(second)
     if not np.all(np.isfinite(scale)) or not np.any(scale > 0):
         return UNKNOWN
-    near = rounding * (VALUE_TOLERANCE * scale + LEAST * np.max(scale))
+    near = rounding * (VALUE_TOLERANCE * scale + LEAST * max(np.max(scale), largest))
     if np.all(np.abs(whole - (first + second)) <= near):
         return SUM
     if np.all(np.abs(whole - (first + second) / 2) <= near):
@@ -315,36 +329,44 @@ def kind_of_values(whole: Any, first: Any, second: Any, *, rounding: float = 1.0
     return OTHER
 
 
-def _average_means(micro_batch: MicroBatch, halves: Halves) -> None:
+def _average_means(micro_batch: MicroBatch, tried: Sequence[Halves]) -> None:
     """Averages metrics that count batches rather than examples.
 
     A metric that is updated with a loss, as `Mean().update_state(loss)`, adds 1 to its count for
     each batch, however large. Micro-batches must not count as batches then: such changes are
     averaged, weighted by examples, where others are added.
     """
-    changes = [np.asarray(trial.added.staged, np.float64) for trial in halves.parts]
     kinds: list[str] = []
     for _, parts in micro_batch.metrics_and_parts():
-        of_metric = [
-            kind_of_values(*(c[part] for c in changes), rounding=halves.rounding) for part in parts
-        ]
-        clear = set(of_metric) & {SUM, MEAN}
+        of_metric = [_first_clear(kinds) for kinds in _kinds_of_parts(parts, tried)]
+        clear = set(of_metric) - {OTHER}
         # A variable that is only rounding here, a mean of nothing say, goes with the others.
         rest = clear.pop() if len(clear) == 1 else SUM
-        kinds += [kind if kind in (SUM, MEAN) else rest for kind in of_metric]
+        kinds += [rest if kind == OTHER else kind for kind in of_metric]
     micro_batch.average_instead_of_add([i for i, kind in enumerate(kinds) if kind == MEAN])
+
+
+def _first_clear(kinds: Sequence[str]) -> str:
+    return next((kind for kind in kinds if kind in (SUM, MEAN)), OTHER)
+
+
+def _kinds_of_parts(parts: Sequence[slice], tried: Sequence[Halves]) -> list[list[str]]:
+    """What the change of each variable of a metric is, by each trial."""
+    found: list[list[str]] = [[] for _ in parts]
+    for halves in tried:
+        changes = [np.asarray(t.added.staged, np.float64) for t in halves.parts]
+        # A mean of values near zero has a count beside it.
+        largest = max(np.max(np.abs(c[part]), initial=0) for c in changes for part in parts)
+        for kinds, part in zip(found, parts, strict=True):
+            of_part = (c[part] for c in changes)
+            kinds.append(kind_of_values(*of_part, rounding=halves.rounding, largest=largest))
+    return found
 
 
 def _apart(micro_batch: MicroBatch, tried: Sequence[Halves]) -> list[keras.Metric]:
     """The metrics of which the change by the whole is neither sum nor mean of those by halves."""
-    found = []
-    for metric, parts in micro_batch.metrics_and_parts():
-        for halves in tried:
-            changes = [np.asarray(t.added.staged, np.float64) for t in halves.parts]
-            kinds = {
-                kind_of_values(*(c[part] for c in changes), rounding=halves.rounding)
-                for part in parts
-            }
-            if OTHER in kinds and metric not in found:
-                found.append(metric)
-    return found
+    return [
+        metric
+        for metric, parts in micro_batch.metrics_and_parts()
+        if metric is not None and any(OTHER in kinds for kinds in _kinds_of_parts(parts, tried))
+    ]

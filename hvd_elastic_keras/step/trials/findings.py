@@ -18,25 +18,27 @@ class StepFindings(msgspec.Struct, frozen=True):
       terms: how many the loss has.
       staged: how many numbers beside gradients a micro-batch adds to a step.
       unshared: metrics whose state does not add up over parts of a batch.
+      shared: whether workers share a step; if not, each computes whole batches.
       sums: terms of the loss that are sums over the examples.
       means: parts of `MicroBatch.metrics_and_parts` that are averaged where others are added.
-      apart: metrics of which the whole does not follow from its parts.
       not_together: why micro-batches are computed one after the other; empty if they need not be,
-        None if nobody has tried. It makes no difference to what is summed.
+        None if nobody has tried.
+      told: what people should know of it.
     """
 
     terms: int
     staged: int
     unshared: tuple[int, ...] = ()
+    shared: bool = True
     sums: tuple[int, ...] = ()
     means: tuple[int, ...] = ()
-    apart: tuple[int, ...] = ()
     not_together: str | None = None
+    told: tuple[str, ...] = ()
 
     @property
-    def of_sums(self) -> StepFindings:
-        """Without what makes no difference to them."""
-        return msgspec.structs.replace(self, not_together=None)
+    def comparable(self) -> StepFindings:
+        """Without what makes no difference to what workers add up."""
+        return msgspec.structs.replace(self, not_together=None, told=())
 
     def are_about(self, micro_batch: MicroBatch) -> bool:
         """Whether they can be about the model of this micro-batch."""
@@ -65,10 +67,10 @@ def decode(text: str) -> Findings:
         return Findings()
 
 
-def of_sums(findings: Findings) -> str:
+def comparable(findings: Findings) -> str:
     """What must be the same in all workers, or what they add would not fit together."""
     both = (findings.training, findings.evaluation)
-    return encode(Findings(*(f and f.of_sums for f in both)))
+    return encode(Findings(*(f and f.comparable for f in both)))
 
 
 def shape_of(micro_batch: MicroBatch) -> tuple[int, int]:

@@ -20,8 +20,13 @@ from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
 from hvd_elastic_keras.step.micro_batches.across_examples import BATCH_NORM
 from hvd_elastic_keras.step.micro_batches.micro_batch import MicroBatch
 from hvd_elastic_keras.step.micro_batches.traced import Trial
-from hvd_elastic_keras.step.trials.cut_trial import TRIED_EXAMPLES, Fitting, halves_of
-from hvd_elastic_keras.step.trials.other_values import raised_numbers
+from hvd_elastic_keras.step.trials.cut_trial import (
+    ZERO,
+    Halves,
+    Tried,
+    halves_of,
+    kinds_of_terms,
+)
 
 STAGED_TOLERANCE = 1e-4
 LEAST_STAGED = 1e-6
@@ -29,9 +34,15 @@ HOLES = 0.5
 """Of the numbers of the second half."""
 
 
-def why_not_together(fitting: Fitting, variables: ModelVariables, batch: Structure) -> str:
-    """Why a model's micro-batches must be computed one after the other; empty if they need not."""
-    micro_batch = fitting.micro_batch
+def why_not_together(
+    micro_batch: MicroBatch, variables: ModelVariables, batch: Structure, width: int
+) -> str:
+    """Why a model's micro-batches must be computed one after the other; empty if they need not.
+
+    Args:
+      batch: examples.
+      width: of a micro-batch.
+    """
     if micro_batch.runs_eagerly:
         return "the model runs eagerly"
     if micro_batch.uses_xla:
@@ -43,17 +54,16 @@ def why_not_together(fitting: Fitting, variables: ModelVariables, batch: Structu
     if across := sorted(micro_batch.notes.across - {BATCH_NORM}):
         names = ", ".join(across)
         return f"what depends on the cut ({names}) would see more than one"
-    if fitting.unknown:
-        return f"no trial shows what a loss ({', '.join(fitting.unknown)}) is that is 0 at first"
-    size = min(structure.num_examples(batch), TRIED_EXAMPLES) // 2 * 2
-    if not size:
+    if structure.num_examples(batch) < 2:
         return "there is only one example to try it with"
-    examples = structure.cut(batch, 0, size)
-    add_up = [_add_up(micro_batch, examples), _add_up(micro_batch, with_holes(examples))]
-    for others in raised_numbers(variables, micro_batch):
-        with others:
-            add_up.append(_add_up(micro_batch, examples))
-    return "" if all(add_up) else "the result of two at once is not that of one after the other"
+    tried = Tried(variables, batch, width)
+    found = tried.halves(micro_batch, together=2)
+    if ZERO in kinds_of_terms(found):
+        return "no trial shows what a loss is that is 0 at first"
+    found.append(halves_of(micro_batch, with_holes(tried.first), together=2))
+    if not all(_adds_up(micro_batch, halves) for halves in found):
+        return "the result of two at once is not that of one after the other"
+    return ""
 
 
 def with_holes(batch: Structure) -> Structure:
@@ -70,13 +80,12 @@ def _with_holes(leaf: Any) -> Any:
     return values
 
 
-def _add_up(micro_batch: MicroBatch, batch: Structure) -> bool:
-    found = halves_of(micro_batch, batch, together=2)
-    if not found.gradients_fit:
-        return False
+def _adds_up(micro_batch: MicroBatch, halves: Halves) -> bool:
     weights = (1.0, 0.5, 0.5)
-    pairs = zip(found.parts, weights, strict=True)
-    return _near(*(_weighted_staged(micro_batch, trial, weight) for trial, weight in pairs))
+    pairs = zip(halves.parts, weights, strict=True)
+    return halves.gradients_fit and _near(
+        *(_weighted_staged(micro_batch, trial, weight) for trial, weight in pairs)
+    )
 
 
 def _near(

@@ -57,6 +57,17 @@ def about_order(micro_batch: MicroBatch) -> list[str]:
     ]
 
 
+def about_variables(micro_batch: MicroBatch) -> list[str]:
+    names = micro_batch.strays
+    if not names:
+        return []
+    return [
+        "the step looks at variables that neither the model nor its layers hold: "
+        f"{', '.join(names)}. Workers that come later do not get their values. Make them "
+        "attributes of the model or of a layer."
+    ]
+
+
 def about_logs(micro_batch: MicroBatch, cut: Cut) -> list[str]:
     names = micro_batch.notes.averaged_logs
     if not (micro_batch.runs_eagerly and cut.cuts and names):
@@ -85,8 +96,8 @@ def about_cut(micro_batch: MicroBatch, cut: Cut) -> list[str]:
     return [f"{text}, not of the whole batch of {cut.batch_size}; {remedy}" for text in texts]
 
 
-def about_unknown(terms: Sequence[str], cut: Cut) -> list[str]:
-    """Of terms of the loss that no trial has shown.
+def about_zeros(terms: Sequence[str], cut: Cut) -> list[str]:
+    """Of terms of the loss that were 0 in all trials.
 
     Args:
       terms: their names.
@@ -100,6 +111,28 @@ def about_unknown(terms: Sequence[str], cut: Cut) -> list[str]:
         f"it is a sum that will not stay 0, use micro_batch_size={cut.batch_size}, or divide it by "
         "the number of examples."
     ]
+
+
+def about_metrics(unshared: str, apart: str, cut: Cut) -> list[str]:
+    """Of metrics in the logs of a training.
+
+    Args:
+      unshared: names of those whose state does not add up over parts of a batch.
+      apart: names of others that do not follow from the parts.
+    """
+    texts = []
+    if unshared:
+        texts.append(
+            f"the state of these metrics does not add up over parts of a batch: {unshared}. They "
+            "are left out of the training logs."
+        )
+    if apart:
+        texts.append(
+            f"these metrics of a batch do not follow from its parts: {apart}. The training logs "
+            f"have those of micro-batches of {cut.micro_batch_size} examples, averaged; "
+            f"micro_batch_size={cut.batch_size} gives what plain fit gives, on one worker."
+        )
+    return texts
 
 
 def refusal_across_examples(culprits: Sequence[str], cut: Cut) -> str:

@@ -35,23 +35,46 @@ class Annealed(layers.Layer):
     """Adds a sum over examples, with a weight that is 0 in the first epoch.
 
     Args:
-      raw: whether the weight is a `tf.Variable`.
+      beta: the weight, if it is not one of Keras's own: a `tf.Variable`, say.
       total: what makes one number of those of the examples.
     """
 
-    def __init__(self, raw: bool = False, total: Any = ops.sum) -> None:
+    def __init__(self, beta: Any = None, total: Any = ops.sum) -> None:
         super().__init__(name="annealed")
-        self.beta = (
-            tf.Variable(0.0)
-            if raw
-            else self.add_weight(shape=(), initializer="zeros", trainable=False)
-        )
+        if beta is None:
+            beta = self.add_weight(shape=(), initializer="zeros", trainable=False)
+        self.beta = beta
         self.total = total
 
     def call(self, x: Any) -> Any:
         """Passes the input on."""
-        self.add_loss(self.beta * self.total(divergence(x)))
+        self.add_loss(ops.sum(self.beta * self.total(divergence(x))))
         return x
+
+
+class Switched(layers.Layer):
+    """Adds a sum over examples as soon as a callback says that the second phase has begun."""
+
+    def __init__(self) -> None:
+        super().__init__(name="annealed")
+        self.beta = tf.Variable(False)
+
+    def call(self, x: Any) -> Any:
+        """Passes the input on."""
+        self.add_loss(tf.where(self.beta, RISE * ops.sum(divergence(x)), 0.0))
+        return x
+
+
+class HeldByLoss(keras.losses.Loss):
+    """A mean and, with a weight that a callback raises, a sum."""
+
+    def __init__(self) -> None:
+        super().__init__(name="annealed")
+        self.beta = tf.Variable(0.0, name="beta_of_loss")
+
+    def call(self, y: Any, y_pred: Any) -> Any:
+        """One number."""
+        return ops.mean(ops.square(y - y_pred)) + self.beta * ops.sum(divergence(y_pred))
 
 
 class Anneal(keras.callbacks.Callback):
@@ -59,9 +82,21 @@ class Anneal(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """0 in the first one."""
-        own = isinstance(self.model, AnnealedStep)
-        holder = self.model if own else self.model.get_layer("annealed")
-        holder.beta.assign(RISE * epoch)
+        beta = self._beta()
+        value = RISE * epoch
+        if beta.dtype == "bool":
+            beta.assign(epoch > 0)
+        else:
+            beta.assign(tf.fill(beta.shape, value))
+
+    def _beta(self) -> Any:
+        if isinstance(self.model, AnnealedStep):
+            return self.model.beta
+        if isinstance(self.model.loss, HeldByLoss):
+            return self.model.loss.beta
+        if self.model.loss is with_global_weight:
+            return BETA
+        return self.model.get_layer("annealed").beta
 
 
 class AnnealedStep(keras.Model):
@@ -100,10 +135,37 @@ class Warming(AnnealedStep):
         return RISE * ops.minimum(ops.cast(self.optimizer.iterations, "float32") / 1000.0, 1.0)
 
 
-def own_step(kind: type[AnnealedStep]) -> keras.Model:
+class Cyclic(AnnealedStep):
+    """The weight rises again and again."""
+
+    def weight(self) -> Any:
+        """From 0 to its largest value in 1000 steps."""
+        return RISE * ops.cast(self.optimizer.iterations % 1000, "float32") / 1000.0
+
+
+class FromList(AnnealedStep):
+    """Of each step the weight stands in a list, which is as long as the training. Eager."""
+
+    weights_of_steps = (0.0,) * 3 + (RISE,) * 9
+
+    def weight(self) -> Any:
+        """Python looks it up."""
+        return self.weights_of_steps[int(self.optimizer.iterations)]
+
+
+class LateHead(AnnealedStep):
+    """The sum is that of a head whose weights are 0 at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        last = layers.Dense(2, kernel_initializer="zeros")
+        self.network = keras.Sequential([layers.Dense(4, "tanh"), last])
+
+
+def own_step(kind: type[AnnealedStep], **arguments: Any) -> keras.Model:
     """Compiled and built."""
     model = kind()
-    model.compile(sgd())
+    model.compile(sgd(), **arguments)
     model.build((None, 6))
     return model
 
@@ -118,6 +180,20 @@ def with_labels_from(first: int) -> Any:
     return np.where((np.arange(SIZE) % BATCH >= first)[:, None], TARGETS, 0).astype("float32")
 
 
+BETA, SCALE = tf.Variable(0.0, name="beta"), tf.Variable(0.5, name="scale")
+"""Nobody holds them but this module."""
+
+
+def with_global_weight(y: Any, y_pred: Any) -> Any:
+    """A mean and, with a weight that a callback raises, a sum."""
+    return ops.mean(ops.square(y - y_pred)) + BETA * ops.sum(divergence(y_pred))
+
+
+def scaled_by_global(y: Any, y_pred: Any) -> Any:
+    """A mean."""
+    return SCALE * ops.mean(ops.square(y - y_pred))
+
+
 LATE, LATER = with_labels_from(10), TARGETS * (np.arange(SIZE) >= BATCH)[:, None]
 ANNEALED = arrays(X, TARGETS, callbacks=[Anneal()])
 
@@ -126,7 +202,22 @@ CASES = {
         lambda: regressor(layers.Dense(4), Annealed()), ANNEALED
     ),
     "a callback raises the weight, a variable of TensorFlow's, of an added sum": Case(
-        lambda: regressor(layers.Dense(4), Annealed(raw=True)), ANNEALED
+        lambda: regressor(layers.Dense(4), Annealed(tf.Variable(0.0))), ANNEALED
+    ),
+    "a callback raises the weights, a vector, of an added sum": Case(
+        lambda: regressor(layers.Dense(4), Annealed(tf.Variable([0.0, 0.0]))), ANNEALED
+    ),
+    "a callback switches an added sum on": Case(
+        lambda: regressor(layers.Dense(4), Switched()), ANNEALED
+    ),
+    "a callback raises the weight, a global variable, of a sum": Case(
+        lambda: regressor(loss=with_global_weight), ANNEALED, REFUSED_IN_PARTS, told="global_weight"
+    ),
+    "a loss is scaled by a global variable": Case(
+        lambda: regressor(loss=scaled_by_global), arrays(X, TARGETS), told="hold: scale:0. Workers"
+    ),
+    "a callback raises the weight of a sum in a Loss": Case(
+        lambda: regressor(loss=HeldByLoss()), ANNEALED, REFUSED_IN_PARTS, told="loss annealed"
     ),
     "a callback raises the weight of a loss across examples": Case(
         lambda: regressor(layers.Dense(4), Annealed(total=ops.max)),
@@ -136,6 +227,18 @@ CASES = {
     ),
     "a callback raises the weight of a sum in a step of one's own": Case(
         lambda: own_step(AnnealedStep), ANNEALED, REFUSED_IN_PARTS, told="neither the mean nor"
+    ),
+    "the weight of a sum stands in a list, one for each step": Case(
+        lambda: own_step(FromList, run_eagerly=True),
+        arrays(X, TARGETS),
+        REFUSED_IN_PARTS,
+        told="neither the mean nor",
+    ),
+    "a callback raises the weight of a sum over a head of zeros": Case(
+        lambda: own_step(LateHead), ANNEALED, REFUSED_IN_PARTS, told="neither the mean nor"
+    ),
+    "the weight of a sum in a step of one's own rises again and again": Case(
+        lambda: own_step(Cyclic), arrays(X, TARGETS), REFUSED_IN_PARTS, told="neither the mean nor"
     ),
     "the weight of a sum in a step of one's own follows from the steps": Case(
         lambda: own_step(Warming), arrays(X, TARGETS), REFUSED_IN_PARTS, told="neither the mean nor"

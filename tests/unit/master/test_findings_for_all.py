@@ -25,13 +25,23 @@ def test_the_first_word_counts_before_anybody_has_a_state() -> None:
 
 
 def test_it_counts_while_somebody_is_there_who_goes_by_it(three: Job) -> None:
-    found(three, "w0", "sums")
+    for worker_id in ("w0", "w1", "w2"):
+        found(three, worker_id, "sums")
     three.kill("w0", "w1")
     assert known(three) == "sums"
     three.restart()
     assert known(three) == "sums"
     three.kill("w2")
     assert not known(three), "whoever starts now may have another model"
+
+
+def test_it_counts_for_those_who_are_not_warm_yet_when_the_first_is_lost() -> None:
+    job = Job(2)
+    found(job, "w0", "sums")
+    found(job, "w1", "sums")
+    job.kill("w0")
+    found(job, "w2", "means")
+    assert known(job) == "sums"
 
 
 def test_each_training_has_its_own(three: Job) -> None:

@@ -65,6 +65,9 @@ class Data:
     def know_batches_per_pass(self, count: int | None) -> None:
         assert count == self.batches_per_pass
 
+    def expect_batches_per_pass(self, count: int | None) -> None:
+        self.know_batches_per_pass(count)
+
 
 class Remembers(keras.callbacks.Callback):
     """Remembers an array."""

@@ -17,7 +17,9 @@ from hvd_elastic_keras.api import assemble
 from hvd_elastic_keras.step import compiled_steps
 from hvd_elastic_keras.step.trials import findings
 from tests.harness.keras_models import all_cases
-from tests.harness.keras_models.case import CUT, Case
+from tests.harness.keras_models.case import CUT, TARGETS, Case, X, regressor
+from tests.harness.keras_models.case import arrays as case_arrays
+from tests.harness.keras_models.losses import Penalty
 from tests.harness.small_classifier import Largest, arrays, classifier, sgd
 
 CASES = all_cases()
@@ -66,6 +68,33 @@ def test_who_is_told_tries_nothing_and_comes_to_the_same(
     assert told.keys() == first.keys()
     for key, value in first.items():
         np.testing.assert_array_equal(told[key], value, err_msg=key)
+
+
+def test_an_eager_step_tells_what_another_one_can_believe(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(
+        lambda: regressor(keras.layers.Dense(4), Penalty("sum"), run_eagerly=True),
+        case_arrays(X, TARGETS),
+    )
+    others = Others()
+    first = trained(case, others, monkeypatch)
+    monkeypatch.setattr(
+        compiled_steps, "micro_batch_for_cut", mock.Mock(side_effect=AssertionError)
+    )
+    told = trained(case, others, monkeypatch)
+    np.testing.assert_array_equal(told["loss"], first["loss"])
+
+
+def test_who_makes_no_trials_tells_people_the_same(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = Others()
+    for _ in range(2):  # the first finds it, the second may be rank 0
+        trained(CASES["a loss ignores a class"], others, monkeypatch)
+    texts = findings.decode(others.known).training.told  # type: ignore[union-attr]
+    assert len(texts) == 1
+    assert "a loss with a mask" in texts[0]
+    shown = capsys.readouterr().out
+    assert shown.count(texts[0]) == 2
 
 
 def test_metrics_without_shares_are_left_out_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
