@@ -11,6 +11,7 @@ from tests.harness.keras_models.case import (
     BINARY,
     LABELS,
     ONE_HOT,
+    SAME_IN_ONE,
     TARGETS,
     WEIGHTS,
     Case,
@@ -235,6 +236,33 @@ class UpdatesEachMetric(CompiledMetricsWithoutCall):
         return {m.name: m.result() for m in self.metrics}
 
 
+class ScoreOfBatch(CompiledMetricsWithoutCall):
+    """A `Mean` of what is computed from all examples of a batch, as an F1 score would be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = metrics.Mean(name="score")
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        """Those of `compile`, and the score."""
+        self.score.update_state(ops.max(ops.abs(y - y_pred)))
+        logs = super().compute_metrics(x, y, y_pred, sample_weight)
+        return {**logs, "score": self.score.result()}
+
+
+class LossInFunction(CompiledMetricsWithoutCall):
+    """The loss arises in a `tf.function` of its own, where it cannot be looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loss_fn = keras.losses.MeanSquaredError()
+        self.inner = tf.function(self.loss_fn)
+
+    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, **_: Any) -> Any:
+        """That of the function."""
+        return self.inner(y, y_pred)
+
+
 def without_call(kind: type[keras.Model]) -> keras.Model:
     """Compiled as any other."""
     model = kind()
@@ -286,6 +314,15 @@ CASES = {
     ),
     "compiled metrics in a model without call": Case(
         lambda: without_call(CompiledMetricsWithoutCall), arrays(X, TARGETS)
+    ),
+    "a mean of a score of each batch": Case(
+        lambda: without_call(ScoreOfBatch),
+        arrays(X, TARGETS),
+        SAME_IN_ONE,
+        told="do not follow from its parts: score. The training logs",
+    ),
+    "a loss in a function of its own": Case(
+        lambda: without_call(LossInFunction), arrays(X, TARGETS)
     ),
     "compiled metrics, updated one by one, without call": Case(
         lambda: without_call(UpdatesEachMetric), arrays(X, TARGETS)
