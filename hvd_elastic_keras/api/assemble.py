@@ -81,7 +81,7 @@ def _train(training: Training, membership: Membership) -> None:
     if membership.launched:  # what is tried out before the first step is this worker's affair
         world_of_process().enter_round(0, 1)
     joins = session.others_train(session.training + 1)
-    prepared, told_of_steps = _prepare(training, communicator, joins=joins, agreed=session.findings)
+    prepared, told_of_steps = _prepare(training, communicator, session.findings, joins=joins)
     told = open_to(session, membership)
     along = read_along(session, by_phase(prepared.runners))
     session.join(
@@ -109,7 +109,7 @@ def _train_inside(training: Training, membership: Membership, inside: FitsInside
         # What is tried out before the first step is this worker's affair.
         world_of_process().enter_round(0, 1)
         prepared, told_of_steps = _prepare(
-            training, communicator, keeps=inside.goes_on, agreed=inside.findings
+            training, communicator, inside.findings, keeps=inside.goes_on
         )
     before, prepared.callbacks = prepared.callbacks, training.callbacks
     prepared.state.hand_over(training.callbacks, training.user)
@@ -129,17 +129,17 @@ def _train_inside(training: Training, membership: Membership, inside: FitsInside
 def _prepare(
     training: Training,
     communicator: Communicator,
+    agreed: Callable[[str], str],
     *,
     keeps: bool = False,
     joins: bool = False,
-    agreed: Callable[[str], str] = lambda mine: mine,
 ) -> tuple[Prepared, list[str]]:
     """Traces and tries out all that the training needs; also what people should be told of it.
 
     Args:
+      agreed: see `Session.findings`.
       keeps: whether an epoch goes on, so that metrics keep their sums.
       joins: whether others train already.
-      agreed: see `Session.findings`.
     """
     model = training.model
     variables = variables_of(model)
@@ -280,7 +280,7 @@ def _runners(
 ) -> tuple[tuple[list[PhaseRunner], list[str]], Findings]:
     """What computes the phases and what people should be told of it; and what it goes by."""
     made = [_runner(training, variables, source, known) for source in _inputs(training)]
-    told = [text for _, compiled in made for text in compiled.told]
+    told = [text for _, compiled in made for text in compiled.findings.told]
     found = Findings(*(compiled.findings for _, compiled in made))
     return ([runner for runner, _ in made], told), found
 
@@ -307,7 +307,7 @@ def _runner(
     )
     if isinstance(source, PerWorkerInput):
         return PerWorkerRunner(source, compiled.step), compiled
-    return PhaseRunner(source, compiled.step, shared=compiled.shared), compiled
+    return PhaseRunner(source, compiled.step, shared=compiled.findings.shared), compiled
 
 
 def together_of(options: RunOptions, cut_is_chosen: bool) -> int | None:

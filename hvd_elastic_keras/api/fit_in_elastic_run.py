@@ -126,12 +126,11 @@ class FitsInside:
         position = self.state.fit_position
         if position is not None and position["of_state"] != (model is self.state.model):
             position = None
-        goes_on = position is not None
-        content: dict[str, Any] = {"goes_on": goes_on, "terms": terms, "findings": ""}
+        content: dict[str, Any] = {"goes_on": False, "terms": terms, "findings": ""}
         if position is not None:
-            content["terms"] = position["terms"]
-        if goes_on and self._prepared is not None and self._prepared.is_of(model):
-            content["findings"] = self._prepared.findings
+            content |= {"goes_on": True, "terms": position["terms"]}
+            if self._prepared is not None and self._prepared.is_of(model):
+                content["findings"] = self._prepared.findings
         if self.size > 1:
             communicator = self._rounds.communicator
             is_root = self._rounds.place.rank == 0

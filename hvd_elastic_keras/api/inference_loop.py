@@ -91,11 +91,11 @@ def run_loop(
     variables = variables_of(worked.model)
     world_of_process().follow(SoloSession())  # nothing is pending while it warms up
     if predictor is None or parts is None:
-        runner, compiled, found = _evaluation(worked, variables, communicator)
-        told = compiled.told
+        runner, found = _evaluation(worked, variables, communicator)
     else:
         runner = _prediction(worked, variables, communicator, predictor, parts)
-        found, told = Findings(), ()
+        found = Findings()
+    told = found.evaluation.told if found.evaluation else ()
     to_tell = [*open_to(session, membership), *(Notice(f"warning: {text}") for text in told)]
     along = read_along(session, {Phase.INFER: runner})
     warm_up_s = time.monotonic() - worked.began
@@ -139,7 +139,7 @@ def run_loop(
 
 def _evaluation(
     worked: Worked, variables: ModelVariables, communicator: Communicator
-) -> tuple[PhaseRunner, CompiledStep, Findings]:
+) -> tuple[PhaseRunner, Findings]:
     """The steps of an evaluation within a training, and what they go by."""
     options = env.run_options()
     model, pipeline = worked.model, worked.pipeline
@@ -160,10 +160,10 @@ def _evaluation(
 
     with explained_first_steps(model, pipeline, None):
         compiled, found = made_alike(compiled_by, worked.membership.session.findings)
-        runner = PhaseRunner(pipeline, compiled.step, shared=compiled.shared)
+        runner = PhaseRunner(pipeline, compiled.step, shared=compiled.findings.shared)
         model.reset_metrics()
         warm_up(communicator, variables, [runner])
-    return runner, compiled, found
+    return runner, found
 
 
 def _prediction(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import msgspec
 
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.data.examples.structure import Layout
@@ -19,12 +20,15 @@ from hvd_elastic_keras.step.deterministic_step import DeterministicStep
 from hvd_elastic_keras.step.micro_batches.micro_batch import MicroBatch
 from hvd_elastic_keras.step.micro_batches.traced import Tracing
 from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
-from hvd_elastic_keras.step.trials import told_of_cut
 from hvd_elastic_keras.step.trials.cut_trial import micro_batch_for_cut
 from hvd_elastic_keras.step.trials.findings import StepFindings, shape_of
 from hvd_elastic_keras.step.trials.metric_additivity import metrics_that_do_not_add_up
 from hvd_elastic_keras.step.trials.together_trial import why_not_together
-from hvd_elastic_keras.step.trials.told_of_cut import Cut
+from hvd_elastic_keras.step.trials.told_of_cut import (
+    Cut,
+    about_evaluation,
+    about_training_logs,
+)
 from hvd_elastic_keras.step.world import world_of_process
 
 ATTRIBUTE = "_elastic_steps"
@@ -74,16 +78,9 @@ def compiled_step(
 
 @dataclasses.dataclass(frozen=True)
 class CompiledStep:
-    """A step, and what people should be told of it before the training begins.
-
-    Attributes:
-      shared: whether workers share it; if not, each computes whole batches.
-      findings: what it goes by.
-    """
+    """A step, and what it goes by."""
 
     step: AtomicStep
-    told: tuple[str, ...]
-    shared: bool
     findings: StepFindings
 
 
@@ -114,13 +111,14 @@ class _Making:
     ) -> CompiledStep:
         """By what is known, or else by what trials find."""
         together = options.together != 1
-        made = self._known(known, together) or self._tried(together)
-        why = made.not_together
-        if together and why is None:
+        micro_batch, found = self._known(known, together) or self._tried(together)
+        if together and found.not_together is None:
             why = why_not_together(
-                made.micro_batch, self._variables, self._first, self._cut.micro_batch_size
+                micro_batch, self._variables, self._first, self._cut.micro_batch_size
             )
-        if together and why:
+            found = msgspec.structs.replace(found, not_together=why)
+        if together and found.not_together:
+            why = found.not_together
             if options.must_be_together:
                 raise ConfigurationError(
                     f"--micro_batches=together was given, but {why}. Leave it out: then "
@@ -130,15 +128,14 @@ class _Making:
             options = dataclasses.replace(options, together=1)
         step = kind(
             self._model,
-            made.micro_batch,
+            micro_batch,
             self._layout,
             world_of_process(),
             train=self._train,
-            shared=made.shared,
+            shared=found.shared,
             options=options,
         )
-        findings = self._findings(dataclasses.replace(made, not_together=why))
-        return CompiledStep(step, made.told, made.shared, findings)
+        return CompiledStep(step, found)
 
     def _micro_batch(
         self, tracing: Tracing, unshared: Sequence[keras.Metric], together: bool
@@ -152,7 +149,7 @@ class _Making:
             tracing=dataclasses.replace(tracing, together=together),
         )
 
-    def _tried(self, together: bool) -> _Made:
+    def _tried(self, together: bool) -> tuple[MicroBatch, StepFindings]:
         unshared: list[keras.Metric] = []
         if self._cut.cuts:
             unshared = metrics_that_do_not_add_up(
@@ -167,12 +164,24 @@ class _Making:
             return self._micro_batch(tracing, unshared, together)
 
         fitting = micro_batch_for_cut(make, self._variables, self._first, self._cut, self._seed)
+        micro_batch = fitting.micro_batch
         apart = [m for m in fitting.apart if m not in unshared]
-        shared = self._train or not (unshared or apart)
-        told = (*fitting.told, *self._told_of(unshared, apart))
-        return _Made(fitting.micro_batch, told, unshared, shared)
+        about = about_training_logs if self._train else about_evaluation
+        numbers = {id(m): i for i, m in enumerate(self._metrics)}
+        terms, staged = shape_of(micro_batch)
+        return micro_batch, StepFindings(
+            terms,
+            staged,
+            unshared=tuple(numbers[id(m)] for m in unshared),
+            shared=self._train or not (unshared or apart),
+            sums=tuple(sorted(micro_batch.tracing.sums)),
+            means=micro_batch.means,
+            told=(*fitting.told, *about(unshared, apart, self._cut)),
+        )
 
-    def _known(self, known: StepFindings | None, together: bool) -> _Made | None:
+    def _known(
+        self, known: StepFindings | None, together: bool
+    ) -> tuple[MicroBatch, StepFindings] | None:
         """As another worker has found it; None if that cannot be."""
         if known is None or any(i >= len(self._metrics) for i in known.unshared):
             return None
@@ -184,50 +193,7 @@ class _Making:
         if not known.are_about(micro_batch):
             return None
         micro_batch.average_instead_of_add(known.means)
-        return _Made(micro_batch, known.told, unshared, known.shared, known.not_together)
-
-    def _told_of(
-        self, unshared: Sequence[keras.Metric], apart: Sequence[keras.Metric]
-    ) -> list[str]:
-        if self._train:
-            return told_of_cut.about_metrics(_names(unshared), _names(apart), self._cut)
-        if unshared or apart:
-            return [
-                "these metrics of a batch do not follow from its parts: "
-                f"{_names([*unshared, *apart])}. Each evaluation is computed whole on every worker."
-            ]
-        return []
-
-    def _findings(self, made: _Made) -> StepFindings:
-        numbers = {id(m): i for i, m in enumerate(self._metrics)}
-        terms, staged = shape_of(made.micro_batch)
-        return StepFindings(
-            terms,
-            staged,
-            unshared=tuple(numbers[id(m)] for m in made.unshared),
-            shared=made.shared,
-            sums=tuple(sorted(made.micro_batch.tracing.sums)),
-            means=made.micro_batch.means,
-            not_together=made.not_together,
-            told=made.told,
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Made:
-    """The micro-batch of a step, and what is known of it."""
-
-    micro_batch: MicroBatch
-    told: tuple[str, ...]
-    unshared: Sequence[keras.Metric]
-    """Metrics that no worker can compute a share of."""
-    shared: bool
-    not_together: str | None = None
-    """None: that has not been tried."""
-
-
-def _names(metrics: Sequence[keras.Metric]) -> str:
-    return ", ".join(m.name for m in metrics)
+        return micro_batch, known
 
 
 def _steps_of(model: keras.Model) -> dict[Any, CompiledStep]:

@@ -111,12 +111,8 @@ class TurnsOfRanks:
         if self._rank == 0 or request.again:
             self._claimed = _key_of(request)
             return protocol.ClaimReply(granted=True)
-        give_up_at = time.monotonic() + protocol.LONG_POLL_S
-        while time.monotonic() < give_up_at:
-            if self._request("GET", _key_of(request)).ok:
-                return protocol.ClaimReply(done=True)
-            threading.Event().wait(ASK_AGAIN_S)
-        return protocol.ClaimReply(holder="rank 0")
+        done = self._awaited(_key_of(request), protocol.LONG_POLL_S) is not None
+        return protocol.ClaimReply(done=True) if done else protocol.ClaimReply(holder="rank 0")
 
     def release(self, request: protocol.ReleaseRequest) -> None:
         """Tells the others that it is done. If it has failed, this process ends, and so do they."""
@@ -128,12 +124,17 @@ class TurnsOfRanks:
         if self._rank == 0:
             self._request("PUT", key, mine.encode())
             return mine
-        give_up_at = time.monotonic() + ROOT_TIMEOUT_S
+        told = self._awaited(key, ROOT_TIMEOUT_S)
+        return mine if told is None else told
+
+    def _awaited(self, key: str, within_s: float) -> str | None:
+        """What stands in the store, as soon as it is there; None if it does not come by then."""
+        give_up_at = time.monotonic() + within_s
         while time.monotonic() < give_up_at:
             if (answer := self._request("GET", key)).ok:
                 return answer.text
             threading.Event().wait(ASK_AGAIN_S)
-        return mine
+        return None
 
     def _request(self, method: str, key: str, data: bytes = b"done") -> requests.Response:
         try:

@@ -338,7 +338,7 @@ def _average_means(micro_batch: MicroBatch, tried: Sequence[Halves]) -> None:
     """
     kinds: list[str] = []
     for _, parts in micro_batch.metrics_and_parts():
-        of_metric = [_first_clear(kinds) for kinds in _kinds_of_parts(parts, tried)]
+        of_metric = [_first_clear(by_trial) for by_trial in _kinds_of_parts(parts, tried)]
         clear = set(of_metric) - {OTHER}
         # A variable that is only rounding here, a mean of nothing say, goes with the others.
         rest = clear.pop() if len(clear) == 1 else SUM

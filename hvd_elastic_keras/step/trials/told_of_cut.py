@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import keras
+
 from hvd_elastic_keras.step.micro_batches.across_examples import BATCH_NORM, MASK, WEIGHTS
 from hvd_elastic_keras.step.micro_batches.micro_batch import MicroBatch
 
@@ -113,26 +115,44 @@ def about_zeros(terms: Sequence[str], cut: Cut) -> list[str]:
     ]
 
 
-def about_metrics(unshared: str, apart: str, cut: Cut) -> list[str]:
-    """Of metrics in the logs of a training.
+def about_training_logs(
+    unshared: Sequence[keras.Metric], apart: Sequence[keras.Metric], cut: Cut
+) -> list[str]:
+    """Of the metrics in them.
 
     Args:
-      unshared: names of those whose state does not add up over parts of a batch.
-      apart: names of others that do not follow from the parts.
+      unshared: those whose state does not add up over parts of a batch.
+      apart: others that do not follow from the parts.
     """
     texts = []
     if unshared:
         texts.append(
-            f"the state of these metrics does not add up over parts of a batch: {unshared}. They "
-            "are left out of the training logs."
+            "the state of these metrics does not add up over parts of a batch: "
+            f"{_names(unshared)}. They are left out of the training logs."
         )
     if apart:
         texts.append(
-            f"these metrics of a batch do not follow from its parts: {apart}. The training logs "
-            f"have those of micro-batches of {cut.micro_batch_size} examples, averaged; "
+            f"these metrics of a batch do not follow from its parts: {_names(apart)}. The training "
+            f"logs have those of micro-batches of {cut.micro_batch_size} examples, averaged; "
             f"micro_batch_size={cut.batch_size} gives what plain fit gives, on one worker."
         )
     return texts
+
+
+def about_evaluation(
+    unshared: Sequence[keras.Metric], apart: Sequence[keras.Metric], _: Cut
+) -> list[str]:
+    """The same of an evaluation, which is not cut because of them."""
+    if not (unshared or apart):
+        return []
+    return [
+        f"these metrics of a batch do not follow from its parts: {_names([*unshared, *apart])}. "
+        "Each evaluation is computed whole on every worker."
+    ]
+
+
+def _names(metrics: Sequence[keras.Metric]) -> str:
+    return ", ".join(m.name for m in metrics)
 
 
 def refusal_across_examples(culprits: Sequence[str], cut: Cut) -> str:
