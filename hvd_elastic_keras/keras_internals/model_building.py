@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend import compute_output_spec
 from keras.src.backend.common import global_state
 
 from hvd_elastic_keras.common.errors import ConfigurationError, DataError
@@ -137,9 +138,9 @@ def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> bool:
         if has_call:
             model._symbolic_build(data_batch=symbolic)
     except Exception as error:  # layers and losses may raise anything
-        fits = False
         if batch is None or not has_own_step(model):
             raise _refusal(batch_spec, first_sentence(error)) from error
+        fits = _call_takes(model, symbolic)
         _check_own_step(model, batch, first_sentence(error))
     else:
         fits = True
@@ -150,6 +151,19 @@ def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> bool:
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
     return fits
+
+
+def _call_takes(model: keras.Model, batch: Any) -> bool:
+    """Whether the model computes outputs from the inputs of a symbolic batch.
+
+    The loss or the metrics of `compile` may still not take these: that is up to `train_step`.
+    """
+    inputs, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
+    try:
+        compute_output_spec(model, inputs, training=False)
+    except Exception:  # layers may raise anything
+        return False
+    return True
 
 
 def has_own_step(model: keras.Model) -> bool:

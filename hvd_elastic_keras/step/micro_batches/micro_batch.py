@@ -27,7 +27,12 @@ from hvd_elastic_keras.step.micro_batches.graph_nodes import calls_python, nodes
 from hvd_elastic_keras.step.micro_batches.loss_terms import LossTerms
 from hvd_elastic_keras.step.micro_batches.metric_parts import parts_of_metrics, weighted_where
 from hvd_elastic_keras.step.micro_batches.random_draws import RandomDraws
-from hvd_elastic_keras.step.micro_batches.refusals import check_draws, check_variables, explained
+from hvd_elastic_keras.step.micro_batches.refusals import (
+    check_assignments,
+    check_draws,
+    check_variables,
+    explained,
+)
 from hvd_elastic_keras.step.micro_batches.rows import Rows
 from hvd_elastic_keras.step.micro_batches.staged_changes import (
     NUM_PIECES,
@@ -110,6 +115,7 @@ class MicroBatch:
     ) -> tuple[Tensors, tf.Tensor]:
         numbers = tf.stack([tf.cast(n, tf.int64) for n in rows.numbers])
         results, terms = self._function(data, numbers, list(whole))
+        check_assignments(self.notes.dropped)
         self._dtypes = [(t.shape, t.dtype) for t in results]
         return results, terms
 
@@ -155,7 +161,8 @@ class MicroBatch:
         raw_before = [tf.identity(v) for v in variables.raw]
         recorder = ApplyRecorder(optimizers_of(self._model) if self._train else [])
         present = list(zip(self._whole, whole, strict=True))
-        scope = KeptAssignments(state_mapping=present, collect_losses=True)
+        assignable = (*variables.trainable, *variables.averaged, *variables.seeds)
+        scope = KeptAssignments([*assignable, *self._metrics, *self._whole], present)
         observers = (recorder.recording(), draws.replaced(), terms.observed(), across.observed())
         python_state = state_of_python_generators()
         with contextlib.ExitStack() as stack:
@@ -182,6 +189,7 @@ class MicroBatch:
             recorder.reads_after([*(changes.value(v) for v in others), *raw_after, *averages]),
             self._log_plan.averaged,
             python_state != state_of_python_generators(),
+            tuple(scope.dropped),
         )
         moved_raw = [difference(new, old) for new, old in zip(raw_after, raw_before, strict=True)]
         staged = self._staged(changes, moved_raw, averages, rows)
@@ -248,9 +256,9 @@ class MicroBatch:
 
     def _gradients(self, recorder: ApplyRecorder, scope: keras.StatelessScope) -> Tensors:
         """The recorded gradients; and which other variables the step moves by itself."""
-        trainable = self._variables.trainable if self._train else ()
+        trainable = self._variables.trainable
         by_hand = [v for v in trainable if is_assigned(scope, v, recorder)]
-        averaged = self._variables.averaged if self._train else ()
+        averaged = self._variables.averaged
         # Run eagerly, another micro-batch may assign others.
         self._moved = [*by_hand, *(averaged if self.runs_eagerly else moved_in(scope, averaged))]
         if not self._train:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -35,8 +35,20 @@ def check_draws(nodes: Iterable[Any]) -> None:
         raise ConfigurationError(
             f"The model draws random numbers with the operation {kind} ({name}), which cannot "
             "be made the same on all workers, expected keras.random, with or without a "
-            "SeedGenerator, or tf.random.stateless_*. (A tf.random.Generator, tf.raw_ops and "
-            "a tf.function that has been called before fit are such cases.)"
+            "SeedGenerator, or tf.random.stateless_*. (A tf.random.Generator and tf.raw_ops are "
+            "such cases.)"
+        )
+
+
+def check_assignments(dropped: Sequence[str]) -> None:
+    """Raises `ConfigurationError` for variables that a step assigns, and that would not change."""
+    if dropped:
+        raise ConfigurationError(
+            f"The step assigns to {', '.join(dropped[:5])}, which belongs to an optimizer or to no "
+            "layer or metric of the model, so that the assignment would be lost. Expected a step "
+            "that assigns to variables of the model only. To change the learning rate, use a "
+            "keras.optimizers.schedules.LearningRateSchedule, or assign in a callback "
+            "(on_train_batch_begin)."
         )
 
 

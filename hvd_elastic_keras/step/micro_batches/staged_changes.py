@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.keras_internals.apply_recorder import ApplyRecorder
 from hvd_elastic_keras.keras_internals.model_variables import KerasVariable, unwrapped
 
@@ -22,11 +23,38 @@ class KeptAssignments(keras.StatelessScope):  # type: ignore[misc]
 
     A variable that is read after it has been assigned stands for itself in TensorFlow: no gradient
     goes on into what it was computed from. In Keras's own scope one would.
+
+    Args:
+      assignable: what may be assigned takes effect when all workers have computed their part.
+      present: values of variables that have others meanwhile.
     """
 
+    def __init__(
+        self,
+        assignable: Iterable[KerasVariable],
+        present: Sequence[tuple[KerasVariable, tf.Tensor]] = (),
+    ) -> None:
+        super().__init__(state_mapping=present, collect_losses=True)
+        self.dropped: dict[str, None] = {}
+        """Paths of the variables that are assigned and would not change."""
+        self._assignable = {id(v) for v in assignable}
+        self._graph = tf.compat.v1.get_default_graph()
+
     def add_update(self, update: tuple[KerasVariable, Any]) -> None:
-        """Keeps what is assigned to a variable."""
+        """Keeps what is assigned to a variable.
+
+        Raises:
+          ConfigurationError: it is assigned in one of several branches.
+        """
         variable, value = update
+        if tf.is_symbolic_tensor(value) and value.graph is not self._graph:
+            raise ConfigurationError(
+                f"The step assigns to {variable.path} within tf.cond, tf.while_loop or the like, "
+                "expected an assignment in each step. Choose the value in place of the "
+                "assignment: variable.assign(tf.where(condition, new, variable))."
+            )
+        if id(variable) not in self._assignable:
+            self.dropped[variable.path] = None
         super().add_update((variable, value if variable.trainable else tf.stop_gradient(value)))
 
 

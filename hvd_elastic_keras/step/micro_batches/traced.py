@@ -24,6 +24,7 @@ class Notes:
         been applied. There they are still those before.
       averaged_logs: names in the logs whose values are averaged over micro-batches.
       draws_in_python: whether NumPy's or Python's own generator has moved on.
+      dropped: paths of variables that are assigned and would not change.
     """
 
     across: frozenset[str] = frozenset()
@@ -33,6 +34,7 @@ class Notes:
     reads_after_apply: bool = False
     averaged_logs: tuple[str, ...] = ()
     draws_in_python: bool = False
+    dropped: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

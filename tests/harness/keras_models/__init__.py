@@ -3,6 +3,7 @@
 from tests.harness.keras_models import (
     execution,
     features,
+    functions,
     late_losses,
     losses,
     metrics,
@@ -21,6 +22,7 @@ FAMILIES = (
     randomness,
     sequences,
     features,
+    functions,
     structures,
     train_steps,
     whole_batches,

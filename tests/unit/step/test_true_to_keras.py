@@ -71,6 +71,8 @@ SLOW = {
     "the hardest triplets of a batch",
     "a metric that counts pairs by broadcasting",
     "a causal transformer",
+    "a step that is a function, eagerly",
+    "gradients that are applied if they are finite",
 }
 """Those that take longest, and of whose parts others have some."""
 ANY_WORKERS = 1e-5

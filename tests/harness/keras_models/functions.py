@@ -1,0 +1,259 @@
+"""Steps, helpers, layers and losses that are `tf.function`s, and what a step does only at times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tests.harness.keras_models.case import (
+    REFUSED,
+    TARGETS,
+    Arguments,
+    Case,
+    X,
+    arrays,
+    dataset,
+    regressor,
+    validated,
+)
+from tests.harness.keras_models.train_steps import OwnStep, subclassed, with_loss
+
+layers, ops, random = keras.layers, keras.ops, keras.random
+
+
+class StepIsFunction(OwnStep):
+    """The whole step is a function, which AutoGraph converts."""
+
+    @tf.function
+    def train_step(self, data: Any) -> Arguments:
+        """Makes an entry of the logs by an `if` over tensors."""
+        logs = super().train_step(data)
+        if tf.reduce_sum(data[0]) > 1e9:  # noqa: SIM108  (a conditional expression is not converted)
+            large = tf.constant(1.0)
+        else:
+            large = tf.constant(0.0)
+        return {**logs, "large": large}
+
+    @tf.function
+    def test_step(self, data: Any) -> Arguments:
+        """Keras's own, as a function."""
+        return super().test_step(data)
+
+
+class StepCallsFunction(keras.Model):
+    """A function of the step draws a dropout mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.drop = layers.Dense(5, "tanh"), layers.Dropout(0.3)
+        self.head = layers.Dense(2)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        """Two layers."""
+        return self.head(self.drop(self.hidden(x), training=training))
+
+    @tf.function
+    def outputs(self, x: Any) -> Any:
+        """As in training."""
+        return self(x, training=True)
+
+    def train_step(self, data: Any) -> Arguments:
+        """With a loss that is a function of a fixed signature, compiled by XLA."""
+        x, y = data
+        with tf.GradientTape() as tape:
+            y_pred = self.outputs(x)
+            loss = halved(distance(y, y_pred))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return self.compute_metrics(x, y, y_pred)
+
+
+@tf.function(input_signature=[tf.TensorSpec([None, 2]), tf.TensorSpec([None, 2])])
+def distance(y_true: Any, y_pred: Any) -> Any:
+    """A mean of squares, in a loop that AutoGraph converts."""
+    total = tf.zeros([])
+    for column in tf.range(2):
+        total += tf.reduce_mean(tf.square(y_true[:, column] - y_pred[:, column]))
+    return total / 2.0
+
+
+@tf.function(jit_compile=True)
+def halved(value: Any) -> Any:
+    """Half of it."""
+    return 0.5 * value
+
+
+class CallIsFunction(layers.Layer):
+    """A layer whose `call` is a function that draws, and makes variables when it is built."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.drop = layers.Dense(4, "tanh"), layers.Dropout(0.3)
+
+    @tf.function
+    def call(self, x: Any, training: bool = False) -> Any:
+        """Half of the features are random."""
+        return self.drop(self.dense(x), training=training)
+
+
+class SetsItsRate(OwnStep):
+    """A schedule by hand."""
+
+    def train_step(self, data: Any) -> Arguments:
+        """Halves the learning rate with each step."""
+        steps = ops.cast(self.optimizer.iterations, "float32")
+        self.optimizer.learning_rate.assign(0.01 * 0.5**steps)
+        return super().train_step(data)
+
+
+class AppliesAtTimes(OwnStep):
+    """Adds up gradients in variables of TensorFlow's."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.steps = tf.Variable(0, trainable=False)
+        self.sums = [tf.Variable(tf.zeros(v.shape), trainable=False) for v in self.weights]
+
+    def train_step(self, data: Any) -> Arguments:
+        """Applies them in each second step."""
+        x, y = data
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = self.compute_loss(y=y, y_pred=y_pred)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        for total, gradient in zip(self.sums, gradients, strict=True):
+            total.assign_add(gradient / 2)
+        self.steps.assign_add(1)
+        tf.cond(self.steps % 2 == 0, self._apply_sums, lambda: None)
+        return self.compute_metrics(x, y, y_pred)
+
+    def _apply_sums(self) -> None:
+        self.optimizer.apply_gradients(zip(self.sums, self.trainable_variables, strict=True))
+        for total in self.sums:
+            total.assign(tf.zeros_like(total))
+
+
+class AppliesIfFinite(OwnStep):
+    """The step is a function whose `if` AutoGraph makes a condition of."""
+
+    @tf.function
+    def train_step(self, data: Any) -> Arguments:
+        """Leaves out a step whose loss is not finite."""
+        x, y = data
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = self.compute_loss(y=y, y_pred=y_pred)
+        if tf.math.is_finite(loss):
+            self._apply(tape, loss)
+        return self.compute_metrics(x, y, y_pred)
+
+
+class CountsAtTimes(OwnStep):
+    """A variable of the model changes within a condition."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.positive = self.add_weight(
+            shape=(), trainable=False, initializer="zeros", name="positive"
+        )
+
+    def train_step(self, data: Any) -> Arguments:
+        """Counts the batches whose sum is positive."""
+        tf.cond(tf.reduce_sum(data[0]) > 0, self._count, lambda: None)
+        return super().train_step(data)
+
+    def _count(self) -> None:
+        self.positive.assign_add(1.0)
+
+
+OUTSIDE = keras.Variable(0.0, trainable=False, name="seen_by_all")
+
+
+class AssignsOutside(OwnStep):
+    """Counts in a variable that belongs to no model."""
+
+    def train_step(self, data: Any) -> Arguments:
+        """One more."""
+        OUTSIDE.assign_add(1.0)
+        return super().train_step(data)
+
+
+class CountsEvaluations(OwnStep):
+    """Evaluation changes a variable, too."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.batches = self.add_weight(
+            shape=(), trainable=False, initializer="zeros", name="batches"
+        )
+
+    def test_step(self, data: Any) -> Arguments:
+        """Counts the batches of evaluations."""
+        self.batches.assign_add(1.0)
+        return super().test_step(data)
+
+
+class Masked(keras.Model):
+    """`call` takes the examples, of which only the step makes targets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.head = layers.Dense(5, "tanh"), layers.Dense(6)
+
+    def call(self, x: Any) -> Any:
+        """Encodes and decodes."""
+        return self.head(self.hidden(x))
+
+    def train_step(self, x: Any) -> Arguments:
+        """Restores what is left out."""
+        seen = ops.cast(random.uniform(ops.shape(x)) > 0.5, "float32")
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=x, y_pred=self(x * seen, training=True))
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+PLAIN = arrays(X, TARGETS)
+CASES = {
+    "a step that is a function": Case(lambda: with_loss(StepIsFunction), validated(X, TARGETS)),
+    "a step that is a function, eagerly": Case(
+        lambda: with_loss(StepIsFunction, run_eagerly=True), PLAIN, told="averaged"
+    ),
+    "functions of a step": Case(lambda: subclassed(StepCallsFunction, metrics=None), PLAIN),
+    "a layer whose call is a function": Case(lambda: regressor(CallIsFunction()), PLAIN),
+    "a layer whose call is a function, built by fit": Case(
+        lambda: compiled_late(CallIsFunction(), layers.Dense(2)), PLAIN
+    ),
+    "a loss that is a function": Case(lambda: with_loss(OwnStep, loss=distance), PLAIN),
+    "a variable that evaluation changes": Case(
+        lambda: with_loss(CountsEvaluations), validated(X, TARGETS)
+    ),
+    "targets that only the step makes": Case(
+        lambda: subclassed(Masked, metrics=None), lambda: {"x": dataset(X)}
+    ),
+    "a learning rate that the step sets": Case(
+        lambda: with_loss(SetsItsRate), PLAIN, REFUSED, told="assigns to .*learning_rate"
+    ),
+    "gradients that are applied at times": Case(
+        lambda: with_loss(AppliesAtTimes), PLAIN, REFUSED, told="^The model's .* within tf.cond"
+    ),
+    "gradients that are applied if they are finite": Case(
+        lambda: with_loss(AppliesIfFinite), PLAIN, REFUSED, told="^The model's .* within tf.cond"
+    ),
+    "a variable that changes at times": Case(
+        lambda: with_loss(CountsAtTimes), PLAIN, REFUSED, told="assigns to .*positive within tf.con"
+    ),
+    "a variable of no model": Case(
+        lambda: with_loss(AssignsOutside), PLAIN, REFUSED, told="assigns to seen_by_all"
+    ),
+}
+
+
+def compiled_late(*stack: keras.layers.Layer) -> keras.Model:
+    """Layers that are built when the batches are known."""
+    model = keras.Sequential(list(stack))
+    model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
+    return model
