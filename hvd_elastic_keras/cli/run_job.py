@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import os
 import secrets
 import shutil
 import signal
@@ -39,7 +40,7 @@ from hvd_elastic_keras.launchers.local import LocalLauncher
 from hvd_elastic_keras.master.controller import Controller
 from hvd_elastic_keras.master.http import certificate
 from hvd_elastic_keras.master.term import Term
-from hvd_elastic_keras.observe import report_page, timeline
+from hvd_elastic_keras.observe import output, report_page, timeline
 from hvd_elastic_keras.observe.console import Console, counted
 from hvd_elastic_keras.observe.live_console import console_for
 from hvd_elastic_keras.state.checkpoint import directories
@@ -63,6 +64,7 @@ async def run_job(request: JobRequest) -> int:
     # Python tries the directory with a file, once. A launcher that is killed then would leave it.
     tempfile.gettempdir()
     console = console_for(request.verbosity, request.spec.job if request.spec else "")
+    _outlive_terminal(request.job_dir, console)
     with console.drawing(), held(request.job_dir) as begin:
         known = newest_term_of_checkpoints(request.job_dir)
         term = Term(request.job_dir, request.command, console, known, request.sources)
@@ -124,7 +126,6 @@ async def _run_accepted(
             fingerprint=fingerprint,
             worker_id=worker_id,
             job_dir=str(job_dir),
-            interactive=console.interactive,
             iface=request.network_interface,
             hostname=LOCALHOST,
             slot=controller.state.workers[worker_id].slot,
@@ -282,6 +283,23 @@ def _first_worker_number(job_dir: Path) -> int:
     """Worker ids are not used again when a job is gone on with."""
     numbers = [p.stem[1:] for p in (job_dir / files.LOGS).glob("w*.log")]
     return max((int(n) + 1 for n in numbers if n.isdecimal()), default=0)
+
+
+def _outlive_terminal(job_dir: Path, console: Console) -> None:
+    """SIGHUP ends nothing, as under `nohup`: what is printed goes on in a file."""
+    log = job_dir / files.LOGS / files.LAUNCHER_LOG
+    output.go_on_in(log)
+    loop = asyncio.get_running_loop()
+
+    def hung_up() -> None:
+        loop.add_signal_handler(signal.SIGHUP, lambda: None)  # a shell may send it, too
+        console.line(
+            "got SIGHUP (a closed terminal or a lost connection): the job goes on; what cannot be "
+            f"shown any more is in {shown(log)}. To stop the job: kill {os.getpid()}"
+        )
+
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGHUP, hung_up)
 
 
 def _stop_on_signals(controller: Controller) -> list[int]:
