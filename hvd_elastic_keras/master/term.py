@@ -58,14 +58,7 @@ class Term:
         try:
             self._journal.write(self.number, self._command, decisions, self._sources)
         except OSError as error:
-            known, self.trouble = (
-                self.trouble,
-                (
-                    f"the journal cannot be written ({error.strerror}). If this launcher is killed "
-                    "before it can, its workers cannot be taken over: the job goes on from its newest "
-                    "checkpoint"
-                ),
-            )
+            known, self.trouble = self.trouble, _told(error)
             if not known:
                 self._console.line(f"warning: {self.trouble}.")
         else:
@@ -87,3 +80,10 @@ class Term:
     def close(self) -> None:
         """Closes the journal."""
         self._journal.close()
+
+
+def _told(error: OSError) -> str:
+    return (
+        f"the journal cannot be written ({error.strerror}). If this launcher is killed before it "
+        "can, its workers cannot be taken over: the job goes on from its newest checkpoint"
+    )
