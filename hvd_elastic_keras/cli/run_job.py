@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
-import os
 import secrets
 import shutil
-import signal
 import tempfile
 from pathlib import Path
 
 import msgspec
 
-from hvd_elastic_keras.cli import curves, plan, source_files
+from hvd_elastic_keras.cli import curves, job_signals, plan, source_files
 from hvd_elastic_keras.cli.check_in_subprocess import check_request
 from hvd_elastic_keras.cli.conclusion import conclude, shown
 from hvd_elastic_keras.cli.fork_servers import fork_server
@@ -25,6 +22,7 @@ from hvd_elastic_keras.cli.refusals import (
     check_same_kind,
     check_timeline,
     port_is_taken,
+    refused_on_full_disk,
 )
 from hvd_elastic_keras.cli.remote_workers import run_on_hosts
 from hvd_elastic_keras.cli.removed_directory import JobFiles, watched
@@ -40,7 +38,7 @@ from hvd_elastic_keras.launchers.local import LocalLauncher
 from hvd_elastic_keras.master.controller import Controller
 from hvd_elastic_keras.master.http import certificate
 from hvd_elastic_keras.master.term import Term
-from hvd_elastic_keras.observe import output, report_page, timeline
+from hvd_elastic_keras.observe import report_page, timeline
 from hvd_elastic_keras.observe.console import Console, counted
 from hvd_elastic_keras.observe.live_console import console_for
 from hvd_elastic_keras.state.checkpoint import directories
@@ -64,7 +62,7 @@ async def run_job(request: JobRequest) -> int:
     # Python tries the directory with a file, once. A launcher that is killed then would leave it.
     tempfile.gettempdir()
     console = console_for(request.verbosity, request.spec.job if request.spec else "")
-    _outlive_terminal(request.job_dir, console)
+    job_signals.outlive_terminal(request.job_dir, console)
     with console.drawing(), held(request.job_dir) as begin:
         known = newest_term_of_checkpoints(request.job_dir)
         term = Term(request.job_dir, request.command, console, known, request.sources)
@@ -72,7 +70,8 @@ async def run_job(request: JobRequest) -> int:
         with contextlib.ExitStack() as stack:
             server = stack.enter_context(fork_server(request))
             if endpoint is None:
-                request = await _accept(request, console, server)
+                with refused_on_full_disk(request.job_dir):
+                    request = await _accept(request, console, server)
                 if server and server.variables != request.worker_variables:
                     server.close()  # it has turned out that workers have more threads
                     server = stack.enter_context(fork_server(request))
@@ -93,23 +92,24 @@ async def _run_accepted(
     if too_few := open_files.too_few_for(request.job.max_workers):
         console.line(too_few)
     curves_for = curves.asked_for if request.options.tensorboard else curves.beside_users
-    controller = Controller(
-        request.job,
-        job_dir,
-        console,
-        term,
-        _first_worker_number(job_dir),
-        token=endpoint.token if endpoint else request.token,
-        host=KUBERNETES if request.pods else LOCALHOST,
-        all_output=request.all_output,
-        description=_description(request),
-        listeners=[console.hear, curves_for(job_dir, console)],
-        prepared=server.ready if server else None,
-    )
-    if request.tls and endpoint is None:
-        certificate.make(job_dir)
-    fingerprint = certificate.fingerprint_in(job_dir) if request.tls else ""
-    await _listen(controller, request.address, endpoint, fingerprint)
+    with refused_on_full_disk(job_dir):
+        controller = Controller(
+            request.job,
+            job_dir,
+            console,
+            term,
+            _first_worker_number(job_dir),
+            token=endpoint.token if endpoint else request.token,
+            host=KUBERNETES if request.pods else LOCALHOST,
+            all_output=request.all_output,
+            description=_description(request),
+            listeners=[console.hear, curves_for(job_dir, console)],
+            prepared=server.ready if server else None,
+        )
+        if request.tls and endpoint is None:
+            certificate.make(job_dir)
+        fingerprint = certificate.fingerprint_in(job_dir) if request.tls else ""
+        await _listen(controller, request.address, endpoint, fingerprint)
     if not (request.tls or host_port.is_loopback(request.address.bind)):
         console.line(UNPROTECTED)
     if request.dashboard:
@@ -139,7 +139,7 @@ async def _run_accepted(
         fork_server=server,
         warn=console.line,
     )
-    signals = _stop_on_signals(controller)
+    signals = job_signals.stop_on_signals(controller)
     training = dataclasses.asdict(request.spec.training) if request.spec else {}
     if training:
         training |= msgspec.structs.asdict(request.options)
@@ -283,34 +283,3 @@ def _first_worker_number(job_dir: Path) -> int:
     """Worker ids are not used again when a job is gone on with."""
     numbers = [p.stem[1:] for p in (job_dir / files.LOGS).glob("w*.log")]
     return max((int(n) + 1 for n in numbers if n.isdecimal()), default=0)
-
-
-def _outlive_terminal(job_dir: Path, console: Console) -> None:
-    """SIGHUP ends nothing, as under `nohup`: what is printed goes on in a file."""
-    log = job_dir / files.LOGS / files.LAUNCHER_LOG
-    output.go_on_in(log)
-    loop = asyncio.get_running_loop()
-
-    def hung_up() -> None:
-        loop.add_signal_handler(signal.SIGHUP, lambda: None)  # a shell may send it, too
-        console.line(
-            "got SIGHUP (a closed terminal or a lost connection): the job goes on; what cannot be "
-            f"shown any more is in {shown(log)}. To stop the job: kill {os.getpid()}"
-        )
-
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        loop.add_signal_handler(signal.SIGHUP, hung_up)
-
-
-def _stop_on_signals(controller: Controller) -> list[int]:
-    """SIGINT and SIGTERM stop the job; returns the list that the signals go into."""
-    received: list[int] = []
-
-    def stop(number: signal.Signals) -> None:
-        received.append(number)
-        controller.stop("interrupted" if number == signal.SIGINT else f"got {number.name}")
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop, number)
-    return received

@@ -79,6 +79,21 @@ def test_what_a_full_disk_has_held_up_is_written_when_there_is_room(tmp_path: Pa
             assert_all_is_said(Path(log.name).read_text())
 
 
+def test_a_job_directory_without_any_room_is_refused(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        disk.fill()
+        job_dir = disk.path / "job"
+        with Job(tmp_path, "--num_workers=2", f"--job_dir={job_dir}") as job:
+            assert job.process.wait(LIMIT_S) == 2
+            assert job.output.startswith("error: ")
+            assert job.output.endswith(
+                " cannot be written: No space left on device. Make room there, or give another "
+                "--job_dir.\n"
+            )
+            assert len(job.output.splitlines()) == 1
+            assert not job_dir.exists()
+
+
 @contextlib.contextmanager
 def paused_reader() -> Iterator[tuple[int, int]]:
     """Both ends of a pipe that holds no more."""
