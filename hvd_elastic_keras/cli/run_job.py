@@ -62,8 +62,8 @@ async def run_job(request: JobRequest) -> int:
     # Python tries the directory with a file, once. A launcher that is killed then would leave it.
     tempfile.gettempdir()
     console = console_for(request.verbosity, request.spec.job if request.spec else "")
-    job_signals.outlive_terminal(request.job_dir, console)
     with console.drawing(), held(request.job_dir) as begin:
+        job_signals.outlive_terminal(request.job_dir, console)
         known = newest_term_of_checkpoints(request.job_dir)
         term = Term(request.job_dir, request.command, console, known, request.sources)
         endpoint = left_behind(request, term, console)

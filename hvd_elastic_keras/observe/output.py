@@ -159,7 +159,6 @@ class Outlet:
         if self.moved or self.instead is None:
             return
         with contextlib.suppress(OSError):
-            self.instead.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._descriptor = os.open(self.instead, flags, 0o644)
             self.moved = True

@@ -169,7 +169,8 @@ def test_a_journal_without_room_begins_anew_when_there_is_some_and_workers_are_t
             told = "warning: the journal cannot be written (File too large)"
             assert told in job.ctl("status")
             assert not journal.exists()
-        job.wait(lambda: journal.exists() or None, "journal")
+        job.wait(lambda: "the journal is written again" in job.output or None, "line about it")
+        assert journal.exists()
         assert "journal" not in job.ctl("status")
         job.kill_launcher()
         job.start_launcher("--resume")

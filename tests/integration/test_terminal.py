@@ -59,12 +59,13 @@ def test_a_stopped_terminal_holds_up_nothing_and_shows_all_lines_later(tmp_path:
         job.wait_for_fault("gate")
         job.wait_for_line("epoch ", "━")
         job.press(STOP)
-        job.signal(job.wait_for_round(2)["members"][1], signal.SIGKILL)
+        other = job.wait_for_round(2)["members"][1]
+        job.signal(other, signal.SIGKILL)
         job.wait_for("worker_ready", lambda e: e["worker_id"] == "w2")
         assert "w2" in job.ctl("status")
         assert not any("was killed" in line for line in job.window), "it is stopped"
         job.press(GO_ON)
-        job.wait_for_line("[elastic] w1 was killed by SIGKILL; starting a replacement")
+        job.wait_for_line(f"[elastic] {other} was killed by SIGKILL; starting a replacement")
         job.plan.open_gate("gate")
         assert job.wait_for_end() == 0
         assert job.has_cursor

@@ -127,7 +127,7 @@ def test_what_finds_no_room_is_written_when_there_is_some(
 def test_at_the_end_a_full_disk_is_not_waited_for_and_the_other_file_has_it(tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full:
         outlet = Outlet(full.fileno())
-        outlet.instead = tmp_path / "logs" / "launcher.log"
+        outlet.instead = tmp_path / "launcher.log"
         outlet.put(b"the end\n")
         outlet.end()
     head, line = outlet.instead.read_text().splitlines()
