@@ -115,13 +115,14 @@ class Outlet:
                 self._write_some()
 
     def _next(self) -> bytes:
-        if not self._left_out:
-            return self._taken()
+        return self._missing() if self._left_out else self._taken()
+
+    def _missing(self) -> bytes:
         lines, self._left_out = self._left_out, 0
         begin = "\n" if self._in_line else ""
         return (
-            f"{begin}[elastic] warning: {lines} lines are missing here: they could not be written "
-            "when they were said\n"
+            f"{begin}[elastic] warning: lines are missing here ({lines}): they could not be "
+            "written when they were said\n"
         ).encode()
 
     def _taken(self) -> bytes:
@@ -133,6 +134,9 @@ class Outlet:
         try:
             # So much a pipe that is ready takes without delay.
             count = os.write(self._descriptor, self._in_hand[: select.PIPE_BUF])
+        except BlockingIOError:  # somebody who has it, too, does not want to wait
+            select.select([], [self._descriptor], [], RETRY_S)
+            return
         except OSError as error:
             with self._changed:
                 self._take(error)
@@ -154,7 +158,8 @@ class Outlet:
 
     def _move(self, reason: str) -> None:
         """Goes on in the other file; without one, or if that one fails too, with nothing."""
-        left = [_ORDERS.sub(b"", data) for data in (self._in_hand, *self._waiting)]
+        missing = [self._missing()] if self._left_out else []
+        left = [_ORDERS.sub(b"", d) for d in (self._in_hand, *missing, *self._waiting)]
         self._forget()
         if self.moved or self.instead is None:
             return

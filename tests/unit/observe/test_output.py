@@ -84,6 +84,22 @@ def test_lines_for_a_reader_who_pauses_come_in_order_when_he_goes_on() -> None:
         assert not outlet.behind
 
 
+def test_a_pipe_that_makes_nobody_wait_loses_nothing(tmp_path: Path) -> None:
+    with pipe() as (source, sink):
+        os.set_blocking(sink, False)
+        outlet = Outlet(sink)
+        outlet.instead = tmp_path / "launcher.log"
+        whole = b"x" * PIPE_BYTES * 4 + b"\n"
+        outlet.put(whole)
+        said: list[bytes] = []
+        reader = threading.Thread(target=lambda: said.append(read(source, len(whole))))
+        reader.start()
+        outlet.end()
+        reader.join(LIMIT_S)
+        assert said == [whole]
+        assert not outlet.instead.exists()
+
+
 def test_of_too_much_the_oldest_is_left_out_and_a_line_says_so() -> None:
     with pipe() as (source, sink):
         outlet = Outlet(sink, most_bytes=1000)
@@ -101,7 +117,7 @@ def test_of_too_much_the_oldest_is_left_out_and_a_line_says_so() -> None:
         _, missing, *rest = reader[0].decode().splitlines()
         assert rest == [f"line {n:03d}" for n in range(1000 - len(rest), 1000)]
         assert missing == (
-            f"[elastic] warning: {1000 - len(rest)} lines are missing here: they could not be "
+            f"[elastic] warning: lines are missing here ({1000 - len(rest)}): they could not be "
             "written when they were said"
         )
 
@@ -140,13 +156,16 @@ def test_at_the_end_a_reader_who_takes_nothing_is_waited_for_once(
 ) -> None:
     monkeypatch.setattr(output, "PAUSED_AFTER_S", 0.05)
     with pipe() as (_, sink):
-        outlet = Outlet(sink)
+        outlet = Outlet(sink, most_bytes=100)
         outlet.instead = tmp_path / "launcher.log"
-        outlet.put(b"x" * PIPE_BYTES + b"\n")
-        outlet.put(b"the end\n")
-        wait_until(lambda: "nobody reads what the launcher prints" in outlet.trouble)
+        for data in (b"x" * PIPE_BYTES, b"y" * 100, b"the end"):
+            outlet.put(data + b"\n")
+            wait_until(lambda: outlet.trouble != "")  # nothing is taken any more
+        assert "nobody reads what the launcher prints" in outlet.trouble
         outlet.end()
-        assert outlet.instead.read_text().splitlines()[-1] == "the end"
+        *_, missing, line = outlet.instead.read_text().splitlines()
+        assert "warning: lines are missing here (1)" in missing
+        assert line == "the end"
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
