@@ -155,12 +155,14 @@ def test_at_the_end_a_reader_who_takes_nothing_is_waited_for_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "PAUSED_AFTER_S", 0.05)
-    with pipe() as (_, sink):
+    with pipe() as (source, sink):
         outlet = Outlet(sink, most_bytes=100)
         outlet.instead = tmp_path / "launcher.log"
-        for data in (b"x" * PIPE_BYTES, b"y" * 100, b"the end"):
+        outlet.put(b"x" * PIPE_BYTES * 2 + b"\n")
+        read(source, 1)  # it is being written
+        for data in (b"y" * 100, b"the end"):
             outlet.put(data + b"\n")
-            wait_until(lambda: outlet.trouble != "")  # nothing is taken any more
+        wait_until(lambda: outlet.trouble != "")
         assert "nobody reads what the launcher prints" in outlet.trouble
         outlet.end()
         *_, missing, line = outlet.instead.read_text().splitlines()
