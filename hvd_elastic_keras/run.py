@@ -47,6 +47,7 @@ from hvd_elastic_keras.common.config import check_batch_may_grow
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
 from hvd_elastic_keras.common.job_spec import TRAIN, JobSpec
 from hvd_elastic_keras.common.options import RunOptions
+from hvd_elastic_keras.observe import output
 
 # `--help` shows those of this module.
 flags.adopt_module_key_flags(job_flags)
@@ -239,7 +240,12 @@ def takes_value(name: str) -> bool:
 
 
 def main() -> None:
-    """Parses the command line and runs the job to its end."""
+    """Parses the command line and runs the job to its end, whatever becomes of what it prints."""
+    with output.best_effort():
+        _run()
+
+
+def _run() -> None:
     sys.path.insert(0, "")
     flags.FLAGS.set_gnu_getopt(False)
     try:

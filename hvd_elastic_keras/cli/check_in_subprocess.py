@@ -121,6 +121,7 @@ async def _spawned(command: Sequence[str], variables: Mapping[str, str]) -> Asyn
         stderr=subprocess.PIPE,
         env=env.child_environment(variables, {}),
         limit=LONGEST_LINE,
+        start_new_session=True,  # the signals of a terminal are for the launcher, which decides
     )
     if process.stdout is None or process.stderr is None:
         raise RuntimeError("the check has no pipes")

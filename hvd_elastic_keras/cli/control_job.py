@@ -135,7 +135,8 @@ def status_table(status: control.JobStatus) -> str:
             )
         )
     spent = f"{goodput.told(status.spent_s)}\n" if status.spent_s else ""
-    return head + spent + table(rows)
+    warnings = "".join(f"warning: {text}\n" for text in status.warnings)
+    return head + warnings + spent + table(rows)
 
 
 def slots_text(slots: Sequence[control.HostSlots]) -> str:

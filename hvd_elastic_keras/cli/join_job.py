@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from types import FrameType
 
 import requests
 import tenacity
@@ -33,6 +34,7 @@ from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError, Ma
 from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.common.master_session import session_of, url_of
 from hvd_elastic_keras.common.options import RunOptions
+from hvd_elastic_keras.observe import output
 
 RETRY_S = 1.0
 TELL_END_WITHIN_S = 10.0
@@ -134,6 +136,8 @@ def join_job(wish: JoinWish) -> int:
     """
     # As the first process of a container, it would else not hear of SIGTERM before it has a worker.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(wish.leave_exit_code))
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _hung_up)
     return Joiner(wish).run()
 
 
@@ -186,6 +190,7 @@ class Joiner:
         worker_id, address = reply.worker_id, self._endpoint.address
         _say(f"joins {self._job.name} at {address} as {worker_id} on {self._host}")
         log = self._job_dir / files.LOGS / f"{worker_id}.log"
+        output.go_on_in(log)
         environment = self._environment(reply)
         return self._process.run(worker_command(self._job.script), environment, log, self._endpoint)
 
@@ -337,7 +342,15 @@ def _exit_code(outcome: joining.Outcome, code: int, leave_exit_code: int) -> int
             return joining.FAILED if failed in (*TAKEN_CODES, leave_exit_code) else failed
 
 
+def _hung_up(number: int, frame: FrameType | None) -> None:
+    """A lost terminal or connection ends nothing, as under `nohup`."""
+    signal.signal(signal.SIGHUP, lambda *_: None)  # a shell may send it, too
+    _say(
+        "got SIGHUP (a closed terminal or a lost connection): going on; what cannot be shown any "
+        f"more is in the worker's log. To leave the job: kill {os.getpid()}"
+    )
+
+
 def _say(text: str) -> None:
     stamp = time.strftime("%H:%M:%S")
-    with contextlib.suppress(OSError):  # whoever read this is gone
-        print(f"[join {stamp}] {text}", file=sys.stderr, flush=True)
+    print(f"[join {stamp}] {text}", file=sys.stderr, flush=True)

@@ -51,7 +51,7 @@ class JoinedProcess:
     """Runs workers, one after the other, in `directory`.
 
     SIGTERM and SIGINT ask the worker to leave after the current step; the second one ends it.
-    A lost terminal or connection ends nothing. What a worker prints is handed on and logged; if a
+    What a worker prints is handed on and logged; if a
     launcher reads it, which has a log of its own, only what is not handed on is logged here.
     """
 
@@ -127,7 +127,6 @@ class JoinedProcess:
     def _signals_handed_on(self) -> Iterator[None]:
         handed = (signal.SIGTERM, signal.SIGINT)
         before = {number: signal.signal(number, self._hand_on) for number in handed}
-        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
         try:
             yield
         finally:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.worker import network
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def cannot_listen(bind: str, error: OSError) -> ConfigurationError:
@@ -25,6 +29,24 @@ def port_is_taken(port: int) -> ConfigurationError:
     return ConfigurationError(
         f"--port={port} was given, but another program uses it. Choose another one."
     )
+
+
+@contextlib.contextmanager
+def refused_on_full_disk(job_dir: Path) -> Iterator[None]:
+    """Inside, nothing has begun yet for which room is needed.
+
+    Raises:
+      ConfigurationError: there is none.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise ConfigurationError(
+            f"{error.filename or job_dir} cannot be written: {error.strerror}. Make room there, or "
+            "give another --job_dir."
+        ) from error
 
 
 def check_timeline(target: Path) -> None:

@@ -58,6 +58,7 @@ class JobFiles:
         except Timeout:
             self._tell(f"{what}, and another job runs there: this one ends")
             self._writer.kill_workers()
+            self._console.end()
             os._exit(EXIT_FAILED)  # to clear away would hit the job that runs there
         except OSError as error:
             self._tell(

@@ -170,7 +170,8 @@ def _show(process: subprocess.Popen[str]) -> tuple[str, bool]:
     while True:
         try:
             for line in process.stdout or ():
-                print(line, end="", flush=True)
+                with contextlib.suppress(OSError):  # the job goes on if nobody can read it
+                    print(line, end="", flush=True)
                 begin = next((b for b in REASONS if line.startswith(b)), None)
                 if begin:
                     reason = line.removeprefix(begin).strip()

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import secrets
 import shutil
-import signal
 import tempfile
 from pathlib import Path
 
 import msgspec
 
-from hvd_elastic_keras.cli import curves, plan, source_files
+from hvd_elastic_keras.cli import curves, job_signals, plan, source_files
 from hvd_elastic_keras.cli.check_in_subprocess import check_request
 from hvd_elastic_keras.cli.conclusion import conclude, shown
 from hvd_elastic_keras.cli.fork_servers import fork_server
@@ -24,6 +22,7 @@ from hvd_elastic_keras.cli.refusals import (
     check_same_kind,
     check_timeline,
     port_is_taken,
+    refused_on_full_disk,
 )
 from hvd_elastic_keras.cli.remote_workers import run_on_hosts
 from hvd_elastic_keras.cli.removed_directory import JobFiles, watched
@@ -64,13 +63,15 @@ async def run_job(request: JobRequest) -> int:
     tempfile.gettempdir()
     console = console_for(request.verbosity, request.spec.job if request.spec else "")
     with console.drawing(), held(request.job_dir) as begin:
+        job_signals.outlive_terminal(request.job_dir, console)
         known = newest_term_of_checkpoints(request.job_dir)
         term = Term(request.job_dir, request.command, console, known, request.sources)
         endpoint = left_behind(request, term, console)
         with contextlib.ExitStack() as stack:
             server = stack.enter_context(fork_server(request))
             if endpoint is None:
-                request = await _accept(request, console, server)
+                with refused_on_full_disk(request.job_dir):
+                    request = await _accept(request, console, server)
                 if server and server.variables != request.worker_variables:
                     server.close()  # it has turned out that workers have more threads
                     server = stack.enter_context(fork_server(request))
@@ -91,23 +92,24 @@ async def _run_accepted(
     if too_few := open_files.too_few_for(request.job.max_workers):
         console.line(too_few)
     curves_for = curves.asked_for if request.options.tensorboard else curves.beside_users
-    controller = Controller(
-        request.job,
-        job_dir,
-        console,
-        term,
-        _first_worker_number(job_dir),
-        token=endpoint.token if endpoint else request.token,
-        host=KUBERNETES if request.pods else LOCALHOST,
-        all_output=request.all_output,
-        description=_description(request),
-        listeners=[console.hear, curves_for(job_dir, console)],
-        prepared=server.ready if server else None,
-    )
-    if request.tls and endpoint is None:
-        certificate.make(job_dir)
-    fingerprint = certificate.fingerprint_in(job_dir) if request.tls else ""
-    await _listen(controller, request.address, endpoint, fingerprint)
+    with refused_on_full_disk(job_dir):
+        controller = Controller(
+            request.job,
+            job_dir,
+            console,
+            term,
+            _first_worker_number(job_dir),
+            token=endpoint.token if endpoint else request.token,
+            host=KUBERNETES if request.pods else LOCALHOST,
+            all_output=request.all_output,
+            description=_description(request),
+            listeners=[console.hear, curves_for(job_dir, console)],
+            prepared=server.ready if server else None,
+        )
+        if request.tls and endpoint is None:
+            certificate.make(job_dir)
+        fingerprint = certificate.fingerprint_in(job_dir) if request.tls else ""
+        await _listen(controller, request.address, endpoint, fingerprint)
     if not (request.tls or host_port.is_loopback(request.address.bind)):
         console.line(UNPROTECTED)
     if request.dashboard:
@@ -124,7 +126,6 @@ async def _run_accepted(
             fingerprint=fingerprint,
             worker_id=worker_id,
             job_dir=str(job_dir),
-            interactive=console.interactive,
             iface=request.network_interface,
             hostname=LOCALHOST,
             slot=controller.state.workers[worker_id].slot,
@@ -138,7 +139,7 @@ async def _run_accepted(
         fork_server=server,
         warn=console.line,
     )
-    signals = _stop_on_signals(controller)
+    signals = job_signals.stop_on_signals(controller)
     training = dataclasses.asdict(request.spec.training) if request.spec else {}
     if training:
         training |= msgspec.structs.asdict(request.options)
@@ -282,17 +283,3 @@ def _first_worker_number(job_dir: Path) -> int:
     """Worker ids are not used again when a job is gone on with."""
     numbers = [p.stem[1:] for p in (job_dir / files.LOGS).glob("w*.log")]
     return max((int(n) + 1 for n in numbers if n.isdecimal()), default=0)
-
-
-def _stop_on_signals(controller: Controller) -> list[int]:
-    """SIGINT and SIGTERM stop the job; returns the list that the signals go into."""
-    received: list[int] = []
-
-    def stop(number: signal.Signals) -> None:
-        received.append(number)
-        controller.stop("interrupted" if number == signal.SIGINT else f"got {number.name}")
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop, number)
-    return received

@@ -57,6 +57,8 @@ class JobStatus(Message, frozen=True, kw_only=True):
     max_restarts: int
     spent_s: dict[str, float] = msgspec.field(default_factory=dict)
     """What the time since the job's start was spent on; see `goodput.Part`."""
+    warnings: tuple[str, ...] = ()
+    """What the launcher cannot do at present, such as to write its journal."""
     workers: tuple[WorkerStatus, ...]
 
 

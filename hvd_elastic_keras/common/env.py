@@ -7,7 +7,6 @@
 | HVD_ELASTIC_FINGERPRINT   | unset     | SHA-256 of the master's certificate; unset: no TLS    |
 | HVD_ELASTIC_WORKER_ID     | unset     | identity of this process in the job                   |
 | HVD_ELASTIC_JOB_DIR       | unset     | directory for checkpoints and results                 |
-| HVD_ELASTIC_INTERACTIVE   | 0         | 1 if the launcher's terminal can redraw lines         |
 | HVD_ELASTIC_JOINED        | 0         | 1 if `run --join` has started this worker             |
 | HVD_ELASTIC_KEEPER_PID    | unset     | local workers leave when this process is gone         |
 | HVD_ELASTIC_MASTER_TIMEOUT | 600      | seconds until workers leave that hear of no master    |
@@ -49,7 +48,6 @@ FINGERPRINT = "HVD_ELASTIC_FINGERPRINT"
 WORKER_ID = "HVD_ELASTIC_WORKER_ID"
 JOB_DIR = "HVD_ELASTIC_JOB_DIR"
 JOINED = "HVD_ELASTIC_JOINED"
-INTERACTIVE = "HVD_ELASTIC_INTERACTIVE"
 KEEPER_PID = "HVD_ELASTIC_KEEPER_PID"
 MASTER_TIMEOUT = "HVD_ELASTIC_MASTER_TIMEOUT"
 IFACE = "HVD_ELASTIC_IFACE"
@@ -107,7 +105,6 @@ class WorkerEnvironment:
     token: str = dataclasses.field(repr=False)
     worker_id: str
     job_dir: str
-    interactive: bool = False
     keeper_pid: int | None = None
     master_timeout_s: float = 600.0
     iface: str = ""
@@ -135,7 +132,6 @@ class WorkerEnvironment:
             FINGERPRINT: self.fingerprint,
             WORKER_ID: self.worker_id,
             JOB_DIR: self.job_dir,
-            INTERACTIVE: str(int(self.interactive)),
             JOINED: str(int(self.joined)),
             IFACE: self.iface,
             HOSTNAME: self.hostname,
@@ -171,7 +167,6 @@ def worker_environment() -> WorkerEnvironment | None:
         token=os.environ[TOKEN],
         worker_id=os.environ[WORKER_ID],
         job_dir=os.environ[JOB_DIR],
-        interactive=os.environ.get(INTERACTIVE) == "1",
         joined=os.environ.get(JOINED) == "1",
         keeper_pid=int(keeper_pid) if keeper_pid else None,
         master_timeout_s=float(os.environ.get(MASTER_TIMEOUT, "600")),

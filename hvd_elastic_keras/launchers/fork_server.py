@@ -80,6 +80,8 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
+                # The signals of a terminal are for the launcher, which decides.
+                start_new_session=True,
             )
         self._socket.setblocking(False)
 

@@ -44,8 +44,6 @@ def path_entry(command: list[str]) -> str:
 def serve(connection: socket.socket) -> forked_process.Request | None:
     """Forks until nobody can ask any more: None. In a new process: what it was asked to run."""
     signal.signal(signal.SIGCHLD, _reap)
-    # One of the terminal is for the launcher, which decides.
-    interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         marks, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
         if not marks:
@@ -56,7 +54,6 @@ def serve(connection: socket.socket) -> forked_process.Request | None:
             forked = os.fork()
         if not forked:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, interrupted)
             connection.close()
             from hvd_elastic_keras.launchers import forked_process
 

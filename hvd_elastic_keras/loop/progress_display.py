@@ -80,8 +80,8 @@ class ProgressDisplay(Observer):
     Args:
       show: takes what is to be shown.
       screen: where that ends up.
-      verbose: as in `keras.Model.fit`: 0 shows nothing, 2 a line per epoch, 1 all. A launcher that
-        draws the progress of the job hears of it in any case.
+      verbose: as in `keras.Model.fit`: 0 shows nothing, 2 a line per epoch, 1 all. A launcher
+        hears of the progress in any case, and decides which lines it writes.
       clock: seconds of a steady clock.
     """
 

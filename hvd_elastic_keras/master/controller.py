@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -39,10 +40,12 @@ from hvd_elastic_keras.master.news import News
 from hvd_elastic_keras.master.shown_output import ShownOutput
 from hvd_elastic_keras.master.term import Term
 from hvd_elastic_keras.master.worker_desk import WorkerDesk
+from hvd_elastic_keras.observe import output
 from hvd_elastic_keras.observe.console import Console
 from hvd_elastic_keras.observe.event_log import EntryListener, EventLog
 from hvd_elastic_keras.observe.job_course import JobCourse
 
+log = logging.getLogger(__name__)
 TICK_S = 0.25
 
 
@@ -199,13 +202,12 @@ class Controller:
             f"the launcher is back (term {self._term.number}); taken over: {', '.join(here)}"
         )
         self._keep()
-        for action in actions:
-            self._execute(action)
+        self._due.execute(actions)
         if before.stop:
             self._limit_stop(before.stop)
         for worker_id, process in found.items():
             if process is None:
-                self._execute(act.Launch(worker_id, self._state.workers[worker_id].host, 0.0))
+                self._due.execute([act.Launch(worker_id, self._state.workers[worker_id].host, 0.0)])
             elif self._state.workers[worker_id].pid is None:
                 self.dispatch(act.Started(worker_id, process.host, process.pid))
 
@@ -227,9 +229,9 @@ class Controller:
     def stop(self, reason: str) -> None:
         """Ends the job after the current step; a second call ends it at once."""
         if not self._stop_requested:
-            self._console.line(f"{reason}: stopping after the current step (again: at once)")
             self.dispatch(act.StopJob(reason))
             self._limit_stop(reason)
+            self._console.line(f"{reason}: stopping after the current step (again: at once)")
         else:
             self._end_now(reason)
 
@@ -313,8 +315,9 @@ class Controller:
             return
         try:
             process = self._launcher.launch(action.worker_id, action.host, self._on_exit)
-        except OSError as error:
-            self.dispatch(act.LaunchFailed(action.worker_id, str(error)))
+        except Exception as error:  # whatever it is: the place is not to stay empty
+            log.debug("%s was not started", action.worker_id, exc_info=True)
+            self.dispatch(act.LaunchFailed(action.worker_id, str(error) or repr(error)))
             return
         self.dispatch(act.Started(action.worker_id, process.host, process.pid))
 
@@ -332,6 +335,8 @@ class Controller:
         while True:
             await asyncio.sleep(TICK_S)
             self.dispatch(act.Tick())
+            if self._term.trouble:
+                self._due.add_decision()  # there may be room for the journal by now
 
     def _on_tick_error(self, ticker: asyncio.Task[None]) -> None:
         if not ticker.cancelled() and ticker.exception() and not self._end.done():
@@ -341,7 +346,8 @@ class Controller:
 
     def status(self) -> control.JobStatus:
         """The present state, for people."""
-        return job_status(self._config, self._state, self._now())
+        warnings = tuple(filter(None, (self._term.trouble, *output.troubles())))
+        return job_status(self._config, self._state, self._now(), warnings)
 
     def change_workers(self, request: control.ChangeRequest) -> control.ChangeReply:
         """Adds or removes workers, or says why not."""

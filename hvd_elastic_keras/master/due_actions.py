@@ -7,12 +7,15 @@ for each of them alone would take longer than all else: it takes a fifth of the 
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
 from collections.abc import Callable, Iterable
 
 from hvd_elastic_keras.master.machine.actions import Action
 from hvd_elastic_keras.master.machine.decisions import is_only_observed
 from hvd_elastic_keras.master.machine.state import State
 
+log = logging.getLogger(__name__)
 PAUSE = 4.0
 """So many times as long as it took to carry out, further decisions wait for those to come."""
 
@@ -77,13 +80,23 @@ class DueActions:
         self._kept = None
         loop = asyncio.get_running_loop()
         began = loop.time()
-        try:
-            if decided:
-                self._keep()
-        finally:
-            kept.set()  # first: the last action may end the job, and with it all connections
-        for action in due:
-            self._execute(action)
+        if decided:
+            _each_by_itself(self._keep)
+        kept.set()  # first: the last action may end the job, and with it all connections
+        self.execute(due)
         if has_news:
-            self._notify()
+            _each_by_itself(self._notify)
         self._not_before = loop.time() + PAUSE * (loop.time() - began)
+
+    def execute(self, actions: Iterable[Action]) -> None:
+        """Carries out actions in order; one that fails keeps none from the others."""
+        for action in actions:
+            _each_by_itself(functools.partial(self._execute, action))
+
+
+def _each_by_itself(call: Callable[[], None]) -> None:
+    """An error is a defect of this program; what else was decided is to happen nonetheless."""
+    try:
+        call()
+    except Exception:
+        log.exception("what the master has decided could not be carried out")

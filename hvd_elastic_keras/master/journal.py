@@ -48,12 +48,14 @@ class Journal:
 
     Attributes:
       last: the newest entry; None if there is none.
+      is_broken: whether it could not be written the last time. It is gone then, since it would say
+        what is not true any more, and begins anew as soon as there is room.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: int | None = None
-        self._is_broken = False
+        self.is_broken = False
         self.last, self._end = _last_entry(path)
 
     def write(
@@ -66,28 +68,28 @@ class Journal:
         """Adds an entry, if the decisions are others than the last ones.
 
         Raises:
-          OSError: it cannot be written, now for the first time. The journal is gone then, since it
-            says what is not true any more.
+          OSError: it cannot be written; see `is_broken`.
         """
         last = self.last
-        if self._is_broken or (last and last.term == term and last.decisions.equal(decisions)):
+        is_known = last and last.term == term and last.decisions.equal(decisions)
+        if is_known and not self.is_broken:
             return
         entry = Entry(
             sequence=last.sequence + 1 if last else 1,
             term=term,
             command=command,
-            directory=str(Path.cwd()),
+            # That of the start: it may have been removed meanwhile.
+            directory=last.directory if last and last.term == term else str(Path.cwd()),
             decisions=decisions,
             sources=dict(sources),
         )
         try:
             self._append(_line(entry))
         except OSError:
-            self._is_broken = True
-            self.close()
-            self._path.unlink(missing_ok=True)
+            self.is_broken = True
+            self._remove()
             raise
-        self.last = entry
+        self.last, self.is_broken = entry, False
 
     def begin_again(self) -> None:
         """In a new file, if the one until now was removed.
@@ -95,7 +97,7 @@ class Journal:
         Raises:
           OSError: it cannot be made.
         """
-        if self.last and not self._is_broken:
+        if self.last and not self.is_broken:
             self._begin_anew(_line(self.last))
 
     def close(self) -> None:
@@ -104,25 +106,47 @@ class Journal:
             os.close(self._file)
             self._file = None
 
+    def _remove(self) -> None:
+        self.close()
+        for path in (self._path, self._new):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    @property
+    def _new(self) -> Path:
+        return self._path.with_name(f"{self._path.name}.new")
+
     def _append(self, line: bytes) -> None:
         if self._file is None or self._end > COMPACT_BYTES:
             self._begin_anew(line)
             return
         # After a write that was cut short there is nothing that could be taken for an entry.
-        os.pwrite(self._file, line, self._end)
+        _write_all(self._file, line, self._end)
         os.fdatasync(self._file)
         self._end += len(line)
 
     def _begin_anew(self, line: bytes) -> None:
         """With this line alone, by one rename; a journal that has been read is never written to."""
         self.close()
-        new = self._path.with_name(f"{self._path.name}.new")
-        self._file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        os.pwrite(self._file, line, 0)
-        os.fsync(self._file)
-        new.replace(self._path)
-        _sync_directory(self._path.parent)
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        file = os.open(self._new, flags, 0o600)
+        try:
+            _write_all(file, line)
+            os.fsync(file)
+            self._new.replace(self._path)
+            _sync_directory(self._path.parent)
+        except OSError:
+            os.close(file)
+            raise
+        self._file = file
         self._end = len(line)
+
+
+def _write_all(file: int, data: bytes, position: int = 0) -> None:
+    """What is written in part, on a disk that gets full, is an error with the next part."""
+    while data:
+        count = os.pwrite(file, data, position)
+        data, position = data[count:], position + count
 
 
 def _line(entry: Entry) -> bytes:

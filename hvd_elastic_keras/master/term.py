@@ -22,6 +22,7 @@ class Term:
       number: grows with each master of the directory.
       before: what the master before has decided, if its job has not ended; None if there is none.
       left: the same, also if nothing but files is left of that job.
+      trouble: why the journal could not be written the last time; empty if it was.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Term:
         self._command = command
         self._sources = sources
         self._console = console
+        self.trouble = ""
         last = self._journal.last
         self.number = 1 + max(known, last.term if last else 0)
         self.before: Decisions | None = None
@@ -49,15 +51,23 @@ class Term:
         self.before = None
 
     def keep(self, decisions: Decisions) -> None:
-        """Writes decisions down; nothing that follows from them may be published before."""
+        """Writes decisions down; nothing that follows from them may be published before.
+
+        Where there was no room before, the whole of them begins the journal anew.
+        """
         try:
             self._journal.write(self.number, self._command, decisions, self._sources)
         except OSError as error:
-            self._console.line(
-                f"warning: the journal cannot be written ({error.strerror}). If this launcher is "
-                "killed, its workers cannot be taken over: the job goes on from its newest "
-                "checkpoint."
-            )
+            known, self.trouble = self.trouble, _told(error)
+            if not known:
+                self._console.line(f"warning: {self.trouble}.")
+        else:
+            if self.trouble:
+                self.trouble = ""
+                self._console.line(
+                    "the journal is written again: if this launcher is killed, its workers can be "
+                    "taken over"
+                )
 
     def begin_journal_again(self) -> None:
         """In a new file, if the one until now was removed.
@@ -70,3 +80,10 @@ class Term:
     def close(self) -> None:
         """Closes the journal."""
         self._journal.close()
+
+
+def _told(error: OSError) -> str:
+    return (
+        f"the journal cannot be written ({error.strerror}). If this launcher is killed before it "
+        "can, its workers cannot be taken over: the job goes on from its newest checkpoint"
+    )

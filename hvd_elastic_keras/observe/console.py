@@ -1,6 +1,7 @@
 """What people see of the launcher: whole lines, on a stream that may be a file or a pipe.
 
-On a terminal, `live_console` draws the progress below them.
+On a terminal, `live_console` draws the progress below them. Nobody waits for what is written inside
+of `output.best_effort`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TextIO
 
 from hvd_elastic_keras.common import events
 from hvd_elastic_keras.common.protocol import Progress
+from hvd_elastic_keras.observe import output
 
 PREFIX = "[elastic]"
 WARNING = "warning:"
@@ -44,11 +46,6 @@ class Console:
         self._verbosity = verbosity
         self._in_line = False
 
-    @property
-    def interactive(self) -> bool:
-        """Whether the progress is drawn in place."""
-        return False
-
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
         """Draws the progress meanwhile, where that is possible."""
@@ -75,7 +72,8 @@ class Console:
     def error(self, text: str) -> None:
         """Writes an error to stderr, as command lines do before they have started anything."""
         self._write(self._line_break)
-        print(f"error: {text}", file=sys.stderr)
+        with contextlib.suppress(OSError, ValueError):
+            print(f"error: {text}", file=sys.stderr, flush=True)
 
     def raw(self, text: str) -> None:
         """Writes text that rank 0 has formatted, as it is."""
@@ -88,6 +86,10 @@ class Console:
 
     def hear(self, time_s: float, entry: events.Entry) -> None:
         """Takes an entry of the job, and when it was written (seconds since 1970)."""
+
+    def end(self) -> None:
+        """Waits until all is written, as long as somebody takes it."""
+        output.end()
 
     @property
     def _line_break(self) -> str:
@@ -105,9 +107,8 @@ class Console:
             except UnicodeEncodeError:
                 self._stream.write(text.encode("ascii", "replace").decode())
             self._stream.flush()
-        except (BrokenPipeError, ValueError):
-            # The reader of our output is gone (`| head`): training goes on without it.
-            return
+        except (OSError, ValueError):
+            return  # training goes on without it
         self._in_line = not text.endswith("\n")
 
 

@@ -15,13 +15,17 @@ LEAST_GAP_S = 1.0
 POINTS_PER_AGE = 300
 """`steps_taken` is written each second at first, and in a log of age t each t/300: 2,600 lines
 in a week, 3,300 in two months."""
+MOST_UNWRITTEN = 2**20
+"""Bytes of entries that wait for room on the disk."""
 EntryListener = Callable[[float, events.Entry], None]
 """Is told the time (seconds since 1970) and the content of each entry."""
 
 
 class EventLog:
-    """Appends entries; each is on disk (in the system's cache) when it has been written, unless the
-    disk is full: then the next one that has room shows by its `seq` that some are missing.
+    """Appends entries; each is on disk (in the system's cache) when it has been written.
+
+    On a full disk they wait for room. If that becomes too much, some are left out: the next one
+    shows by its `seq` that they are missing.
 
     Args:
       listeners: are told of all entries, also of those `steps_taken` that are not written.
@@ -34,11 +38,8 @@ class EventLog:
         self._steps_written = 0.0
         self._held: tuple[float, events.StepsTaken] | None = None
         """The newest one that was not written; with the end of the job it is."""
-        torn = _is_torn(path)
-        self._file = path.open("a", buffering=1)
-        if torn:
-            with contextlib.suppress(OSError):
-                self._file.write("\n")
+        self._unwritten = b"\n" if _is_torn(path) else b""
+        self._file = _opened(path)
 
     def write(self, entry: events.Entry) -> None:
         """Appends one entry."""
@@ -75,9 +76,16 @@ class EventLog:
             "event": events.name_of(type(entry)),
             **events.fields_of(entry),
         }
+        if len(self._unwritten) < MOST_UNWRITTEN:
+            self._unwritten += f"{json.dumps(line)}\n".encode()
+        self._write_what_waits()
+
+    def _write_what_waits(self) -> None:
         # A full disk must not stop the master between two decisions.
         with contextlib.suppress(OSError):
-            self._file.write(json.dumps(line) + "\n")
+            while self._unwritten:
+                count = os.write(self._file, self._unwritten)
+                self._unwritten = self._unwritten[count:]
 
     def begin_again(self) -> None:
         """In a new file, if the one until now was removed.
@@ -85,14 +93,18 @@ class EventLog:
         Raises:
           OSError: it cannot be made.
         """
-        new = self._path.open("a", buffering=1)
-        self.close()
-        self._file = new
+        before, self._file = self._file, _opened(self._path)
+        os.close(before)
 
     def close(self) -> None:
         """Closes the file."""
-        with contextlib.suppress(OSError):
-            self._file.close()
+        self._write_what_waits()
+        os.close(self._file)
+        self._file = -1
+
+
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
 
 def is_due(now: float, newest: float, began: float) -> bool:

@@ -19,6 +19,7 @@ from rich.text import Text
 from hvd_elastic_keras.common import events
 from hvd_elastic_keras.common.job_spec import TRAIN
 from hvd_elastic_keras.common.protocol import Progress
+from hvd_elastic_keras.observe import output
 from hvd_elastic_keras.observe.console import PREFIX, WARNING, Console, Verbosity
 from hvd_elastic_keras.observe.live_region import LiveRegion
 
@@ -40,19 +41,29 @@ class _Stream:
     """A terminal that may go away, while the training goes on."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        self.stream = stream
 
     def write(self, text: str) -> int:
-        with contextlib.suppress(OSError, ValueError):
-            return self._stream.write(text)
+        if not output.is_gone(self.stream):  # else there is a file, which nothing is drawn on
+            with contextlib.suppress(OSError, ValueError):
+                return self.stream.write(text)
         return len(text)
 
     def flush(self) -> None:
         with contextlib.suppress(OSError, ValueError):
-            self._stream.flush()
+            self.stream.flush()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self.stream, name)
+
+
+class _Live(Live):
+    """Draws nothing for a terminal that is stopped: it would see all of it later."""
+
+    def refresh(self) -> None:
+        file: Any = self.console.file
+        if not output.is_behind(file.stream):
+            super().refresh()
 
 
 class LiveConsole(Console):
@@ -71,15 +82,10 @@ class LiveConsole(Console):
         self._region = LiveRegion(time.time(), job)
         self._epoch_line_at = 0.0
 
-    @property
-    def interactive(self) -> bool:
-        """Whether the progress is drawn in place."""
-        return True
-
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
         """Draws the progress meanwhile; afterwards nothing of it is left."""
-        live = Live(
+        live = _Live(
             console=self._terminal,
             get_renderable=self._picture,
             refresh_per_second=DRAWINGS_PER_S,
@@ -94,7 +100,8 @@ class LiveConsole(Console):
     def progress(self, progress: Progress, text: str) -> None:
         """Draws how far the training is."""
         self._region.take(progress)
-        if self._verbosity is Verbosity.VERBOSE or (progress.ended and self._is_due(progress)):
+        all_lines = self._verbosity is Verbosity.VERBOSE or output.is_gone(self._stream)
+        if all_lines or (progress.ended and self._is_due(progress)):
             self.raw(text)
 
     def _is_due(self, progress: Progress) -> bool:
@@ -113,6 +120,9 @@ class LiveConsole(Console):
         return self._region.picture(max(1, self._terminal.width - ECHO), time.time())
 
     def _write(self, text: str) -> None:
+        if output.is_gone(self._stream):
+            super()._write(text)
+            return
         for line in text.splitlines():
             # It may be as long as it likes, so that it can be copied: the terminal breaks it.
             self._terminal.print(_styled(line), soft_wrap=True)

@@ -9,8 +9,8 @@ class Screen(enum.Enum):
     """What can be shown there."""
 
     LINES = "lines"
-    """A file, a pipe, or a launcher that writes to one."""
+    """A file or a pipe of this process, which trains alone."""
     TERMINAL = "terminal"
     """The terminal of this process, which trains alone."""
     LAUNCHER = "launcher"
-    """The terminal of the launcher, which draws the progress itself."""
+    """Wherever the launcher writes: it draws the progress itself, or writes lines of it."""

@@ -70,7 +70,7 @@ class Membership:
     def screen(self) -> Screen:
         """Where progress ends up; a notebook can redraw a line, too."""
         if self.environment:
-            return Screen.LAUNCHER if self.environment.interactive else Screen.LINES
+            return Screen.LAUNCHER
         redraws = sys.stdout.isatty() or _in_notebook()
         return Screen.TERMINAL if redraws else Screen.LINES
 

@@ -18,12 +18,13 @@ class IdleLauncher:
         self.launched: list[str] = []
         self.killed: list[str] = []
         self.failures_to_come = 0
+        self.failure: Exception = OSError("no such host")
 
     def launch(self, worker_id: str, host: str, on_exit: OnExit) -> LaunchedWorker:
         self.launched.append(worker_id)
         if self.failures_to_come:
             self.failures_to_come -= 1
-            raise OSError("no such host")
+            raise self.failure
         self.on_exit[worker_id] = on_exit
         return LaunchedWorker("localhost", 4000 + len(self.launched))
 

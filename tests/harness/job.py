@@ -39,6 +39,9 @@ class Job:
 
     limit_s = LIMIT_S
     """How long it may take until what is waited for."""
+    stdout: int | None = None
+    stderr: int | None = None
+    """Open files that the launcher prints to, if it is not that of `output`."""
 
     def __init__(
         self,
@@ -71,8 +74,8 @@ class Job:
             self._process = subprocess.Popen(
                 self.command_line(*more_flags),
                 env=self.environment(),
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                stdout=output if self.stdout is None else self.stdout,
+                stderr=output if self.stderr is None else self.stderr,
             )
 
     def command_line(self, *more_flags: str) -> list[str]:

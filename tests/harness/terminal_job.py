@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import pty
+import select
 import struct
 import subprocess
 import termios
@@ -20,6 +21,8 @@ from tests.harness.job import LIMIT_S, POLL_S, Job
 
 INTERRUPT = b"\x03"
 """What Ctrl-C sends."""
+STOP, GO_ON = b"\x13", b"\x11"
+"""What Ctrl-S and Ctrl-Q send: no output meanwhile."""
 HISTORY = 1000
 SIZE = ("COLUMNS", "LINES")
 """Variables that count more than the size of the terminal."""
@@ -44,6 +47,7 @@ class TerminalJob(Job):
         self._seen = pyte.HistoryScreen(self.columns, self.lines, history=HISTORY, ratio=0.5)
         self._stream = pyte.ByteStream(self._seen)
         self._terminal, other_end = pty.openpty()
+        self._wakes, self._wake = os.pipe()
         self._set_size()
         self._process = subprocess.Popen(
             self.command_line(*more_flags),
@@ -61,8 +65,18 @@ class TerminalJob(Job):
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
+        self.hang_up()
         self._reader.join(LIMIT_S)
-        os.close(self._terminal)
+        for end in (self._wakes, self._wake):
+            os.close(end)
+
+    def hang_up(self) -> None:
+        """Closes the window: whoever runs in the terminal gets SIGHUP."""
+        os.write(self._wake, b"!")
+        self._reader.join(LIMIT_S)
+        with contextlib.suppress(OSError):  # it was closed before
+            os.close(self._terminal)
+        self._terminal = -1
 
     def resize(self, columns: int) -> None:
         """Makes the window so wide."""
@@ -131,7 +145,9 @@ class TerminalJob(Job):
     def _read_all(self) -> None:
         # The end of a terminal without processes is an error.
         with contextlib.suppress(OSError), self._output.open("ab", buffering=0) as output:
-            while data := os.read(self._terminal, 2**16):
+            while self._wakes not in select.select([self._terminal, self._wakes], [], [])[0]:
+                if not (data := os.read(self._terminal, 2**16)):
+                    break
                 output.write(data)
                 with self._lock:
                     self._stream.feed(data)

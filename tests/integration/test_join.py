@@ -11,74 +11,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
-import psutil
 import pytest
 
 from hvd_elastic_keras.common import env, joining
-from tests.harness import faults
 from tests.harness.faults import Fault
 from tests.harness.job import LIMIT_S, REPOSITORY, SMALL, Job, assert_same_weights
+from tests.harness.joiner import Joiner
 from tests.harness.metadata_service import MetadataService
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Weights = dict[str, np.ndarray]
 GATE = Fault("gate", "train", 0, step=10, action="wait")
 LATER_GATE = Fault("later", "train", 0, step=18, action="wait")
-
-
-class Joiner:
-    """`run --join`, as somebody on another host would start it. Use it in a `with` block."""
-
-    def __init__(self, job: Job, host: str, *flags: str, directory: Path | None = None) -> None:
-        self._job = job
-        self._flags = [f"--host_name={host}", *flags]
-        self._directory = directory or REPOSITORY
-        self._output = job.job_dir.parent / f"joiner-{host}.txt"
-
-    def __enter__(self) -> Self:
-        where = [] if any(f.startswith("--join=") for f in self._flags) else self._by_directory()
-        with self._output.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "hvd_elastic_keras.run", *where, *self._flags],
-                cwd=self._directory,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": str(REPOSITORY),
-                    "TMPDIR": str(self._job.job_dir.parent),
-                    faults.FILE: str(self._job.plan.path),
-                },
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        return self
-
-    def _by_directory(self) -> list[str]:
-        return [f"--join={self._job.job_dir}"]
-
-    def __exit__(self, *_: object) -> None:
-        for process in self.workers():
-            process.kill()
-        self.process.kill()
-        self.process.wait(LIMIT_S)
-
-    def workers(self) -> list[psutil.Process]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return psutil.Process(self.process.pid).children()
-        return []
-
-    def exit_code(self) -> int:
-        """Waits for the end."""
-        return self.process.wait(LIMIT_S)
-
-    @property
-    def output(self) -> str:
-        """What it has printed so far."""
-        return self._output.read_text()
 
 
 @contextlib.contextmanager
@@ -101,6 +46,7 @@ def test_workers_come_go_and_are_killed_and_nothing_is_lost(
         job.wait_for_fault("gate")
         with Joiner(job, "c") as c:
             job.wait_for("round_opened", lambda e: "joins" in e["reason"])
+            a.process.send_signal(signal.SIGHUP)
             b.process.send_signal(signal.SIGTERM)
             job.wait_for("slots_revoked", lambda e: e["host"] == "b")
             (worker,) = c.workers()
@@ -110,6 +56,7 @@ def test_workers_come_go_and_are_killed_and_nothing_is_lost(
             assert c.exit_code() == 128 + signal.SIGKILL
         job.finish()
         assert a.exit_code() == joining.ENDED_WELL
+        assert "got SIGHUP (a closed terminal or a lost connection): going on" in a.output
         assert all(e["steps_lost"] == 0 for e in job.events("round_running"))
         assert {e["host"] for e in job.events("worker_registered")} == {"a", "b", "c"}
         assert_same_weights(job.weights(), expected_weights)
@@ -277,7 +224,7 @@ def test_who_does_not_fit_is_refused_in_one_line_before_anything_is_started(
         assert job.events("worker_registered") == []
 
 
-def test_who_waits_for_a_master_leaves_by_sigterm(tmp_path: Path) -> None:
+def test_who_waits_for_a_master_outlives_the_terminal_and_leaves_by_sigterm() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -286,12 +233,17 @@ def test_who_waits_for_a_master_leaves_by_sigterm(tmp_path: Path) -> None:
             [sys.executable, "-m", "hvd_elastic_keras.run", where, "--token_file=-"],
             cwd=REPOSITORY,
             stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
         try:
             assert waits.stdin
+            assert waits.stderr
             waits.stdin.write(b"token\n")
             waits.stdin.flush()
             silent.settimeout(LIMIT_S)
+            silent.accept()[0].close()
+            waits.send_signal(signal.SIGHUP)
+            assert b"got SIGHUP" in waits.stderr.readline()
             silent.accept()[0].close()
             waits.send_signal(signal.SIGTERM)
             assert waits.wait(LIMIT_S) == joining.LEFT

@@ -14,7 +14,8 @@ from tests.harness import inference_model
 from tests.harness.faults import Fault
 from tests.harness.inference_model import POINT, SIZE
 from tests.harness.job import FAULT_MODEL, Job
-from tests.harness.terminal_job import INTERRUPT, TerminalJob
+from tests.harness.joiner import Joiner
+from tests.harness.terminal_job import GO_ON, INTERRUPT, STOP, TerminalJob
 
 pytestmark = pytest.mark.timeout(300)
 LONG = (f"--model={FAULT_MODEL}", "--global_batch_size=64", "--micro_batch_size=8")
@@ -47,6 +48,64 @@ def test_progress_is_drawn_below_the_lines_and_ctrl_c_leaves_a_clean_terminal(
         assert "".join(window).endswith(str(job.job_dir)), "the end of what is said last"
         assert not any("ago: " in line or " left" in line for line in window)
         assert f"{ESCAPE}[?25l" not in job.output, "a killed launcher would leave it hidden"
+
+
+GATE = Fault("gate", "train", 0, step=10, action="wait")
+SHORT = (*LONG, "--epochs=3")
+
+
+def test_a_stopped_terminal_holds_up_nothing_and_shows_all_lines_later(tmp_path: Path) -> None:
+    with TerminalJob(tmp_path, "--num_workers=2", command=SHORT, plan=[GATE]) as job:
+        job.wait_for_fault("gate")
+        job.wait_for_line("epoch ", "━")
+        job.press(STOP)
+        other = job.wait_for_round(2)["members"][1]
+        job.signal(other, signal.SIGKILL)
+        job.wait_for("worker_ready", lambda e: e["worker_id"] == "w2")
+        assert "w2" in job.ctl("status")
+        assert not any("was killed" in line for line in job.window), "it is stopped"
+        job.press(GO_ON)
+        job.wait_for_line(f"[elastic] {other} was killed by SIGKILL; starting a replacement")
+        job.plan.open_gate("gate")
+        assert job.wait_for_end() == 0
+        assert job.has_cursor
+        lines = [ln for ln in job.scrolled + job.window if "finished after 24 steps" in ln]
+        assert len(lines) == 1
+
+
+def test_a_job_outlives_its_terminal_and_goes_on_in_a_log(tmp_path: Path) -> None:
+    with TerminalJob(tmp_path, "--num_workers=2", command=SHORT, plan=[GATE]) as job:
+        job.wait_for_fault("gate")
+        log = job.job_dir / "logs" / "launcher.log"
+        job.hang_up()
+        job.wait(lambda: (log.exists() and "got SIGHUP" in log.read_text()) or None, "SIGHUP")
+        assert "w1" in job.ctl("status")
+        job.kill_launcher()
+        job.start_launcher("--resume")
+        assert job.wait_for("master_restarted")["workers"] == ["w0", "w1"]
+        job.wait_for_line("taken over: w0, w1")
+        job.hang_up()
+        job.plan.open_gate("gate")
+        job.finish()
+        text = log.read_text()
+        assert "the job goes on; what cannot be shown any more is in " in text
+        assert "finished after 24 steps" in text
+        assert "epoch 3/3  step 8/8" in text, "nothing is drawn any more: there are lines"
+        assert ESCAPE not in text
+
+
+def test_short_epochs_have_few_lines_also_if_rank_0_has_joined(tmp_path: Path) -> None:
+    flags = ("--master_only", "--min_workers=1", "--epochs=60")
+    with TerminalJob(tmp_path, *flags, command=LONG) as job:
+        job.wait_for("waiting")
+        with Joiner(job, "a") as joiner:
+            job.wait_for_lines(("epoch ", "━"), ("loss ", "examples/s", "1 worker"))
+            assert job.wait_for_end() == 0
+            assert joiner.exit_code() == 0
+        ends = [ln for ln in job.scrolled + job.window if ln.startswith("epoch ")]
+        assert 2 <= len(ends) < 30, "the first one, the last, and one in ten seconds"
+        assert all(" done  " in line for line in ends)
+        assert ends[-1].startswith("epoch 60/60 done")
 
 
 def test_an_evaluation_is_drawn_as_one(tmp_path: Path) -> None:

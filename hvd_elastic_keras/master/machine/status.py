@@ -17,8 +17,10 @@ from hvd_elastic_keras.master.machine.state import (
 from hvd_elastic_keras.master.machine.time_spent import passed
 
 
-def job_status(config: JobConfig, state: State, now: float) -> control.JobStatus:
-    """Phase of the job, its round and its workers."""
+def job_status(
+    config: JobConfig, state: State, now: float, warnings: tuple[str, ...] = ()
+) -> control.JobStatus:
+    """Phase of the job, its round and its workers; `warnings` are those of the launcher."""
     phase, detail = _phase(state)
     members = _members(state.rounds)
     # Members take their steps together; their heartbeats only come at different moments.
@@ -40,6 +42,7 @@ def job_status(config: JobConfig, state: State, now: float) -> control.JobStatus
         restarts_used=state.restarts.used,
         max_restarts=config.max_restarts,
         spent_s=rounded(passed(state, now)),
+        warnings=warnings,
         workers=rows,
     )
 

@@ -211,10 +211,12 @@ def test_the_status_table_has_a_row_per_worker_in_columns() -> None:
         max_workers=8,
         restarts_used=1,
         max_restarts=10,
+        warnings=("the disk is full",),
         workers=workers,
     )
     assert control_job.status_table(status).splitlines() == [
         "changing (w10 joins)  training 2  round 3  step 7  slots 2 granted, 3 used  restarts 1/10",
+        "warning: the disk is full",
         "WORKER  PHASE     RANK  HOST       PID   SENIORITY  STEP  HEARTBEAT",
         "w0      training  0     localhost  4000  0          7     0.2 s ago",
         "w10     training  -     localhost  4000  -          7     -",

@@ -102,7 +102,6 @@ WORKER = env.WorkerEnvironment(
     token="very secret",
     worker_id="w3",
     job_dir="jobs/a b",
-    interactive=True,
     keeper_pid=77,
     iface="eth0",
     hostname="a",
@@ -246,7 +245,3 @@ def test_training_goes_on_when_nobody_reads_the_output_any_more() -> None:
     stream = io.StringIO()
     stream.close()
     Console(stream).line("nobody hears this")
-
-
-def test_a_file_is_not_interactive() -> None:
-    assert not Console(io.StringIO()).interactive

@@ -611,13 +611,15 @@ def test_every_error_has_the_same_form(
     with_master(scenario)
 
 
+@pytest.mark.parametrize("error", [OSError, RuntimeError])
 def test_a_worker_that_cannot_be_started_is_a_failure_that_is_replaced(
-    with_master: Any, monkeypatch: pytest.MonkeyPatch
+    with_master: Any, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     monkeypatch.setattr(restart_policy, "_backoff_s", lambda _: 0.0)
 
     async def scenario(master: Master) -> None:
         master.launcher.failures_to_come = 1
+        master.launcher.failure = error("no such host")
         await master.call("POST", "/v1/workers", messages.encode(control.ChangeRequest(add=1)))
         await asyncio.sleep(0.05)
         assert master.launcher.launched == ["w0", "w1", "w2", "w3"]

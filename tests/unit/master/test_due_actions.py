@@ -20,9 +20,10 @@ OBSERVED = State(training=Training(newest_step=3))
 class Desk:
     """Notes in which order things happen."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error: Exception | None = None, fails: str = "") -> None:
         self.happened: list[str] = []
         self._error = error
+        self._fails = fails
         self.due = DueActions(self._keep, self._execute, lambda: self.happened.append("news"))
 
     def _keep(self) -> None:
@@ -33,6 +34,8 @@ class Desk:
     def _execute(self, action: act.Action) -> None:
         assert isinstance(action, act.Say)
         self.happened.append(action.text)
+        if action.text == self._fails:
+            raise OSError("this action fails")
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
@@ -73,12 +76,25 @@ def test_what_is_only_observed_is_neither_kept_nor_waited_for() -> None:
 def test_who_waits_goes_on_even_if_the_journal_fails(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         desk = Desk(error=RuntimeError("this is a test"))
-        desk.due.add(BEFORE, DECIDED, [act.Say("never")])
+        desk.due.add(BEFORE, DECIDED, [act.Say("nonetheless")])
         await desk.due.kept()
-        assert desk.happened == ["kept"]
+        assert desk.happened == ["kept", "nonetheless", "news"]
 
     run(scenario)
     assert "this is a test" in caplog.text
+
+
+def test_an_action_that_fails_keeps_none_from_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        desk = Desk(fails="b")
+        desk.due.add(BEFORE, DECIDED, [act.Say(text) for text in "abc"])
+        await desk.due.kept()
+        assert desk.happened == ["kept", "a", "b", "c", "news"]
+        desk.due.execute([act.Say(text) for text in "bd"])
+        assert desk.happened[-2:] == ["b", "d"]
+
+    run(scenario)
+    assert caplog.text.count("OSError: this action fails") == 2
 
 
 def test_at_the_end_what_was_decided_is_carried_out_and_nothing_after_it() -> None:

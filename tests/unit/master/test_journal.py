@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,8 @@ from hvd_elastic_keras.master import journal
 from hvd_elastic_keras.master.journal import Journal
 from hvd_elastic_keras.master.machine.claims import Holder
 from hvd_elastic_keras.master.machine.decisions import Decisions, decisions_of
+from hvd_elastic_keras.master.term import Term
+from hvd_elastic_keras.observe.console import Console
 from tests.unit.master.membership_driver import Job, running_job
 
 COMMAND = ("--model=x", "--num_workers=2")
@@ -114,16 +120,94 @@ def test_a_long_journal_is_replaced_by_its_last_entry(
     assert [path.name for path in tmp_path.iterdir() if "new" in path.name] == []
 
 
-def test_a_journal_that_cannot_be_written_says_so_once_and_is_not_read_again(
+class Disk:
+    """Has no room as long as it is told so; `room` bytes of a write are written even then."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.room: int | None = None
+        self._write = os.pwrite
+        monkeypatch.setattr(os, "pwrite", self.write)
+
+    def write(self, file: int, data: bytes, position: int) -> int:
+        if self.room is None:
+            return self._write(file, data, position)
+        if not self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = self._write(file, data[: self.room], position)
+        self.room -= written
+        return written
+
+
+@pytest.mark.parametrize("room", [0, 100])
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_journal_without_room_is_gone_and_begins_anew_when_there_is_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int, is_new: bool
+) -> None:
+    kept, path = some_decisions(), tmp_path / "journal"
+    disk, written = Disk(monkeypatch), Journal(path)
+    if not is_new:
+        written.write(1, COMMAND, kept[0])
+    for decisions in kept[1:3]:
+        disk.room = room
+        with pytest.raises(OSError, match="No space left"):
+            written.write(1, COMMAND, decisions)
+        assert written.is_broken
+        assert list(tmp_path.iterdir()) == [], "an old one says what is not true any more"
+    disk.room = None
+    written.write(1, COMMAND, kept[2])
+    assert not written.is_broken
+    assert last_of(path) == kept[2]
+    written.write(1, COMMAND, kept[3])
+    assert last_of(path) == kept[3]
+    assert written.last is not None
+    assert written.last.sequence == (2 if is_new else 3)
+
+
+def test_the_decisions_of_before_are_written_again_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, path = some_decisions(), tmp_path / "journal"
+    disk, written = Disk(monkeypatch), Journal(path)
+    written.write(1, COMMAND, kept[0])
+    disk.room = 0
+    with pytest.raises(OSError, match="No space left"):
+        written.write(1, COMMAND, kept[1])
+    disk.room = None
+    written.write(1, COMMAND, kept[0])  # as before what could not be written
+    assert last_of(path) == kept[0]
+
+
+def test_after_a_removed_directory_was_away_nothing_is_written_to_the_file_of_before(
     tmp_path: Path,
 ) -> None:
-    kept = some_decisions()
-    directory = tmp_path / "gone"
+    kept, directory = some_decisions(), tmp_path / "job"
     directory.mkdir()
     written = Journal(directory / "journal")
-    directory.rmdir()
+    written.write(1, COMMAND, kept[0])
+    shutil.rmtree(directory)
     with pytest.raises(OSError, match="No such file"):
-        written.write(1, COMMAND, kept[0])
+        written.begin_again()
     directory.mkdir()
     written.write(1, COMMAND, kept[1])
-    assert last_of(directory / "journal") is None
+    assert last_of(directory / "journal") == kept[1]
+
+
+def test_people_are_told_once_and_a_warning_stays_as_long_as_there_is_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, said = some_decisions(), io.StringIO()
+    term = Term(tmp_path, COMMAND, Console(said))
+    disk = Disk(monkeypatch)
+    for decisions in kept[:2]:
+        disk.room = 0
+        term.keep(decisions)
+        assert "the journal cannot be written (No space left on device)" in term.trouble
+    disk.room = None
+    term.keep(kept[1])
+    assert term.trouble == ""
+    told = said.getvalue().splitlines()
+    assert len(told) == 2
+    assert "its workers cannot be taken over" in told[0]
+    assert "the journal is written again" in told[1]
+    following = Term(tmp_path, COMMAND, Console(said))
+    assert (following.number, following.before) == (2, kept[1])

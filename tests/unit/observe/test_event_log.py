@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import io
+import contextlib
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hvd_elastic_keras.common import events
+from hvd_elastic_keras.observe import event_log
 from hvd_elastic_keras.observe.event_log import EventLog
 
 
@@ -81,19 +84,41 @@ def test_a_line_that_is_torn_or_has_no_number_does_not_count(
     assert json.loads(path.read_text().splitlines()[-1])["seq"] == first
 
 
-def test_a_line_for_which_the_disk_had_no_room_is_missed(
+@contextlib.contextmanager
+def full_disk(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is written meanwhile finds no room."""
+    full = os.open("/dev/full", os.O_WRONLY)
+    with monkeypatch.context() as patched:
+        patched.setattr(log, "_file", full)
+        yield
+    os.close(full)
+
+
+def test_entries_for_which_a_disk_has_no_room_are_written_when_there_is_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Full(io.StringIO):
-        def write(self, text: str) -> int:
-            raise OSError("No space left on device")
-
     path = tmp_path / "events.jsonl"
     log = EventLog(path)
     log.write(epoch_end(0))
-    with monkeypatch.context() as patched:
-        patched.setattr(log, "_file", Full())
+    with full_disk(log, monkeypatch):
         log.write(epoch_end(1))
-    log.write(epoch_end(2))
+        log.write(epoch_end(2))
+    assert [e["seq"] for e in entries(path)] == [1]
+    log.write(epoch_end(3))
+    log.close()
+    assert [(e["seq"], e["epoch"]) for e in entries(path)] == [(n + 1, n) for n in range(4)]
+
+
+def test_the_numbers_show_which_entries_are_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_log, "MOST_UNWRITTEN", 1)
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path)
+    with full_disk(log, monkeypatch):
+        log.write(epoch_end(0))
+        log.write(epoch_end(1))
+        monkeypatch.setattr(event_log, "MOST_UNWRITTEN", 2**20)
+        log.write(epoch_end(2))
     log.close()
     assert [(e["seq"], e["epoch"]) for e in entries(path)] == [(1, 0), (3, 2)]

@@ -45,23 +45,27 @@ def live(verbosity: Verbosity = Verbosity.NORMAL) -> tuple[LiveConsole, io.Strin
     return LiveConsole(stream, verbosity), stream
 
 
+def draws(console: Console) -> bool:
+    return isinstance(console, LiveConsole)
+
+
 def test_progress_is_drawn_on_a_terminal_unless_it_is_dumb_or_people_want_quiet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     with terminal(monkeypatch):
-        assert console_for(Verbosity.NORMAL).interactive
-        assert console_for(Verbosity.VERBOSE).interactive
-        assert not console_for(Verbosity.QUIET).interactive
+        assert draws(console_for(Verbosity.NORMAL))
+        assert draws(console_for(Verbosity.VERBOSE))
+        assert not draws(console_for(Verbosity.QUIET))
     with terminal(monkeypatch, encoding="ascii"):
-        assert not console_for(Verbosity.NORMAL).interactive
+        assert not draws(console_for(Verbosity.NORMAL))
     monkeypatch.setenv("TERM", "dumb")
     with terminal(monkeypatch):
-        assert not console_for(Verbosity.NORMAL).interactive
+        assert not draws(console_for(Verbosity.NORMAL))
 
 
 def test_no_progress_is_drawn_in_a_file() -> None:
-    assert not console_for(Verbosity.NORMAL).interactive
+    assert not draws(console_for(Verbosity.NORMAL))
 
 
 def test_colours_of_workers_are_kept_but_not_where_there_are_to_be_none(

@@ -1,0 +1,45 @@
+"""What signals mean to the launcher of a job."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+from hvd_elastic_keras.cli.conclusion import shown
+from hvd_elastic_keras.common import files
+from hvd_elastic_keras.master.controller import Controller
+from hvd_elastic_keras.observe import output
+from hvd_elastic_keras.observe.console import Console
+
+
+def outlive_terminal(job_dir: Path, console: Console) -> None:
+    """SIGHUP ends nothing, as under `nohup`: what is printed goes on in a file."""
+    log = job_dir / files.LOGS / files.LAUNCHER_LOG
+    output.go_on_in(log)
+    loop = asyncio.get_running_loop()
+
+    def hung_up() -> None:
+        loop.add_signal_handler(signal.SIGHUP, lambda: None)  # a shell may send it, too
+        console.line(
+            "got SIGHUP (a closed terminal or a lost connection): the job goes on; what cannot be "
+            f"shown any more is in {shown(log)}. To stop the job: kill {os.getpid()}"
+        )
+
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGHUP, hung_up)
+
+
+def stop_on_signals(controller: Controller) -> list[int]:
+    """SIGINT and SIGTERM stop the job; returns the list that the signals go into."""
+    received: list[int] = []
+
+    def stop(number: signal.Signals) -> None:
+        received.append(number)
+        controller.stop("interrupted" if number == signal.SIGINT else f"got {number.name}")
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    return received

@@ -1,0 +1,285 @@
+"""What a launcher prints, without ever waiting for it: no sentence is in the way of a decision.
+
+A disk may be full, a reader may pause (`| less`, a stopped terminal) or be gone. Inside of
+`best_effort`, what goes to stdout and stderr is written by a thread, and no call waits or fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import select
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from absl import logging as absl_logging
+
+MOST_BYTES = 2**20
+"""So much waits to be written; of more, the oldest is left out."""
+RETRY_S = 0.5
+PAUSED_AFTER_S = 5.0
+"""Who has taken nothing for so long does not read at present."""
+END_WITHIN_S = 60.0
+"""So long a slow reader is waited for at the end."""
+GONE = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ENODEV)
+"""Errors after which nobody can ever read there again: the reader has ended, or the terminal."""
+HEAD = "[elastic] what is printed goes on here: nobody reads it any more where it went"
+_ORDERS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\r")
+"""Colours and movements of a terminal."""
+
+
+class Outlet:
+    """Writes to an open file in the order of the calls, none of which waits or fails.
+
+    If what waits becomes too much, the oldest is left out and a line in its place says so. If
+    nobody can read there any more, all that is left and comes goes to the file `instead`.
+
+    Args:
+      descriptor: of the file.
+      most_bytes: so much may wait.
+
+    Attributes:
+      instead: None if there is no such file (yet): nobody can be told then.
+      moved: whether nobody can read there any more.
+    """
+
+    def __init__(self, descriptor: int, most_bytes: int = MOST_BYTES) -> None:
+        self.instead: Path | None = None
+        self.moved = False
+        self._descriptor = descriptor
+        self._most_bytes = most_bytes
+        self._changed = threading.Condition()
+        self._waiting: deque[bytes] = deque()
+        self._size = 0
+        self._left_out = 0
+        self._in_hand = b""
+        self._in_line = False
+        self._error = ""
+        self._progress_at = time.monotonic()
+        self._ending = False
+        threading.Thread(target=self._run, name="output", daemon=True).start()
+
+    def put(self, data: bytes) -> None:
+        """Takes what is to be written."""
+        with self._changed:
+            if not self.behind:
+                self._progress_at = time.monotonic()
+            self._waiting.append(data)
+            self._size += len(data)
+            while self._size > self._most_bytes and len(self._waiting) > 1:
+                self._left_out += self._taken().count(b"\n")
+            self._changed.notify_all()
+
+    @property
+    def behind(self) -> bool:
+        """Whether something is not written yet."""
+        return bool(self._waiting or self._in_hand or self._left_out)
+
+    @property
+    def trouble(self) -> str:
+        """Why people do not see what is printed; empty if they do."""
+        if self.moved:
+            return f"nobody reads what the launcher prints any more: it goes on in {self.instead}"
+        if self._error:
+            return f"what the launcher prints cannot be written ({self._error})"
+        if self.behind and time.monotonic() - self._progress_at > PAUSED_AFTER_S:
+            return "nobody reads what the launcher prints (a paused reader, a stopped terminal)"
+        return ""
+
+    def end(self) -> None:
+        """Waits until all is written, as long as somebody takes it."""
+        deadline = time.monotonic() + END_WITHIN_S
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
+            while self.behind and time.monotonic() < deadline:
+                if not self._changed.wait(PAUSED_AFTER_S):
+                    break
+            if self.behind:
+                self._move("it was not read to the end")
+                self._write_rest()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._left_out)
+                self._in_hand = self._next()
+            while self._in_hand:
+                self._write_some()
+
+    def _next(self) -> bytes:
+        return self._missing() if self._left_out else self._taken()
+
+    def _missing(self) -> bytes:
+        lines, self._left_out = self._left_out, 0
+        begin = "\n" if self._in_line else ""
+        return (
+            f"{begin}[elastic] warning: lines are missing here ({lines}): they could not be "
+            "written when they were said\n"
+        ).encode()
+
+    def _taken(self) -> bytes:
+        data = self._waiting.popleft()
+        self._size -= len(data)
+        return data
+
+    def _write_some(self) -> None:
+        try:
+            # So much a pipe that is ready takes without delay.
+            count = os.write(self._descriptor, self._in_hand[: select.PIPE_BUF])
+        except BlockingIOError:  # somebody who has it, too, does not want to wait
+            select.select([], [self._descriptor], [], RETRY_S)
+            return
+        except OSError as error:
+            with self._changed:
+                self._take(error)
+            return
+        with self._changed:
+            self._in_line = not self._in_hand[:count].endswith(b"\n")
+            self._in_hand = self._in_hand[count:]
+            self._error = ""
+            self._progress_at = time.monotonic()
+            self._changed.notify_all()
+
+    def _take(self, error: OSError) -> None:
+        reason = error.strerror or str(error)
+        if error.errno in GONE or self._ending:
+            self._move(reason)
+            return
+        self._error = reason
+        self._changed.wait(RETRY_S)
+
+    def _move(self, reason: str) -> None:
+        """Goes on in the other file; without one, or if that one fails too, with nothing."""
+        missing = [self._missing()] if self._left_out else []
+        left = [_ORDERS.sub(b"", d) for d in (self._in_hand, *missing, *self._waiting)]
+        self._forget()
+        if self.moved or self.instead is None:
+            return
+        with contextlib.suppress(OSError):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._descriptor = os.open(self.instead, flags, 0o644)
+            self.moved = True
+            self._in_hand = f"{HEAD} ({reason})\n".encode()
+            self._waiting.extend(left)
+            self._size = sum(map(len, left))
+
+    def _forget(self) -> None:
+        self._waiting.clear()
+        self._in_hand, self._size, self._left_out, self._error = b"", 0, 0, ""
+        self._changed.notify_all()
+
+    def _write_rest(self) -> None:
+        """The thread may never come back from its last write."""
+        with contextlib.suppress(OSError):
+            os.write(self._descriptor, b"".join([self._in_hand, *self._waiting]))
+        self._forget()
+
+
+class _Stream:
+    """In place of stdout or stderr."""
+
+    def __init__(self, outlet: Outlet, stream: TextIO) -> None:
+        self.outlet = outlet
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self.outlet.put(text.encode(self._stream.encoding or "utf-8", "replace"))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        self.write("".join(lines))
+
+    def flush(self) -> None:
+        """The thread does it."""
+
+    def isatty(self) -> bool:
+        return not self.outlet.moved and self._stream.isatty()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+_outlets: list[Outlet] = []
+"""Those of this process: one or two, if stdout and stderr are not the same."""
+
+
+@contextlib.contextmanager
+def best_effort() -> Iterator[None]:
+    """Inside, all that this process prints is written by threads; at the end it waits for them."""
+    before: tuple[Any, Any] = sys.stdout, sys.stderr
+    handler = absl_logging.get_absl_handler().python_handler
+    stream_of_log = handler.stream
+    sys.stdout, sys.stderr = _streams(*before)
+    if stream_of_log is before[1]:
+        handler.setStream(sys.stderr)
+    try:
+        yield
+    finally:
+        end()
+        _outlets.clear()
+        sys.stdout, sys.stderr = before
+        if stream_of_log is before[1]:
+            handler.setStream(stream_of_log)
+
+
+def _streams(stdout: Any, stderr: Any) -> tuple[Any, Any]:
+    """A stream without an open file, such as that of a test, stays as it is."""
+    out, err = _descriptor(stdout), _descriptor(stderr)
+    if out is not None:
+        stdout = _Stream(_new_outlet(out), stdout)
+    if err is not None:
+        # One order for what goes to the same place.
+        same = out is not None and os.path.sameopenfile(out, err)
+        stderr = _Stream(_outlets[0] if same else _new_outlet(err), stderr)
+    return stdout, stderr
+
+
+def _new_outlet(descriptor: int) -> Outlet:
+    _outlets.append(Outlet(descriptor))
+    return _outlets[-1]
+
+
+def _descriptor(stream: Any) -> int | None:
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        stream.flush()
+    try:
+        descriptor: int = stream.fileno()
+        os.fstat(descriptor)
+    except (AttributeError, OSError, ValueError):  # None, or closed
+        return None
+    return descriptor
+
+
+def go_on_in(path: Path) -> None:
+    """Names the file for all that nobody can read any more where it was to be seen."""
+    for outlet in _outlets:
+        outlet.instead = path
+
+
+def troubles() -> list[str]:
+    """Why people do not see what is printed, as far as that is so."""
+    return list(dict.fromkeys(filter(None, (outlet.trouble for outlet in _outlets))))
+
+
+def end() -> None:
+    """Waits until all is written, as long as somebody takes it."""
+    for outlet in _outlets:
+        outlet.end()
+
+
+def is_gone(stream: Any) -> bool:
+    """Whether nobody can read any more where a stream goes to."""
+    return isinstance(stream, _Stream) and stream.outlet.moved
+
+
+def is_behind(stream: Any) -> bool:
+    """Whether something that was written to a stream is not where it is to be seen yet."""
+    return isinstance(stream, _Stream) and stream.outlet.behind

@@ -1,0 +1,68 @@
+"""A worker that comes to a job by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from tests.harness import faults
+from tests.harness.job import LIMIT_S, REPOSITORY, Job
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Joiner:
+    """`run --join`, as somebody on another host would start it. Use it in a `with` block."""
+
+    def __init__(self, job: Job, host: str, *flags: str, directory: Path | None = None) -> None:
+        self._job = job
+        self._flags = [f"--host_name={host}", *flags]
+        self._directory = directory or REPOSITORY
+        self._output = job.job_dir.parent / f"joiner-{host}.txt"
+
+    def __enter__(self) -> Self:
+        where = [] if any(f.startswith("--join=") for f in self._flags) else self._by_directory()
+        with self._output.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "hvd_elastic_keras.run", *where, *self._flags],
+                cwd=self._directory,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(REPOSITORY),
+                    "TMPDIR": str(self._job.job_dir.parent),
+                    faults.FILE: str(self._job.plan.path),
+                },
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        return self
+
+    def _by_directory(self) -> list[str]:
+        return [f"--join={self._job.job_dir}"]
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.workers():
+            process.kill()
+        self.process.kill()
+        self.process.wait(LIMIT_S)
+
+    def workers(self) -> list[psutil.Process]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.process.pid).children()
+        return []
+
+    def exit_code(self) -> int:
+        """Waits for the end."""
+        return self.process.wait(LIMIT_S)
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        return self._output.read_text()
