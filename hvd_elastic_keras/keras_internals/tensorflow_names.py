@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.eager.context import context as eager_context
+from tensorflow.python.eager.execute import execute
 from tensorflow.python.eager.polymorphic_function.autograph_util import py_func_from_autograph
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import (
     Function as PolymorphicFunction,
 )
+from tensorflow.python.framework import tensor_util
 from tensorflow.python.framework.config import is_op_determinism_enabled
+from tensorflow.python.framework.function import _DefinedFunction as DefinedFunction
+from tensorflow.python.framework.ops import get_default_graph
 from tensorflow.python.ops import (
     gen_random_ops,
     gen_stateless_random_ops,
     gen_stateless_random_ops_v2,
+    handle_data_util,
 )
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 
 __all__ = [
+    "DefinedFunction",
     "PolymorphicFunction",
     "WhileBodyFuncGraph",
     "ag_ctx",
+    "eager_context",
+    "element_type_of_list",
+    "execute",
     "gen_random_ops",
     "gen_stateless_random_ops",
     "gen_stateless_random_ops_v2",
+    "get_default_graph",
     "is_op_determinism_enabled",
     "py_func_from_autograph",
+    "tensor_util",
 ]
+
+
+def element_type_of_list(tensor: Any) -> tf.DType:
+    """The type of the elements of a TensorList in a graph."""
+    data = handle_data_util.get_resource_handle_data(tensor)
+    return tf.as_dtype(data.shape_and_type[0].dtype)

@@ -1,0 +1,86 @@
+"""Adds an operation of a traced graph again, with other inputs; or runs it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_elastic_keras.keras_internals.tensorflow_names import (
+    DefinedFunction,
+    eager_context,
+    execute,
+    get_default_graph,
+    tensor_util,
+)
+
+
+def emit(op: Any, inputs: list[Any]) -> list[Any]:
+    """The outputs of the operation for these inputs, in the graph that is being made, or eagerly.
+
+    Raises:
+      ValueError: in a graph, if the shapes do not fit.
+      tf.errors.OpError: eagerly, if the operation fails.
+    """
+    if has_functions(op):
+        _register_functions(op)
+    if op.type == "Const":
+        return [tf.constant(tensor_util.MakeNdarray(op.get_attr("value")))]
+    if tf.executing_eagerly():
+        attributes = [x for a in op.op_def.attr for x in (a.name, _plain(op.get_attr(a.name)))]
+        count = len(op.outputs)
+        return list(execute(op.type, count, list(inputs), tuple(attributes), eager_context()))
+    attributes_of_node = {k: v for k, v in op.node_def.attr.items() if not k.startswith("_")}
+    dtypes = [t.dtype for t in op.outputs]
+    made = get_default_graph()._create_op_internal(
+        op.type, inputs, dtypes, attrs=attributes_of_node
+    )
+    return list(made.outputs)
+
+
+def has_functions(op: Any) -> bool:
+    """Whether an operation calls functions of the graph."""
+    return any(a.HasField("func") for a in op.node_def.attr.values())
+
+
+def function_of(graph: Any, name: str) -> Any:
+    """A function that a graph, or one round it, knows.
+
+    Raises:
+      LookupError: none does.
+    """
+    while graph is not None:
+        if name in graph._functions:
+            return graph._functions[name]
+        graph = getattr(graph, "outer_graph", None)
+    raise LookupError(name)
+
+
+def _register_functions(op: Any) -> None:
+    """Makes the functions known to the graph that is being made, or to the eager runtime."""
+    for attribute in op.node_def.attr.values():
+        if attribute.HasField("func"):
+            function = function_of(op.graph, attribute.func.name)
+            if not tf.executing_eagerly():
+                get_default_graph()._add_function_recursive(function)
+            else:
+                _register_eagerly(function)
+
+
+def _register_eagerly(function: Any) -> None:
+    """Of the kinds of functions, only the oldest is not known since it was made."""
+    if isinstance(function, DefinedFunction):
+        eager_context().add_function_def(function.definition)
+        for inner in function._sub_functions.values():
+            _register_eagerly(inner)
+
+
+def _plain(value: Any) -> Any:
+    """An attribute as the eager runtime takes it."""
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    if isinstance(value, tf.DType):
+        return value.as_datatype_enum
+    if type(value).__name__ == "TensorShapeProto":
+        return tf.TensorShape(value)
+    return value

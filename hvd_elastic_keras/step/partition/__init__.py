@@ -1,0 +1,10 @@
+"""The user's own step, partitioned over the rows of its batch.
+
+A traced `train_step`, gradients and optimizer included, is a program over one whole batch. Each
+worker has some of its rows. `analysis.py` decides for each operation what it does to rows, by one
+rule for each family of operations (`rules/`), and where a collective has to stand. `execution.py`
+runs the same operations with the rows of one worker and these collectives. So the result is that
+of the whole batch, up to the order of additions, and nothing is inferred from values.
+
+Not in use yet: `step/atomic.py` takes the steps.
+"""

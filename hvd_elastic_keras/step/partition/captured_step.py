@@ -1,0 +1,144 @@
+"""A step as a graph over one whole batch, whose variables are read and assigned as values."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_elastic_keras.keras_internals.emission import function_of
+from hvd_elastic_keras.keras_internals.inlined_functions import inlined_functions
+
+WITHOUT_EFFECT = frozenset({"NoOp", "Assert", "PrintV2", "CheckNumericsV2"})
+FUNCTIONS = {
+    **dict.fromkeys(("While", "StatelessWhile"), ("body", "cond")),
+    **dict.fromkeys(("If", "StatelessIf"), ("then_branch", "else_branch")),
+    **dict.fromkeys(("PartitionedCall", "StatefulPartitionedCall"), ("f",)),
+}
+"""Operations that call functions, and the names of these."""
+ASSIGNMENTS: dict[str, Callable[[Any, Any], Any] | None] = {
+    "AssignVariableOp": None,
+    "AssignAddVariableOp": tf.add,
+    "AssignSubVariableOp": tf.subtract,
+}
+SCATTERS: dict[str, Callable[..., Any]] = {
+    "ResourceScatterAdd": tf.tensor_scatter_nd_add,
+    "ResourceScatterSub": tf.tensor_scatter_nd_sub,
+    "ResourceScatterUpdate": tf.tensor_scatter_nd_update,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class CapturedStep:
+    """What a step does to a batch.
+
+    Attributes:
+      graph: its operations.
+      batch: the placeholders of the batch.
+      variables: by the name of a placeholder, the variable whose handle it is.
+      constants: by the name of a placeholder, another tensor from outside.
+      results: makes what the step returns of the outputs of the graph.
+    """
+
+    graph: Any
+    batch: tuple[Any, ...]
+    variables: dict[str, tf.Variable]
+    constants: dict[str, Any]
+    results: Callable[[Sequence[Any]], Any]
+
+
+def capture(step: Callable[[Any], Any], batch_spec: Any) -> CapturedStep:
+    """Traces a step for batches of any number of rows.
+
+    Args:
+      step: a `train_step` or `test_step`, whose variables have been made.
+      batch_spec: a structure of `tf.TensorSpec`; the first dimension of each is the rows.
+    """
+    flat_spec = tf.nest.flatten(batch_spec)
+
+    def traced(*flat: Any) -> Any:
+        with inlined_functions():
+            return step(tf.nest.pack_sequence_as(batch_spec, list(flat)))
+
+    function = tf.function(traced, autograph=False).get_concrete_function(*flat_spec)
+    graph = function.graph
+    owners = {id(v.handle): v for v in graph.variables}
+    captures = [(inner.name, outer) for outer, inner in graph.captures]
+    structure = function.structured_outputs
+    return CapturedStep(
+        graph,
+        tuple(graph.inputs[: len(flat_spec)]),
+        {name: owners[id(outer)] for name, outer in captures if id(outer) in owners},
+        {name: outer for name, outer in captures if id(outer) not in owners},
+        lambda outputs: _filled(structure, outputs),
+    )
+
+
+def _filled(structure: Any, outputs: Sequence[Any]) -> Any:
+    """The structure with outputs in the place of its tensors, in their order."""
+    left = iter(outputs)
+    leaves = [next(left) if tf.is_tensor(v) else v for v in tf.nest.flatten(structure)]
+    return tf.nest.pack_sequence_as(structure, leaves)
+
+
+def operations(graph: Any) -> list[Any]:
+    """All operations with an effect, in the order in which they were made.
+
+    Each comes after its inputs: the gradient of a loop adds inputs to the loop, which is older.
+    """
+    ordered: list[Any] = []
+    done: set[Any] = set()
+    todo = list(reversed(graph.get_operations()))
+    while todo:
+        op = todo.pop()
+        if op in done:
+            continue
+        before = [o for o in (*(t.op for t in op.inputs), *op.control_inputs) if o not in done]
+        if before:
+            todo += [op, *before]
+        else:
+            done.add(op)
+            ordered.append(op)
+    return [op for op in ordered if op.type != "Placeholder" and op.type not in WITHOUT_EFFECT]
+
+
+def body_of(graph: Any, op: Any, name: str) -> Any:
+    """The graph of a function that an operation calls; None if it is there as a definition only."""
+    return getattr(function_of(graph, op.get_attr(name).name), "graph", None)
+
+
+def on_variable(op: Any, inputs: Sequence[Any], values: dict[str, Any]) -> list[Any] | None:
+    """What an operation on variables gives, of values by the name of the handle, and assigns there.
+
+    Returns:
+      None if the operation is not on a variable.
+
+    Raises:
+      NotImplementedError: it is, but nobody knows what it does.
+    """
+    kind = op.type
+    if not any(t.dtype == tf.resource for t in op.inputs):
+        return None
+    if kind == "Identity":
+        return list(inputs)
+    name = inputs[0]
+    if not isinstance(name, str):  # a table, say
+        return None
+    if kind == "ReadVariableOp":
+        return [values[name]]
+    if kind in ASSIGNMENTS:
+        combine = ASSIGNMENTS[kind]
+        values[name] = inputs[1] if combine is None else combine(values[name], inputs[1])
+        return []
+    if kind == "VariableShape":
+        return [tf.constant(values[name].shape.as_list(), op.get_attr("out_type"))]
+    if kind == "VarIsInitializedOp":
+        return [tf.constant(True)]
+    if kind == "ResourceGather":
+        return [tf.gather(values[name], inputs[1], batch_dims=op.get_attr("batch_dims"))]
+    if kind in SCATTERS:
+        values[name] = SCATTERS[kind](values[name], inputs[1][..., None], inputs[2])
+        return []
+    raise NotImplementedError(f"{kind} on a variable")

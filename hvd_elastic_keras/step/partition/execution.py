@@ -1,0 +1,375 @@
+"""Computes the part of a worker in a partitioned step.
+
+What a worker has of a tensor is there in one or more states; a state that is wanted and not there
+is made of one that is: sharded or partial to replicated by a collective, replicated to sharded by
+cutting out the own rows, replicated to partial by leaving it to one worker. The same code adds
+operations to the graph of a `tf.function`, or runs them eagerly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from hvd_elastic_keras.keras_internals.emission import emit
+from hvd_elastic_keras.keras_internals.tensorflow_names import element_type_of_list
+from hvd_elastic_keras.step.partition.captured_step import CapturedStep, on_variable
+from hvd_elastic_keras.step.partition.operations.states import (
+    EMPTY,
+    HANDLE,
+    PARTIAL,
+    REPLICATED,
+    Decision,
+    State,
+    is_sharded,
+)
+from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
+
+
+class Collectives(Protocol):
+    """How the workers of a step talk to each other. All of them make the same calls."""
+
+    def summed(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
+        """The sums over all workers, of tensors that travel together."""
+
+    def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """The tensors of all workers one after the other, along the first axis."""
+
+    def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
+        """The "Max", "Min", "All" or "Any" over all workers."""
+
+
+class WithoutRows:
+    """The collectives of a worker without rows: what it computes, of any row, does not count."""
+
+    def __init__(self, collectives: Collectives) -> None:
+        self._collectives = collectives
+
+    def summed(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
+        """Adds nothing."""
+        return self._collectives.summed([tf.zeros_like(t) for t in tensors], name)
+
+    def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """Gives no row."""
+        return self._collectives.gathered(tensor[:0], name)
+
+    def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
+        """Gives what is no extreme."""
+        neutral = tf.cast(tf.fill(tf.shape(tensor), _neutral(tensor.dtype, kind)), tensor.dtype)
+        return self._collectives.extreme(neutral, kind, name)
+
+
+def _neutral(dtype: tf.DType, kind: str) -> Any:
+    """What does not change an extreme."""
+    if kind in ("All", "Any"):
+        return kind == "All"
+    if dtype.is_floating:
+        return tf.constant(float("-inf") if kind == "Max" else float("inf"), dtype)
+    return tf.constant(dtype.min if kind == "Max" else dtype.max, dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Which rows of a batch a worker has; scalars, int32.
+
+    Attributes:
+      low: the first row.
+      size: so many, at least 1: some operations of TensorFlow fail on none. A worker without rows
+        takes part with any row, and with `WithoutRows`.
+      total: rows of the whole batch, at least 2.
+      is_first: whether what is replicated counts here where partial sums are wanted; true on one
+        worker only.
+    """
+
+    low: tf.Tensor
+    size: tf.Tensor
+    total: tf.Tensor
+    is_first: tf.Tensor
+
+
+Versions = dict[State, Any]
+"""What is there of a tensor, by state."""
+
+
+class PartialStep:
+    """One worker's part of one step; to be used once.
+
+    Attributes:
+      values: of the variables, by the name of their handle; as assigned so far.
+    """
+
+    def __init__(
+        self, captured: CapturedStep, analysis: Analysis, part: Part, collectives: Collectives
+    ) -> None:
+        self._captured = captured
+        self._plan = analysis.plan
+        self._part = part
+        self._collectives = collectives
+        self._num_collectives = 0
+        self.values: dict[str, Any] = {}
+
+    def compute(self, rows: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Computes the step; assigns nothing.
+
+        Args:
+          rows: of each tensor of the batch, those of this worker.
+
+        Returns:
+          The outputs of the graph. `values` holds what the variables would become.
+        """
+        captured = self._captured
+        self.values = {n: tf.identity(v) for n, v in captured.variables.items()}
+        given = dict(zip((t.name for t in captured.batch), rows, strict=True))
+        inputs = []
+        for tensor in captured.graph.inputs:
+            name = tensor.name
+            if name in given:
+                inputs.append(given[name])
+            else:
+                inputs.append(name if name in captured.variables else captured.constants[name])
+        return self._run(self._plan, inputs)
+
+    def _run(self, plan: Plan, inputs: Sequence[Any]) -> list[Any]:
+        there: dict[str, Versions] = {
+            t.name: {state: value}
+            for t, state, value in zip(plan.graph.inputs, plan.ins, inputs, strict=True)
+        }
+        reductions = sorted(plan.reductions.items())
+        for planned in plan.operations:
+            while reductions and reductions[0][0] <= planned.level:
+                self._reduce(reductions.pop(0)[1], there)
+            self._operation(planned, there)
+        for _, tensors in reductions:
+            self._reduce(tensors, there)
+        return [
+            self._brought(t, there[t.name], want)
+            for t, want in zip(plan.graph.outputs, plan.outs, strict=True)
+        ]
+
+    def _operation(self, planned: PlannedOperation, there: dict[str, Versions]) -> None:
+        op, decision = planned.op, planned.decision
+        inputs = [
+            self._brought(t, there[t.name], want)
+            for t, want in zip(op.inputs, decision.want, strict=True)
+        ]
+        outputs = self._computed(planned, inputs)
+        for i, (tensor, state, value) in enumerate(
+            zip(op.outputs, decision.out, outputs, strict=True)
+        ):
+            versions = there.setdefault(tensor.name, {})
+            if i in planned.cut_again:
+                again = planned.cut_again[i]
+                versions[again] = self._own_rows(tensor, value, again.at_axis)
+            versions[state] = value
+            if not tf.executing_eagerly() and tensor.dtype not in (tf.variant, tf.resource):
+                for version in versions.values():
+                    # An operation that is added again may know less than the traced one.
+                    version.set_shape(tensor.shape)
+
+    # --- states --------------------------------------------------------------------------
+
+    def _brought(self, tensor: Any, versions: Versions, want: State) -> Any:
+        if want in versions:
+            return versions[want]
+        first, value = next(iter(versions.items()))
+        if EMPTY in (first, want):
+            return value
+        if REPLICATED not in versions:
+            if first == PARTIAL:
+                name = self._name("sum")
+                made = self._of_list(
+                    tensor, value, lambda t: self._collectives.summed([t], name)[0]
+                )
+            else:
+                made = self._of_list(tensor, value, lambda t: self._gathered(t, tensor, first))
+            versions[REPLICATED] = made
+        whole = versions[REPLICATED]
+        if is_sharded(want):
+            whole = self._own_rows(tensor, whole, want.at_axis)
+        elif want == PARTIAL:
+            whole = self._of_list(tensor, whole, self._on_first)
+        versions[want] = whole
+        return whole
+
+    def _reduce(self, tensors: Sequence[Any], there: dict[str, Versions]) -> None:
+        """Sums up together what is wanted at the same time; one group for each type."""
+        todo = [t for t in tensors if t.dtype != tf.variant]
+        for dtype in sorted({t.dtype.name for t in todo}):
+            group = [there[t.name] for t in todo if t.dtype.name == dtype]
+            sums = self._collectives.summed([v[PARTIAL] for v in group], self._name(f"sum_{dtype}"))
+            for versions, total in zip(group, sums, strict=True):
+                versions[REPLICATED] = total
+
+    def _gathered(self, value: Any, tensor: Any, state: State) -> Any:
+        axis = state.at_axis + (tensor.dtype == tf.variant)
+        order = [axis, *(i for i in range(value.shape.rank) if i != axis)]
+        rows_first = tf.transpose(value, order) if axis else value
+        whole = self._collectives.gathered(rows_first, self._name("rows"))
+        back = [order.index(i) for i in range(value.shape.rank)]
+        return tf.transpose(whole, back) if axis else whole
+
+    def _on_first(self, value: Any) -> Any:
+        return tf.where(self._part.is_first, value, tf.zeros_like(value))
+
+    def _own_rows(self, tensor: Any, whole: Any, axis: int) -> Any:
+        """Positions of this worker along an axis, which has as many for each row of the batch."""
+        shift = int(tensor.dtype == tf.variant)
+
+        def cut(value: Any) -> Any:
+            at = axis + shift
+            count = tf.shape(value)[at] // self._part.total
+            chosen = tf.one_hot(at, value.shape.rank, dtype=tf.int32)
+            begin = chosen * (self._part.low * count)
+            return tf.slice(value, begin, chosen * (self._part.size * count + 1) - 1)
+
+        return self._of_list(tensor, whole, cut)
+
+    def _of_list(self, tensor: Any, value: Any, function: Callable[[Any], Any]) -> Any:
+        """A function of a tensor; of a TensorList, of its elements in one tensor."""
+        if tensor.dtype != tf.variant:
+            return function(value)
+        dtype = element_type_of_list(tensor)
+        stacked = tf.raw_ops.TensorListStack(
+            input_handle=value, element_shape=-1, element_dtype=dtype
+        )
+        made = function(stacked)
+        shape = tf.shape(made)[1:]
+        return tf.raw_ops.TensorListFromTensor(tensor=made, element_shape=shape)
+
+    def _name(self, what: str) -> str:
+        """The same on all workers, for any number of them."""
+        self._num_collectives += 1
+        return f"elastic_{what}_{self._num_collectives}"
+
+    # --- operations ----------------------------------------------------------------------
+
+    def _computed(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
+        op, decision = planned.op, planned.decision
+        match decision.how:
+            case "loop":
+                return self._loop(planned, inputs)
+            case "cond":
+                return self._cond(planned, inputs)
+            case "call":
+                return self._run(planned.bodies[0], inputs)
+            case "mean":
+                return [self._mean(op, inputs, decision)]
+            case "extreme":
+                local = emit(op, inputs)[0]
+                return [self._collectives.extreme(local, op.type, self._name("extreme"))]
+            case "shape":
+                return self._shapes(op, inputs, decision)
+            case "element_shape":
+                return [self._element_shape(op, inputs, decision.want[0])]
+            case "run" | "variable":
+                inputs = self._with_local_sizes(planned, inputs)
+                on_variables = on_variable(op, inputs, self.values)
+                return emit(op, inputs) if on_variables is None else on_variables
+        raise NotImplementedError(decision.how)
+
+    def _with_local_sizes(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
+        decision = planned.decision
+        if decision.local_size is not None:
+            i, axis = decision.local_size
+            inputs = [*inputs[:i], self._local(inputs[i], axis), *inputs[i + 1 :]]
+        if decision.open_shape is not None:
+            i = decision.open_shape
+            inputs = [*inputs[:i], tf.constant(-1, inputs[i].dtype), *inputs[i + 1 :]]
+        return inputs
+
+    def _local(self, shape: Any, axis: int) -> Any:
+        """The shape of the rows of this worker; a size of -1 stays open, and so does a rank."""
+        if shape.shape.rank == 0:
+            return shape
+        total, own = (tf.cast(n, shape.dtype) for n in (self._part.total, self._part.size))
+        count = shape[axis] // total
+        size = tf.where(shape[axis] < 0, shape[axis], count * own)
+        return tf.tensor_scatter_nd_update(shape, [[axis]], [size])
+
+    def _mean(self, op: Any, inputs: list[Any], decision: Decision) -> Any:
+        value, axes = inputs
+        added = tf.reduce_sum(value, axes, keepdims=op.get_attr("keep_dims"))
+        whole = self._whole_shape(value, decision.want[0].at_axis)
+        size = tf.reduce_prod(tf.gather(whole, tf.reshape(axes % value.shape.rank, [-1])))
+        return added / tf.cast(size, added.dtype)
+
+    def _shapes(self, op: Any, inputs: list[Any], decision: Decision) -> list[Any]:
+        if op.type == "Rank":
+            return emit(op, inputs)
+        made = []
+        for i, (value, out) in enumerate(zip(inputs, op.outputs, strict=True)):
+            state, shape = decision.want[i], tf.shape(value, tf.int64)
+            if is_sharded(state):
+                shape = self._whole_shape(value, state.at_axis)
+            shape = tf.reduce_prod(shape) if op.type == "Size" else shape
+            made.append(tf.cast(shape, out.dtype))
+        return made
+
+    def _whole_shape(self, value: Any, axis: int) -> Any:
+        """The shape of the whole of a tensor of which this worker has its rows; int64."""
+        shape = tf.shape(value, tf.int64)
+        total, own = (tf.cast(n, tf.int64) for n in (self._part.total, self._part.size))
+        return tf.tensor_scatter_nd_update(shape, [[axis]], [shape[axis] // own * total])
+
+    def _element_shape(self, op: Any, inputs: list[Any], state: State) -> Any:
+        shape = emit(op, inputs)[0]
+        if not is_sharded(state) or shape.shape.rank == 0:
+            return shape
+        total, own = (tf.cast(n, shape.dtype) for n in (self._part.total, self._part.size))
+        chosen = tf.logical_and(tf.range(tf.size(shape)) == state.at_axis, shape >= 0)
+        return tf.where(chosen, shape // own * total, shape)
+
+    # --- functions -----------------------------------------------------------------------
+
+    def _loop(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
+        body, condition = planned.bodies
+        if tf.executing_eagerly():
+            while bool(self._run(condition, inputs)[0]):
+                inputs = self._run(body, inputs)
+            return inputs
+        handles = [i for i, s in enumerate(planned.decision.want) if s == HANDLE]
+        keys = sorted({inputs[i] for i in handles})
+
+        def packed(values: Sequence[Any]) -> list[Any]:
+            others = [v for i, v in enumerate(values) if i not in handles]
+            return [*others, *(tf.identity(self.values[k]) for k in keys)]
+
+        def unpacked(flat: Sequence[Any]) -> list[Any]:
+            left = iter(flat)
+            values = [inputs[i] if i in handles else next(left) for i in range(len(inputs))]
+            self.values.update(zip(keys, left, strict=True))
+            return values
+
+        shapes = [t.shape for i, t in enumerate(planned.op.outputs) if i not in handles] + [
+            self.values[k].shape for k in keys
+        ]
+        flat = tf.while_loop(
+            lambda *flat: self._run(condition, unpacked(flat))[0],
+            lambda *flat: packed(self._run(body, unpacked(flat))),
+            packed(inputs),
+            shape_invariants=shapes,
+        )
+        return unpacked(flat)
+
+    def _cond(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
+        then, otherwise = planned.bodies
+        if tf.executing_eagerly():
+            return self._run(then if bool(inputs[0]) else otherwise, inputs[1:])
+        keys = sorted(
+            {v for v, s in zip(inputs, planned.decision.want, strict=True) if s == HANDLE}
+        )
+        before = dict(self.values)
+
+        def branch(plan: Plan) -> list[Any]:
+            self.values = dict(before)
+            outputs = self._run(plan, inputs[1:])
+            return [*outputs, *(tf.identity(self.values[k]) for k in keys)]
+
+        flat = tf.cond(inputs[0], lambda: branch(then), lambda: branch(otherwise))
+        flat = list(flat) if isinstance(flat, list | tuple) else [flat]
+        count = len(planned.op.outputs)
+        self.values = before | dict(zip(keys, flat[count:], strict=True))
+        return flat[:count]

@@ -1,0 +1,294 @@
+"""How the sizes of tensors depend on the number of rows of a batch.
+
+TensorFlow's own shape functions answer, for each of three numbers of rows: 2, a prime number, and
+one larger than most batches. A dimension that is the same multiple of the rows at all three holds
+rows: a minimum or maximum with a constant, a remainder or a rounded quotient differs at one of
+them. What no shape function knows stays unknown, and is then never taken for rows. All of it
+holds for batches of 2 to 8,209 rows: a batch of one row can be a shape of its own (it is
+broadcast). Whole numbers that follow from sizes alone, such as the arguments of a reshape, are
+computed by TensorFlow's own kernels, in the same way.
+
+No value of the batch is looked at, and no operation of the model is run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from hvd_elastic_keras.keras_internals.emission import emit, has_functions
+from hvd_elastic_keras.keras_internals.tensorflow_names import tensor_util
+
+Dim = tuple[int, ...] | None
+"""A size at each number of rows that is tried; None if nobody knows it."""
+Dims = tuple[Dim, ...] | None
+"""The dimensions of a tensor; None if their number is unknown."""
+Values = tuple[npt.NDArray[Any], ...]
+"""A small tensor of whole numbers at each number of rows that is tried."""
+NO_ELEMENTS: Values = ()
+"""Of a list that has none yet: they may turn out to be any values."""
+ROWS = (2, 11, 8209)
+OTHER_SIZES = ((13, 17, 19), (23, 29, 31), (37, 41, 43), (47, 53, 59), (61, 67, 71))
+"""Stand for further sizes that a batch leaves open, say the length of texts."""
+MOST_VALUES = 64
+WHOLE_NUMBERS = (tf.int32, tf.int64, tf.bool)
+OPAQUE = (tf.variant, tf.resource)
+LIST_READERS = ("TensorListPopBack",)
+SAME_SHAPE = frozenset({"Identity", "StopGradient", "ZerosLike", "OnesLike", "Cast", "Snapshot"})
+
+
+def constant(size: int) -> Dim:
+    """A size that does not depend on the rows."""
+    return (size,) * len(ROWS)
+
+
+def is_constant(dim: Dim) -> bool:
+    """Whether a size is known not to depend on the rows."""
+    return dim is not None and len(set(dim)) == 1
+
+
+def is_rows(dim: Dim) -> bool:
+    """Whether a size is the number of rows, or so many times it for each number of rows."""
+    if dim is None or not _holds(dim, ROWS):
+        return False
+    count = _quotient(dim, ROWS)
+    for size in (ROWS, *OTHER_SIZES):
+        while _holds(count, size):
+            count = _quotient(count, size)
+    return is_constant(count)
+
+
+def _holds(dim: tuple[int, ...], factor: tuple[int, ...]) -> bool:
+    return all(d and d % f == 0 for d, f in zip(dim, factor, strict=True))
+
+
+def _quotient(dim: tuple[int, ...], factor: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(d // f for d, f in zip(dim, factor, strict=True))
+
+
+def rows_axes(dims: Dims) -> list[int]:
+    """The axes along which the rows of a batch may lie."""
+    return [axis for axis, dim in enumerate(dims or ()) if is_rows(dim)]
+
+
+def dim_at(dims: Dims, axis: int) -> Dim:
+    """One of the dimensions; None if it is unknown or there is no such axis."""
+    return dims[axis] if dims is not None and 0 <= axis < len(dims) else None
+
+
+def static(shape: tf.TensorShape) -> Dims:
+    """What is known when the step is traced for any number of rows."""
+    if shape.rank is None:
+        return None
+    return tuple(None if size is None else constant(size) for size in shape)
+
+
+@dataclasses.dataclass
+class Sizes:
+    """Dimensions and values of the tensors of one graph, by their names."""
+
+    dims: dict[str, Dims] = dataclasses.field(default_factory=dict)
+    values: dict[str, Values] = dataclasses.field(default_factory=dict)
+
+    def const(self, tensor: Any) -> npt.NDArray[Any] | None:
+        """Its value, if it is the same for any number of rows."""
+        values = self.values.get(tensor.name)
+        if not values or any(not np.array_equal(values[0], v) for v in values[1:]):
+            return None
+        return values[0]
+
+    def give(self, tensor: Any, dims: Dims, values: Values | None = None) -> None:
+        """Notes what is known of a tensor, with what its trace knows."""
+        known = None if tensor.dtype == tf.variant else static(tensor.shape)
+        if dims is None:
+            dims = known
+        elif known is not None and len(known) == len(dims):
+            dims = tuple(d if d is not None else k for d, k in zip(dims, known, strict=True))
+        self.dims[tensor.name] = dims
+        if values is not None:
+            self.values[tensor.name] = values
+
+    def infer(self, op: Any) -> None:
+        """Finds out about the outputs of an operation; of its inputs all is known."""
+        if all(t.name in self.dims for t in op.outputs):
+            return
+        if op.type == "Const":
+            value = tensor_util.MakeNdarray(op.get_attr("value"))
+            whole = op.outputs[0].dtype in WHOLE_NUMBERS and value.size <= MOST_VALUES
+            self.give(op.outputs[0], static(op.outputs[0].shape), (value,) * 3 if whole else None)
+            return
+        for tensor, dims in zip(op.outputs, self._output_dims(op), strict=True):
+            self.give(tensor, dims)
+        for tensor, values in zip(op.outputs, self._output_values(op), strict=True):
+            if values is not None:
+                self.values[tensor.name] = values
+
+    def _output_dims(self, op: Any) -> list[Dims]:
+        known = [None if t.dtype == tf.variant else static(t.shape) for t in op.outputs]
+        if all(d is not None and None not in d for d in known) or not op.inputs:
+            return known
+        inputs = [self.dims[t.name] for t in op.inputs]
+        if op.type in SAME_SHAPE:
+            return [inputs[0]]
+        if op.type in ("TensorListReserve", "EmptyTensorList"):
+            return [_from_values(self.values.get(op.inputs[0].name))]
+        if any(t.dtype in OPAQUE for t in (*op.inputs, *op.outputs)):
+            return _of_opaque(op, inputs) or known
+        found = []
+        for i in range(len(ROWS)):
+            shapes = _shapes_at(op, inputs, [self.values.get(t.name) or None for t in op.inputs], i)
+            if shapes is None:
+                return known
+            found.append(shapes)
+        return [_together([shapes[n] for shapes in found]) for n in range(len(op.outputs))]
+
+    def _output_values(self, op: Any) -> Sequence[Values | None]:
+        nothing: list[Values | None] = [None] * len(op.outputs)
+        if op.type in ("Shape", "ShapeN", "Size", "Rank"):
+            return [
+                _shape_values(op.type, self.dims[t.name], o.dtype)
+                for t, o in zip(op.inputs, op.outputs, strict=True)
+            ]
+        if any(t.dtype == tf.variant for t in op.outputs) or op.type in LIST_READERS:
+            return self._list_values(op)
+        if op.type == "TensorListElementShape":
+            return [_shape_values("Shape", self.dims[op.inputs[0].name], op.outputs[0].dtype)]
+        if not op.inputs or any(t.dtype not in WHOLE_NUMBERS for t in (*op.inputs, *op.outputs)):
+            return nothing
+        values = [self.values.get(t.name) for t in op.inputs]
+        if not all(values) or op.op_def.is_stateful or has_functions(op):
+            return nothing
+        results = []
+        for i in range(len(ROWS)):
+            try:
+                results.append([t.numpy() for t in emit(op, [tf.constant(v[i]) for v in values])])  # type: ignore[index]
+            except tf.errors.OpError:
+                return nothing
+        small = [all(r[n].size <= MOST_VALUES for r in results) for n in range(len(op.outputs))]
+        return [tuple(r[n] for r in results) if ok else None for n, ok in enumerate(small)]
+
+    def _list_values(self, op: Any) -> Sequence[Values | None]:
+        """Of lists in the manner of a stack, whose elements are all the same."""
+        given = [self.values.get(t.name) for t in op.inputs]
+        match op.type:
+            case "EmptyTensorList":
+                return [NO_ELEMENTS]
+            case "TensorListPushBack":
+                return [common_values(given[0], given[1])]
+            case "TensorListPopBack":
+                return [given[0], given[0] or None]
+        return [None] * len(op.outputs)
+
+
+def common_values(one: Values | None, other: Values | None) -> Values | None:
+    """What is known of a tensor that has one of two values."""
+    if one is None or other is None:
+        return None
+    if not one or not other:
+        return one or other
+    return one if same_values(one, other) else None
+
+
+def same_values(one: Values | None, other: Values | None) -> bool:
+    """Whether the same is known of two tensors."""
+    if not one or not other:
+        return one == other
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _shape_values(kind: str, dims: Dims, dtype: tf.DType) -> Values | None:
+    if dims is None or len(dims) > MOST_VALUES:
+        return None
+    if kind == "Rank":
+        return (np.asarray(len(dims), dtype.as_numpy_dtype),) * len(ROWS)
+    if None in dims:
+        return None
+    at = [[d[i] for d in dims if d is not None] for i in range(len(ROWS))]
+    if kind == "Size":
+        at = [np.prod(sizes, dtype=np.int64) for sizes in at]  # type: ignore[misc]
+    return tuple(np.asarray(sizes, dtype.as_numpy_dtype) for sizes in at)
+
+
+def _from_values(shape: Values | None) -> Dims:
+    """The dimensions that a tensor of sizes stands for; -1 is an unknown one."""
+    if shape is None or shape[0].ndim != 1:
+        return None
+    sizes = zip(*(v.tolist() for v in shape), strict=True)
+    return tuple(None if min(s) < 0 else tuple(s) for s in sizes)
+
+
+def _together(shapes: list[Any]) -> Dims:
+    """One shape for each number of rows, as dimensions."""
+    ranks = {shape.rank for shape in shapes}
+    if len(ranks) > 1 or None in ranks:
+        return None
+    return tuple(None if None in sizes else sizes for sizes in zip(*shapes, strict=True))
+
+
+def _shapes_at(
+    op: Any, inputs: list[Dims], values: Sequence[Values | None], i: int
+) -> list[tf.TensorShape] | None:
+    """What TensorFlow says of the outputs, of inputs of these sizes; None if it refuses them."""
+    key = _key(op, inputs, values, i)
+    if key not in _ANSWERS:
+        _ANSWERS[key] = _asked(op, inputs, values, i)
+    return _ANSWERS[key]
+
+
+_ANSWERS: dict[Any, list[tf.TensorShape] | None] = {}
+
+
+def _key(op: Any, inputs: list[Dims], values: Sequence[Values | None], i: int) -> Any:
+    sizes = tuple(None if d is None else tuple(s and s[i] for s in d) for d in inputs)
+    numbers = tuple(None if v is None else (v[i].shape, v[i].tobytes()) for v in values)
+    attributes = tuple(
+        (name, value.SerializeToString())
+        for name, value in sorted(op.node_def.attr.items())
+        if not name.startswith("_")
+    )
+    return op.type, sizes, numbers, attributes
+
+
+def _asked(
+    op: Any, inputs: list[Dims], values: Sequence[Values | None], i: int
+) -> list[tf.TensorShape] | None:
+    with tf.Graph().as_default():
+        arguments = []
+        for tensor, dims, value in zip(op.inputs, inputs, values, strict=True):
+            if value is not None:
+                arguments.append(tf.constant(value[i], tensor.dtype))
+            else:
+                shape = None if dims is None else [s and s[i] for s in dims]
+                arguments.append(tf.compat.v1.placeholder(tensor.dtype, shape))
+        try:
+            return [t.shape for t in emit(op, arguments)]
+        except (ValueError, TypeError, tf.errors.OpError):
+            return None
+
+
+def _of_opaque(op: Any, inputs: list[Dims]) -> list[Dims] | None:
+    """Of operations on variables and TensorLists; the dimensions of a list are its elements'."""
+    kind = op.type
+    if kind == "ResourceGather" and inputs[0] is not None and inputs[1] is not None:
+        return [(*inputs[1], *inputs[0][1:])] if op.get_attr("batch_dims") == 0 else None
+    if kind == "VariableShape" and inputs[0] is not None:
+        return [(constant(len(inputs[0])),)]
+    if kind in ("TensorListSetItem", "TensorListPushBack"):
+        return [inputs[-1]]
+    if kind in ("TensorListGetItem", "OptionalGetValue"):
+        return [inputs[0]]
+    if kind == "TensorListPopBack":
+        return [inputs[0], inputs[0]]
+    if kind == "TensorListStack" and inputs[0] is not None:
+        number = op.get_attr("num_elements")
+        return [(constant(number) if number >= 0 else None, *inputs[0])]
+    if kind == "TensorListFromTensor" and inputs[0]:
+        return [inputs[0][1:]]
+    if kind in ("AddN", "Identity", "ZerosLike", "OptionalFromValue"):
+        return [inputs[0]]
+    return None

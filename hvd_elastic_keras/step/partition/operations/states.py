@@ -1,0 +1,197 @@
+"""What a worker holds of a tensor, and what is decided for an operation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy.typing as npt
+import tensorflow as tf
+
+from hvd_elastic_keras.step.partition.operations.dimensions import (
+    Dims,
+    Sizes,
+    dim_at,
+    is_rows,
+    rows_axes,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What a worker holds of a tensor.
+
+    Attributes:
+      kind: "replicated": all of it, the same on all workers. "sharded": its rows, along `axis`.
+        "partial": a summand; the sum over the workers is the tensor. "empty": a TensorList without
+        elements, which may become any of these. "handle": of a variable.
+      axis: of the rows, if it is sharded. Of a TensorList, that of its elements.
+    """
+
+    kind: str
+    axis: int | None = None
+
+    @property
+    def at_axis(self) -> int:
+        """The axis of the rows of what is sharded."""
+        return -1 if self.axis is None else self.axis
+
+    def __str__(self) -> str:
+        return self.kind if self.axis is None else f"{self.kind}({self.axis})"
+
+
+REPLICATED, PARTIAL, EMPTY, HANDLE = map(State, ("replicated", "partial", "empty", "handle"))
+
+
+def sharded(axis: int) -> State:
+    """Each worker has its rows, which lie along this axis."""
+    return State("sharded", axis)
+
+
+def is_sharded(state: State) -> bool:
+    """Whether each worker has its rows only."""
+    return state.kind == "sharded"
+
+
+def joined(one: State, other: State, dims: Dims) -> State:
+    """The state that both can be converted to at least cost, of a tensor of these dimensions."""
+    if other in (one, EMPTY):
+        return one
+    if one == EMPTY:
+        return other
+    if {one, other} == {REPLICATED, PARTIAL}:
+        return PARTIAL
+    for a, b in ((one, other), (other, one)):
+        if a == REPLICATED and is_sharded(b) and is_rows(dim_at(dims, b.at_axis)):
+            return b
+    return REPLICATED
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """How an operation is computed by several workers.
+
+    Attributes:
+      want: the states in which it takes its inputs.
+      out: the states in which it gives its outputs.
+      how: "run": the operation itself. Others are in `execution.py`.
+      local_size: (input, axis): this input has the shape of the output, whose rows are those of
+        the worker.
+      open_shape: this input has the shape of the elements of a list, which stays open.
+      whole: why all is computed by everybody though there are rows; empty if it is not.
+    """
+
+    want: tuple[State, ...]
+    out: tuple[State, ...]
+    how: str = "run"
+    local_size: tuple[int, int] | None = None
+    open_shape: int | None = None
+    whole: str = ""
+
+
+class View:
+    """An operation as a rule sees it: states, dimensions and constants, but no values of the batch.
+
+    Attributes:
+      kind: TensorFlow's name of the operation.
+      ins: the states of the inputs.
+      idims, odims: the dimensions of inputs and outputs.
+    """
+
+    def __init__(self, op: Any, ins: tuple[State, ...], sizes: Sizes) -> None:
+        self.op = op
+        self.kind: str = op.type
+        self.ins = ins
+        self.idims: list[Dims] = [sizes.dims[t.name] for t in op.inputs]
+        self.odims: list[Dims] = [sizes.dims[t.name] for t in op.outputs]
+        self._sizes = sizes
+
+    def const(self, i: int) -> npt.NDArray[Any] | None:
+        """The value of an input of whole numbers, if it is the same for any number of rows."""
+        return self._sizes.const(self.op.inputs[i])
+
+    def attr(self, name: str) -> Any:
+        """An attribute of the operation."""
+        return self.op.get_attr(name)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether an input is sharded."""
+        return any(map(is_sharded, self.ins))
+
+    def rank(self, i: int) -> int:
+        """Of an input.
+
+        Raises:
+          UnknownSizeError: nobody knows it.
+        """
+        return len(known(self.idims[i]))
+
+    def run(self, *want: State, out: State, **more: Any) -> Decision:
+        """The operation itself; all outputs are in one state."""
+        return Decision(want, (out,) * len(self.op.outputs), **more)
+
+    def only(self, i: int, out: State, **more: Any) -> Decision:
+        """The operation takes one input in the state that it has, the others replicated."""
+        want = tuple(s if n == i else _whole(s) for n, s in enumerate(self.ins))
+        return Decision(want, (out,) * len(self.op.outputs), **more)
+
+    def replicated(self, why: str = "") -> Decision:
+        """Everybody computes all of it: right for whatever follows from its inputs alone."""
+        out = (REPLICATED,) * len(self.op.outputs)
+        return Decision(tuple(map(_whole, self.ins)), out, whole=why if self.has_rows else "")
+
+
+def _whole(state: State) -> State:
+    return state if state in (HANDLE, EMPTY) else REPLICATED
+
+
+Rule = Callable[[View], Decision]
+
+
+class UnknownSizeError(Exception):
+    """A rule needs a size or a value that nobody knows."""
+
+
+def known(dims: Dims) -> tuple[Any, ...]:
+    """The dimensions of a tensor whose rank is known.
+
+    Raises:
+      UnknownSizeError: it is not.
+    """
+    if dims is None:
+        raise UnknownSizeError
+    return dims
+
+
+def names(text: str) -> frozenset[str]:
+    """Names of operations, separated by spaces."""
+    return frozenset(text.split())
+
+
+def is_one(dims: Dims, axis: int) -> bool:
+    """Whether a dimension is 1 for any number of rows; so is one that is not there."""
+    if dims is not None and axis < 0:
+        return True
+    dim = dim_at(dims, axis)
+    return dim is not None and set(dim) == {1}
+
+
+def as_rows(state: State, dims: Dims, axis: int) -> State | None:
+    """How an operand of an element-wise operation is wanted whose result has rows along `axis`.
+
+    Returns:
+      None if nobody knows whether it has rows there.
+    """
+    if state == sharded(axis) or is_rows(dim_at(dims, axis)):
+        return sharded(axis)
+    return REPLICATED if is_one(dims, axis) else None
+
+
+def only_rows_axis(tensor: Any, dims: Dims) -> int | None:
+    """The axis along which a whole tensor can be cut into rows; None if there is not just one."""
+    if tensor.dtype in (tf.variant, tf.resource):
+        return None
+    axes = rows_axes(dims)
+    return axes[0] if len(axes) == 1 else None

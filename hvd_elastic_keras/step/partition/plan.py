@@ -1,0 +1,99 @@
+"""What `analysis.py` finds: operations with the states of their tensors, and where workers talk."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from hvd_elastic_keras.step.partition.operations.states import Decision, State
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedOperation:
+    """An operation of the step.
+
+    Attributes:
+      level: rounds of collectives that come before it.
+      cut_again: outputs that all workers compute whole, and of which each goes on with its rows.
+      bodies: plans of the functions that it calls: body and condition of a loop, or both branches.
+    """
+
+    op: Any
+    decision: Decision
+    level: int
+    cut_again: Mapping[int, State]
+    bodies: tuple[Plan, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How several workers compute a graph.
+
+    Attributes:
+      graph: what is computed.
+      ins, outs: the states of its inputs and outputs.
+      operations: in the order of their levels, so that none waits for a collective in vain.
+      reductions: by level, the partial tensors that are summed together right before it.
+    """
+
+    graph: Any
+    ins: tuple[State, ...]
+    operations: tuple[PlannedOperation, ...]
+    outs: tuple[State, ...]
+    reductions: Mapping[int, tuple[Any, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """A place where workers talk to each other.
+
+    Attributes:
+      what: "allreduce" or "allgather".
+      tensor: its name in the graph.
+      reason: the operation that needs the whole.
+      level: collectives of one level are independent of each other.
+      num_bytes: of the whole tensor, for a batch of the size that was assumed.
+      in_loop: whether it is repeated with each round of a loop.
+    """
+
+    what: str
+    tensor: str
+    reason: str
+    level: int
+    num_bytes: int
+    in_loop: bool
+
+    def __str__(self) -> str:
+        loop = ", in a loop" if self.in_loop else ""
+        return f"{self.what} before {self.reason}, {self.num_bytes} bytes{loop}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Analysis:
+    """The plan of a step, and what people may want to know of it.
+
+    Attributes:
+      collectives: all of them, in the order of their levels.
+      whole: operations that everybody computes whole though they see rows, with the reason.
+    """
+
+    plan: Plan
+    collectives: tuple[Collective, ...]
+    whole: tuple[str, ...]
+
+    @property
+    def num_rounds(self) -> int:
+        """Rounds of collectives, of which each waits for the one before."""
+        return len({c.level for c in self.collectives})
+
+    def lines(self) -> list[str]:
+        """For people: each collective with its reason."""
+        counts = collections.Counter(c.what for c in self.collectives)
+        number = ", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "no collective"
+        return [
+            f"{number} in {self.num_rounds} rounds",
+            *(f"round {c.level}: {c}" for c in self.collectives),
+            *(f"computed whole by every worker: {text}" for text in self.whole),
+        ]

@@ -1,0 +1,419 @@
+"""Plans one graph: that of a step, or the body of a loop or branch."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_elastic_keras.keras_internals.emission import has_functions
+from hvd_elastic_keras.step.partition.captured_step import (
+    ASSIGNMENTS,
+    FUNCTIONS,
+    body_of,
+    operations,
+)
+from hvd_elastic_keras.step.partition.operations.dimensions import (
+    ROWS,
+    Dims,
+    Sizes,
+    Values,
+    common_values,
+    same_values,
+)
+from hvd_elastic_keras.step.partition.operations.states import (
+    EMPTY,
+    HANDLE,
+    PARTIAL,
+    REPLICATED,
+    Decision,
+    State,
+    UnknownSizeError,
+    View,
+    joined,
+    only_rows_axis,
+    sharded,
+)
+from hvd_elastic_keras.step.partition.plan import Collective, Plan, PlannedOperation
+from hvd_elastic_keras.step.partition.rules import RULES
+from hvd_elastic_keras.step.partition.walk import Walk
+
+SMALL_BYTES = 1 << 16
+"""Up to this size, a tensor that is linear in partial ones is kept partial beside the whole."""
+Known = tuple[Dims, Values | None]
+"""Of a tensor, as `Sizes` has it."""
+STATEFUL_DRAWS = (
+    *("Random", "Multinomial", "ParameterizedTruncated", "TruncatedNormal"),
+    *("Stateful", "Rng", "NonDeterministic"),
+)
+"""How the names of operations begin that draw from a state, if they have one."""
+
+
+class NotPartitionedError(Exception):
+    """An operation draws random numbers that no other worker can repeat, or is not known at all."""
+
+
+@dataclasses.dataclass
+class _Versions:
+    """The states in which a tensor is there, and so many rounds of collectives before each."""
+
+    levels: dict[State, int]
+
+    @property
+    def state(self) -> State:
+        """That which rules see: the first, but the whole of what has been reduced."""
+        first = next(iter(self.levels))
+        return REPLICATED if first == PARTIAL and REPLICATED in self.levels else first
+
+    @property
+    def is_both(self) -> bool:
+        """Whether it is there as partial sums and reduced."""
+        return PARTIAL in self.levels and REPLICATED in self.levels
+
+
+class Region:
+    """The analysis of one graph: the step, or the body of a loop or branch.
+
+    Args:
+      walk: what is found.
+      sizes: those of the inputs are known.
+    """
+
+    def __init__(self, walk: Walk, graph: Any, sizes: Sizes) -> None:
+        self._walk = walk
+        self.graph = graph
+        self._sizes = sizes
+        self._versions: dict[str, _Versions] = {}
+        self._planned: list[PlannedOperation] = []
+        self._reductions: dict[int, list[Any]] = collections.defaultdict(list)
+
+    @property
+    def sizes(self) -> Sizes:
+        """Of all tensors, when `planned` is through."""
+        return self._sizes
+
+    def planned(
+        self,
+        ins: Sequence[State],
+        levels: Sequence[int],
+        outs: Sequence[State] | None,
+        what: str,
+    ) -> Plan:
+        """Plans all operations.
+
+        Args:
+          ins: the states of the inputs; `levels` say how many rounds come before each.
+          outs: the states in which outputs are wanted; None: as they come.
+          what: they are, for people.
+        """
+        for tensor, state, level in zip(self.graph.inputs, ins, levels, strict=True):
+            self._versions[tensor.name] = _Versions({state: level})
+            if state == PARTIAL:
+                self._note_partial(tensor)
+        for op in operations(self.graph):
+            self._plan(op)
+        wanted = []
+        for i, tensor in enumerate(self.graph.outputs):
+            want = self._versions[tensor.name].state if outs is None else outs[i]
+            self._bring(tensor, want, what)
+            wanted.append(want)
+        return Plan(
+            self.graph,
+            tuple(ins),
+            tuple(sorted(self._planned, key=lambda p: p.level)),
+            tuple(wanted),
+            {level: tuple(tensors) for level, tensors in self._reductions.items()},
+        )
+
+    # --- one operation -------------------------------------------------------------------
+
+    def _plan(self, op: Any) -> None:
+        versions = [self._versions[t.name] for t in op.inputs]
+        states = tuple(v.state for v in versions)
+        bodies: tuple[Plan, ...] = ()
+        kept: Decision | None = None
+        if self._is_walked_through(op):
+            level = max((min(v.levels.values()) for v in versions), default=0)
+            decision, bodies = self._of_functions(op, states, level)
+        else:
+            self._sizes.infer(op)
+            decision = self._decide(op, states)
+            kept = self._kept_partial(op, versions, states, decision)
+            if kept is not None and decision.out == kept.out and not kept.whole:
+                decision = kept  # partial anyhow: then before, not after, the reduction
+                kept = None
+            elif kept is not None and (decision.out != (REPLICATED,) or decision.how != "run"):
+                kept = None
+        if decision.whole:
+            self._walk.whole.append(f"{op.type} {op.name}: {decision.whole}")
+        level = self._level(op, decision)
+        if kept is not None:
+            self._keep_partial(op, kept, level)
+        self._give_outputs(op, decision, level, bodies)
+
+    def _decide(self, op: Any, states: tuple[State, ...]) -> Decision:
+        view = View(op, states, self._sizes)
+        if op.type == "Const":
+            return Decision((), (REPLICATED,))
+        if op.type in ASSIGNMENTS or op.type.startswith("ResourceScatter"):
+            return Decision(_with_handles(states), (), how="variable")
+        if op.type in ("ReadVariableOp", "VariableShape", "VarIsInitializedOp"):
+            return Decision(states, (REPLICATED,), how="variable")
+        if op.type == "Identity" and states == (HANDLE,):
+            return Decision(states, (HANDLE,), how="variable")
+        if op.type.startswith(STATEFUL_DRAWS) and op.op_def.is_stateful:
+            raise NotPartitionedError(
+                f"{op.name} draws random numbers with {op.type}, from a state that no other worker "
+                "has"
+            )
+        rule = RULES.get(op.type)
+        if has_functions(op) and HANDLE in states:
+            raise NotPartitionedError(f"nobody knows what {op.type} {op.name} does to variables")
+        if rule is None:
+            return view.replicated("no rule")
+        try:
+            return rule(view)
+        except UnknownSizeError:
+            return view.replicated("a size is unknown")
+
+    def _kept_partial(
+        self,
+        op: Any,
+        versions: Sequence[_Versions],
+        states: tuple[State, ...],
+        decision: Decision,
+    ) -> Decision | None:
+        """How it is computed of partial sums, where some inputs are there reduced as well."""
+        both = [v for v in versions if v.is_both]
+        if not both or any(not t.dtype.is_floating for t in op.outputs):
+            return None
+        latest = max(v.levels[REPLICATED] for v in both)
+        partial = tuple(
+            PARTIAL if v.is_both and v.levels[REPLICATED] == latest else s
+            for v, s in zip(versions, states, strict=True)
+        )
+        found = self._decide(op, partial)
+        if found.out != (PARTIAL,) or found.whole or PARTIAL not in found.want:
+            return None
+        if decision.out != (PARTIAL,) and self._num_bytes(op.outputs[0]) > SMALL_BYTES:
+            return None
+        return found
+
+    def _keep_partial(self, op: Any, kept: Decision, level: int) -> None:
+        """Computes a small tensor of partial sums as well as of the reduced ones.
+
+        What is added to it later then needs no second round: batch norm's backward pass has one
+        round less for each layer.
+        """
+        low = max(
+            self._bring(t, w, f"{op.type} {op.name}")
+            for t, w in zip(op.inputs, kept.want, strict=True)
+        )
+        if low < level:
+            self._versions[op.outputs[0].name] = _Versions({PARTIAL: low})
+            self._planned.append(PlannedOperation(op, kept, low, {}))
+            self._note_partial(op.outputs[0], op.inputs, kept.want)
+
+    def _level(self, op: Any, decision: Decision) -> int:
+        """So many rounds of collectives come before it."""
+        reason = f"{op.type} {op.name}"
+        wanted = list(zip(op.inputs, decision.want, strict=True))
+        level = max([self._bring(t, w, reason) for t, w in wanted], default=0)
+        if decision.how == "extreme":
+            level += 1
+            self._note_collective("allreduce", op.outputs[0], reason, level)
+        levels = self._walk.variable_levels
+        for tensor, state in wanted:
+            if state == HANDLE:
+                level = max(level, levels[tensor.name])
+        for tensor, state in wanted:
+            if state == HANDLE and op.type not in ("ReadVariableOp", "VariableShape"):
+                levels[tensor.name] = level
+        return level
+
+    def _give_outputs(
+        self, op: Any, decision: Decision, level: int, bodies: tuple[Plan, ...]
+    ) -> None:
+        again: dict[int, State] = {}
+        for i, (tensor, state) in enumerate(zip(op.outputs, decision.out, strict=True)):
+            found = {state: level}
+            if state == REPLICATED and not bodies and decision.how == "run":
+                axis = only_rows_axis(tensor, self._sizes.dims[tensor.name])
+                if axis is not None:
+                    # Else one operation that all compute whole would make all that follow so.
+                    again[i] = sharded(axis)
+                    found = {again[i]: level, REPLICATED: level}
+            before = self._versions.get(tensor.name)
+            self._versions[tensor.name] = _Versions((before.levels if before else {}) | found)
+        planned = PlannedOperation(op, decision, level, again, bodies)
+        self._planned.append(planned)
+        for tensor, state in zip(op.outputs, decision.out, strict=True):
+            if state == PARTIAL:
+                self._note_partial(tensor, op.inputs, decision.want)
+                key = (self.graph, tensor.name)
+                if key in self._walk.early and tensor.dtype != tf.variant:
+                    self._bring(tensor, REPLICATED, f"what follows {op.type} {op.name}")
+
+    # --- conversions ---------------------------------------------------------------------
+
+    def _bring(self, tensor: Any, want: State, reason: str) -> int:
+        """Makes a state of a tensor; returns the rounds of collectives before it is there."""
+        levels = self._versions[tensor.name].levels
+        if want in levels:
+            return levels[want]
+        first = next(iter(levels))
+        level = levels.get(REPLICATED, levels[first])
+        if (
+            REPLICATED not in levels
+            and first not in (EMPTY, HANDLE)
+            and want not in (EMPTY, HANDLE)
+        ):
+            level = levels[first] + 1
+            levels[REPLICATED] = level
+            what = "allreduce" if first == PARTIAL else "allgather"
+            self._note_collective(what, tensor, reason, level)
+            if first == PARTIAL:
+                self._walk.flow.needed.add((self.graph, tensor.name))
+                self._reductions[level].append(tensor)
+        levels[want] = level
+        return level
+
+    def _note_collective(self, what: str, tensor: Any, reason: str, level: int) -> None:
+        size, in_loop = self._num_bytes(tensor), self._walk.loops > 0
+        found = Collective(what, tensor.name, reason, level, size, in_loop)
+        self._walk.collectives.append(found)
+
+    def _note_partial(
+        self, tensor: Any, inputs: Sequence[Any] = (), want: Sequence[State] = ()
+    ) -> None:
+        """A partial tensor, and the partial ones that it is linear in."""
+        flow, key = self._walk.flow, (self.graph, tensor.name)
+        # Half precision is reduced where it has become single precision, if it does.
+        width = max(4, tensor.dtype.size or 4)
+        flow.cost[key] = max(1, self._num_elements(tensor)) * width
+        before = [
+            (self.graph, t.name)
+            for t, w in zip(inputs, want, strict=True)
+            if w == PARTIAL and (self.graph, t.name) in flow.cost
+        ]
+        flow.edges.update((one, key) for one in before)
+        if not before:
+            flow.made.add(key)
+
+    def _num_elements(self, tensor: Any) -> int:
+        dims = self._sizes.dims.get(tensor.name) or ()
+        large = ROWS[-1]
+        return math.prod(
+            max(1, d[-1] // large * self._walk.num_rows if d[-1] % large == 0 else d[-1])
+            for d in dims
+            if d is not None
+        )
+
+    def _num_bytes(self, tensor: Any) -> int:
+        size = 0 if tensor.dtype in (tf.variant, tf.resource) else tensor.dtype.size
+        return self._num_elements(tensor) * (size or 0)
+
+    # --- functions -----------------------------------------------------------------------
+
+    def _is_walked_through(self, op: Any) -> bool:
+        names = FUNCTIONS.get(op.type, ())
+        return bool(names) and all(body_of(self.graph, op, n) is not None for n in names)
+
+    def _of_functions(
+        self, op: Any, states: tuple[State, ...], level: int
+    ) -> tuple[Decision, tuple[Plan, ...]]:
+        if "body" in FUNCTIONS[op.type]:
+            return self._loop(op, states, level)
+        if "then_branch" in FUNCTIONS[op.type]:
+            return self._branches(op, states, level)
+        region = self._body(op, "f", self.known(op.inputs))
+        plan = region.planned(states, [level] * len(states), None, op.name)
+        self.give(op.outputs, region.known(plan.graph.outputs))
+        return Decision(states, plan.outs, how="call"), (plan,)
+
+    def known(self, tensors: Sequence[Any]) -> list[Known]:
+        sizes = self._sizes
+        return [(sizes.dims[t.name], sizes.values.get(t.name)) for t in tensors]
+
+    def give(self, tensors: Sequence[Any], known: Sequence[Known]) -> None:
+        for tensor, (dims, values) in zip(tensors, known, strict=True):
+            self._sizes.give(tensor, dims, values)
+
+    def _body(self, op: Any, name: str, known: Sequence[Known]) -> Region:
+        graph = body_of(self.graph, op, name)
+        region = Region(self._walk, graph, Sizes())
+        region.give(graph.inputs, known)
+        return region
+
+    def _loop(
+        self, op: Any, states: tuple[State, ...], level: int
+    ) -> tuple[Decision, tuple[Plan, ...]]:
+        """To the fixed point of the states and sizes of the loop's variables."""
+        known = self.known(op.inputs)
+        levels = [level] * len(states)
+        self._walk.loops += 1
+        while True:
+            saved = self._walk.saved
+            region = self._body(op, "body", known)
+            plan = region.planned(states, levels, None, "")
+            found = region.known(plan.graph.outputs)
+            later = [_common(*pair) for pair in zip(known, found, states, plan.outs, strict=True)]
+            joint = tuple(
+                joined(a, b, d) for a, b, (d, _) in zip(states, plan.outs, later, strict=True)
+            )
+            self._walk.restore(saved)
+            if joint == states and _same(later, known):
+                break
+            states, known = joint, later
+        region = self._body(op, "body", known)
+        body = region.planned(states, levels, states, f"the next round of {op.name}")
+        region = self._body(op, "cond", known)
+        condition = region.planned(states, levels, [REPLICATED], f"the condition of {op.name}")
+        self._walk.loops -= 1
+        self.give(op.outputs, known)
+        return Decision(states, states, how="loop"), (body, condition)
+
+    def _branches(
+        self, op: Any, states: tuple[State, ...], level: int
+    ) -> tuple[Decision, tuple[Plan, ...]]:
+        names, inputs = ("then_branch", "else_branch"), op.inputs[1:]
+        known, levels = self.known(inputs), [level] * len(inputs)
+        saved = self._walk.saved
+        outs, found = [], []
+        for name in names:
+            region = self._body(op, name, known)
+            plan = region.planned(states[1:], levels, None, "")
+            outs.append(plan.outs)
+            found.append(region.known(plan.graph.outputs))
+        self._walk.restore(saved)
+        both = [_common(*pair) for pair in zip(*found, *outs, strict=True)]
+        joint = [joined(a, b, d) for a, b, (d, _) in zip(*outs, both, strict=True)]
+        plans = []
+        for name in names:
+            region = self._body(op, name, known)
+            plans.append(region.planned(states[1:], levels, joint, f"the result of {op.name}"))
+        self.give(op.outputs, both)
+        return Decision((REPLICATED, *states[1:]), tuple(joint), how="cond"), tuple(plans)
+
+
+def _common(one: Known, other: Known, state: State, other_state: State) -> Known:
+    """What is known of a tensor that has one of two forms; a list without elements has any."""
+    values = common_values(one[1], other[1])
+    if EMPTY in (state, other_state):
+        return (other if state == EMPTY else one)[0], values
+    dims, others = one[0], other[0]
+    if dims is None or others is None or len(dims) != len(others):
+        return None, values
+    return tuple(a if a == b else None for a, b in zip(dims, others, strict=True)), values
+
+
+def _same(one: Sequence[Known], other: Sequence[Known]) -> bool:
+    return all(a[0] == b[0] and same_values(a[1], b[1]) for a, b in zip(one, other, strict=True))
+
+
+def _with_handles(states: tuple[State, ...]) -> tuple[State, ...]:
+    return tuple(s if s == HANDLE else REPLICATED for s in states)

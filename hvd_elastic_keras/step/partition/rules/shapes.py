@@ -1,0 +1,135 @@
+"""Shapes, and what gives a tensor another one or repeats it."""
+
+from __future__ import annotations
+
+import math
+
+from hvd_elastic_keras.step.partition.operations.dimensions import Dim, is_constant, rows_axes
+from hvd_elastic_keras.step.partition.operations.states import (
+    PARTIAL,
+    REPLICATED,
+    Decision,
+    Rule,
+    View,
+    is_one,
+    is_sharded,
+    known,
+    sharded,
+)
+
+
+def shape_of(v: View) -> Decision:
+    """Sizes of the whole: those of the rows that a worker has, and the size of the batch."""
+    return Decision(v.ins, (REPLICATED,) * len(v.op.outputs), how="shape")
+
+
+def reshape(v: View) -> Decision:
+    """The rows must stay behind the same number of elements, and be as many."""
+    state = v.ins[0]
+    if state == PARTIAL:
+        return v.only(0, PARTIAL)
+    if not is_sharded(state):
+        return v.replicated()
+    before = _product(known(v.idims[0])[: state.at_axis])
+    out = known(v.odims[0])
+    for axis in rows_axes(out):
+        # So many elements behind each row on both sides, since there are as many in all.
+        if before is not None and _product(out[:axis]) == before:
+            return v.only(0, sharded(axis), local_size=(1, axis))
+    return v.replicated("rows are mixed with an axis before them")
+
+
+def _product(dims: tuple[Dim, ...]) -> int | None:
+    """Of sizes that do not depend on the rows; None if one does, or is unknown."""
+    if not all(map(is_constant, dims)):
+        return None
+    return math.prod(dim[0] for dim in dims if dim is not None)
+
+
+def transpose(v: View) -> Decision:
+    """The rows go where the permutation puts their axis."""
+    state, permutation = v.ins[0], v.const(1)
+    if state == PARTIAL:
+        return v.only(0, PARTIAL)
+    if is_sharded(state) and permutation is not None:
+        return v.only(0, sharded([int(p) for p in permutation].index(state.at_axis)))
+    return v.replicated("its permutation is unknown")
+
+
+def expand_dims(v: View) -> Decision:
+    """A new axis of size 1."""
+    state, axis = v.ins[0], v.const(1)
+    if state == PARTIAL:
+        return v.only(0, PARTIAL)
+    if is_sharded(state) and axis is not None:
+        new = int(axis.ravel()[0]) % (v.rank(0) + 1)
+        return v.only(0, sharded(state.at_axis + (new <= state.at_axis)))
+    return v.replicated("its axis is unknown")
+
+
+def squeeze(v: View) -> Decision:
+    """Axes of size 1 go; the rows may be one."""
+    state = v.ins[0]
+    if state == PARTIAL:
+        return v.only(0, PARTIAL)
+    if not is_sharded(state):
+        return v.replicated()
+    axes = {a % v.rank(0) for a in v.attr("squeeze_dims")}
+    if not axes or state.at_axis in axes:
+        return v.replicated("the rows might go")
+    return v.only(0, sharded(state.at_axis - sum(a < state.at_axis for a in axes)))
+
+
+def fill(v: View) -> Decision:
+    """A scalar spread over a new shape, of which each worker makes its rows."""
+    if v.ins[1] == PARTIAL:
+        return v.only(1, PARTIAL)
+    axes = rows_axes(v.odims[0])
+    if len(axes) == 1:
+        return v.run(REPLICATED, REPLICATED, out=sharded(axes[0]), local_size=(0, axes[0]))
+    return v.replicated()
+
+
+def broadcast_to(v: View) -> Decision:
+    """Spread along axes where the input has size 1, or none."""
+    state = v.ins[0]
+    if state == PARTIAL:
+        return v.only(0, PARTIAL)
+    out = known(v.odims[0])
+    shift = len(out) - v.rank(0)
+    if is_sharded(state):
+        axis = state.at_axis + shift
+        if out[axis] != known(v.idims[0])[state.at_axis]:
+            return v.replicated("rows are repeated")
+        return v.only(0, sharded(axis), local_size=(1, axis))
+    axes = rows_axes(out)
+    if len(axes) == 1 and is_one(v.idims[0], axes[0] - shift):
+        return v.run(REPLICATED, REPLICATED, out=sharded(axes[0]), local_size=(1, axes[0]))
+    return v.replicated()
+
+
+def tile(v: View) -> Decision:
+    """Repeated along axes that are not the rows'."""
+    state, multiples = v.ins[0], v.const(1)
+    if state == PARTIAL:
+        return v.only(0, PARTIAL)
+    if not is_sharded(state):
+        return v.replicated()
+    if multiples is None:
+        same = known(v.odims[0])[state.at_axis] == known(v.idims[0])[state.at_axis]
+        return v.only(0, state) if same else v.replicated("rows are repeated")
+    if multiples[state.at_axis] != 1:
+        return v.replicated("rows are repeated")
+    return v.only(0, state)
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("Shape", "ShapeN", "Size", "Rank"), shape_of),
+    "Reshape": reshape,
+    "Transpose": transpose,
+    "ExpandDims": expand_dims,
+    "Squeeze": squeeze,
+    "Fill": fill,
+    "BroadcastTo": broadcast_to,
+    "Tile": tile,
+}

@@ -1,0 +1,56 @@
+"""What is found on a walk over the graph of a step, its loops and branches included."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+from hvd_elastic_keras.step.partition.min_cut import min_vertex_cut
+from hvd_elastic_keras.step.partition.plan import Collective
+
+Key = tuple[Any, str]
+"""A tensor: its graph and its name."""
+
+
+class Flow:
+    """How partial sums flow through linear operations, and which are needed whole."""
+
+    def __init__(self) -> None:
+        self.cost: dict[Key, int] = {}
+        self.edges: set[tuple[Key, Key]] = set()
+        self.made: set[Key] = set()
+        self.needed: set[Key] = set()
+
+    def cut(self) -> set[Key]:
+        """The cheapest tensors to reduce in place of those that are needed."""
+        return min_vertex_cut(self.cost, self.edges, self.made, self.needed)
+
+
+class Walk:
+    """One walk over the graph."""
+
+    def __init__(self, num_rows: int, early: set[Key]) -> None:
+        self.num_rows = num_rows
+        self.early = early
+        self.flow = Flow()
+        self.collectives: list[Collective] = []
+        self.whole: list[str] = []
+        self.variable_levels: dict[str, int] = collections.defaultdict(int)
+        self.loops = 0
+
+    @property
+    def saved(self) -> tuple[Any, ...]:
+        """What a trial of a loop's states must not leave behind."""
+        flow = self.flow
+        return (
+            list(self.collectives),
+            list(self.whole),
+            dict(self.variable_levels),
+            (dict(flow.cost), set(flow.edges), set(flow.made), set(flow.needed)),
+        )
+
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        """Goes back to `saved`."""
+        self.collectives, self.whole, levels, flow = saved
+        self.variable_levels = collections.defaultdict(int, levels)
+        self.flow.cost, self.flow.edges, self.flow.made, self.flow.needed = flow

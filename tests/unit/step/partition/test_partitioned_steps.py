@@ -1,0 +1,167 @@
+"""Whole steps: any number of workers with uneven shares come to what one traced step comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("keras")
+tf = pytest.importorskip("tensorflow")
+
+from hvd_elastic_keras.step.partition import rules
+from hvd_elastic_keras.step.partition.analysis import analysed
+from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
+from hvd_elastic_keras.step.partition.execution import Part, PartialStep
+from hvd_elastic_keras.step.partition.operations.states import PARTIAL, REPLICATED, Decision, View
+from hvd_elastic_keras.step.partition.plan import Analysis
+from tests.harness.lockstep import take_step
+from tests.harness.partitioned_models import MODELS, ONE_ROUND, ROWS, Made, half_precision
+
+SHARES = ([5, 4, 3], [1, 0, 11])
+EXACT = 1e-10
+"""Relative, in double precision; but for what is 0 in truth, such as a bias before batch norm."""
+
+
+@pytest.fixture
+def double_precision() -> Iterator[None]:
+    floats, policy = keras.config.floatx(), keras.config.dtype_policy()
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    yield
+    keras.config.set_floatx(floats)
+    keras.config.set_dtype_policy(policy)
+
+
+def captured_of(made: Made) -> tuple[CapturedStep, Analysis, list[Any], Any]:
+    """The step, its analysis, two batches, and the plain step."""
+    model, batch = made
+    if model._compile_loss is not None:
+        model._symbolic_build(data_batch=batch)
+    spec = tuple(tf.TensorSpec([None, *b.shape[1:]], b.dtype) for b in batch)
+    captured = capture(model.train_step, spec)
+    plain = tf.function(model.train_step, autograph=False).get_concrete_function(spec)
+    batches = [batch, tuple(np.roll(b, 2, 0) for b in batch)]
+    return captured, analysed(captured, ROWS), batches, plain
+
+
+def values_of(captured: CapturedStep) -> dict[str, Any]:
+    return {name: v.numpy() for name, v in captured.variables.items()}
+
+
+def assign(captured: CapturedStep, values: dict[str, Any]) -> None:
+    for name, variable in captured.variables.items():
+        variable.assign(values[name])
+
+
+def assert_equal(found: Any, expected: Any, what: str, exact: float) -> None:
+    found, expected = np.asarray(found), np.asarray(expected)
+    if expected.dtype.kind != "f":
+        np.testing.assert_array_equal(found, expected, err_msg=what)
+        return
+    scale = max(float(np.max(np.abs(expected), initial=0.0)), 1e-3)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=exact * scale, err_msg=what)
+
+
+def check(made: Made, exact: float) -> Analysis:
+    captured, analysis, batches, plain = captured_of(made)
+    before = values_of(captured)
+    expected = []
+    for batch in batches:
+        logs = plain(*map(tf.constant, batch))
+        expected.append((logs, values_of(captured)))
+    for shares in SHARES:
+        assign(captured, before)
+        for batch, (logs, values) in zip(batches, expected, strict=True):
+            outputs, found = take_step(captured, analysis, batch, shares)
+            for name, value in values.items():
+                assert_equal(
+                    found[name], value, f"{captured.variables[name].name}, {shares}", exact
+                )
+            for name, log in captured.results(outputs).items():
+                assert_equal(log, logs[name], f"{name} of the logs, {shares}", exact)
+            assign(captured, found)
+    return analysis
+
+
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("name", MODELS)
+def test_any_workers_come_to_what_one_comes_to(name: str) -> None:
+    keras.utils.set_random_seed(1)
+    analysis = check(MODELS[name](), EXACT)
+    assert (analysis.num_rounds == 1) == (name in ONE_ROUND), "\n".join(analysis.lines())
+
+
+def test_half_precision_is_summed_where_it_is_cast_to_single_precision() -> None:
+    keras.utils.set_random_seed(1)
+    check(half_precision(), 5e-3)
+
+
+@pytest.mark.parametrize("name", ["an LSTM and a GRU backwards, with masks", "a Dice loss"])
+def test_the_same_operations_can_be_added_to_a_graph(name: str) -> None:
+    keras.utils.set_random_seed(1)
+    captured, analysis, (batch, _), plain = captured_of(MODELS[name]())
+
+    class Alone:
+        def summed(self, tensors: list[Any], name: str) -> list[Any]:
+            return list(tensors)
+
+        def gathered(self, tensor: Any, name: str) -> Any:
+            return tf.identity(tensor)
+
+        def extreme(self, tensor: Any, kind: str, name: str) -> Any:
+            return tf.identity(tensor)
+
+    def partitioned(*rows: Any) -> dict[str, Any]:
+        numbers = (tf.constant(0), tf.shape(rows[0])[0], tf.shape(rows[0])[0], tf.constant(True))
+        step = PartialStep(captured, analysis, Part(*numbers), Alone())
+        step.compute(rows)
+        return step.values
+
+    spec = [tf.TensorSpec([None, *b.shape[1:]], b.dtype) for b in batch]
+    function = tf.function(partitioned, autograph=False, input_signature=spec)
+    found = function(*map(tf.constant, batch))
+    plain(*map(tf.constant, batch))
+    for tensor, value in values_of(captured).items():
+        assert_equal(found[tensor], value, captured.variables[tensor].name, 1e-5)
+
+
+def _mean_of_own_rows(v: View) -> Decision:
+    decision = rules.reductions.reduction(v)
+    return v.only(0, PARTIAL) if decision.how == "mean" else decision
+
+
+def _linear(v: View) -> Decision:
+    if v.ins[0] == PARTIAL:
+        return v.run(PARTIAL, out=PARTIAL)
+    return rules.elementwise.elementwise(v)
+
+
+WRONG = {
+    "Mean": (_mean_of_own_rows, "batch norm"),
+    "Rsqrt": (_linear, "batch norm"),
+    "Abs": (_linear, "flooding"),
+    "L2Loss": (lambda v: v.run(v.ins[0], out=PARTIAL), "gradients clipped in the step"),
+}
+"""Rules that are wrong, by operation, each with a model that has it."""
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_wrong_rule_is_found_at_its_operation(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule, name = WRONG[kind]
+    monkeypatch.setitem(rules.RULES, kind, rule)
+    keras.utils.set_random_seed(1)
+    captured, analysis, (batch, _), _ = captured_of(MODELS[name]())
+    with pytest.raises((AssertionError, tf.errors.InvalidArgumentError), match=kind):
+        take_step(captured, analysis, batch, [5, 4, 3], verify=True)
+
+
+def test_each_collective_is_explained() -> None:
+    keras.utils.set_random_seed(1)
+    _, analysis, _, _ = captured_of(MODELS["batch norm"]())
+    lines = analysis.lines()
+    assert "allreduce" in lines[0]
+    assert any("batch_normalization" in line and "bytes" in line for line in lines)
+    assert REPLICATED not in analysis.plan.ins[:2]

@@ -1,0 +1,92 @@
+"""The table of models (`tests/harness/keras_models`): a step of three workers, one without rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("keras")
+tf = pytest.importorskip("tensorflow")
+pytest.importorskip("horovod.tensorflow")
+
+from keras.src.trainers import data_adapters
+
+from hvd_elastic_keras.keras_internals.model_building import build
+from hvd_elastic_keras.step.partition.analysis import analysed
+from hvd_elastic_keras.step.partition.captured_step import capture
+from hvd_elastic_keras.step.partition.region import NotPartitionedError
+from tests.harness.keras_models import all_cases
+from tests.harness.keras_models.case import Case
+from tests.harness.lockstep import take_step
+
+CASES = all_cases()
+OF_DATA = {"x", "y", "sample_weight", "batch_size", "shuffle", "class_weight"}
+DRAWS = {
+    "sampling of an autoencoder by TensorFlow",
+    "tf.random in train_step",
+    "tf.random with an operation's seed",
+    "TensorFlow's dropout",
+    "tf.random in a condition",
+}
+"""Random numbers from a state that no other worker has: refused."""
+LEFT_OUT = {
+    "a stateful layer": "has a fixed batch size",
+    "ragged sequences": "ragged tensors have no rule yet",
+    "sparse numbers": "sparse tensors have no rule yet",
+    "the weight of a sum stands in a list, one for each step": "runs eagerly",
+}
+TOLERANCES = {"half precision": 5e-3, "brain floats": 3e-2, "metrics of regression": 1e-4}
+QUICK = {"a loss ignores a class", "shuffled features", "CTC of Keras"}
+
+
+def one_step(case: Case) -> tuple[Any, Any, Any]:
+    """The captured step, a batch, and the plain step for any number of rows."""
+    keras.utils.set_random_seed(1)
+    model = case.model()
+    arguments = {k: v for k, v in case.data().items() if k in OF_DATA}
+    batch = next(iter(data_adapters.get_data_adapter(**arguments).get_tf_dataset()))
+    spec = tf.nest.map_structure(
+        lambda t: None if t is None else tf.TensorSpec([None, *t.shape[1:]], t.dtype), batch
+    )
+    build(model, spec, batch)
+    captured = capture(model.train_step, spec)
+    plain = tf.function(model.train_step, autograph=False).get_concrete_function(spec)
+    return captured, batch, plain
+
+
+@pytest.mark.slow(but=tuple(QUICK))
+@pytest.mark.parametrize("name", [n for n in CASES if n not in LEFT_OUT | dict.fromkeys(DRAWS)])
+def test_three_workers_come_to_what_one_comes_to(name: str) -> None:
+    captured, batch, plain = one_step(CASES[name])
+    flat = [t.numpy() for t in tf.nest.flatten(batch)]
+    rows = len(flat[0])
+    analysis = analysed(captured, rows)
+    before = {n: v.numpy() for n, v in captured.variables.items()}
+    logs = tf.nest.flatten(plain(batch))
+    expected = {n: v.numpy() for n, v in captured.variables.items()}
+    for n, variable in captured.variables.items():
+        variable.assign(before[n])
+    outputs, found = take_step(captured, analysis, flat, [rows // 3 + 1, 0, rows - rows // 3 - 1])
+    exact = TOLERANCES.get(name, 2e-5)
+    for n, value in expected.items():
+        assert_equal(found[n], value, captured.variables[n].name, exact)
+    for one, other in zip(tf.nest.flatten(captured.results(outputs)), logs, strict=True):
+        assert_equal(one, other, "the logs", exact)
+
+
+def assert_equal(found: Any, expected: Any, what: str, exact: float) -> None:
+    found, expected = np.asarray(found), np.asarray(expected)
+    if expected.dtype.kind != "f":
+        np.testing.assert_array_equal(found, expected, err_msg=what)
+        return
+    scale = max(float(np.nanmax(np.abs(expected), initial=0.0)), 1e-2)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=exact * scale, err_msg=what)
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_draws_that_no_other_worker_can_repeat_are_refused(name: str) -> None:
+    captured, batch, _ = one_step(CASES[name])
+    with pytest.raises(NotPartitionedError, match="draws random numbers"):
+        analysed(captured, len(tf.nest.flatten(batch)[0]))

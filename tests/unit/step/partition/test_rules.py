@@ -1,0 +1,227 @@
+"""Each rule, on random shapes, axes of the rows and shares: whole and partitioned agree.
+
+Every decision is checked by itself as well (`Verified`), and that the rule is used: no operation
+of a case is computed whole by every worker, unless its name says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+tf = pytest.importorskip("tensorflow")
+
+from hvd_elastic_keras.step.partition.analysis import analysed
+from hvd_elastic_keras.step.partition.captured_step import capture
+from hvd_elastic_keras.step.partition.plan import Analysis
+from tests.harness.lockstep import assert_close, take_step
+
+Function = Callable[..., Any]
+EXAMPLES = 5
+"""Random shapes for each case."""
+
+
+@st.composite
+def shares(draw: Any, most_workers: int = 3) -> list[int]:
+    """Rows of each worker, two at least in all; a worker may have none."""
+    drawn = draw(st.lists(st.integers(0, 4), min_size=2, max_size=most_workers))
+    return [drawn[0] + 2, *drawn[1:]]
+
+
+@st.composite
+def batches(draw: Any) -> tuple[list[Any], list[int], int]:
+    """Two tensors of three axes and a column of numbers, the shares, and an axis for the rows."""
+    parts = draw(shares())
+    rows, inner = sum(parts), [draw(st.integers(1, 3)) for _ in range(2)]
+    random = np.random.default_rng(draw(st.integers(0, 99)))
+    x, y = (random.normal(size=(rows, *inner)) for _ in range(2))
+    return [x, y, random.integers(0, 4, rows)], parts, draw(st.integers(0, 1))
+
+
+def compared(function: Function, batch: list[Any], parts: list[int]) -> Analysis:
+    """Computes it whole and partitioned."""
+    spec = tuple(tf.TensorSpec([None, *b.shape[1:]], b.dtype) for b in batch)
+    captured = capture(lambda data: tf.nest.flatten(function(*data)), spec)
+    analysis = analysed(captured, sum(parts))
+    found, _ = take_step(captured, analysis, batch, parts, verify=True)
+    expected = tf.nest.flatten(function(*map(tf.constant, batch)))
+    for one, other in zip(found, expected, strict=True):
+        assert_close(one, other, "the result")
+    return analysis
+
+
+def moved(tensor: Any, axis: int) -> Any:
+    """With the rows along this axis."""
+    return tf.transpose(tensor, {0: [0, 1, 2], 1: [1, 0, 2]}[axis])
+
+
+WITH_ROWS: dict[str, Function] = {
+    "a function of each element": lambda x, y, k: tf.tanh(x) + tf.exp(-y),
+    "weights are broadcast": lambda x, y, k: x * tf.constant([[2.0]], tf.float64) + y[..., :1],
+    "rows of fewer axes": lambda x, y, k: x - tf.reduce_sum(y, 2, keepdims=True),
+    "a selection": lambda x, y, k: tf.where(x > y, x, tf.zeros_like(y)),
+    "sums within rows": lambda x, y, k: tf.reduce_sum(x, -1),
+    "extremes within rows": lambda x, y, k: tf.reduce_max(x, -1, keepdims=True) + y,
+    "a new axis and it goes": lambda x, y, k: tf.squeeze(x[..., None] * 2.0, -1) + y,
+    "a new axis before": lambda x, y, k: tf.squeeze(tf.expand_dims(x, 0), 0) + y,
+    "axes change places": lambda x, y, k: tf.transpose(x, [2, 1, 0]) + tf.transpose(y, [2, 1, 0]),
+    "joined": lambda x, y, k: tf.concat([x, y], 2) * 2.0,
+    "stacked": lambda x, y, k: tf.stack([x, y], 1) * 2.0,
+    "cut": lambda x, y, k: tf.unstack(tf.stack([x, y, x + y], -1), axis=-1),
+    "split": lambda x, y, k: tf.split(tf.concat([x, y], 2), 2, 2),
+    "a part of the last axis": lambda x, y, k: x[..., :1] + y[..., -1:],
+    "turned round within rows": lambda x, y, k: tf.reverse(x, [2]) + y,
+    "sums so far within rows": lambda x, y, k: tf.cumsum(x, 2) + y,
+    "the place of the largest": lambda x, y, k: tf.argmax(tf.concat([x, y], 2), 2),
+    "repeated within rows": lambda x, y, k: tf.tile(x, [1, 1, 2]),
+    "padded within rows": lambda x, y, k: tf.pad(x, [[0, 0], [0, 0], [1, 2]]) * 2.0,
+    "ones like rows": lambda x, y, k: tf.ones_like(x) * y + tf.ones(tf.shape(x), x.dtype),
+    "spread to the shape of rows": lambda x, y, k: tf.broadcast_to(x[..., :1], tf.shape(y)) + y,
+    "softmax": lambda x, y, k: tf.nn.softmax(tf.concat([x, y], 2)),
+    "the largest": lambda x, y, k: tf.math.top_k(tf.concat([x, y], 2), 2).values,
+    "times a matrix": lambda x, y, k: tf.einsum("abc,cd->abd", x, fixed(x.shape[2], 2)),
+    "gathered within rows": lambda x, y, k: tf.gather(x, [0, 0], axis=2),
+}
+"""Of x and y, whose rows are along one of the first two axes; k has a number for each row."""
+FROM_ROWS: dict[str, Function] = {
+    "a sum": lambda x, y, k: tf.reduce_sum(x, 0),
+    "a sum of all": lambda x, y, k: tf.reduce_sum(x),
+    "a mean": lambda x, y, k: tf.reduce_mean(x, [0, 1], keepdims=True),
+    "the largest of all": lambda x, y, k: tf.reduce_max(x, 0) + tf.reduce_min(y),
+    "whether any is": lambda x, y, k: tf.reduce_any(x > 1.0) | tf.reduce_all(y > 0.0, 0),
+    "half of the sum of squares": lambda x, y, k: tf.nn.l2_loss(x),
+    "the number of rows": lambda x, y, k: tf.shape(x)[0] * 2 + tf.size(y),
+    "a product of two": lambda x, y, k: tf.einsum("abc,abd->cd", x, y),
+    "a matrix product over rows": lambda x, y, k: tf.matmul(x[:, 0], y[:, 0], transpose_a=True),
+    "sums by numbers": lambda x, y, k: tf.math.unsorted_segment_sum(x, k, 4),
+    "scattered": lambda x, y, k: tf.scatter_nd(k[:, None], x, [4, *x.shape[1:]]),
+    "looked up and added": lambda x, y, k: tf.reduce_sum(tf.gather(fixed(4, 2), k), 0),
+    "one hot": lambda x, y, k: tf.reduce_sum(tf.one_hot(k, 4, dtype=tf.float64), 0),
+    "a bias's gradient": lambda x, y, k: tf.raw_ops.BiasAddGrad(out_backprop=x),
+    "a flattened sum": lambda x, y, k: tf.reduce_sum(tf.reshape(x, [tf.shape(x)[0], -1]), 0),
+    "axes before are merged": lambda x, y, k: tf.reduce_sum(tf.reshape(x, [-1, x.shape[2]]), 0),
+}
+"""Of x and y with the rows first: all become partial sums, or are reduced at once."""
+OF_PARTIAL: dict[str, Function] = {
+    "negated": lambda s, t: -s,
+    "added": lambda s, t: s + t * 2.0,
+    "one half is whole": lambda s, t: s + 3.0,
+    "scaled": lambda s, t: s * 3.0 / 7.0,
+    "of another form": lambda s, t: tf.transpose(tf.reshape(s, [-1, 1])),
+    "a part": lambda s, t: tf.reduce_sum(s[:1], 0) + tf.pad(t, [[0, 0], [0, 0]])[0],
+    "joined": lambda s, t: tf.concat([s, t], 0),
+    "times a matrix": lambda s, t: tf.matmul(s, fixed(s.shape[1], 2)),
+    "as another type": lambda s, t: tf.cast(tf.cast(s, tf.float32), tf.float64),
+    "selected": lambda s, t: tf.where(fixed(1, 1) > 0.0, s, t),
+    "spread": lambda s, t: tf.broadcast_to(s, [2, *s.shape]) + 0.0 * tf.tile(t, [1, 1]),
+}
+"""Of two partial sums, with two axes: one round of reductions at the end."""
+NOT_LINEAR: dict[str, Function] = {
+    "squared": lambda s, t: s * s,
+    "absolute": lambda s, t: tf.abs(s),
+    "the other one divided by it": lambda s, t: 1.0 / s,
+    "each by the other": lambda s, t: s * t,
+    "a condition": lambda s, t: tf.where(s > 0.0, s, t),
+    "rounded": lambda s, t: tf.cast(s, tf.int32),
+}
+MIXES_ROWS: dict[str, Function] = {
+    "sorted": lambda x, y, k: tf.sort(x, 0),
+    "sums so far": lambda x, y, k: tf.cumsum(x, 0),
+    "turned round": lambda x, y, k: tf.reverse(x, [0]) + y,
+    "some rows": lambda x, y, k: x[: tf.shape(x)[0] // 2],
+    "all but the first row": lambda x, y, k: x[1:] * 2.0,
+    "joined along the rows": lambda x, y, k: tf.concat([x, y], 0) * 2.0,
+    "rows by numbers": lambda x, y, k: tf.gather(x, k % 2) + y,
+    "each with each": lambda x, y, k: tf.einsum("abc,dbc->ad", x, y),
+    "rows in the midst": lambda x, y, k: (
+        tf.reshape(tf.transpose(tf.concat([x, x], 1), [1, 0, 2]), [-1]) * 2.0
+    ),
+    "chosen rows": lambda x, y, k: tf.boolean_mask(x, k > 1),
+    "repeated rows": lambda x, y, k: tf.tile(x, [2, 1, 1]) * 2.0,
+    "padded with rows": lambda x, y, k: tf.pad(x, [[0, 1], [0, 0], [0, 0]]) * 2.0,
+    "at most so many rows": lambda x, y, k: tf.reduce_sum(x[: tf.minimum(tf.shape(x)[0], 3)], 0),
+    "at least so many rows": lambda x, y, k: (
+        tf.pad(x, [[0, tf.maximum(0, 8 - tf.shape(x)[0])], [0, 0], [0, 0]]) * 2.0
+    ),
+}
+"""With the rows first."""
+
+
+def fixed(*shape: int) -> Any:
+    """A tensor that all workers have."""
+    return tf.constant(np.arange(1.0, 1.0 + np.prod(shape)).reshape(shape) / 7.0)
+
+
+@pytest.mark.parametrize("name", WITH_ROWS)
+@settings(max_examples=EXAMPLES)
+@given(drawn=batches())
+def test_rows_stay_rows_along_any_axis(name: str, drawn: Any) -> None:
+    batch, parts, axis = drawn
+
+    def function(x: Any, y: Any, k: Any) -> Any:
+        return WITH_ROWS[name](moved(x, axis), moved(y, axis), k)
+
+    analysis = compared(function, batch, parts)
+    assert not analysis.whole
+    assert {c.what for c in analysis.collectives} == {"allgather"}, "of the results"
+
+
+@pytest.mark.parametrize("name", FROM_ROWS)
+@settings(max_examples=EXAMPLES)
+@given(drawn=batches())
+def test_what_is_taken_of_all_rows_is_reduced(name: str, drawn: Any) -> None:
+    batch, parts, _ = drawn
+    analysis = compared(FROM_ROWS[name], batch, parts)
+    assert not analysis.whole
+    assert {c.what for c in analysis.collectives} <= {"allreduce"}
+
+
+@pytest.mark.parametrize("name", OF_PARTIAL)
+@settings(max_examples=EXAMPLES)
+@given(drawn=batches())
+def test_partial_sums_stay_partial_through_what_is_linear(name: str, drawn: Any) -> None:
+    batch, parts, _ = drawn
+
+    def function(x: Any, y: Any, k: Any) -> Any:
+        # What is not linear comes behind, so that the reduction stands where it is cheapest.
+        return OF_PARTIAL[name](tf.reduce_sum(x, 0), tf.reduce_sum(y, 0))
+
+    analysis = compared(function, batch, parts)
+    assert analysis.num_rounds == 1
+    assert {c.what for c in analysis.collectives} == {"allreduce"}
+
+
+@pytest.mark.parametrize("name", NOT_LINEAR)
+@settings(max_examples=EXAMPLES)
+@given(drawn=batches())
+def test_partial_sums_are_reduced_before_what_is_not_linear(name: str, drawn: Any) -> None:
+    batch, parts, _ = drawn
+
+    def function(x: Any, y: Any, k: Any) -> Any:
+        return NOT_LINEAR[name](tf.reduce_sum(x, 0), tf.reduce_sum(y, 0))
+
+    analysis = compared(function, batch, parts)
+    assert {c.what for c in analysis.collectives} == {"allreduce"}
+
+
+@pytest.mark.parametrize("name", MIXES_ROWS)
+@settings(max_examples=EXAMPLES)
+@given(drawn=batches())
+def test_what_mixes_rows_is_computed_whole_by_every_worker(name: str, drawn: Any) -> None:
+    batch, parts, _ = drawn
+    analysis = compared(MIXES_ROWS[name], batch, parts)
+    assert analysis.whole
+
+
+def test_random_numbers_of_a_state_that_no_other_worker_has_are_refused() -> None:
+    from hvd_elastic_keras.step.partition.region import NotPartitionedError
+
+    spec = (tf.TensorSpec([None, 2], tf.float32),)
+    captured = capture(lambda data: data[0] + tf.random.normal(tf.shape(data[0])), spec)
+    with pytest.raises(NotPartitionedError, match="RandomStandardNormal"):
+        analysed(captured, 8)
