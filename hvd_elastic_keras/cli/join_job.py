@@ -313,7 +313,7 @@ def _job_dir(wish: JoinWish, job: joining.JobDescription) -> Path:
     own = Path(wish.job_dir or f"jobs/{job.name}-{job.job_id[:8]}").resolve()
     (own / files.LOGS).mkdir(parents=True, exist_ok=True)
     if job.job:
-        (own / files.JOB).write_text(job.job)
+        files.write_secret(own / files.JOB, job.job.encode())
     return own
 
 

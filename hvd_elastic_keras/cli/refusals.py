@@ -6,7 +6,9 @@ import errno
 import tempfile
 from pathlib import Path
 
-from hvd_elastic_keras.common import files
+from hvd_elastic_keras.cli.checks.gpus import gpus_here
+from hvd_elastic_keras.cli.job_request import JobRequest
+from hvd_elastic_keras.common import env, files
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.worker import network
@@ -24,6 +26,21 @@ def port_is_taken(port: int) -> ConfigurationError:
     """The port that was asked for is not free."""
     return ConfigurationError(
         f"--port={port} was given, but another program uses it. Choose another one."
+    )
+
+
+def check_gpus(request: JobRequest) -> None:
+    """Raises `ConfigurationError` if this host has too few GPUs for the workers that start here."""
+    each, here = request.options.gpus_per_worker, request.started_here
+    present = gpus_here()
+    if not each or present is None or present >= each * here:
+        return
+    visible = env.variables_named([env.VISIBLE_GPUS]).get(env.VISIBLE_GPUS)
+    of_those = "" if visible is None else f" ({env.VISIBLE_GPUS}={visible})"
+    raise ConfigurationError(
+        f"--gpus_per_worker={each} was given, so that the {here} workers of this host need "
+        f"{each * here} GPUs, but it has {present}{of_those}. Start fewer workers, or leave the "
+        "flag out: then they train on what they find."
     )
 
 

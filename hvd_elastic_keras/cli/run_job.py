@@ -21,6 +21,7 @@ from hvd_elastic_keras.cli.job_directory import held
 from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
 from hvd_elastic_keras.cli.refusals import (
     cannot_listen,
+    check_gpus,
     check_same_kind,
     check_timeline,
     port_is_taken,
@@ -189,7 +190,7 @@ def _description(request: JobRequest) -> JobDescription:
     """What joiners have to know."""
     identity = request.job_dir / files.JOB_ID
     if not identity.exists():
-        identity.write_text(secrets.token_hex(16) + "\n")
+        files.write_secret(identity, f"{secrets.token_hex(16)}\n".encode())
     job = request.job_dir / files.JOB
     model, here = request.spec.model if request.spec else "", Path.cwd()
     return JobDescription(
@@ -212,6 +213,7 @@ async def _accept(request: JobRequest, console: Console, server: ForkServer | No
     Returns the request with what the check has found.
     """
     job_dir = request.job_dir
+    check_gpus(request)
     if request.timeline:
         check_timeline(request.timeline)
     spec = request.spec

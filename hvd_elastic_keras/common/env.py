@@ -34,6 +34,7 @@ Other launchers say by `OTHER_LAUNCHERS` how many processes they have started.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import shutil
 import tempfile
@@ -150,15 +151,21 @@ class WorkerEnvironment:
 
     def _gpu_variables(self) -> dict[str, str]:
         """Which GPUs the process sees, if each worker is to have its own."""
-        count, visible = self.options.gpus_per_worker, os.environ.get(VISIBLE_GPUS, "")
+        count, of_host = self.options.gpus_per_worker, visible_gpus()
         if not count:
             return {}
-        if self.joined and visible:  # what a batch system has given to this one
+        if self.joined and of_host:  # what a batch system has given to this one
             return GPU_MEMORY
-        of_host = visible.split(",") if visible else []
         numbers = range(self.slot * count, (self.slot + 1) * count)
-        mine = of_host[numbers.start : numbers.stop] if of_host else map(str, numbers)
+        mine = map(str, numbers) if of_host is None else of_host[numbers.start : numbers.stop]
         return {**GPU_MEMORY, VISIBLE_GPUS: ",".join(mine) or NO_GPU}
+
+
+def visible_gpus() -> list[str] | None:
+    """The GPUs that this process may use, as CUDA reads it; None: all."""
+    if (visible := os.environ.get(VISIBLE_GPUS)) is None:
+        return None
+    return list(itertools.takewhile(lambda gpu: gpu not in ("", NO_GPU), visible.split(",")))
 
 
 def worker_environment() -> WorkerEnvironment | None:

@@ -120,6 +120,7 @@ def write_endpoint(job_dir: Path, address: str, token: str, fingerprint: str = "
         address=address,
         token=token,
         pid=os.getpid(),
+        job_dir=str(job_dir.resolve()),
         fingerprint=fingerprint,
     )
     write_secret(job_dir / MASTER, messages.encode(endpoint))
@@ -144,7 +145,23 @@ def read_endpoint(job_dir: Path) -> control.Endpoint:
             f"The job in {job_dir} speaks protocol version {endpoint.version}, this program "
             f"version {messages.PROTOCOL_VERSION}. Use the release the job was started with."
         )
+    if is_copy(job_dir, endpoint.job_dir):
+        raise ConfigurationError(
+            f"No running job was found in {job_dir}: it is a copy of {endpoint.job_dir}, whose job "
+            f"{path} names. Give --job_dir={endpoint.job_dir} if that is meant."
+        )
     return endpoint
+
+
+def is_copy(job_dir: Path, written_in: str) -> bool:
+    """Whether a file that was written in one directory has come to another one by a copy.
+
+    If the first one is gone it was moved, or another host sees it at another place.
+    """
+    try:
+        return bool(written_in) and not Path(written_in).samefile(job_dir)
+    except OSError:
+        return False
 
 
 def remove_endpoint(job_dir: Path) -> None:

@@ -57,6 +57,20 @@ class WorkerRecord(msgspec.Struct, frozen=True):
         """Whether its keeper lives, and with it or soon after it the worker ends."""
         return keeper.start_ticks(self.keeper) == self.keeper_started
 
+    @property
+    def noted_in(self) -> Path | None:
+        """Where the keeper of a living worker has its notes; None if it is gone."""
+        with contextlib.suppress(OSError, IndexError):
+            command = Path(f"/proc/{self.keeper}/cmdline").read_bytes().split(b"\0")
+            return Path(os.fsdecode(command[len(KEEPER)])).parent
+        return None
+
+    def belongs_to(self, directory: Path) -> bool:
+        """Whether its keeper has its notes there, and not where they were copied from."""
+        with contextlib.suppress(OSError):
+            return self.noted_in is not None and self.noted_in.samefile(directory)
+        return False
+
     def kill(self) -> None:
         """Sends SIGKILL to the worker's process group."""
         if keeper.start_ticks(self.pid) == self.started:
@@ -65,7 +79,10 @@ class WorkerRecord(msgspec.Struct, frozen=True):
 
 
 def kept_workers(directory: Path) -> dict[str, WorkerRecord]:
-    """The local workers of a job that live, by id, whatever has become of their launcher."""
+    """The local workers that live, by id, whatever has become of their launcher.
+
+    In a copy of a job directory, they are those of the other job; see `WorkerRecord.belongs_to`.
+    """
     found = ((path.stem, _read(path)) for path in directory.glob("*.json"))
     return {worker_id: kept for worker_id, kept in found if kept and kept.is_kept}
 
@@ -136,8 +153,8 @@ class LocalLauncher:
         self, worker_id: str, host: str, on_exit: Callable[[WorkerExit], None]
     ) -> LaunchedWorker:
         """Starts a worker process. See `Launcher.launch`."""
-        for directory in (self._record_dir, self._log_dir):
-            directory.mkdir(parents=True, exist_ok=True)
+        self._log_dir.mkdir(parents=True, exist_ok=True)
+        self._record_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             return self._launch(worker_id, on_exit)
         except ForkServerError as error:
@@ -170,7 +187,7 @@ class LocalLauncher:
         kept = _read(self._record(worker_id))
         if kept is None:
             return None
-        if kept.is_kept:
+        if kept.is_kept and kept.belongs_to(self._record_dir):
             self._watch(
                 worker_id,
                 kept,
