@@ -97,6 +97,16 @@ def write_bytes(path: Path, content: bytes) -> None:
     write_atomically(path, write)
 
 
+def end_of(path: Path, most_bytes: int) -> str:
+    """The end of a text, which may be very long; nothing if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - most_bytes))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def is_secret(about: os.stat_result) -> bool:
     """Whether a file is open to its owner alone, as `write_secret` leaves it."""
     return not stat.S_IMODE(about.st_mode) & OTHERS

@@ -18,9 +18,9 @@ import sys
 import tempfile
 import threading
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, BinaryIO, TextIO
 
 import msgspec
 
@@ -34,6 +34,9 @@ UNSEEN = (
     "ended while no launcher ran, and so did its parent process (keeper.py), which would tell how: "
     "both were killed, or this machine was restarted"
 )
+LONGEST_LINE = 2**16
+"""Characters that are kept of a line that a worker prints."""
+CUT = f" … (cut after {LONGEST_LINE:,} characters; the whole line is in the worker's log)"
 KEEPER = (sys.executable, "-I", "-S", str(Path(keeper.__file__).resolve()))
 
 
@@ -266,9 +269,9 @@ class LocalLauncher:
             if output is not None:
                 waiting.until_readable(output)
                 os.set_blocking(output, True)
-                with os.fdopen(output, errors="replace") as lines:
-                    for line in lines:
-                        self._call(self._on_output, worker_id, line.rstrip("\n"))
+                with os.fdopen(output, errors="replace") as printed:
+                    for line in lines_of(printed):
+                        self._call(self._on_output, worker_id, line)
 
         def wait_for_end() -> None:
             keepers_code = wait()
@@ -294,6 +297,23 @@ class LocalLauncher:
     def _call(self, function: Callable[..., None], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the job is over
             self._loop.call_soon_threadsafe(function, *args)
+
+
+def lines_of(printed: TextIO) -> Iterator[str]:
+    """The lines that a worker prints, without their ends; the end of a very long one is left out.
+
+    >>> import io
+    >>> [len(line) for line in lines_of(io.StringIO("a\\n" + "b" * 10**6))]
+    [1, 65607]
+    """
+    while line := printed.readline(LONGEST_LINE):
+        yield line.removesuffix("\n") if _is_whole(line) else line + CUT
+        while not _is_whole(line):
+            line = printed.readline(LONGEST_LINE)
+
+
+def _is_whole(line: str) -> bool:
+    return line.endswith("\n") or len(line) < LONGEST_LINE
 
 
 def _spawned(

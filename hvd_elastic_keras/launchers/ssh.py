@@ -7,8 +7,6 @@ client has a keeper, as a local worker has, so that it outlives the launcher.
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -121,14 +119,5 @@ class SshLauncher:
         host = self._hosts.pop(worker_id)
         # Of an adopted worker nobody knows yet whether it lives: its heartbeats tell.
         if worker_id not in self._adopted and not self._has_come(worker_id):
-            said = self._end_of_log(worker_id)
+            said = files.end_of(self._log_dir / f"{worker_id}.log", MOST_LOG_BYTES)
             self._on_failed(worker_id, host, failure(self._settings, host, exit.return_code, said))
-
-    def _end_of_log(self, worker_id: str) -> str:
-        with (
-            contextlib.suppress(OSError),
-            (self._log_dir / f"{worker_id}.log").open("rb") as log,
-        ):
-            log.seek(max(0, log.seek(0, os.SEEK_END) - MOST_LOG_BYTES))
-            return log.read().decode(errors="replace")
-        return ""

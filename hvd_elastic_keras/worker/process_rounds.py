@@ -10,8 +10,8 @@ import contextlib
 import functools
 import time
 
-from hvd_elastic_keras.common.protocol import ALONE, Assignment
 from hvd_elastic_keras.common.errors import WorkerLeavingError
+from hvd_elastic_keras.common.protocol import ALONE, Assignment
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.membership import Membership
 from hvd_elastic_keras.worker.own_gpus import check_gpus

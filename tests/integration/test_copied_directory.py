@@ -29,7 +29,7 @@ def test_the_workers_of_the_original_train_on_and_the_copy_is_a_job_of_its_own(
         job.wait_for_fault("gate")
         checkpoint = job.job_dir / "checkpoints" / "step-00000008"
         job.wait(lambda: checkpoint.exists() or None, "checkpoint")
-        workers = {p.pid for p in job.worker_processes()}
+        workers = {job.pid_of(worker_id) for worker_id in ("w0", "w1")}
         if is_killed:
             job.kill_launcher()
         copy = copied(job, tmp_path / "copy")
@@ -43,7 +43,7 @@ def test_the_workers_of_the_original_train_on_and_the_copy_is_a_job_of_its_own(
             assert len(copy.events("worker_started")) == 4, "two of them are the original's"
             assert copy.events("checkpoint_loaded")[-1]["step"] == 8
             assert_same_weights(copy.weights(), expected_weights)
-        assert {p.pid for p in job.worker_processes()} == workers
+        assert workers <= {p.pid for p in job.worker_processes()}
         ids = [(d / "job.id").read_text() for d in (job.job_dir, copy.job_dir)]
         assert ids[0] != ids[1]
         if is_killed:
