@@ -204,6 +204,7 @@ class Joiner:
             hostname=self._host,
             master_timeout_s=self._job.master_timeout_s,
             options=options,
+            job_id=self._job.job_id,
         ).to_variables()
         cores = len(os.sched_getaffinity(0))
         count = cores // reply.workers_here

@@ -11,6 +11,7 @@ from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.common import env, files
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.job_spec import JobSpec
+from hvd_elastic_keras.state.checkpoint import ownership
 from hvd_elastic_keras.worker import network
 
 
@@ -42,6 +43,14 @@ def check_gpus(request: JobRequest) -> None:
         f"{each * here} GPUs, but it has {present}{of_those}. Start fewer workers, or leave the "
         "flag out: then they train on what they find."
     )
+
+
+def check_checkpoint_dir(request: JobRequest) -> None:
+    """Raises `ConfigurationError` if another job that runs writes its checkpoints there."""
+    directory, identity = request.options.checkpoint_dir, request.job_dir / files.JOB_ID
+    if directory and "://" not in directory:
+        job_id = identity.read_text().strip() if identity.exists() else ""
+        ownership.check_free(Path(directory), job_id)
 
 
 def check_timeline(target: Path) -> None:

@@ -21,6 +21,7 @@ from hvd_elastic_keras.cli.job_directory import held
 from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
 from hvd_elastic_keras.cli.refusals import (
     cannot_listen,
+    check_checkpoint_dir,
     check_gpus,
     check_same_kind,
     check_timeline,
@@ -91,6 +92,7 @@ async def _run_accepted(
     file_limits = open_files.raise_limit()
     if too_few := open_files.too_few_for(request.job.max_workers):
         console.line(too_few)
+    description = _description(request)
     curves_for = curves.asked_for if request.options.tensorboard else curves.beside_users
     controller = Controller(
         request.job,
@@ -101,7 +103,7 @@ async def _run_accepted(
         token=endpoint.token if endpoint else request.token,
         host=KUBERNETES if request.pods else LOCALHOST,
         all_output=request.all_output,
-        description=_description(request),
+        description=description,
         listeners=[console.hear, curves_for(job_dir, console)],
         prepared=server.ready if server else None,
     )
@@ -132,6 +134,7 @@ async def _run_accepted(
             master_timeout_s=request.job.master_timeout_s,
             timeline_dir=str(job_dir / files.TIMELINES) if request.timeline else "",
             options=request.options,
+            job_id=description.job_id,
         ),
         controller.on_output,
         variables=request.worker_variables,
@@ -214,6 +217,7 @@ async def _accept(request: JobRequest, console: Console, server: ForkServer | No
     """
     job_dir = request.job_dir
     check_gpus(request)
+    check_checkpoint_dir(request)
     if request.timeline:
         check_timeline(request.timeline)
     spec = request.spec

@@ -7,6 +7,7 @@
 | HVD_ELASTIC_FINGERPRINT   | unset     | SHA-256 of the master's certificate; unset: no TLS    |
 | HVD_ELASTIC_WORKER_ID     | unset     | identity of this process in the job                   |
 | HVD_ELASTIC_JOB_DIR       | unset     | directory for checkpoints and results                 |
+| HVD_ELASTIC_JOB_ID        | unset     | random: tells the jobs of several directories apart   |
 | HVD_ELASTIC_INTERACTIVE   | 0         | 1 if the launcher's terminal can redraw lines         |
 | HVD_ELASTIC_JOINED        | 0         | 1 if `run --join` has started this worker             |
 | HVD_ELASTIC_KEEPER_PID    | unset     | local workers leave when this process is gone         |
@@ -49,6 +50,7 @@ TOKEN = "HVD_ELASTIC_TOKEN"
 FINGERPRINT = "HVD_ELASTIC_FINGERPRINT"
 WORKER_ID = "HVD_ELASTIC_WORKER_ID"
 JOB_DIR = "HVD_ELASTIC_JOB_DIR"
+JOB_ID = "HVD_ELASTIC_JOB_ID"
 JOINED = "HVD_ELASTIC_JOINED"
 INTERACTIVE = "HVD_ELASTIC_INTERACTIVE"
 KEEPER_PID = "HVD_ELASTIC_KEEPER_PID"
@@ -122,6 +124,8 @@ class WorkerEnvironment:
     """Whether a joiner has started this process (`run --join`)."""
     slot: int = 0
     """Place on its host, from 0; no two workers have the same."""
+    job_id: str = ""
+    """See `files.JOB_ID`."""
 
     @property
     def job_path(self) -> Path:
@@ -136,6 +140,7 @@ class WorkerEnvironment:
             FINGERPRINT: self.fingerprint,
             WORKER_ID: self.worker_id,
             JOB_DIR: self.job_dir,
+            JOB_ID: self.job_id,
             INTERACTIVE: str(int(self.interactive)),
             JOINED: str(int(self.joined)),
             IFACE: self.iface,
@@ -187,6 +192,7 @@ def worker_environment() -> WorkerEnvironment | None:
         timeline_dir=os.environ.get(TIMELINE, ""),
         options=run_options(),
         fingerprint=os.environ.get(FINGERPRINT, ""),
+        job_id=os.environ.get(JOB_ID, ""),
     )
 
 

@@ -38,7 +38,7 @@ def lock(path: Path, *, shared: bool = False) -> int:
     The lock ends when the descriptor is closed, at the latest with this process.
 
     Args:
-      shared: with all others who want it shared.
+      shared: with all others who want it shared; who has it alone is waited for.
 
     Raises:
       LockHeldError: another process has it.
@@ -60,9 +60,14 @@ def lock(path: Path, *, shared: bool = False) -> int:
     raise LockHeldError("others remove the file again and again")
 
 
+def share(descriptor: int) -> None:
+    """Lets others share a lock that this process has. They may have it alone for a moment."""
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+
+
 def _take(descriptor: int, path: Path, shared: bool) -> None:
     try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise LockHeldError(holders(path) or "another process") from None
     except OSError as error:

@@ -68,7 +68,9 @@ def test_who_holds_a_lock_is_told(tmp_path: Path) -> None:
 
 def test_a_shared_lock_is_taken_by_all_who_share_it_and_by_nobody_else(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    shared = [locks.lock(path, shared=True) for _ in range(2)]
+    shared = [locks.lock(path)]
+    locks.share(shared[0])
+    shared.append(locks.lock(path, shared=True))
     with pytest.raises(LockHeldError):
         locks.lock(path)
     for descriptor in shared:
