@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import shutil
+import zlib
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,8 @@ from hvd_elastic_keras.master import journal
 from hvd_elastic_keras.master.journal import Journal
 from hvd_elastic_keras.master.machine.claims import Holder
 from hvd_elastic_keras.master.machine.decisions import Decisions, decisions_of
+from hvd_elastic_keras.master.term import Term
+from hvd_elastic_keras.observe.console import Console
 from tests.unit.master.membership_driver import Job, running_job
 
 COMMAND = ("--model=x", "--num_workers=2")
@@ -127,3 +132,29 @@ def test_a_journal_that_cannot_be_written_says_so_once_and_is_not_read_again(
     directory.mkdir()
     written.write(1, COMMAND, kept[1])
     assert last_of(directory / "journal") is None
+
+
+def test_why_there_is_no_entry_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    assert Journal(path).problem == "cannot be read (No such file or directory)"
+    path.write_bytes(b"")
+    assert Journal(path).problem == "is empty"
+    path.write_bytes(b"00000000 {}\n")
+    assert Journal(path).problem == "is damaged"
+    body = b'{"sequence": 1, "since": "another release"}'
+    path.write_bytes(b"%08x %b\n" % (zlib.crc32(body), body))
+    assert "another release of this package has written it" in Journal(path).problem
+    write_all(path, some_decisions())
+    assert Journal(path).problem == ""
+
+
+def test_a_journal_in_a_copied_directory_names_the_original(tmp_path: Path) -> None:
+    original, copy, moved = (tmp_path / name for name in ("original", "copy", "moved"))
+    original.mkdir()
+    write_all(original / "journal", some_decisions())
+    console = Console(io.StringIO())
+    assert Term(original, COMMAND, console).original == ""
+    shutil.copytree(original, copy)
+    assert Term(copy, COMMAND, console).original == str(original)
+    original.rename(moved)
+    assert Term(moved, COMMAND, console).original == "", "that is the one, elsewhere"
