@@ -45,15 +45,15 @@ def left_behind(request: JobRequest, term: Term, console: Console) -> control.En
     if term.original:
         _become_a_job_of_its_own(job_dir, term, console)
         return None
-    living = _living(job_dir / files.WORKERS, console)
+    alive = living(job_dir / files.WORKERS, console)
     endpoint = trusted_endpoint(job_dir)
     wanted = set[str]()
     if term.before and endpoint:
-        wanted = _elsewhere(term.before) | (term.before.workers.keys() & living.keys())
+        wanted = _elsewhere(term.before) | (term.before.workers.keys() & alive.keys())
     if wanted and endpoint:
         _check_same_command(request, term)
         _check_same_token(request, endpoint)
-    unwanted = {worker_id: kept for worker_id, kept in living.items() if worker_id not in wanted}
+    unwanted = {worker_id: kept for worker_id, kept in alive.items() if worker_id not in wanted}
     if unwanted:
         console.line(_told_of_ending(unwanted, term, endpoint))
         end_kept_workers(unwanted.values())
@@ -75,7 +75,7 @@ def _become_a_job_of_its_own(job_dir: Path, term: Term, console: Console) -> Non
     term.begin_anew()
 
 
-def _living(notes: Path, console: Console) -> dict[str, WorkerRecord]:
+def living(notes: Path, console: Console) -> dict[str, WorkerRecord]:
     """The workers of this directory that live; those of another one are named."""
     found = kept_workers(notes)
     others = {w: kept for w, kept in found.items() if not kept.belongs_to(notes)}

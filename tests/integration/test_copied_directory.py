@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,16 @@ from tests.harness.job import Job, assert_same_weights
 
 GATE = Fault("gate", "train", 0, step=10, action="wait")
 FLAGS = ("--num_workers=2", "--audit")
+
+
+def assert_private(job_dir: Path) -> None:
+    """What is locked and what launchers go by is the user's alone."""
+    names = ["job.lock", "job.id", "job.json", "master.json", "journal", "checkpoints/owner.json"]
+    notes = sorted(path.relative_to(job_dir) for path in (job_dir / "workers").iterdir())
+    assert [path.name for path in notes] == ["w0.json", "w1.json"]
+    modes = {str(n): stat.S_IMODE((job_dir / n).stat().st_mode) for n in (*names, *notes)}
+    assert modes == dict.fromkeys(modes, 0o600)
+    assert stat.S_IMODE((job_dir / "workers").stat().st_mode) == 0o700
 
 
 def copied(job: Job, directory: Path) -> Job:
@@ -30,6 +41,7 @@ def test_the_workers_of_the_original_train_on_and_the_copy_is_a_job_of_its_own(
         checkpoint = job.job_dir / "checkpoints" / "step-00000008"
         job.wait(lambda: checkpoint.exists() or None, "checkpoint")
         workers = {job.pid_of(worker_id) for worker_id in ("w0", "w1")}
+        assert_private(job.job_dir)
         if is_killed:
             job.kill_launcher()
         copy = copied(job, tmp_path / "copy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hvd_elastic_keras.cli.take_over import living
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.launchers.base import LOCALHOST, WorkerExit
 from hvd_elastic_keras.launchers.local import (
@@ -25,6 +27,7 @@ from hvd_elastic_keras.launchers.local import (
     end_kept_workers,
     kept_workers,
 )
+from hvd_elastic_keras.observe.console import Console
 
 LIMIT_S = 30.0
 LONG_LINE = 20_000_000
@@ -364,5 +367,25 @@ def test_workers_of_the_directory_that_was_copied_are_neither_adopted_nor_killed
         watched.launcher.kill("w0")
         await watched.until(lambda: watched.exits)
         assert kept.noted_in is None
+
+    asyncio.run(run())
+
+
+def test_a_worker_of_a_directory_that_was_moved_is_named_and_left_alone(tmp_path: Path) -> None:
+    there, moved, said = tmp_path / "there", tmp_path / "moved", io.StringIO()
+    there.mkdir()
+
+    async def run() -> None:
+        watched = Watched(there, shell("echo started; sleep 1000 & wait"))
+        watched.launcher.launch("w0", LOCALHOST, watched.exits.append)
+        await watched.until(lambda: watched.lines)
+        assert living(there / "workers", Console(said)).keys() == {"w0"}
+        assert said.getvalue() == ""
+        there.rename(moved)
+        assert living(moved / "workers", Console(said)) == {}
+        assert "w0 (process " in said.getvalue()
+        assert "is left alone: it was started for another directory" in said.getvalue()
+        watched.launcher.kill("w0")
+        await watched.until(lambda: watched.exits)
 
     asyncio.run(run())
