@@ -88,10 +88,11 @@ class HostsRequest:
         others = [host for host in self.first if host != LOCALHOST]
         if not others:
             return network.own_address_to(LOCALHOST)
-        targets = {host: self._target(host) for host in others}
-        names = [target.name for target in targets.values()]
-        if found := next(filter(None, map(network.own_address_to, names)), ""):
-            return found
+        targets = dict[str, Target]()
+        for host in others:
+            targets[host] = self._target(host)
+            if found := network.own_address_to(targets[host].name):
+                return found
         problems = [_problem(host, target) for host, target in targets.items()]
         if all(problems):
             raise ConfigurationError(
