@@ -41,6 +41,7 @@ from hvd_elastic_keras.step.trials.first_steps import explained_first_steps
 from hvd_elastic_keras.step.world import world_of_process
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.membership import Membership
+from hvd_elastic_keras.worker.own_gpus import check_gpus
 from hvd_elastic_keras.worker.session import Session, SoloSession
 
 NOT_SHARED = (
@@ -76,6 +77,7 @@ def train(training: Training, membership: Membership) -> None:
 
 def _train(training: Training, membership: Membership) -> None:
     began = time.monotonic()
+    check_gpus(membership)
     session, communicator = membership.session, membership.communicator()
     link = Link(session, communicator, membership.screen)
     if membership.launched:  # what is tried out before the first step is this worker's affair
@@ -243,12 +245,6 @@ def _warnings(training: Training, told: Iterable[str]) -> list[Notice]:
         texts.append(
             f"there are {count} training examples, fewer than the {size} of a global batch: every "
             "step takes all of them."
-        )
-    wanted, seen = training.options.gpus_per_worker, len(tf.config.list_physical_devices("GPU"))
-    if seen < wanted:
-        texts.append(
-            f"a worker sees {seen} GPUs, and --gpus_per_worker={wanted} asks for more. Is there "
-            "one for each place of a worker on its host, and does this TensorFlow use them?"
         )
     return [Notice(f"warning: {text}") for text in texts]
 

@@ -23,6 +23,7 @@ from hvd_elastic_keras.common.events import CheckpointLoaded, CheckpointSaved
 from hvd_elastic_keras.common.options import NO_OPTIONS, RunOptions
 from hvd_elastic_keras.loop.kept_on_disk import term_for
 from hvd_elastic_keras.state import json_codec
+from hvd_elastic_keras.state.checkpoint import ownership
 from hvd_elastic_keras.state.checkpoint.background import BackgroundWriter
 from hvd_elastic_keras.state.checkpoint.places import Place
 from hvd_elastic_keras.state.checkpoint.remote import checkpoints_of
@@ -64,6 +65,9 @@ class LoopCheckpoints:
       session: tells people and the job's events.
       clock: seconds of a steady clock.
       options: what the job asks for beside it.
+
+    Raises:
+      ConfigurationError: another job writes its checkpoints there.
     """
 
     def __init__(
@@ -83,7 +87,8 @@ class LoopCheckpoints:
         if job_dir is not None:
             directory = checkpoints_of(job_dir, session.training, options.checkpoint_dir)
             term = term_for(session, options)
-            self._store = CheckpointStore(directory, options.keep_checkpoints, term)
+            owner, keep = ownership.claim(directory), options.keep_checkpoints
+            self._store = CheckpointStore(directory, keep, term, owner=owner)
         self._written_at = clock()
         self._written = -1
         """Progress of the newest checkpoint that this process has written or read."""

@@ -47,6 +47,7 @@ from hvd_elastic_keras.step.trials.first_steps import explained_first_steps
 from hvd_elastic_keras.step.world import world_of_process
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.membership import Membership
+from hvd_elastic_keras.worker.own_gpus import check_gpus
 from hvd_elastic_keras.worker.session import SoloSession
 
 VALIDATION = "val_"
@@ -87,6 +88,7 @@ def run_loop(
       first_missing_step: where a prediction goes on that was begun before.
     """
     membership = worked.membership
+    check_gpus(membership)
     session, communicator = membership.session, membership.communicator()
     variables = variables_of(worked.model)
     world_of_process().follow(SoloSession())  # nothing is pending while it warms up

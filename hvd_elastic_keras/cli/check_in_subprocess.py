@@ -30,6 +30,8 @@ from hvd_elastic_keras.observe.notices import Notice
 
 LONGEST_LINE = 2**24
 """Bytes of a line that the check may print."""
+ERROR_BYTES = 2**20
+"""At the end of what it prints as errors."""
 Pipes: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamReader]
 """What a process prints to its standard output and error."""
 
@@ -84,7 +86,7 @@ async def check_model(
         async with contextlib.AsyncExitStack() as stack:
             output, errors = await _started(stack, server, command, variables)
             last, said = await asyncio.gather(
-                _last_line(output, spec.parent, console), errors.read()
+                _last_line(output, spec.parent, console), _end_of(errors)
             )
     try:
         answer = json.loads(last)
@@ -164,10 +166,27 @@ async def _forked(
             await server.ended(process)
 
 
+async def _lines_of(output: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Its lines; of one that is longer than `LONGEST_LINE`, the end."""
+    while True:
+        with contextlib.suppress(ValueError):  # what there was of a longer one is dropped
+            if not (line := await output.readline()):
+                return
+            yield line
+
+
+async def _end_of(errors: asyncio.StreamReader) -> bytes:
+    """The last of what is printed there."""
+    end = b""
+    while more := await errors.read(ERROR_BYTES):
+        end = (end + more)[-ERROR_BYTES:]
+    return end
+
+
 async def _last_line(output: asyncio.StreamReader, log_dir: Path, console: Console) -> str:
     """Shows and records the notices in what the check prints; returns its last other line."""
     last = ""
-    async for line in output:
+    async for line in _lines_of(output):
         text = line.decode(errors="replace").strip()
         if not text.startswith(protocol.NOTICE):
             last = text or last

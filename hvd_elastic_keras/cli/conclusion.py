@@ -14,6 +14,8 @@ from hvd_elastic_keras.observe.console import Console, counted
 EXIT_FAILED = 1
 EXIT_CONFIGURATION = 2
 EXIT_SIGNAL_BASE = 128
+MOST_LOG_BYTES = 2**20
+"""At the end of a log, in which an error is looked for."""
 
 
 def conclude(console: Console, request: JobRequest, result: JobResult, signals: list[int]) -> int:
@@ -62,10 +64,7 @@ def _show_error(console: Console, job_dir: Path, failed_workers: Iterable[str]) 
 
 def _error_of(job_dir: Path, worker_id: str) -> list[str]:
     """The error of a failed worker, from its log."""
-    try:
-        return error_in((job_dir / files.LOGS / f"{worker_id}.log").read_text(errors="replace"))
-    except OSError:
-        return []
+    return error_in(files.end_of(job_dir / files.LOGS / f"{worker_id}.log", MOST_LOG_BYTES))
 
 
 def shown(path: Path) -> str:

@@ -14,6 +14,8 @@ from hvd_elastic_keras.cli.job_directory import held
 from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
 from hvd_elastic_keras.cli.refusals import (
     cannot_listen,
+    check_checkpoint_dir,
+    check_gpus,
     check_same_kind,
     check_timeline,
     port_is_taken,
@@ -40,6 +42,8 @@ async def dry_run(request: JobRequest, settings: Sequence[str] = ()) -> int:
     console = Console()
     request.check_workers_fit()
     check_directory(request.job_dir)
+    check_gpus(request)
+    check_checkpoint_dir(request)
     if request.timeline:
         check_timeline(request.timeline)
     check_address(request.address)

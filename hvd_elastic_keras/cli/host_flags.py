@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shlex
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,13 +13,13 @@ from typing import Any
 
 from absl import flags
 
-from hvd_elastic_keras.common import env
+from hvd_elastic_keras.common import env, host_port
 from hvd_elastic_keras.common.config import JobConfig, TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.launchers.base import LOCALHOST
 from hvd_elastic_keras.launchers.discovery import Discovery, FixedHosts, HostFile, HostScript
 from hvd_elastic_keras.launchers.hosts import Hosts, hosts_of_flag
-from hvd_elastic_keras.launchers.ssh_command import SshSettings
+from hvd_elastic_keras.launchers.ssh_command import SshSettings, Target, target_of
 from hvd_elastic_keras.worker import network
 
 HOSTS = flags.DEFINE_string(
@@ -55,6 +57,8 @@ SSH_ENV = flags.DEFINE_list(
 SOURCES = (HOSTS, HOSTFILE, HOST_DISCOVERY_SCRIPT)
 ONLY_WITH_HOSTS = (SSH_COMMAND, SSH_PYTHON, REMOTE_DIR, SSH_ENV)
 SLOTS_ARE_WORKERS = ("num_workers", "master_only")
+SSH_ANSWERS_WITHIN_S = 10.0
+"""Its configuration may run commands (`Match exec`)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,19 +83,52 @@ class HostsRequest:
         """The address of this host that the others reach.
 
         Raises:
-          ConfigurationError: it is not known.
+          ConfigurationError: it is not known, or none of the others.
         """
         others = [host for host in self.first if host != LOCALHOST]
         if not others:
             return network.own_address_to(LOCALHOST)
-        names = [host.rpartition("@")[2] for host in others]
-        found = next(filter(None, map(network.own_address_to, names)), "")
-        if found:
-            return found
+        targets = dict[str, Target]()
+        for host in others:
+            targets[host] = self._target(host)
+            if found := network.own_address_to(targets[host].name):
+                return found
+        problems = [_problem(host, target) for host, target in targets.items()]
+        if all(problems):
+            raise ConfigurationError(
+                f"No workers can be started on {', '.join(others)}: {'; '.join(problems)}. Check "
+                "the names of the hosts."
+            )
         raise ConfigurationError(
             f"The address of this host that {', '.join(others)} can reach is not known. Give it "
             f"with --bind: {network.shown(network.addresses())}."
         )
+
+    def _target(self, host: str) -> Target:
+        """Where the user's ssh goes for a host."""
+        answer = ""
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            answer = subprocess.run(
+                self.ssh.question(host),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=SSH_ANSWERS_WITHIN_S,
+                check=False,
+            ).stdout
+        return target_of(answer, host)
+
+
+def _problem(host: str, target: Target) -> str:
+    """Why a host cannot be found; empty if it can, or others look for it."""
+    try:
+        if not target.by_others:
+            host_port.found(target.name, 0)
+    except OSError as error:
+        by_ssh = "" if host.endswith(target.name) else f" ({target.name} in ssh's configuration)"
+        return f"{host}{by_ssh} cannot be resolved: {error.strerror or error}"
+    return ""
 
 
 def check_batch_is_given(training: TrainingConfig, config: Mapping[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import shutil
@@ -11,13 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from filelock import BaseFileLock, FileLock, Timeout
-
-from hvd_elastic_keras.common import files
-from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
+from hvd_elastic_keras.common import files, locks
+from hvd_elastic_keras.common.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
-NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 def of_name(name: str) -> Path:
@@ -40,10 +36,11 @@ def held(job_dir: Path) -> Iterator[Callable[[], None]]:
     try:
         (job_dir / files.LOGS).mkdir(parents=True, exist_ok=True)
         lock = locked(job_dir)
-    except Timeout:
+    except locks.LockHeldError as held_by:
         raise ConfigurationError(
-            f"A job is running in {job_dir}{_process(job_dir)}. Use another --job_dir, or wait for "
-            "its end."
+            f"A job is running in {job_dir}: {held_by} has locked its {files.LOCK}. Use another "
+            "--job_dir, or wait for its end. If this is not the launcher of a job, end it, or "
+            f"remove {files.LOCK}."
         ) from None
     except OSError as error:
         raise ConfigurationError(
@@ -61,30 +58,21 @@ def held(job_dir: Path) -> Iterator[Callable[[], None]]:
     finally:
         if is_new and not began:
             shutil.rmtree(job_dir, ignore_errors=True)
-        lock.release()
+        if lock is not None:
+            os.close(lock)
 
 
-def locked(job_dir: Path) -> BaseFileLock:
-    """Takes the lock of a directory, where the file system has any.
+def locked(job_dir: Path) -> int | None:
+    """Takes the lock of a directory: an open descriptor; None where the file system has no locks.
+
+    A marker file in place of a lock would outlive a launcher that is killed.
 
     Raises:
-      Timeout: another process has it.
+      LockHeldError: another process has it.
       OSError: the directory cannot be written.
     """
-    # A marker file in place of a lock would outlive a launcher that is killed.
-    lock = FileLock(job_dir / files.LOCK, blocking=False, fallback_to_soft=False)
     try:
-        lock.acquire()
-    except (NotImplementedError, OSError) as error:
-        if isinstance(error, OSError) and error.errno not in NO_LOCKS:
-            raise
-        log.warning("%s cannot be locked: start one launcher at a time", lock.lock_file)
-    return lock
-
-
-def _process(job_dir: Path) -> str:
-    """Which process holds the directory, as far as it has said so."""
-    try:
-        return f" (process {files.read_endpoint(job_dir).pid})"
-    except ElasticError:
-        return ""
+        return locks.lock(job_dir / files.LOCK)
+    except locks.LocksUnknownError as error:
+        log.warning("%s: start one launcher at a time", error)
+        return None

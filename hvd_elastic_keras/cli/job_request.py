@@ -79,6 +79,13 @@ class JobRequest:
     """What the check of the model has chosen; 0 before it, and with a script."""
 
     @property
+    def started_here(self) -> int:
+        """How many workers start on this host at first."""
+        if self.hosts:
+            return self.hosts.first.get(LOCALHOST, 0)
+        return 0 if self.pods else self.job.num_workers
+
+    @property
     def worker_command(self) -> list[str]:
         """What a worker runs."""
         return worker_command(self.script)

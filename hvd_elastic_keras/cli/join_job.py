@@ -209,6 +209,7 @@ class Joiner:
             hostname=self._host,
             master_timeout_s=self._job.master_timeout_s,
             options=options,
+            job_id=self._job.job_id,
         ).to_variables()
         cores = len(os.sched_getaffinity(0))
         count = cores // reply.workers_here
@@ -318,7 +319,7 @@ def _job_dir(wish: JoinWish, job: joining.JobDescription) -> Path:
     own = Path(wish.job_dir or f"jobs/{job.name}-{job.job_id[:8]}").resolve()
     (own / files.LOGS).mkdir(parents=True, exist_ok=True)
     if job.job:
-        (own / files.JOB).write_text(job.job)
+        files.write_secret(own / files.JOB, job.job.encode())
     return own
 
 

@@ -22,6 +22,8 @@ from hvd_elastic_keras.common import control, env, messages, protocol
 from hvd_elastic_keras.common.master_session import session_of, url_of
 
 TAIL_LINES = 200
+LONGEST_LINE = 2**16
+"""Bytes."""
 ASK_AGAIN_S = 1.0
 READER_PATIENCE_S = 5.0
 END_WITHIN_S = 10.0
@@ -115,7 +117,7 @@ class JoinedProcess:
             return code
 
     def _pump(self, source: IO[bytes], reader: Reader, log: IO[bytes]) -> None:
-        for line in source:
+        while line := source.readline(LONGEST_LINE):  # a longer one comes in parts
             self._tail.append(line)
             if reader.write(line) and self._read_by_launcher:
                 continue

@@ -8,9 +8,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from hvd_elastic_keras.common import files
+from hvd_elastic_keras.cli.checks.gpus import gpus_here
+from hvd_elastic_keras.cli.job_request import JobRequest
+from hvd_elastic_keras.common import env, files
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.job_spec import JobSpec
+from hvd_elastic_keras.state.checkpoint import ownership
 from hvd_elastic_keras.worker import network
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -47,6 +50,29 @@ def refused_on_full_disk(job_dir: Path) -> Iterator[None]:
             f"{error.filename or job_dir} cannot be written: {error.strerror}. Make room there, or "
             "give another --job_dir."
         ) from error
+
+
+def check_gpus(request: JobRequest) -> None:
+    """Raises `ConfigurationError` if this host has too few GPUs for the workers that start here."""
+    each, here = request.options.gpus_per_worker, request.started_here
+    present = gpus_here()
+    if not each or present is None or present >= each * here:
+        return
+    visible = env.variables_named([env.VISIBLE_GPUS]).get(env.VISIBLE_GPUS)
+    of_those = "" if visible is None else f" ({env.VISIBLE_GPUS}={visible})"
+    raise ConfigurationError(
+        f"--gpus_per_worker={each} was given, so that the {here} workers of this host need "
+        f"{each * here} GPUs, but it has {present}{of_those}. Start fewer workers, or leave the "
+        "flag out: then they train on what they find."
+    )
+
+
+def check_checkpoint_dir(request: JobRequest) -> None:
+    """Raises `ConfigurationError` if another job that runs writes its checkpoints there."""
+    directory, identity = request.options.checkpoint_dir, request.job_dir / files.JOB_ID
+    if directory and "://" not in directory:
+        job_id = identity.read_text().strip() if identity.exists() else ""
+        ownership.check_free(Path(directory), job_id)
 
 
 def check_timeline(target: Path) -> None:

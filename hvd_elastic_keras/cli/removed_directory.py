@@ -9,11 +9,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
 
-from filelock import BaseFileLock, Timeout
-
 from hvd_elastic_keras.cli.conclusion import EXIT_FAILED
 from hvd_elastic_keras.cli.job_directory import locked
-from hvd_elastic_keras.common import files
+from hvd_elastic_keras.common import files, locks
 from hvd_elastic_keras.observe.console import Console
 
 LOOK_EVERY_S = 0.25
@@ -44,7 +42,6 @@ class JobFiles:
         self._writer = writer
         self._events = _identity(job_dir / files.EVENTS)
         self._kept = {n: _content(job_dir / n) for n in KEPT if (job_dir / n).exists()}
-        self._lock: BaseFileLock | None = None
         self._locked = _identity(job_dir / files.LOCK)
         self._told: set[str] = set()
 
@@ -55,7 +52,7 @@ class JobFiles:
         what = f"{self._job_dir} was removed, with the job's checkpoints, logs and events until now"
         try:
             self._make_again()
-        except Timeout:
+        except locks.LockHeldError:
             self._tell(f"{what}, and another job runs there: this one ends")
             self._writer.kill_workers()
             self._console.end()
@@ -75,7 +72,7 @@ class JobFiles:
     def _make_again(self) -> None:
         (self._job_dir / files.LOGS).mkdir(parents=True, exist_ok=True)
         if _identity(self._job_dir / files.LOCK) != self._locked:
-            self._lock = locked(self._job_dir)
+            locked(self._job_dir)  # as long as this process runs
             self._locked = _identity(self._job_dir / files.LOCK)
         for name, (content, is_secret) in self._kept.items():
             write = files.write_secret if is_secret else files.write_bytes

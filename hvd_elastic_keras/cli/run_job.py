@@ -19,6 +19,8 @@ from hvd_elastic_keras.cli.job_directory import held
 from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
 from hvd_elastic_keras.cli.refusals import (
     cannot_listen,
+    check_checkpoint_dir,
+    check_gpus,
     check_same_kind,
     check_timeline,
     port_is_taken,
@@ -91,6 +93,7 @@ async def _run_accepted(
     file_limits = open_files.raise_limit()
     if too_few := open_files.too_few_for(request.job.max_workers):
         console.line(too_few)
+    description = _description(request)
     curves_for = curves.asked_for if request.options.tensorboard else curves.beside_users
     with refused_on_full_disk(job_dir):
         controller = Controller(
@@ -102,7 +105,7 @@ async def _run_accepted(
             token=endpoint.token if endpoint else request.token,
             host=KUBERNETES if request.pods else LOCALHOST,
             all_output=request.all_output,
-            description=_description(request),
+            description=description,
             listeners=[console.hear, curves_for(job_dir, console)],
             prepared=server.ready if server else None,
         )
@@ -132,6 +135,7 @@ async def _run_accepted(
             master_timeout_s=request.job.master_timeout_s,
             timeline_dir=str(job_dir / files.TIMELINES) if request.timeline else "",
             options=request.options,
+            job_id=description.job_id,
         ),
         controller.on_output,
         variables=request.worker_variables,
@@ -190,7 +194,7 @@ def _description(request: JobRequest) -> JobDescription:
     """What joiners have to know."""
     identity = request.job_dir / files.JOB_ID
     if not identity.exists():
-        identity.write_text(secrets.token_hex(16) + "\n")
+        files.write_secret(identity, f"{secrets.token_hex(16)}\n".encode())
     job = request.job_dir / files.JOB
     model, here = request.spec.model if request.spec else "", Path.cwd()
     return JobDescription(
@@ -213,6 +217,8 @@ async def _accept(request: JobRequest, console: Console, server: ForkServer | No
     Returns the request with what the check has found.
     """
     job_dir = request.job_dir
+    check_gpus(request)
+    check_checkpoint_dir(request)
     if request.timeline:
         check_timeline(request.timeline)
     spec = request.spec

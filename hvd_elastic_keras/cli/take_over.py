@@ -10,8 +10,9 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,7 +21,7 @@ from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.common import control, env, files
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.launchers.base import LOCALHOST
-from hvd_elastic_keras.launchers.local import end_kept_workers, kept_workers
+from hvd_elastic_keras.launchers.local import WorkerRecord, end_kept_workers, kept_workers
 from hvd_elastic_keras.master.http import certificate
 from hvd_elastic_keras.master.journal import Journal
 from hvd_elastic_keras.master.machine.decisions import Decisions
@@ -34,28 +35,71 @@ RESUME = "--resume"
 def left_behind(request: JobRequest, term: Term, console: Console) -> control.Endpoint | None:
     """Where the workers of the launcher before look for their master; None if there are none.
 
-    Workers that cannot be taken over are ended.
+    Workers that cannot be taken over are ended, but for those of a directory of which this one is a
+    copy: these go on as they are.
 
     Raises:
       ConfigurationError: they train something else than what is asked for now.
     """
     job_dir = request.job_dir
-    living = kept_workers(job_dir / files.WORKERS)
+    if term.original:
+        _become_a_job_of_its_own(job_dir, term, console)
+        return None
+    alive = living(job_dir / files.WORKERS, console)
     endpoint = trusted_endpoint(job_dir)
     wanted = set[str]()
     if term.before and endpoint:
-        wanted = _elsewhere(term.before) | (term.before.workers.keys() & living.keys())
+        wanted = _elsewhere(term.before) | (term.before.workers.keys() & alive.keys())
     if wanted and endpoint:
         _check_same_command(request, term)
         _check_same_token(request, endpoint)
-    unwanted = {worker_id: kept for worker_id, kept in living.items() if worker_id not in wanted}
+    unwanted = {worker_id: kept for worker_id, kept in alive.items() if worker_id not in wanted}
     if unwanted:
-        console.line(f"ending {', '.join(unwanted)}, left here by a launcher that was killed")
+        console.line(_told_of_ending(unwanted, term, endpoint))
         end_kept_workers(unwanted.values())
     if wanted:
         return endpoint
     term.begin_anew()
     return None
+
+
+def _become_a_job_of_its_own(job_dir: Path, term: Term, console: Console) -> None:
+    """Leaves the workers of the other directory alone, and takes another identity."""
+    console.line(
+        f"{job_dir} is a copy of {term.original}, whose job and workers stay as they are. This job "
+        "is another one, and goes on from the newest checkpoint that was copied, if there is any"
+    )
+    shutil.rmtree(job_dir / files.WORKERS, ignore_errors=True)
+    files.remove_endpoint(job_dir)
+    (job_dir / files.JOB_ID).unlink(missing_ok=True)
+    term.begin_anew()
+
+
+def living(notes: Path, console: Console) -> dict[str, WorkerRecord]:
+    """The workers of this directory that live; those of another one are named."""
+    found = kept_workers(notes)
+    others = {w: kept for w, kept in found.items() if not kept.belongs_to(notes)}
+    for worker_id, kept in others.items():
+        console.line(
+            f"warning: {worker_id} (process {kept.pid}) is left alone: it was started for another "
+            f"directory ({kept.noted_in}), from which {notes.parent} was copied or moved"
+        )
+    return {w: kept for w, kept in found.items() if w not in others}
+
+
+def _told_of_ending(workers: Iterable[str], term: Term, endpoint: control.Endpoint | None) -> str:
+    names, why = ", ".join(workers), ""
+    if term.journal_problem:
+        why = f"the journal {term.journal_problem}"
+    elif endpoint is None and term.before:
+        why = f"{files.MASTER} of that launcher, or its {files.CERTIFICATE}, cannot be used"
+    if not why:
+        return f"ending {names}, left here by a launcher that was killed"
+    return (
+        f"warning: {names}, left here by a launcher that was killed, cannot be taken over: {why}. "
+        "They are ended, and what they have trained since the newest checkpoint is lost: the job "
+        "goes on from that"
+    )
 
 
 def _elsewhere(before: Decisions) -> set[str]:
@@ -124,11 +168,13 @@ def start_again(job_dir: Path | None, more: Sequence[str] = ()) -> NoReturn:
     """
     if job_dir is None:
         raise ConfigurationError(f"{RESUME} was given without --job_dir. Say which job is meant.")
-    last = Journal(job_dir / files.JOURNAL).last
+    journal = Journal(job_dir / files.JOURNAL)
+    last = journal.last
     if last is None or not Path(last.directory).is_dir():
+        problem = f" (its journal {journal.problem})" if journal.problem else ""
         raise ConfigurationError(
             f"{RESUME} was given, but {job_dir} does not say with which command its job was "
-            "started. Give that command with this --job_dir."
+            f"started{problem}. Give that command with this --job_dir."
         )
     command = [sys.executable, "-m", RUN, f"--job_dir={job_dir.resolve()}", *more]
     command += last.command

@@ -16,6 +16,7 @@ from hvd_elastic_keras.common.errors import (
     WorkerLeavingError,
 )
 from hvd_elastic_keras.common.job_spec import JobSpec
+from hvd_elastic_keras.common.user_errors import exit_is_an_error
 from hvd_elastic_keras.worker.elastic_session import ElasticSession
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ def _prepare() -> None:
 def _train(session: ElasticSession, spec: JobSpec) -> None:
     from hvd_elastic_keras.api.model_job import make_trainer
 
-    trainer = make_trainer(spec, session)
+    with exit_is_an_error(spec.model):
+        trainer = make_trainer(spec, session)
     _kept.append(trainer)
     trainer.fit()
 
@@ -81,7 +83,8 @@ def _train(session: ElasticSession, spec: JobSpec) -> None:
 def _infer(session: ElasticSession, spec: JobSpec) -> None:
     from hvd_elastic_keras.api.inference_job import make_inference
 
-    job = make_inference(spec, session)
+    with exit_is_an_error(spec.model):
+        job = make_inference(spec, session)
     _kept.append(job)
     job.run()
 

@@ -146,6 +146,7 @@ class Endpoint(Message, frozen=True, kw_only=True):
     address: str
     token: str
     pid: int
+    job_dir: str = ""
     fingerprint: str = ""
     """SHA-256 of its certificate, in hexadecimal digits; empty if it speaks plain HTTP."""
 

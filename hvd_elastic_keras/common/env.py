@@ -7,6 +7,7 @@
 | HVD_ELASTIC_FINGERPRINT   | unset     | SHA-256 of the master's certificate; unset: no TLS    |
 | HVD_ELASTIC_WORKER_ID     | unset     | identity of this process in the job                   |
 | HVD_ELASTIC_JOB_DIR       | unset     | directory for checkpoints and results                 |
+| HVD_ELASTIC_JOB_ID        | unset     | random: tells the jobs of several directories apart   |
 | HVD_ELASTIC_JOINED        | 0         | 1 if `run --join` has started this worker             |
 | HVD_ELASTIC_KEEPER_PID    | unset     | local workers leave when this process is gone         |
 | HVD_ELASTIC_MASTER_TIMEOUT | 600      | seconds until workers leave that hear of no master    |
@@ -33,6 +34,7 @@ Other launchers say by `OTHER_LAUNCHERS` how many processes they have started.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import shutil
 import tempfile
@@ -47,6 +49,7 @@ TOKEN = "HVD_ELASTIC_TOKEN"
 FINGERPRINT = "HVD_ELASTIC_FINGERPRINT"
 WORKER_ID = "HVD_ELASTIC_WORKER_ID"
 JOB_DIR = "HVD_ELASTIC_JOB_DIR"
+JOB_ID = "HVD_ELASTIC_JOB_ID"
 JOINED = "HVD_ELASTIC_JOINED"
 KEEPER_PID = "HVD_ELASTIC_KEEPER_PID"
 MASTER_TIMEOUT = "HVD_ELASTIC_MASTER_TIMEOUT"
@@ -118,6 +121,8 @@ class WorkerEnvironment:
     """Whether a joiner has started this process (`run --join`)."""
     slot: int = 0
     """Place on its host, from 0; no two workers have the same."""
+    job_id: str = ""
+    """See `files.JOB_ID`."""
 
     @property
     def job_path(self) -> Path:
@@ -132,6 +137,7 @@ class WorkerEnvironment:
             FINGERPRINT: self.fingerprint,
             WORKER_ID: self.worker_id,
             JOB_DIR: self.job_dir,
+            JOB_ID: self.job_id,
             JOINED: str(int(self.joined)),
             IFACE: self.iface,
             HOSTNAME: self.hostname,
@@ -146,15 +152,21 @@ class WorkerEnvironment:
 
     def _gpu_variables(self) -> dict[str, str]:
         """Which GPUs the process sees, if each worker is to have its own."""
-        count, visible = self.options.gpus_per_worker, os.environ.get(VISIBLE_GPUS, "")
+        count, of_host = self.options.gpus_per_worker, visible_gpus()
         if not count:
             return {}
-        if self.joined and visible:  # what a batch system has given to this one
+        if self.joined and of_host:  # what a batch system has given to this one
             return GPU_MEMORY
-        of_host = visible.split(",") if visible else []
         numbers = range(self.slot * count, (self.slot + 1) * count)
-        mine = of_host[numbers.start : numbers.stop] if of_host else map(str, numbers)
+        mine = map(str, numbers) if of_host is None else of_host[numbers.start : numbers.stop]
         return {**GPU_MEMORY, VISIBLE_GPUS: ",".join(mine) or NO_GPU}
+
+
+def visible_gpus() -> list[str] | None:
+    """The GPUs that this process may use, as CUDA reads it; None: all."""
+    if (visible := os.environ.get(VISIBLE_GPUS)) is None:
+        return None
+    return list(itertools.takewhile(lambda gpu: gpu not in ("", NO_GPU), visible.split(",")))
 
 
 def worker_environment() -> WorkerEnvironment | None:
@@ -175,6 +187,7 @@ def worker_environment() -> WorkerEnvironment | None:
         timeline_dir=os.environ.get(TIMELINE, ""),
         options=run_options(),
         fingerprint=os.environ.get(FINGERPRINT, ""),
+        job_id=os.environ.get(JOB_ID, ""),
     )
 
 

@@ -99,6 +99,16 @@ def write_bytes(path: Path, content: bytes) -> None:
     write_atomically(path, write)
 
 
+def end_of(path: Path, most_bytes: int) -> str:
+    """The end of a text, which may be very long; nothing if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - most_bytes))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def is_secret(about: os.stat_result) -> bool:
     """Whether a file is open to its owner alone, as `write_secret` leaves it."""
     return not stat.S_IMODE(about.st_mode) & OTHERS
@@ -122,6 +132,7 @@ def write_endpoint(job_dir: Path, address: str, token: str, fingerprint: str = "
         address=address,
         token=token,
         pid=os.getpid(),
+        job_dir=str(job_dir.resolve()),
         fingerprint=fingerprint,
     )
     write_secret(job_dir / MASTER, messages.encode(endpoint))
@@ -146,7 +157,23 @@ def read_endpoint(job_dir: Path) -> control.Endpoint:
             f"The job in {job_dir} speaks protocol version {endpoint.version}, this program "
             f"version {messages.PROTOCOL_VERSION}. Use the release the job was started with."
         )
+    if is_copy(job_dir, endpoint.job_dir):
+        raise ConfigurationError(
+            f"No running job was found in {job_dir}: it is a copy of {endpoint.job_dir}, whose job "
+            f"{path} names. Give --job_dir={endpoint.job_dir} if that is meant."
+        )
     return endpoint
+
+
+def is_copy(job_dir: Path, written_in: str) -> bool:
+    """Whether a file that was written in one directory has come to another one by a copy.
+
+    If the first one is gone it was moved, or another host sees it at another place.
+    """
+    try:
+        return bool(written_in) and not Path(written_in).samefile(job_dir)
+    except OSError:
+        return False
 
 
 def remove_endpoint(job_dir: Path) -> None:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hvd_elastic_keras.common import json_text
+from hvd_elastic_keras.common import files, json_text
 from hvd_elastic_keras.common.config import TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
 
@@ -51,7 +51,7 @@ class JobSpec:
     def save(self, path: Path) -> None:
         """Writes the specification as versioned JSON."""
         content = {"version": JOB_FORMAT_VERSION, **dataclasses.asdict(self)}
-        path.write_text(json.dumps(content, indent=2) + "\n")
+        files.write_secret(path, f"{json.dumps(content, indent=2)}\n".encode())
 
     @classmethod
     def load(cls, path: Path) -> JobSpec:

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 from hvd_elastic_keras.common.error_text import head_of
+from hvd_elastic_keras.common.errors import ModelModuleError
 
 MOST_LINES = 20
+
+
+@contextlib.contextmanager
+def exit_is_an_error(module: str) -> Iterator[None]:
+    """Where a model module is loaded in a worker, which would end as if it had done its work.
+
+    Raises:
+      ModelModuleError: the module has ended the program.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        raise ModelModuleError(
+            f"The model module {module} failed in a worker:\n{explain(error, None)}"
+        ) from error
 
 
 def explain(error: BaseException, file: Path | None) -> str:

@@ -18,9 +18,9 @@ import sys
 import tempfile
 import threading
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, BinaryIO, TextIO
 
 import msgspec
 
@@ -34,6 +34,9 @@ UNSEEN = (
     "ended while no launcher ran, and so did its parent process (keeper.py), which would tell how: "
     "both were killed, or this machine was restarted"
 )
+LONGEST_LINE = 2**16
+"""Characters that are kept of a line that a worker prints."""
+CUT = f" … (cut after {LONGEST_LINE:,} characters; the whole line is in the worker's log)"
 KEEPER = (sys.executable, "-I", "-S", str(Path(keeper.__file__).resolve()))
 
 
@@ -57,6 +60,20 @@ class WorkerRecord(msgspec.Struct, frozen=True):
         """Whether its keeper lives, and with it or soon after it the worker ends."""
         return keeper.start_ticks(self.keeper) == self.keeper_started
 
+    @property
+    def noted_in(self) -> Path | None:
+        """Where the keeper of a living worker has its notes; None if it is gone."""
+        with contextlib.suppress(OSError, IndexError):
+            command = Path(f"/proc/{self.keeper}/cmdline").read_bytes().split(b"\0")
+            return Path(os.fsdecode(command[len(KEEPER)])).parent
+        return None
+
+    def belongs_to(self, directory: Path) -> bool:
+        """Whether its keeper has its notes there, and not where they were copied from."""
+        with contextlib.suppress(OSError):
+            return self.noted_in is not None and self.noted_in.samefile(directory)
+        return False
+
     def kill(self) -> None:
         """Sends SIGKILL to the worker's process group."""
         if keeper.start_ticks(self.pid) == self.started:
@@ -65,7 +82,10 @@ class WorkerRecord(msgspec.Struct, frozen=True):
 
 
 def kept_workers(directory: Path) -> dict[str, WorkerRecord]:
-    """The local workers of a job that live, by id, whatever has become of their launcher."""
+    """The local workers that live, by id, whatever has become of their launcher.
+
+    In a copy of a job directory, they are those of the other job; see `WorkerRecord.belongs_to`.
+    """
     found = ((path.stem, _read(path)) for path in directory.glob("*.json"))
     return {worker_id: kept for worker_id, kept in found if kept and kept.is_kept}
 
@@ -136,8 +156,8 @@ class LocalLauncher:
         self, worker_id: str, host: str, on_exit: Callable[[WorkerExit], None]
     ) -> LaunchedWorker:
         """Starts a worker process. See `Launcher.launch`."""
-        for directory in (self._record_dir, self._log_dir):
-            directory.mkdir(parents=True, exist_ok=True)
+        self._log_dir.mkdir(parents=True, exist_ok=True)
+        self._record_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             return self._launch(worker_id, on_exit)
         except ForkServerError as error:
@@ -170,7 +190,7 @@ class LocalLauncher:
         kept = _read(self._record(worker_id))
         if kept is None:
             return None
-        if kept.is_kept:
+        if kept.is_kept and kept.belongs_to(self._record_dir):
             self._watch(
                 worker_id,
                 kept,
@@ -249,9 +269,9 @@ class LocalLauncher:
             if output is not None:
                 waiting.until_readable(output)
                 os.set_blocking(output, True)
-                with os.fdopen(output, errors="replace") as lines:
-                    for line in lines:
-                        self._call(self._on_output, worker_id, line.rstrip("\n"))
+                with os.fdopen(output, errors="replace") as printed:
+                    for line in lines_of(printed):
+                        self._call(self._on_output, worker_id, line)
 
         def wait_for_end() -> None:
             keepers_code = wait()
@@ -277,6 +297,23 @@ class LocalLauncher:
     def _call(self, function: Callable[..., None], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the job is over
             self._loop.call_soon_threadsafe(function, *args)
+
+
+def lines_of(printed: TextIO) -> Iterator[str]:
+    """The lines that a worker prints, without their ends; the end of a very long one is left out.
+
+    >>> import io
+    >>> [len(line) for line in lines_of(io.StringIO("a\\n" + "b" * 10**6))]
+    [1, 65607]
+    """
+    while line := printed.readline(LONGEST_LINE):
+        yield line.removesuffix("\n") if _is_whole(line) else line + CUT
+        while not _is_whole(line):
+            line = printed.readline(LONGEST_LINE)
+
+
+def _is_whole(line: str) -> bool:
+    return line.endswith("\n") or len(line) < LONGEST_LINE
 
 
 def _spawned(

@@ -7,14 +7,12 @@ client has a keeper, as a local worker has, so that it outlives the launcher.
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from hvd_elastic_keras.common import env
+from hvd_elastic_keras.common import env, files
 from hvd_elastic_keras.launchers.base import LOCALHOST, LaunchedWorker, WorkerExit
 from hvd_elastic_keras.launchers.local import LocalLauncher
 from hvd_elastic_keras.launchers.ssh_command import RemoteStart, SshSettings, failure
@@ -70,7 +68,8 @@ class SshLauncher:
     ) -> LaunchedWorker:
         """Starts a worker on a host. The process id is that of the client here."""
         self._hosts[worker_id] = host
-        self._record_dir.mkdir(parents=True, exist_ok=True)
+        for directory in (self._record_dir.parent, self._record_dir):
+            directory.mkdir(mode=0o700, exist_ok=True)
         self._write_start(worker_id)
         client = self._clients.launch(worker_id, LOCALHOST, self._ended)
         return LaunchedWorker(host, client.pid)
@@ -103,10 +102,9 @@ class SshLauncher:
 
     def _write_start(self, worker_id: str) -> None:
         host = self._hosts[worker_id]
-        self._host_file(worker_id).write_text(host)
-        path = self._start_file(worker_id)
-        path.touch(mode=0o600)
-        path.write_bytes(msgspec.json.encode(self._start(worker_id, host)) + b"\n")
+        files.write_secret(self._host_file(worker_id), host.encode())
+        told = msgspec.json.encode(self._start(worker_id, host)) + b"\n"
+        files.write_secret(self._start_file(worker_id), told)
 
     def _start_file(self, worker_id: str) -> Path:
         return self._record_dir / f"{worker_id}.start"
@@ -121,14 +119,5 @@ class SshLauncher:
         host = self._hosts.pop(worker_id)
         # Of an adopted worker nobody knows yet whether it lives: its heartbeats tell.
         if worker_id not in self._adopted and not self._has_come(worker_id):
-            said = self._end_of_log(worker_id)
+            said = files.end_of(self._log_dir / f"{worker_id}.log", MOST_LOG_BYTES)
             self._on_failed(worker_id, host, failure(self._settings, host, exit.return_code, said))
-
-    def _end_of_log(self, worker_id: str) -> str:
-        with (
-            contextlib.suppress(OSError),
-            (self._log_dir / f"{worker_id}.log").open("rb") as log,
-        ):
-            log.seek(max(0, log.seek(0, os.SEEK_END) - MOST_LOG_BYTES))
-            return log.read().decode(errors="replace")
-        return ""

@@ -45,6 +45,10 @@ class SshSettings:
         """What is run here; `RemoteStart` has to follow on standard input."""
         return [*self.ssh, *OPTIONS, "--", host, self.remote_command]
 
+    def question(self, host: str) -> list[str]:
+        """What is run here to learn what the user's configuration says of a host."""
+        return [*self.ssh, "-G", "--", host]
+
     @property
     def remote_command(self) -> str:
         """What the shell of the other host is asked for.
@@ -55,6 +59,33 @@ class SshSettings:
         path = f"env PYTHONPATH={shlex.quote(self.python_path)} " if self.python_path else ""
         python = shlex.quote(self.python)
         return f"cd {shlex.quote(self.directory)} && exec {path}{python} -m {REMOTE_END}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """Where ssh goes for a host.
+
+    Attributes:
+      name: that has an address, or the address itself.
+      by_others: whether another host or program makes the connection, and maybe knows the name.
+    """
+
+    name: str
+    by_others: bool = False
+
+
+def target_of(answer: str, host: str) -> Target:
+    """What `ssh -G` says of a host; the host itself if it says nothing.
+
+    >>> target_of("user me\\nhostname 10.0.0.7\\nproxyjump gate", "alias")
+    Target(name='10.0.0.7', by_others=True)
+    >>> target_of("", "me@node1")
+    Target(name='node1', by_others=False)
+    """
+    settings = dict(line.split(" ", 1) for line in answer.splitlines() if " " in line)
+    proxies = (settings.get(name, "none") for name in ("proxyjump", "proxycommand"))
+    name = settings.get("hostname") or host.rpartition("@")[2]
+    return Target(name, any(proxy != "none" for proxy in proxies))
 
 
 class RemoteStart(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ from hvd_elastic_keras.loop.nonfinite_loss import NonFiniteLoss
 from hvd_elastic_keras.loop.observer import EndedEpoch, Observer, Round, TakenStep
 from hvd_elastic_keras.loop.parting import Fence, Parting
 from hvd_elastic_keras.state import keras_saving
-from hvd_elastic_keras.state.checkpoint import directories
+from hvd_elastic_keras.state.checkpoint import directories, ownership
 from hvd_elastic_keras.state.checkpoint.background import BackgroundWriter
 from hvd_elastic_keras.state.checkpoint.manager import CheckpointManager, Origin
 from hvd_elastic_keras.state.checkpoint.places import Place
@@ -173,6 +173,9 @@ def durable(
     Args:
       options: where checkpoints go, and how many are kept.
       term: see `CheckpointStore`.
+
+    Raises:
+      ConfigurationError: another job writes its checkpoints there.
     """
     if job_dir is None:
         return Durable(_nothing, _nothing, _nothing, _nothing, lambda: False)
@@ -180,7 +183,10 @@ def durable(
     directory.mkdir(parents=True, exist_ok=True)
     checkpoints = checkpoints_of(job_dir, session.training, options.checkpoint_dir)
     keep, passes = options.keep_checkpoints, functools.partial(session.passes, "checkpointing")
-    manager = CheckpointManager(checkpoints, origin, keep, term, passes)
+    owner = ownership.claim(checkpoints)
+    manager = CheckpointManager(
+        checkpoints, origin, keep, term, before_publishing=passes, owner=owner
+    )
     values = list(state.variables.all)
     writer, written = BackgroundWriter(), Written()
 

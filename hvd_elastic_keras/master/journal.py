@@ -33,6 +33,7 @@ class Entry(Message, frozen=True, kw_only=True):
       term: grows with each master of the job directory.
       command: the arguments of the launcher, and the directory it was started in.
       sources: by flag, where its value in `command` came from.
+      job_dir: the directory of the journal; of another one, this is a copy.
     """
 
     sequence: int
@@ -41,6 +42,7 @@ class Entry(Message, frozen=True, kw_only=True):
     directory: str
     decisions: Decisions
     sources: dict[str, str] = msgspec.field(default_factory=dict)
+    job_dir: str = ""
 
 
 class Journal:
@@ -50,6 +52,7 @@ class Journal:
       last: the newest entry; None if there is none.
       is_broken: whether it could not be written the last time. It is gone then, since it would say
         what is not true any more, and begins anew as soon as there is room.
+      problem: why there is none, in words that follow "the journal"; empty if there is one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,6 +60,7 @@ class Journal:
         self._file: int | None = None
         self.is_broken = False
         self.last, self._end = _last_entry(path)
+        self.problem = "" if self.last else _problem(path)
 
     def write(
         self,
@@ -82,6 +86,7 @@ class Journal:
             directory=last.directory if last and last.term == term else str(Path.cwd()),
             decisions=decisions,
             sources=dict(sources),
+            job_dir=str(self._path.parent.resolve()),
         )
         try:
             self._append(_line(entry))
@@ -169,12 +174,25 @@ def _last_entry(path: Path) -> tuple[Entry | None, int]:
 
 
 def _entry(line: bytes) -> Entry | None:
-    checksum, _, body = line.rstrip(b"\n").partition(b" ")
-    if not line.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(body):
-        return None
     with contextlib.suppress(ProtocolError):
-        return messages.decode(body, Entry)
+        return messages.decode(body, Entry) if (body := _whole(line)) else None
     return None
+
+
+def _whole(line: bytes) -> bytes:
+    """What a line holds, if that is what was written; else nothing."""
+    checksum, _, body = line.rstrip(b"\n").partition(b" ")
+    return body if line.endswith(b"\n") and checksum == b"%08x" % zlib.crc32(body) else b""
+
+
+def _problem(path: Path) -> str:
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    if any(map(_whole, lines)):
+        return "cannot be read: another release of this package has written it"
+    return "is damaged" if lines else "is empty"
 
 
 def _sync_directory(path: Path) -> None:

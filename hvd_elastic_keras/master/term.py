@@ -22,6 +22,8 @@ class Term:
       number: grows with each master of the directory.
       before: what the master before has decided, if its job has not ended; None if there is none.
       left: the same, also if nothing but files is left of that job.
+      journal_problem: see `Journal.problem`.
+      original: the directory of which this one is a copy; empty if it is none.
       trouble: why the journal could not be written the last time; empty if it was.
     """
 
@@ -34,6 +36,7 @@ class Term:
         sources: Mapping[str, str] = NO_SOURCES,
     ) -> None:
         self._journal = Journal(job_dir / files.JOURNAL)
+        self.journal_problem = self._journal.problem
         self._command = command
         self._sources = sources
         self._console = console
@@ -45,6 +48,8 @@ class Term:
         if last and not last.decisions.ended:
             self.before = last.decisions
         self.left = self.before
+        is_copy = last and files.is_copy(job_dir, last.job_dir)
+        self.original = last.job_dir if last and is_copy else ""
 
     def begin_anew(self) -> None:
         """Nothing is left of the job of the master before but its files."""

@@ -118,7 +118,9 @@ class MasterClient:
         """No master is waited for any more."""
         self._gone.set()
 
-    def tell(self, event: protocol.Found | protocol.Joined | protocol.Refused) -> None:
+    def tell(
+        self, event: protocol.Found | protocol.Joined | protocol.Leaving | protocol.Refused
+    ) -> None:
         """Tells the master something, after all that was posted and before all that comes.
 
         Raises:

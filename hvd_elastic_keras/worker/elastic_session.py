@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 import requests
 
@@ -250,6 +250,16 @@ class ElasticSession:
             )
         except MasterUnreachableError as error:
             log.error("%s", error)
+
+    def leave(self, why: str) -> NoReturn:
+        """Gives this worker's place back before it has begun, and tells people why.
+
+        Raises:
+          WorkerLeavingError: in any case.
+        """
+        self.tell(f"warning: {why}: {self.worker_id} leaves, and the others train on")
+        self._client.tell(protocol.Leaving(worker_id=self.worker_id, reason=why))
+        raise WorkerLeavingError(why)
 
     def close(self) -> None:
         """Sends what is queued and disconnects."""

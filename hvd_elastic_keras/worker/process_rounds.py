@@ -10,9 +10,11 @@ import contextlib
 import functools
 import time
 
+from hvd_elastic_keras.common.errors import WorkerLeavingError
 from hvd_elastic_keras.common.protocol import ALONE, Assignment
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.membership import Membership
+from hvd_elastic_keras.worker.own_gpus import check_gpus
 
 NO_LIMIT = 0
 """`num_micro_batches` of a loop that does not cut its batch: any number of workers is of use."""
@@ -52,6 +54,10 @@ class ProcessRounds:
 
     def join(self) -> None:
         """Begins the next training of this process: it is warm, and wants a place in a round."""
+        try:
+            check_gpus(self.membership)
+        except WorkerLeavingError as error:
+            self.membership.end_process(error)
         self.session.join(self.communicator, NO_LIMIT, time.monotonic() - self._began)
 
     def start(self, place: Assignment) -> None:

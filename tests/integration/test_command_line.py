@@ -98,6 +98,18 @@ def test_a_wrong_model_module_is_reported_before_any_worker_starts(
         assert job.events() == []
 
 
+@pytest.mark.parametrize("place", ["import keras, numpy as np", "def model():"])
+def test_a_module_that_ends_the_program_in_a_worker_is_told_so(tmp_path: Path, place: str) -> None:
+    indent = "    " if place.startswith("def") else ""
+    ends = f"{indent}import os, sys\n{indent}if 'HVD_ELASTIC_WORKER_ID' in os.environ: sys.exit(0)"
+    model = write(tmp_path / "my_model.py", MODEL.replace(place, f"{place}\n{ends}"))
+    with Job(tmp_path, "--num_workers=2", command=(f"--model={model}",)) as job:
+        job.finish(exit_code=2)
+        assert f"The model module {model} failed in a worker" in job.output
+        assert "It ended the program (exit code 0)" in job.output
+        assert "--model" not in job.output
+
+
 def test_an_error_of_the_models_own_step_ends_the_job_and_is_shown(tmp_path: Path) -> None:
     text = (
         MODEL

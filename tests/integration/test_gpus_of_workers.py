@@ -1,4 +1,4 @@
-"""Workers of a real job see the GPUs of their places, and are told that there are none here."""
+"""Each worker has GPUs of its own, or there is no training: there are none here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.harness.job import REPOSITORY
+import pytest
+
+from tests.harness.job import LIMIT_S, REPOSITORY, Job
 
 SCRIPT = """
 import os, sys, keras, numpy as np
@@ -21,23 +23,53 @@ model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
 model.fit(np.ones((8, 2)), np.ones((8, 1)), callbacks=[ElasticCallback()], verbose=2)
 """
+LOOP = """
+import sys
+import keras
+from hvd_elastic_keras import elastic
+
+@elastic.run
+def train(state):
+    open(f"{sys.argv[1]}/trained", "w").close()
+
+train(elastic.ElasticState(model=keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])))
+"""
 
 
-def test_each_worker_sees_its_own_gpus_and_none_in_silence(tmp_path: Path) -> None:
-    script, seen = tmp_path / "script.py", tmp_path / "seen"
-    script.write_text(SCRIPT)
-    seen.mkdir()
-    flags = ["--num_workers=2", "--gpus_per_worker=2", f"--job_dir={tmp_path / 'job'}"]
-    inherited = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
-    result = subprocess.run(
-        [sys.executable, "-m", "hvd_elastic_keras.run", *flags, str(script), str(seen)],
-        env={**inherited, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    found = {path.name: path.read_text() for path in seen.iterdir()}
-    assert found == {"w0": "0,1 true", "w1": "2,3 true"}
-    assert result.stdout.count("a worker sees 0 GPUs, and --gpus_per_worker=2 asks for more") == 1
+@pytest.fixture
+def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory for what workers note."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    (tmp_path / "seen").mkdir()
+    return tmp_path / "seen"
+
+
+def test_a_host_that_has_too_few_gpus_starts_no_worker(tmp_path: Path, seen: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = (str(tmp_path / "script.py"), str(seen))
+    with Job(tmp_path, "--num_workers=2", "--gpus_per_worker=2", command=command) as job:
+        assert job.process.wait(LIMIT_S) == 2
+        assert "the 2 workers of this host need 4 GPUs, but it has 0" in job.output
+    assert list(seen.iterdir()) == []
+
+
+@pytest.mark.parametrize("script", [SCRIPT, LOOP], ids=["fit", "elastic_run"])
+def test_a_worker_of_another_host_that_sees_too_few_gpus_ends_a_job_that_has_not_begun(
+    tmp_path: Path, seen: Path, script: str
+) -> None:
+    (tmp_path / "script.py").write_text(script)
+    flags = ("--master_only", "--gpus_per_worker=2")
+    with Job(tmp_path, *flags, command=(str(tmp_path / "script.py"), str(seen))) as job:
+        job.wait_for("job_started")
+        with subprocess.Popen(
+            [sys.executable, "-m", "hvd_elastic_keras.run", f"--join={job.job_dir}"],
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        ) as joiner:
+            try:
+                assert job.process.wait(LIMIT_S) == 2, job.report()
+                assert joiner.wait(LIMIT_S) == 93
+            finally:
+                joiner.kill()
+        assert "sees 0 GPUs, but --gpus_per_worker=2 was given" in job.output
+    noted = {path.name: path.read_text() for path in seen.iterdir()}
+    assert noted == ({"w0": "0,1 true"} if script == SCRIPT else {})

@@ -38,11 +38,10 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 
 def job_on(hosts: Hosts, directory: Path, *flags: str, plan: list[Fault] | None = None) -> Job:
-    """A job that starts its workers there."""
+    """A job that starts its workers there. Only ssh's configuration knows their names."""
     ssh = f"ssh -F {hosts.ssh_config} -o ConnectTimeout=2"
     return Job(
         directory,
-        f"--bind={hosts.launcher}",
         f"--ssh_command={ssh}",
         f"--ssh_env={FILE},{env.GLOO_TIMEOUT},CUDA_VISIBLE_DEVICES,TF_CPP_MIN_LOG_LEVEL",
         "--audit",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -150,3 +152,41 @@ def test_workers_leave_if_no_launcher_comes_and_the_job_goes_on_from_a_checkpoin
 def _who_say_how_to_go_on(job: Job) -> int:
     logs = [path.read_text() for path in (job.job_dir / "logs").glob("w*.log")]
     return sum("To go on: python -m hvd_elastic_keras.run --resume --job_dir=" in t for t in logs)
+
+
+def of_another_release(journal: Path) -> None:
+    body = b'{"version": "of another release"}'
+    journal.write_bytes(b"%08x %b\n" % (zlib.crc32(body), body))
+
+
+@pytest.mark.slow(but=("of_another_release",))
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (of_another_release, "cannot be read: another release of this package has written it"),
+        (Path.unlink, "cannot be read (No such file or directory)"),
+    ],
+    ids=["of_another_release", "gone"],
+)
+def test_without_a_journal_the_workers_are_ended_with_a_word_on_what_is_lost(
+    tmp_path: Path, expected_weights: Weights, spoil: Callable[[Path], None], why: str
+) -> None:
+    with Job(tmp_path, "--num_workers=2", "--audit", plan=[GATE]) as job:
+        job.wait_for_fault("gate")
+        checkpoint = job.job_dir / "checkpoints" / "step-00000008"
+        job.wait(lambda: checkpoint.exists() or None, "checkpoint")
+        workers = job.worker_processes()
+        job.kill_launcher()
+        spoil(job.job_dir / "journal")
+        job.start_launcher("--resume")
+        assert job.process.wait(LIMIT_S) == 2
+        assert f"with which command its job was started (its journal {why})" in job.output
+        assert all(w.is_running() for w in workers if w.pid in map(job.pid_of, ("w0", "w1")))
+        job.start_launcher()
+        assert job.wait_for("checkpoint_loaded")["step"] == 8
+        assert f"cannot be taken over: the journal {why}. They are ended, and what they have" in (
+            job.output
+        )
+        job.finish()
+        job.assert_audited(epochs=3)
+        assert_same_weights(job.weights(), expected_weights)

@@ -10,6 +10,8 @@ from hvd_elastic_keras.common import env
 CHECK = "GPUs"
 DEVICES = Path("/proc/driver/nvidia/gpus")
 """The driver has a directory here for each GPU of NVIDIA's."""
+OF_OTHERS = ("kfd", "dxg")
+"""Devices of other drivers: AMD's, and that of Windows for the Linux in it."""
 BY_GLOO = "collectives copy through the host's memory, by Gloo; docs/gpus.md has the way to NCCL"
 BY_NCCL = "collectives by NCCL, of which it is not known what a killed worker does to the others"
 
@@ -17,6 +19,15 @@ BY_NCCL = "collectives by NCCL, of which it is not known what a killed worker do
 def gpus_of_machine(devices: Path = DEVICES) -> int:
     """How many GPUs the driver knows; 0 also without a driver."""
     return len(list(devices.iterdir())) if devices.is_dir() else 0
+
+
+def gpus_here(drivers: Path = DEVICES, devices: Path = Path("/dev")) -> int | None:
+    """How many GPUs workers of this host can have; None if only TensorFlow could tell."""
+    visible = env.visible_gpus()
+    if any((devices / name).exists() for name in OF_OTHERS):
+        return None if visible is None else len(visible)
+    found = max(gpus_of_machine(drivers), len(list(devices.glob("nvidia[0-9]*"))))
+    return found if visible is None else min(found, len(visible))
 
 
 def gpus(present: int, seen: int, nccl: bool) -> Finding:

@@ -153,8 +153,9 @@ def _note_failure(t: Transition, worker: Worker, departure: Departure) -> None:
             t,
             Outcome.FAILED,
             f"{worker.worker_id} ended without having trained. A script must call "
-            "model.fit(callbacks=[ElasticCallback()]), elastic.run or Trainer(...).fit(); a "
-            "model module is started with --model=FILE.",
+            "model.fit(callbacks=[ElasticCallback()]), elastic.run or Trainer(...).fit(). A "
+            "module with model() and dataset() is given with --model, and must not end the "
+            "program.",
         )
     else:
         _replace(t, worker, departure)

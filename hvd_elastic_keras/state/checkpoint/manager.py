@@ -11,6 +11,7 @@ import tensorflow as tf
 from hvd_elastic_keras.common.config import TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.options import KEEP_CHECKPOINTS
+from hvd_elastic_keras.state.checkpoint.ownership import Owner
 from hvd_elastic_keras.state.checkpoint.places import Place
 from hvd_elastic_keras.state.checkpoint.store import CheckpointStore, Found, Term, Values
 from hvd_elastic_keras.state.parts import check_version
@@ -50,7 +51,7 @@ class CheckpointManager:
     """The checkpoints of one training.
 
     Args:
-      keep, term, before_publishing: see `CheckpointStore`.
+      keep, term, before_publishing, owner: see `CheckpointStore`.
     """
 
     def __init__(
@@ -59,9 +60,13 @@ class CheckpointManager:
         origin: Origin,
         keep: int = KEEP_CHECKPOINTS,
         term: Term = None,
+        *,
         before_publishing: Callable[[], None] = lambda: None,
+        owner: Owner | None = None,
     ) -> None:
-        self._store = CheckpointStore(directory, keep, term, before_publishing)
+        self._store = CheckpointStore(
+            directory, keep, term, before_publishing=before_publishing, owner=owner
+        )
         self._origin = dataclasses.asdict(origin)
 
     def save(self, step: int, variables: Sequence[Values], run: dict[str, Any]) -> Place:

@@ -24,7 +24,8 @@ from hvd_elastic_keras.common.errors import (
 )
 from hvd_elastic_keras.common.options import KEEP_CHECKPOINTS
 from hvd_elastic_keras.state import packing
-from hvd_elastic_keras.state.checkpoint import directories, manifest
+from hvd_elastic_keras.state.checkpoint import directories, manifest, ownership
+from hvd_elastic_keras.state.checkpoint.ownership import Owner
 from hvd_elastic_keras.state.checkpoint.places import Place
 
 FORMAT_VERSION = 3
@@ -46,6 +47,7 @@ class CheckpointStore:
       term: gives a number that grows with every start of the job: what an earlier start writes late
         is older. None: whoever writes belongs to the newest.
       before_publishing: called when all of a checkpoint is on disk but its name.
+      owner: the job that has claimed the directory; None: nobody looks whether another one has.
     """
 
     def __init__(
@@ -53,8 +55,11 @@ class CheckpointStore:
         directory: Place,
         keep: int = KEEP_CHECKPOINTS,
         term: Term = None,
+        *,
         before_publishing: Callable[[], None] = lambda: None,
+        owner: Owner | None = None,
     ) -> None:
+        self._owner = owner
         self._before_publishing = before_publishing
         self._directory = directory
         self._keep = keep
@@ -67,7 +72,7 @@ class CheckpointStore:
 
         Raises:
           CheckpointNotWrittenError: the disk is full or away, or the job has been started again and
-            others write there now; all is as it was before.
+            others write there now, or another job does; all is as it was before.
         """
         term = self._checked_term()
         final = self._directory / directories.name_of(step)
@@ -195,7 +200,8 @@ class CheckpointStore:
             raise _damaged(path, _first_line(error)) from error
 
     def _checked_term(self) -> int:
-        """That of the writer, if nobody of a later one has written."""
+        """That of the writer, if nobody of a later one has written, and no other job may."""
+        ownership.check_still_owned(self._directory, self._owner)
         newest = directories.newest(directories.terms_in(self._directory))
         mine = newest if self._term is None else self._term()
         if newest > mine:

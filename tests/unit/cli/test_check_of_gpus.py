@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hvd_elastic_keras.cli.checks.finding import OK, WARNING
-from hvd_elastic_keras.cli.checks.gpus import gpus, gpus_of_machine
+from hvd_elastic_keras.cli.checks.gpus import gpus, gpus_here, gpus_of_machine
 
 
 @pytest.fixture(autouse=True)
@@ -49,3 +49,29 @@ def test_the_driver_is_asked_how_many_there_are(tmp_path: Path) -> None:
     for name in ("0000:01:00.0", "0000:02:00.0"):
         (tmp_path / name).mkdir()
     assert gpus_of_machine(tmp_path) == 2
+
+
+@pytest.mark.parametrize(
+    ("devices", "visible", "expected"),
+    [
+        ((), None, 0),
+        ((), "0,1", 0),
+        (("nvidia0", "nvidia1", "nvidiactl"), None, 2),
+        (("nvidia0", "nvidia1"), "1", 1),
+        (("nvidia0", "nvidia1"), "", 0),
+        (("kfd",), None, None),
+        (("dxg",), "0,1", 2),
+    ],
+)
+def test_what_workers_can_have_is_what_there_is_and_may_be_seen(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    devices: tuple[str, ...],
+    visible: str | None,
+    expected: int | None,
+) -> None:
+    for name in devices:
+        (tmp_path / name).touch()
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpus_here(tmp_path / "no driver", tmp_path) == expected

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from hvd_elastic_keras.cli.host_flags import HostsRequest
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.launchers.discovery import FixedHosts
+from hvd_elastic_keras.launchers.ssh_command import SshSettings
 from tests.harness.job import FAULT_MODEL, REPOSITORY
 
 
@@ -41,10 +45,33 @@ def refused(tmp_path: Path, *flags: str) -> str:
         (["--host_discovery_script=exit 3"], "failed with exit code 3"),
         (["--hosts=localhost", "--batch=per_worker"], "Say with --batch_size_per_worker what each"),
         (["--ssh_python=x"], "--ssh_python was given without --hosts"),
-        (["--hosts=no-such-host.invalid"], "Give it with --bind: lo (127.0.0.1"),
+        (
+            ["--hosts=no-such-host.invalid:2"],
+            "no-such-host.invalid cannot be resolved",
+        ),
     ],
 )
 def test_flags_that_make_no_sense_are_refused(
     tmp_path: Path, flags: list[str], expected: str
 ) -> None:
     assert expected in refused(tmp_path, *flags)
+
+
+def test_a_name_that_only_ssh_knows_leads_to_the_address_of_this_host(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(
+        "Host alias\n  HostName 127.0.0.1\nHost wrong\n  HostName no-such-host.invalid\n"
+        "Host behind\n  HostName no-such-host.invalid\n  ProxyJump gate\n"
+    )
+
+    def bind(*hosts: str) -> str:
+        ssh = SshSettings(("ssh", "-F", str(config)), sys.executable, "/")
+        slots = dict.fromkeys(hosts, 1)
+        return HostsRequest(FixedHosts(slots), slots, ssh).bind()
+
+    assert bind("me@alias") == "127.0.0.1"
+    assert bind("wrong", "alias") == "127.0.0.1"
+    with pytest.raises(ConfigurationError, match=r"wrong \(no-such-host\.invalid in ssh's config"):
+        bind("wrong")
+    with pytest.raises(ConfigurationError, match="can reach is not known\\. Give it with --bind"):
+        bind("behind")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from hvd_elastic_keras.cli.job_directory import held
 from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.errors import ConfigurationError
+from tests.unit.common.test_locks import held_by_a_stranger
 
 HOLDER = """
 import sys
@@ -46,6 +48,23 @@ def test_another_launcher_is_refused_until_the_first_one_is_gone(tmp_path: Path)
             holder.wait(timeout=30)
     with held(job_dir) as begin:
         begin()
+
+
+def test_a_stranger_who_holds_the_lock_is_named_with_what_to_do(tmp_path: Path) -> None:
+    job_dir, lock = tmp_path / "job", tmp_path / "job" / files.LOCK
+    job_dir.mkdir()
+    lock.touch(mode=0o644)  # as earlier releases have made it
+    with held_by_a_stranger(lock) as pid:
+        with pytest.raises(ConfigurationError) as refused, held(job_dir):
+            pass
+        told = str(refused.value)
+        assert f"A job is running in {job_dir}: process {pid} (" in told
+        assert "has locked its job.lock" in told
+        assert "If this is not the launcher of a job, end it, or remove job.lock" in told
+        lock.unlink()
+        with held(job_dir) as begin:
+            begin()
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o600
 
 
 def test_a_refused_job_leaves_no_new_directory_behind(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from filelock import Timeout
 
 from hvd_elastic_keras.cli.job_directory import locked
 from hvd_elastic_keras.cli.removed_directory import JobFiles
 from hvd_elastic_keras.common import events, files
+from hvd_elastic_keras.common.locks import LockHeldError
 from hvd_elastic_keras.master.machine.decisions import decisions_of
 from hvd_elastic_keras.master.term import Term
 from hvd_elastic_keras.observe.console import Console
@@ -100,7 +100,7 @@ def test_it_is_made_again_and_told_once(job: RunningJob, remove: Callable[[Path]
     job.log.write(ENTRY)
     entry = json.loads((job.job_dir / files.EVENTS).read_text())
     assert entry["seq"] == 2, "one is missing before it"
-    with pytest.raises(Timeout):
+    with pytest.raises(LockHeldError):
         locked(job.job_dir)
 
 

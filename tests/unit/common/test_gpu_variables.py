@@ -22,7 +22,8 @@ def gpu_variables(slot: int, count: int, *, joined: bool = False) -> dict[str, s
         (None, 0, 1, "0"),
         (None, 3, 1, "3"),
         (None, 2, 2, "4,5"),
-        ("", 1, 1, "1"),
+        ("", 1, 1, "-1"),
+        ("4,-1,5", 1, 1, "-1"),
         ("4,5,6", 1, 1, "5"),
         ("GPU-a,GPU-b,GPU-c,GPU-d", 1, 2, "GPU-c,GPU-d"),
         ("4,5,6", 1, 2, "6"),
@@ -46,5 +47,7 @@ def test_without_the_option_nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_joiner_keeps_what_a_batch_system_has_given_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(env.VISIBLE_GPUS, "3")
     assert gpu_variables(1, 1, joined=True) == GROWTH
+    monkeypatch.setenv(env.VISIBLE_GPUS, "")
+    assert gpu_variables(1, 1, joined=True) == {**GROWTH, env.VISIBLE_GPUS: "-1"}
     monkeypatch.delenv(env.VISIBLE_GPUS)
     assert gpu_variables(1, 1, joined=True) == {**GROWTH, env.VISIBLE_GPUS: "1"}

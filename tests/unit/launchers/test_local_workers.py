@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import shutil
@@ -16,16 +17,20 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hvd_elastic_keras.cli.take_over import living
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.launchers.base import LOCALHOST, WorkerExit
 from hvd_elastic_keras.launchers.local import (
     KEEPER,
+    LONGEST_LINE,
     LocalLauncher,
     end_kept_workers,
     kept_workers,
 )
+from hvd_elastic_keras.observe.console import Console
 
 LIMIT_S = 30.0
+LONG_LINE = 20_000_000
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
@@ -90,6 +95,23 @@ def test_what_a_worker_prints_is_shown_and_stands_in_its_log_with_its_errors(
         assert sorted(log) == sorted(["one", "two", scratch, "end"])
 
     asyncio.run(run())
+
+
+def test_of_a_line_without_an_end_the_launcher_keeps_the_beginning_and_the_log_all(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        script = f"head -c {LONG_LINE} /dev/zero | tr '\\0' x; echo; echo after; printf end"
+        watched = Watched(tmp_path, shell(script))
+        watched.launcher.launch("w0", LOCALHOST, watched.exits.append)
+        await watched.until(lambda: watched.exits and len(watched.lines) == 3)
+        (_, long), (_, after), (_, end) = watched.lines
+        assert len(long) < LONGEST_LINE + 100
+        assert long.endswith("(cut after 65,536 characters; the whole line is in the worker's log)")
+        assert (after, end) == ("after", "end")
+
+    asyncio.run(run())
+    assert (tmp_path / "logs" / "w0.log").stat().st_size == LONG_LINE + len("\nafter\nend")
 
 
 @pytest.mark.parametrize("again", [True, False])
@@ -319,3 +341,51 @@ def test_workers_that_nobody_adopts_can_be_ended(tmp_path: Path) -> None:
     assert list(living) == ["w0"]
     end_kept_workers(living.values())
     assert kept_workers(tmp_path / "workers") == {}
+
+
+def test_workers_of_the_directory_that_was_copied_are_neither_adopted_nor_killed(
+    tmp_path: Path,
+) -> None:
+    original, copy = tmp_path / "original", tmp_path / "copy"
+    original.mkdir()
+
+    async def run() -> None:
+        watched = Watched(original, shell("echo started; sleep 1000 & wait"))
+        watched.launcher.launch("w0", LOCALHOST, watched.exits.append)
+        await watched.until(lambda: watched.lines)
+        shutil.copytree(original, copy)
+        (kept,) = kept_workers(copy / "workers").values()
+        assert kept.is_kept
+        assert kept.belongs_to(original / "workers")
+        assert not kept.belongs_to(copy / "workers")
+        (tmp_path / "link").symlink_to(original)
+        assert kept.belongs_to(tmp_path / "link" / "workers"), "the same by another name"
+        another = Watched(copy, [])
+        another.launcher.adopt("w0", another.exits.append)
+        assert another.launcher.running() == []
+        assert kept.is_kept
+        watched.launcher.kill("w0")
+        await watched.until(lambda: watched.exits)
+        assert kept.noted_in is None
+
+    asyncio.run(run())
+
+
+def test_a_worker_of_a_directory_that_was_moved_is_named_and_left_alone(tmp_path: Path) -> None:
+    there, moved, said = tmp_path / "there", tmp_path / "moved", io.StringIO()
+    there.mkdir()
+
+    async def run() -> None:
+        watched = Watched(there, shell("echo started; sleep 1000 & wait"))
+        watched.launcher.launch("w0", LOCALHOST, watched.exits.append)
+        await watched.until(lambda: watched.lines)
+        assert living(there / "workers", Console(said)).keys() == {"w0"}
+        assert said.getvalue() == ""
+        there.rename(moved)
+        assert living(moved / "workers", Console(said)) == {}
+        assert "w0 (process " in said.getvalue()
+        assert "is left alone: it was started for another directory" in said.getvalue()
+        watched.launcher.kill("w0")
+        await watched.until(lambda: watched.exits)
+
+    asyncio.run(run())

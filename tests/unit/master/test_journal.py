@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import shutil
+import zlib
 from pathlib import Path
 
 import pytest
@@ -211,3 +212,29 @@ def test_people_are_told_once_and_a_warning_stays_as_long_as_there_is_no_room(
     assert "the journal is written again" in told[1]
     following = Term(tmp_path, COMMAND, Console(said))
     assert (following.number, following.before) == (2, kept[1])
+
+
+def test_why_there_is_no_entry_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    assert Journal(path).problem == "cannot be read (No such file or directory)"
+    path.write_bytes(b"")
+    assert Journal(path).problem == "is empty"
+    path.write_bytes(b"00000000 {}\n")
+    assert Journal(path).problem == "is damaged"
+    body = b'{"sequence": 1, "since": "another release"}'
+    path.write_bytes(b"%08x %b\n" % (zlib.crc32(body), body))
+    assert "another release of this package has written it" in Journal(path).problem
+    write_all(path, some_decisions())
+    assert Journal(path).problem == ""
+
+
+def test_a_journal_in_a_copied_directory_names_the_original(tmp_path: Path) -> None:
+    original, copy, moved = (tmp_path / name for name in ("original", "copy", "moved"))
+    original.mkdir()
+    write_all(original / "journal", some_decisions())
+    console = Console(io.StringIO())
+    assert Term(original, COMMAND, console).original == ""
+    shutil.copytree(original, copy)
+    assert Term(copy, COMMAND, console).original == str(original)
+    original.rename(moved)
+    assert Term(moved, COMMAND, console).original == "", "that is the one, elsewhere"

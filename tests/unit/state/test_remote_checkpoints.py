@@ -109,7 +109,7 @@ def test_a_training_goes_on_from_there(
         return model
 
     trained(2, tmp_path / "a")
-    assert names(url) == ["step-00000002", "step-00000004"]
+    assert names(url) == ["owner.json", "step-00000002", "step-00000004"]
     assert not (tmp_path / "a" / "checkpoints").exists()
     shutil.rmtree(tmp_path / "a")
     found, expected = trained(4, tmp_path / "b"), trained(4, None)

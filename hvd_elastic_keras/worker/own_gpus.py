@@ -1,0 +1,33 @@
+"""A worker has the GPUs that were asked for, or does not train."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.worker.elastic_session import ElasticSession
+from hvd_elastic_keras.worker.membership import Membership
+
+
+def check_gpus(membership: Membership) -> None:
+    """Looks whether this process sees as many GPUs as each worker is to have.
+
+    Raises:
+      ConfigurationError: it does not, and nobody trains yet.
+      WorkerLeavingError: it does not, and has told the others, who train on without it.
+    """
+    session, environment = membership.session, membership.environment
+    wanted = environment.options.gpus_per_worker if environment else 0
+    seen = len(tf.config.list_physical_devices("GPU")) if wanted else 0
+    if environment is None or seen >= wanted:
+        return
+    why = (
+        f"a worker on {environment.hostname} sees {seen} GPUs, but --gpus_per_worker={wanted} was "
+        "given"
+    )
+    if isinstance(session, ElasticSession) and session.others_train(session.training + 1):
+        session.leave(why)
+    raise ConfigurationError(
+        f"{why[0].upper()}{why[1:]}. Is there one for each place of a worker on its host, and does "
+        "TensorFlow use them there? Without the flag, workers train on what they find."
+    )
