@@ -79,7 +79,9 @@ def join(t: Transition, event: protocol.Joined) -> None:
         ready_at=t.now,
         last_heartbeat=t.now,
     )
-    t.restarts = dataclasses.replace(t.restarts, start_failures=0)
+    t.restarts = dataclasses.replace(
+        t.restarts, start_failures=0, start_failed_at=None, start_errors=0
+    )
     if event.training > t.training.number:
         begin_training(t, event.training)
     _emit_ready(t, worker, event)
