@@ -131,8 +131,8 @@ def _why_starting_is_no_use(config: JobConfig, restarts: Restarts, training: int
         return f"{last}{same}. The error is in its log"
     if never_ready and restarts.start_failures >= MAX_START_FAILURES:
         return (
-            f"{last}. Workers failed so {restarts.start_failures} times in a row, and none was ever "
-            f"ready. {_where_to_look(restarts)}"
+            f"{last}. Workers failed so {restarts.start_failures} times in a row, and none was "
+            f"ever ready. {_where_to_look(restarts)}"
         )
     return ""
 
