@@ -20,6 +20,7 @@ import requests
 
 from hvd_elastic_keras.common import control, env, messages, protocol
 from hvd_elastic_keras.common.master_session import session_of, url_of
+from hvd_elastic_keras.launchers.signs_of_life import SignsOfLife
 
 TAIL_LINES = 200
 ASK_AGAIN_S = 1.0
@@ -106,7 +107,8 @@ class JoinedProcess:
                 thread.start()
             gone = threading.Event()
             watch = (log.stem, endpoint, process, gone)
-            threading.Thread(target=self._end_if_not_wanted, args=watch, daemon=True).start()
+            for work in (self._end_if_not_wanted, _tell_that_it_runs):
+                threading.Thread(target=work, args=watch, daemon=True).start()
             code = process.wait()
             gone.set()
             _kill_group(process)
@@ -170,6 +172,23 @@ class JoinedProcess:
                 _kill_late(process, gone, STOP_WITHIN_S)
             elif update.leave == protocol.NO_WORKER:
                 _kill_late(process, gone, END_WITHIN_S)
+
+
+def _tell_that_it_runs(
+    worker_id: str,
+    endpoint: control.Endpoint,
+    process: subprocess.Popen[bytes],
+    gone: threading.Event,
+) -> None:
+    """Its own threads cannot, while code in C keeps Python's lock."""
+    session = session_of(endpoint.token, endpoint.fingerprint)
+    url = url_of(endpoint.address, endpoint.fingerprint, "events")
+    told = messages.encode(protocol.Alive(worker_id=worker_id))
+    signs = SignsOfLife(process.pid)
+    while not gone.wait(protocol.ALIVE_INTERVAL_S):
+        if signs.since_last_look():
+            with contextlib.suppress(requests.RequestException):  # the next one is newer
+                session.post(url, data=told, timeout=protocol.LONG_POLL_S)
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

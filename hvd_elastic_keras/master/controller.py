@@ -25,6 +25,7 @@ from hvd_elastic_keras.master.http import certificate
 from hvd_elastic_keras.master.http.server import MasterServer
 from hvd_elastic_keras.master.job_result import JobResult, concluded
 from hvd_elastic_keras.master.join_desk import JoinDesk
+from hvd_elastic_keras.master.life_watch import LifeWatch
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.decide import decide
 from hvd_elastic_keras.master.machine.decisions import (
@@ -104,6 +105,7 @@ class Controller:
         self._changes = ChangeDesk(config, lambda: self._state, self._dispatch_command)
         self._launcher: ByHost | None = None
         self._prepared = prepared
+        self._life = LifeWatch(config, self.dispatch)
         self._now = AwakeClock(lambda gap_s: console.line(awake_clock.told(gap_s)))
         self._stop_requested = False
         self._at_once = False
@@ -331,6 +333,7 @@ class Controller:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
+            self._life.look(self._state, self._now())
             self.dispatch(act.Tick())
 
     def _on_tick_error(self, ticker: asyncio.Task[None]) -> None:

@@ -87,6 +87,7 @@ class ElasticSession:
         """Connects to the master and makes SIGTERM mean "leave after the current step"."""
         if self._environment.keeper_pid is not None:
             end_process.hear_of_keepers_death(self._environment.keeper_pid)
+            self._client.watch_silence()
         self._client.start()
         self._watch_sigterm()
         ElasticSession.current = self

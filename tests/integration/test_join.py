@@ -143,6 +143,24 @@ def test_a_joiner_whose_worker_was_given_up_comes_again(
         assert_same_weights(job.weights(), expected_weights)
 
 
+@pytest.mark.slow
+def test_a_joiner_tells_that_its_worker_runs_while_code_in_c_keeps_the_lock(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    plan = [Fault("keep", "train", 0, step=10, action="keep_lock")]
+    with (
+        master_only(tmp_path, "--heartbeat_timeout_s=6", plan=plan) as job,
+        Joiner(job, "a") as a,
+    ):
+        job.wait_for_fault("keep")
+        job.wait(lambda: "has sent no heartbeat for" in job.output or None, "it is told")
+        job.plan.open_gate("keep")
+        job.finish()
+        assert a.exit_code() == joining.ENDED_WELL
+        assert [e["worker_id"] for e in job.events("worker_registered")] == ["w0"]
+        assert_same_weights(job.weights(), expected_weights)
+
+
 def test_those_who_have_joined_train_on_without_the_master_and_the_next_one_takes_them_over(
     tmp_path: Path, expected_weights: Weights
 ) -> None:

@@ -208,13 +208,19 @@ def note_heartbeat(t: Transition, event: protocol.Heartbeat) -> None:
     worker = t.workers.get(event.worker_id)
     if worker is None:
         return
-    t.change_worker(event.worker_id, last_heartbeat=t.now, activity=event.phase)
+    t.change_worker(event.worker_id, last_heartbeat=t.now, activity=event.phase, told_silent=False)
     note_movement(t, worker, event)
     if event.training == worker.training:
         t.change_worker(event.worker_id, step=event.step)
         if (running := t.rounds.running) and event.worker_id in running.members:
             note_step(t, event.training, event.step)
         _note_reading(t, event.reading)
+
+
+def note_life(t: Transition, event: protocol.Alive) -> None:
+    """The process of a worker runs."""
+    if event.worker_id in t.workers:
+        t.change_worker(event.worker_id, alive_at=t.now)
 
 
 def _note_reading(t: Transition, position: protocol.InputPosition | None) -> None:

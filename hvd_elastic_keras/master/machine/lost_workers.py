@@ -31,6 +31,7 @@ from hvd_elastic_keras.master.machine.restart_policy import (
     together,
 )
 from hvd_elastic_keras.master.machine.rounds import break_round, name_cause, uncall
+from hvd_elastic_keras.master.machine.silence import is_silent
 from hvd_elastic_keras.master.machine.slots import count_replacements, host_with_room, launch
 from hvd_elastic_keras.master.machine.state import Worker, WorkerPhase
 from hvd_elastic_keras.master.machine.trainings import (
@@ -102,9 +103,7 @@ def depart(t: Transition, departure: Departure) -> None:
 
 def _stood_since(t: Transition, worker: Worker) -> float | None:
     """Since when an evicted worker has been silent, or heard of at the same point only."""
-    heard_at = worker.last_heartbeat
-    is_silent = heard_at is not None and t.now - heard_at > t.config.heartbeat_timeout_s
-    return heard_at if is_silent else worker.at_point_since
+    return worker.last_heartbeat if is_silent(t, worker) else worker.at_point_since
 
 
 def _cause(worker: Worker, departure: Departure, expected: bool) -> str:

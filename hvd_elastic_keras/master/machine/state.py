@@ -70,6 +70,10 @@ class Worker:
     start_told_s: float = SLOW_START_S
     """People are told if it is still starting after so long."""
     last_heartbeat: float | None = None
+    alive_at: float | None = None
+    """When somebody else has last told that its process runs."""
+    told_silent: bool = False
+    """Whether people know that it is silent, though its process runs."""
     ready_at: float | None = None
     entry: protocol.EnterRequest | None = None
     """The request with which it waits at the entrance; None if it does not wait there."""
