@@ -163,7 +163,9 @@ class Controller:
             self._changed.tell()
             told = {w.worker_id for w in self._state.workers.values() if w.ready_at is not None}
             told.update(self.joiners.joined.running())
+            awaited = launcher.running()
             await clear_away(launcher, told, self._config.stop_grace_s, lambda: self._at_once)
+            self.joiners.tell_of_those_left(awaited)
             self._due.end()
             return self._finish(end)
         finally:
@@ -194,7 +196,7 @@ class Controller:
         found = {w: launcher.adopt(w, self._on_exit) for w in launched}
         for worker in self._state.workers.values():
             if worker.by_itself or worker.host != LOCALHOST:
-                self.joiners.adopt(worker.worker_id)
+                self.joiners.adopt(worker.worker_id, worker.host)
         here = [w for w in self._state.workers if w in launcher.running()]
         self._events.write(events.MasterRestarted(term=self._term.number, workers=here))
         self._console.line(

@@ -161,6 +161,37 @@ def test_a_joiner_tells_that_its_worker_runs_while_code_in_c_keeps_the_lock(
         assert_same_weights(job.weights(), expected_weights)
 
 
+@pytest.mark.parametrize("joiner_answers", [True, False])
+def test_the_end_waits_for_a_worker_that_was_given_up_or_says_that_it_may_be_there(
+    tmp_path: Path, joiner_answers: bool
+) -> None:
+    """Its joiner ends it, a while later; a joiner may be out of reach, too."""
+    flags = ("--heartbeat_timeout_s=3", "--min_workers=2")
+    with (
+        Job(tmp_path, "--master_only", *flags, plan=[GATE]) as job,
+        Joiner(job, "a") as a,
+        Joiner(job, "b") as b,
+    ):
+        job.wait_for_fault("gate")
+        other = job.wait_for_round(2)["members"][1]
+        hosts = {e["worker_id"]: e["host"] for e in job.events("worker_registered")}
+        kept, frozen = {"a": (b, a), "b": (a, b)}[hosts[other]]
+        (worker,) = frozen.workers()
+        if not joiner_answers:
+            frozen.process.send_signal(signal.SIGSTOP)
+        worker.suspend()
+        job.plan.open_gate("gate")
+        job.wait_for("worker_exited", lambda e: "no heartbeat" in e["cause"])
+        job.process.send_signal(signal.SIGINT)
+        assert job.process.wait(LIMIT_S) == 128 + signal.SIGINT, job.report()
+        said = f"nobody has told of the end of {other} on {hosts[other]}."
+        assert (said in job.output) is not joiner_answers, job.report()
+        assert worker.is_running() is not joiner_answers
+        assert kept.exit_code() == joining.LEFT
+        if joiner_answers:
+            assert frozen.exit_code() == joining.LEFT
+
+
 def test_those_who_have_joined_train_on_without_the_master_and_the_next_one_takes_them_over(
     tmp_path: Path, expected_weights: Weights
 ) -> None:

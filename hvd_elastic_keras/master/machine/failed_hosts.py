@@ -42,6 +42,8 @@ def note_failed_host(t: Transition, event: act.HostFailed) -> None:
             reason=event.reason,
         )
     )
+    if t.stop:
+        return  # they were ended while they started
     if t.workers or t.training.number:
         t.say(f"{event.reason}; it is tried again in {event.pause_s:.0f} s")
     else:
