@@ -20,6 +20,7 @@ import requests
 
 from hvd_elastic_keras.common import control, env, messages, protocol
 from hvd_elastic_keras.common.master_session import session_of, url_of
+from hvd_elastic_keras.launchers import keeper
 from hvd_elastic_keras.launchers.signs_of_life import SignsOfLife
 
 TAIL_LINES = 200
@@ -85,6 +86,8 @@ class JoinedProcess:
         """Runs a worker to its end; returns its exit code as `subprocess` does."""
         self._tail.clear()
         scratch = tempfile.mkdtemp(prefix=f"{env.SCRATCH_PREFIX}{log.stem}-")
+        keeper.become_parent_of_orphans()
+        others = keeper.children()
         with self._signals_handed_on(), contextlib.ExitStack() as stack:
             stack.callback(shutil.rmtree, scratch, ignore_errors=True)
             process = self._process = subprocess.Popen(
@@ -112,6 +115,7 @@ class JoinedProcess:
             code = process.wait()
             gone.set()
             _kill_group(process)
+            keeper.end_children(spared=others)
             for thread in pumps:
                 thread.join(END_WITHIN_S)
             return code
@@ -186,6 +190,7 @@ def _tell_that_it_runs(
     told = messages.encode(protocol.Alive(worker_id=worker_id))
     signs = SignsOfLife(process.pid)
     while not gone.wait(protocol.ALIVE_INTERVAL_S):
+        keeper.forget_ended_orphans(process.pid)
         if signs.since_last_look():
             with contextlib.suppress(requests.RequestException):  # the next one is newer
                 session.post(url, data=told, timeout=protocol.LONG_POLL_S)

@@ -374,3 +374,30 @@ def test_a_script_with_its_arguments_comes_from_the_master(tmp_path: Path) -> No
             assert (a.exit_code(), b.exit_code()) == (0, 0)
             assert "loss below 1.5 True" in a.output
             assert "loss below 1.5 True" in b.output
+
+
+STARTS_A_DAEMON = """
+import subprocess
+from tests.harness.fault_model import *  # noqa: F403
+from tests.harness.fault_model import worker_id
+
+if worker_id() != "alone":
+    daemon = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+"""
+
+
+def test_daemons_that_workers_have_started_end_with_them_here_and_at_joiners(
+    tmp_path: Path,
+) -> None:
+    model = tmp_path / "model.py"
+    model.write_text(STARTS_A_DAEMON)
+    command = (f"--model={model}", *SMALL)
+    with Job(tmp_path, "--num_workers=1", plan=[GATE], command=command) as job:
+        job.wait_for_fault("gate")
+        with Joiner(job, "b") as b:
+            job.wait_for("round_opened", lambda e: "joins" in e["reason"])
+            daemons = [p for p in job.worker_processes() if p.name() == "sleep"]
+            assert len(daemons) == 2
+            job.plan.open_gate("gate")
+            job.finish()
+            assert b.exit_code() == joining.ENDED_WELL
