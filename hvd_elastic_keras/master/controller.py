@@ -45,6 +45,11 @@ from hvd_elastic_keras.observe.event_log import EntryListener, EventLog
 from hvd_elastic_keras.observe.job_course import JobCourse
 
 TICK_S = 0.25
+DAMAGED_JOURNAL = (
+    "warning: the end of the journal cannot be read: it is not known what the launcher before has "
+    "decided last. The workers form another round, and no step is lost; a request that was "
+    "answered just before (ctl) may have to be made again"
+)
 
 
 class Controller:
@@ -188,8 +193,10 @@ class Controller:
 
     def _go_on(self, before: Decisions, launcher: ByHost) -> None:
         """Takes over the workers of the master before, which have trained on."""
-        away_s = before.away_s(time.time())
-        self._state, actions = restored(self._config, before, self._now(), away_s)
+        away_s, lost = before.away_s(time.time()), self._term.most_lost
+        unused = max(before.next_worker_number, self._state.next_worker_number)
+        before = msgspec.structs.replace(before, next_worker_number=unused)
+        self._state, actions = restored(self._config, before, self._now(), away_s, lost)
         self.workers.claims.restore(before.holders, before.done)
         self._changes.restore(before.answers)
         launched = [w.worker_id for w in self._state.workers.values() if not w.by_itself]
@@ -197,6 +204,8 @@ class Controller:
         for worker in self._state.workers.values():
             if worker.by_itself or worker.host != LOCALHOST:
                 self.joiners.adopt(worker.worker_id, worker.host)
+        if lost:
+            self._console.line(DAMAGED_JOURNAL)
         here = [w for w in self._state.workers if w in launcher.running()]
         self._events.write(events.MasterRestarted(term=self._term.number, workers=here))
         self._console.line(

@@ -22,6 +22,7 @@ class Term:
       number: grows with each master of the directory.
       before: what the master before has decided, if its job has not ended; None if there is none.
       left: the same, also if nothing but files is left of that job.
+      most_lost: decisions that may have followed, and that cannot be read.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Term:
         if last and not last.decisions.ended:
             self.before = last.decisions
         self.left = self.before
+        self.most_lost = self._journal.most_lost
 
     def begin_anew(self) -> None:
         """Nothing is left of the job of the master before but its files."""

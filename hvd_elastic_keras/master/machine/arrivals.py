@@ -132,7 +132,18 @@ def enter(t: Transition, request: protocol.EnterRequest) -> None:
         # The answer with its place was lost.
         t.give_place(request, place)
     else:
+        if request.training > worker.training:
+            _take_for_joined(t, worker, request)
         _wait_for_place(t, request)
+
+
+def _take_for_joined(t: Transition, worker: Worker, request: protocol.EnterRequest) -> None:
+    """A worker tells that it has joined before it asks: so the journal has lost that it has."""
+    t.change_worker(
+        worker.worker_id, phase=WorkerPhase.READY, training=request.training, ready_at=t.now
+    )
+    if request.training > t.training.number:
+        begin_training(t, request.training)
 
 
 def _place_on_the_way(t: Transition, request: protocol.EnterRequest) -> protocol.Assignment | None:
