@@ -148,7 +148,7 @@ def _note_failure(t: Transition, worker: Worker, departure: Departure) -> None:
         return
     starting = worker.phase is WorkerPhase.STARTING
     _count_failure(t, departure, worker)
-    if starting and has_exited_well(departure) and not _others_are_ready(t):
+    if starting and has_exited_well(departure) and not _ready_others(t):
         end(
             t,
             Outcome.FAILED,
@@ -160,9 +160,9 @@ def _note_failure(t: Transition, worker: Worker, departure: Departure) -> None:
         _replace(t, worker, departure)
 
 
-def _others_are_ready(t: Transition) -> bool:
-    """Whether workers are there that need not start any more."""
-    return any(worker.phase is not WorkerPhase.STARTING for worker in t.staying)
+def _ready_others(t: Transition) -> int:
+    """Workers that need not start any more."""
+    return sum(worker.phase is not WorkerPhase.STARTING for worker in t.staying)
 
 
 def _count_failure(t: Transition, departure: Departure, worker: Worker) -> None:
@@ -229,7 +229,7 @@ def _is_lost_with_host(departure: Departure) -> bool:
 
 
 def _replace(t: Transition, worker: Worker, departure: Departure) -> None:
-    others = _others_are_ready(t)
+    others = _ready_others(t)
     decision = after_failure(t.config, t.restarts, t.training.number, others)
     if worker.by_itself and not isinstance(decision, GiveUp):
         decision = GoOn(REPLACED_BY_OTHERS)

@@ -56,13 +56,12 @@ class GiveUp:
 
 
 def after_failure(
-    config: JobConfig, restarts: Restarts, training: int, others: bool = False
+    config: JobConfig, restarts: Restarts, training: int, others: int = 0
 ) -> Restart | GoOn | GiveUp:
     """Decides after the failure that is the last one noted, in training number `training`.
 
     Args:
-      others: whether workers are there that have been ready. They train on, whatever becomes of
-        those that start.
+      others: workers that have been ready. They train on, whatever becomes of those that start.
     """
     if not others and (reason := _why_starting_is_no_use(config, restarts, training)):
         return GiveUp(reason)
@@ -74,7 +73,8 @@ def after_failure(
         )
     if restarts.used >= config.max_restarts:
         return GoOn(f"no restart is left of {config.max_restarts} (--max_restarts)")
-    longest_s = MAX_BACKOFF_BESIDE_OTHERS_S if others else MAX_BACKOFF_S
+    they_train = others >= config.min_workers
+    longest_s = MAX_BACKOFF_BESIDE_OTHERS_S if they_train else MAX_BACKOFF_S
     return Restart(delay_s=min(longest_s, _backoff_s(restarts.start_failures)))
 
 

@@ -20,19 +20,20 @@ from hvd_elastic_keras.master.machine.state import Replacement, Restarts
 @pytest.mark.parametrize(
     ("start_failures", "others", "delay_s"),
     [
-        (0, False, 0.0),
-        (1, False, 1.0),
-        (2, False, 2.0),
-        (9, False, 30.0),
-        (9, True, 256.0),
-        (9999, True, 600.0),
+        (0, 0, 0.0),
+        (1, 0, 1.0),
+        (2, 0, 2.0),
+        (9, 0, 30.0),
+        (9, 1, 30.0),  # too few to train
+        (9, 2, 256.0),
+        (9999, 2, 600.0),
     ],
 )
 def test_the_delay_doubles_with_every_failure_to_start(
-    start_failures: int, others: bool, delay_s: float
+    start_failures: int, others: int, delay_s: float
 ) -> None:
     restarts = Restarts(start_failures=start_failures)
-    assert after_failure(JobConfig(), restarts, 1, others) == Restart(delay_s)
+    assert after_failure(JobConfig(min_workers=2), restarts, 1, others) == Restart(delay_s)
 
 
 @pytest.mark.parametrize(("used", "allowed"), [(0, 0), (3, 3), (4, 3)])
@@ -70,7 +71,7 @@ def test_the_same_error_three_times_in_a_row_gives_up_with_the_last_failure_and_
         "w4 failed with exit code 1 before it was ready, and so did the 2 before it. The error is "
         "in its log"
     )
-    assert isinstance(after_failure(JobConfig(), restarts, 1, others=True), Restart)
+    assert isinstance(after_failure(JobConfig(), restarts, 1, others=1), Restart)
 
 
 @pytest.mark.parametrize(
