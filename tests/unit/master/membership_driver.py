@@ -23,6 +23,8 @@ SIGKILL = -9
 PATIENT: dict[str, Any] = {"heartbeat_timeout_s": 1e9}
 """Settings of a job in which nobody is evicted for silence."""
 FINISHED = act.EndJob(act.Outcome.FINISHED, "finished")
+MOST_LOST = 8
+"""Entries of the journal that a damaged end may have held."""
 INTERRUPTED = act.EndJob(act.Outcome.STOPPED, "interrupted")
 
 
@@ -84,8 +86,8 @@ class Job:
         kept = decisions_of(known or before, {}, {}, {})
         written = messages.decode(messages.encode(kept), Decisions)
         assert written == kept
-        away_s = self.now - (before.spent.until or self.now)
-        lost = 0 if known is None else 2
+        away_s = self.now - ((known or before).spent.until or self.now)
+        lost = 0 if known is None else MOST_LOST
         self.state, actions = restored(self.config, written, self.now, away_s, lost)
         self.actions += actions
         self.at_entrance = set()
