@@ -181,7 +181,7 @@ NETWORK_INTERFACE = flags.DEFINE_string(
 HEARTBEAT_TIMEOUT_S = flags.DEFINE_float(
     "heartbeat_timeout_s",
     DEFAULT_JOB.heartbeat_timeout_s,
-    "A worker that is silent for so many seconds is ended and replaced.",
+    "A worker that is silent for so many seconds is ended and replaced, unless its process runs.",
     lower_bound=3.0,
 )
 STALL_TIMEOUT_S = flags.DEFINE_float(

@@ -20,6 +20,8 @@ import requests
 
 from hvd_elastic_keras.common import control, env, messages, protocol
 from hvd_elastic_keras.common.master_session import session_of, url_of
+from hvd_elastic_keras.launchers import keeper
+from hvd_elastic_keras.launchers.signs_of_life import SignsOfLife
 
 TAIL_LINES = 200
 LONGEST_LINE = 2**16
@@ -86,6 +88,8 @@ class JoinedProcess:
         """Runs a worker to its end; returns its exit code as `subprocess` does."""
         self._tail.clear()
         scratch = tempfile.mkdtemp(prefix=f"{env.SCRATCH_PREFIX}{log.stem}-")
+        keeper.become_parent_of_orphans()
+        others = keeper.children()
         with self._signals_handed_on(), contextlib.ExitStack() as stack:
             stack.callback(shutil.rmtree, scratch, ignore_errors=True)
             process = self._process = subprocess.Popen(
@@ -108,10 +112,12 @@ class JoinedProcess:
                 thread.start()
             gone = threading.Event()
             watch = (log.stem, endpoint, process, gone)
-            threading.Thread(target=self._end_if_not_wanted, args=watch, daemon=True).start()
+            for work in (self._end_if_not_wanted, _tell_that_it_runs):
+                threading.Thread(target=work, args=watch, daemon=True).start()
             code = process.wait()
             gone.set()
             _kill_group(process)
+            keeper.end_children(spared=others)
             for thread in pumps:
                 thread.join(END_WITHIN_S)
             return code
@@ -171,6 +177,24 @@ class JoinedProcess:
                 _kill_late(process, gone, STOP_WITHIN_S)
             elif update.leave == protocol.NO_WORKER:
                 _kill_late(process, gone, END_WITHIN_S)
+
+
+def _tell_that_it_runs(
+    worker_id: str,
+    endpoint: control.Endpoint,
+    process: subprocess.Popen[bytes],
+    gone: threading.Event,
+) -> None:
+    """Its own threads cannot, while code in C keeps Python's lock."""
+    session = session_of(endpoint.token, endpoint.fingerprint)
+    url = url_of(endpoint.address, endpoint.fingerprint, "events")
+    told = messages.encode(protocol.Alive(worker_id=worker_id))
+    signs = SignsOfLife(process.pid)
+    while not gone.wait(protocol.ALIVE_INTERVAL_S):
+        keeper.forget_ended_orphans(process.pid)
+        if signs.since_last_look():
+            with contextlib.suppress(requests.RequestException):  # the next one is newer
+                session.post(url, data=told, timeout=protocol.LONG_POLL_S)
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -276,8 +276,9 @@ class JobConfig:
         micro-batches.
       max_restarts: replacements for failed workers within `restart_window_s`.
       restart_window_s: older ones are forgotten if training has gone on since.
-      heartbeat_timeout_s: a worker that is silent for so long is evicted.
-      stall_timeout_s: a worker that holds others up for so long, in its own code, is evicted.
+      heartbeat_timeout_s: a worker that is silent for so long is evicted, unless its process runs.
+      stall_timeout_s: a worker that holds others up for so long, in its own code, is evicted; so is
+        one that is silent for so long though its process runs.
       start_up_timeout_s: a worker that has not come to its training for so long is evicted.
       enter_timeout_s: how long the first worker at the entrance of a round waits for the others.
       join_window_s: how long a warm worker waits for others that start to join together with it.

@@ -124,7 +124,7 @@ class WorkerExited(Entry, frozen=True, kw_only=True, tag="worker_exited"):
 
 
 class WorkerStalled(Entry, frozen=True, kw_only=True, tag="worker_stalled"):
-    """A worker holds the others up: it is alive and does not come to its next step."""
+    """A worker holds the others up, or is silent. It is alive and does not go on."""
 
     worker_id: str
     step: int

@@ -22,6 +22,7 @@ FINISHED = "finished"
 """Why a job stops that has done what was asked of it."""
 NO_WORKER = "this worker is no longer part of the job"
 """Why one leaves whom the master has given up."""
+ALIVE_INTERVAL_S = 2.0
 LONG_POLL_S = 20.0
 """How long the master holds an unanswered request before it says "ask again"."""
 
@@ -80,6 +81,15 @@ class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
     computing: bool = False
     """Whether it computes its part of a step, for which the others may wait."""
     reading: InputPosition | None = None
+
+
+class Alive(Message, frozen=True, kw_only=True, tag="alive"):
+    """The process of a worker runs, says who looks after it, whatever the worker itself says.
+
+    Joiners tell it of theirs every `ALIVE_INTERVAL_S`.
+    """
+
+    worker_id: Name
 
 
 class Running(Message, frozen=True, kw_only=True, tag="running"):
@@ -177,7 +187,17 @@ class Notice(Message, frozen=True, kw_only=True, tag="notice"):
 
 
 WorkerEvent = (
-    Found | Joined | Heartbeat | Running | Leaving | Done | Refused | Console | Record | Notice
+    Found
+    | Joined
+    | Heartbeat
+    | Alive
+    | Running
+    | Leaving
+    | Done
+    | Refused
+    | Console
+    | Record
+    | Notice
 )
 
 

@@ -42,7 +42,7 @@ class ByHost:
     def running(self) -> list[str]:
         """Ids of the workers that have not ended."""
         known = [w for launcher in self._launchers for w in launcher.running()]
-        return list(dict.fromkeys([*known, *self._joined.running()]))
+        return list(dict.fromkeys([*known, *self._joined.running(), *self._joined.ending()]))
 
     def close(self) -> None:
         """The job is over."""
@@ -53,7 +53,7 @@ class ByHost:
         """Nobody waits for the joiner of a worker of whose end its launcher has told."""
 
         def exited(event: WorkerExit) -> None:
-            self._joined.kill(event.worker_id)
+            self._joined.forget(event.worker_id)
             on_exit(event)
 
         return exited

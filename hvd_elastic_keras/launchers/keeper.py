@@ -9,16 +9,21 @@ has made: it prints to SOURCE, and begins when a byte comes through GO.
 Were the launcher the worker's parent, nobody would know the worker's exit code once the launcher
 is killed, and what it prints would end in a broken pipe. Only the standard library is imported, and
 little of it: this process starts in milliseconds and stays as long as the worker.
+
+What a worker has started ends with it, also what has left its process group.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
 import sys
 import threading
+import time
+from collections.abc import Container
 
 KEEPER_PID = "HVD_ELASTIC_KEEPER_PID"
 FORKED = "--forked"
@@ -28,7 +33,10 @@ OUTPUT = "output"
 RECORD_BYTES = 4096
 """Taken at the start, so that the end can be noted on a full disk, too."""
 DRAIN_S = 1.0
-"""A grandchild that has left the worker's process group may hold its output open."""
+"""Somebody may hold the worker's output open."""
+PR_SET_CHILD_SUBREAPER = 36
+CHILDREN_END_WITHIN_S = 5.0
+POLL_S = 0.005
 CHUNK = 65536
 INHERITED_BY_PYTHON_ONLY = [signal.SIGPIPE, signal.SIGXFSZ]
 """Ignored by this interpreter, but not by the worker."""
@@ -60,14 +68,69 @@ class Listener:
             os.set_blocking(self._fd, True)
 
 
-def start_ticks(pid: int) -> int | None:
-    """When a process has started, in clock ticks; None if there is none (zombies are none)."""
+def _stat(pid: int | str) -> list[str]:
+    """State, parent and more of a process (see proc(5)); empty if there is none."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
+            return file.read().rpartition(")")[2].split()
     except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
+        return []
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process has started, in clock ticks; None if there is none (zombies are none)."""
+    fields = _stat(pid)
+    return None if not fields or fields[0] in "ZX" else int(fields[19])
+
+
+def become_parent_of_orphans() -> None:
+    """From now on, a descendant whose parent ends is a child of this process (Linux 3.4)."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def children() -> set[int]:
+    """Processes whose parent is this one, zombies included."""
+    own = str(os.getpid())
+    pids = [name for name in os.listdir("/proc") if name.isdigit()]
+    return {int(pid) for pid in pids if _stat(pid)[1:2] == [own]}
+
+
+def end_children(spared: Container[int] = ()) -> None:
+    """Ends all that a worker has left that is gone, daemons in sessions of their own included.
+
+    Each is a child of this process, or becomes one when its parent ends.
+
+    Args:
+      spared: children that are not the worker's.
+    """
+    deadline = time.monotonic() + CHILDREN_END_WITHIN_S
+    while time.monotonic() < deadline:
+        left = [pid for pid in children() if pid not in spared]
+        if not left:
+            return
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(POLL_S)
+
+
+def forget_ended_orphans(worker: int) -> None:
+    """They do not stay as zombies. Returns at once, at the latest when the worker has ended."""
+    with contextlib.suppress(ChildProcessError):
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid == worker:
+                return
+            os.waitpid(ended.si_pid, os.WNOHANG)
+
+
+def _wait_for(worker: int) -> int:
+    """Returns the exit status of the worker; orphans that end before do not stay as zombies."""
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == worker:
+            return status
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -102,6 +165,7 @@ def _pump(source: int, log: int, listener: Listener) -> None:
 
 def main(arguments: list[str]) -> int:
     """Runs the worker to its end; its exit code stands in the record."""
+    become_parent_of_orphans()
     record_path, log_path, scratch, *command = arguments
     if not os.path.isdir(scratch):
         print("error another launcher has started this worker meanwhile", flush=True)
@@ -134,10 +198,11 @@ def main(arguments: list[str]) -> int:
     os.dup2(log, 1)
     pump = threading.Thread(target=_pump, args=(source, log, listener), daemon=True)
     pump.start()
-    _, status = os.waitpid(pid, 0)
+    status = _wait_for(pid)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     _note(record, {**known, "exit": os.waitstatus_to_exitcode(status)})
+    end_children()
     pump.join(DRAIN_S)
     import shutil  # takes as long to import as all the rest: not before the worker has started
 

@@ -26,6 +26,7 @@ from hvd_elastic_keras.master.http import certificate
 from hvd_elastic_keras.master.http.server import MasterServer
 from hvd_elastic_keras.master.job_result import JobResult, concluded
 from hvd_elastic_keras.master.join_desk import JoinDesk
+from hvd_elastic_keras.master.life_watch import LifeWatch
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.decide import decide
 from hvd_elastic_keras.master.machine.decisions import (
@@ -47,6 +48,11 @@ from hvd_elastic_keras.observe.job_course import JobCourse
 
 log = logging.getLogger(__name__)
 TICK_S = 0.25
+DAMAGED_JOURNAL = (
+    "warning: the end of the journal cannot be read: it is not known what the launcher before has "
+    "decided last. The workers form another round, and no step is lost; a request that was "
+    "answered just before (ctl) may have to be made again"
+)
 
 
 class Controller:
@@ -107,6 +113,7 @@ class Controller:
         self._changes = ChangeDesk(config, lambda: self._state, self._dispatch_command)
         self._launcher: ByHost | None = None
         self._prepared = prepared
+        self._life = LifeWatch(config, self.dispatch)
         self._now = AwakeClock(lambda gap_s: console.line(awake_clock.told(gap_s)))
         self._stop_requested = False
         self._at_once = False
@@ -164,7 +171,9 @@ class Controller:
             self._changed.tell()
             told = {w.worker_id for w in self._state.workers.values() if w.ready_at is not None}
             told.update(self.joiners.joined.running())
+            awaited = launcher.running()
             await clear_away(launcher, told, self._config.stop_grace_s, lambda: self._at_once)
+            self.joiners.tell_of_those_left(awaited)
             self._due.end()
             return self._finish(end)
         finally:
@@ -187,15 +196,19 @@ class Controller:
 
     def _go_on(self, before: Decisions, launcher: ByHost) -> None:
         """Takes over the workers of the master before, which have trained on."""
-        away_s = before.away_s(time.time())
-        self._state, actions = restored(self._config, before, self._now(), away_s)
+        away_s, lost = before.away_s(time.time()), self._term.most_lost
+        unused = max(before.next_worker_number, self._state.next_worker_number)
+        before = msgspec.structs.replace(before, next_worker_number=unused)
+        self._state, actions = restored(self._config, before, self._now(), away_s, lost)
         self.workers.claims.restore(before.holders, before.done)
         self._changes.restore(before.answers)
         launched = [w.worker_id for w in self._state.workers.values() if not w.by_itself]
         found = {w: launcher.adopt(w, self._on_exit) for w in launched}
         for worker in self._state.workers.values():
             if worker.by_itself or worker.host != LOCALHOST:
-                self.joiners.adopt(worker.worker_id)
+                self.joiners.adopt(worker.worker_id, worker.host)
+        if lost:
+            self._console.line(DAMAGED_JOURNAL)
         here = [w for w in self._state.workers if w in launcher.running()]
         self._events.write(events.MasterRestarted(term=self._term.number, workers=here))
         self._console.line(
@@ -334,6 +347,7 @@ class Controller:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
+            self._life.look(self._state, self._now())
             self.dispatch(act.Tick())
             if self._term.trouble:
                 self._due.add_decision()  # there may be room for the journal by now

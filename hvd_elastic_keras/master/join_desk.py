@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from hvd_elastic_keras.common import files
@@ -65,15 +65,28 @@ class JoinDesk:
         self._state = state
         self._dispatch = dispatch
         self._on_exit = on_exit
+        self._hosts: dict[str, str] = {}
+        """Where workers are that have joined."""
         self._ids: dict[str, str] = {}
         """Of workers, by the keys of their requests."""
         self._blind: set[str] = set()
         """Hosts that do not see the job directory, of which people know."""
         self.end: act.EndJob | None = None
 
-    def adopt(self, worker_id: str) -> None:
-        """A worker has joined while an earlier launcher was there."""
+    def adopt(self, worker_id: str, host: str) -> None:
+        """A worker has joined, be it while an earlier launcher was there."""
+        self._hosts[worker_id] = host
         self.joined.watch(worker_id, self._on_exit)
+
+    def tell_of_those_left(self, awaited: Iterable[str]) -> None:
+        """At the end of a job, names those of whose end nobody has told though it was awaited."""
+        left = [w for w in awaited if not self.joined.has_ended(w)]
+        if left:
+            where = ", ".join(f"{w} on {self._hosts[w]}" for w in left)
+            self._console.line(
+                f"warning: the job ends, and nobody has told of the end of {where}. The host is "
+                "out of reach, or the worker takes long to leave: look there whether it does"
+            )
 
     def join(self, request: JoinRequest) -> JoinReply:
         """Gives a joiner a worker id, or says why not."""
@@ -98,7 +111,7 @@ class JoinDesk:
         worker_id, refused = place_for(self._config, self._state(), request)
         if refused:
             return JoinReply(refused=refused)
-        self.adopt(worker_id)
+        self.adopt(worker_id, request.host)
         if worker_id not in self._state().workers:
             self._dispatch(act.Registered(worker_id, request.host))
         return worker_id
@@ -107,7 +120,9 @@ class JoinDesk:
         """Hears of the end of a worker's process; says what it was for the job."""
         worker_id, code = request.worker_id, request.return_code
         if worker_id not in self.joined.running():
-            return ExitReply(outcome=Outcome.EXPELLED)
+            self.joined.exited(WorkerExit(worker_id, code))
+            # Where all stop, it need not join again.
+            return ExitReply(outcome=Outcome.LEFT if self._state().stop else Outcome.EXPELLED)
         if code:
             self._keep_log(worker_id, request.log_tail)
         outcome = outcome_of(self._state(), worker_id, code)

@@ -21,6 +21,7 @@ from hvd_elastic_keras.common import messages
 from hvd_elastic_keras.common.messages import Message, ProtocolError
 from hvd_elastic_keras.master.machine.decisions import Decisions
 
+LEAST_ENTRY_BYTES = 200
 COMPACT_BYTES = 2**20
 """A longer journal is replaced by its last line."""
 NO_SOURCES: Mapping[str, str] = types.MappingProxyType({})
@@ -49,17 +50,19 @@ class Journal:
     """The journal of a job directory; one master writes it at a time.
 
     Attributes:
-      last: the newest entry; None if there is none.
+      last: the newest entry that is whole; None if there is none.
       is_broken: whether it could not be written the last time. It is gone then, since it would say
         what is not true any more, and begins anew as soon as there is room.
       problem: why there is none, in words that follow "the journal"; empty if there is one.
+      most_lost: entries that there may have been after it, and that cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: int | None = None
         self.is_broken = False
-        self.last, self._end = _last_entry(path)
+        self.last, self._end, damaged_bytes = _last_entry(path)
+        self.most_lost = -(-damaged_bytes // LEAST_ENTRY_BYTES)
         self.problem = "" if self.last else _problem(path)
 
     def write(
@@ -159,18 +162,18 @@ def _line(entry: Entry) -> bytes:
     return b"%08x %b\n" % (zlib.crc32(body), body)
 
 
-def _last_entry(path: Path) -> tuple[Entry | None, int]:
-    """The newest entry that is whole, and where it ends."""
+def _last_entry(path: Path) -> tuple[Entry | None, int, int]:
+    """The newest entry that is whole, where it ends, and how many bytes follow."""
     try:
         data = path.read_bytes()
     except OSError:
-        return None, 0
+        return None, 0, 0
     found, end, newest = None, 0, 0
     for line in data.splitlines(keepends=True):
         end += len(line)
         if entry := _entry(line):
             found, newest = entry, end
-    return found, newest
+    return found, newest, len(data) - newest
 
 
 def _entry(line: bytes) -> Entry | None:

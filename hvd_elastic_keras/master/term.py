@@ -25,6 +25,7 @@ class Term:
       journal_problem: see `Journal.problem`.
       original: the directory of which this one is a copy; empty if it is none.
       trouble: why the journal could not be written the last time; empty if it was.
+      most_lost: decisions that may have followed, and that cannot be read.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Term:
         self.left = self.before
         is_copy = last and files.is_copy(job_dir, last.job_dir)
         self.original = last.job_dir if last and is_copy else ""
+        self.most_lost = self._journal.most_lost
 
     def begin_anew(self) -> None:
         """Nothing is left of the job of the master before but its files."""

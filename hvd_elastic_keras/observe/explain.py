@@ -93,7 +93,7 @@ def lines(entry: events.Entry, change: Change | None) -> list[str]:
         case events.WorkerReady(start_up_s=float() as start_up_s):
             return [f"{entry.worker_id} is warm, {start_up_s:.1f} s after its launch"]
         case events.WorkerStalled():
-            return [f"{entry.worker_id} holds the others up at step {entry.step}"]
+            return [f"{entry.worker_id} does not go on at step {entry.step}"]
         case events.SlotsRevoked():
             return [f"{counted(entry.slots, 'slot')} of {entry.host} taken back: {entry.reason}"]
         case events.SlotsGranted():

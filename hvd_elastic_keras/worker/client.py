@@ -24,6 +24,7 @@ from hvd_elastic_keras.common.chaos_holds import HeldWorker
 from hvd_elastic_keras.common.env import WorkerEnvironment
 from hvd_elastic_keras.common.errors import ConfigurationError, MasterUnreachableError
 from hvd_elastic_keras.common.master_session import session_of, url_of
+from hvd_elastic_keras.worker import silence
 from hvd_elastic_keras.worker.standstill import Standstill
 
 log = logging.getLogger(__name__)
@@ -87,6 +88,13 @@ class MasterClient:
         """Starts the background threads."""
         for thread in self._threads:
             thread.start()
+
+    def watch_silence(self) -> None:
+        """As long as this is open, has it written down where no Python code can run."""
+        watch = threading.Thread(
+            target=silence.watch, args=(self._closed,), name="elastic-silence", daemon=True
+        )
+        watch.start()
 
     def close(self, within_s: float | None = None) -> None:
         """Sends what is queued and stops the heartbeat.

@@ -53,6 +53,8 @@ class ElasticSession:
         self.in_training = False
         self._communicator: Abortable | None = None
         self._update = protocol.WorkerUpdate(version=0)
+        self._asks_to_leave = ""
+        """Why this worker has asked the master to let it leave; empty if it has not."""
         self._lost: MasterUnreachableError | LeavingAloneError | None = None
         """Set when this worker leaves without a master."""
         self.passes = self._client.chaos.begins
@@ -87,6 +89,7 @@ class ElasticSession:
         """Connects to the master and makes SIGTERM mean "leave after the current step"."""
         if self._environment.keeper_pid is not None:
             end_process.hear_of_keepers_death(self._environment.keeper_pid)
+            self._client.watch_silence()
         self._client.start()
         self._watch_sigterm()
         ElasticSession.current = self
@@ -274,6 +277,9 @@ class ElasticSession:
         self._changed()
         if update.broken_through > before.broken_through:
             self._abort(update.broken_through)
+        if self._asks_to_leave and not self.leaving:
+            # A master whose journal has lost it does not know.
+            self._tell_of_leaving()
 
     def _on_lost(self, reason: str) -> None:
         log.error("%s", reason)
@@ -327,9 +333,14 @@ class ElasticSession:
         if self._communicator is None:
             end_process.at_once(0)
 
+    def _tell_of_leaving(self) -> None:
+        reason = self._asks_to_leave
+        self._client.post(protocol.Leaving(worker_id=self.worker_id, reason=reason))
+
     def _ask_to_leave(self, reason: str) -> None:
         """Leaves as the master says, or by itself if none hears of it."""
-        self._client.post(protocol.Leaving(worker_id=self.worker_id, reason=reason))
+        self._asks_to_leave = reason
+        self._tell_of_leaving()
         if self._communicator is None:
             # Not warm yet: nobody waits for this worker.
             if self._client.has_delivered(WITHOUT_WORK_S):

@@ -7,6 +7,7 @@ that it did.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import json
 import os
@@ -40,7 +41,8 @@ class Fault:
       rank: which rank of the round.
       step: for "train", "evaluate", "checkpoint" and "flush": finished optimizer steps.
       round: for the others; 0 is any round.
-      action: a signal name, or "wait" to hold the worker until the test opens the gate.
+      action: a signal name, "wait" to hold the worker until the test opens the gate, or "keep_lock"
+        to hold it so in C, with Python's lock (GIL), so that nothing else runs in it.
       size: only in a round of so many workers; 0 is any.
     """
 
@@ -78,6 +80,9 @@ class FaultPlan:
         """Announces the faults to the workers."""
         self._directory.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps([dataclasses.asdict(f) for f in faults]))
+        for fault in faults:
+            if fault.action == "keep_lock":
+                os.mkfifo(self._directory / f"{fault.name}.open")
 
     def happened(self, name: str) -> bool:
         """Whether a fault has happened."""
@@ -88,8 +93,12 @@ class FaultPlan:
         return int((self._directory / f"{name}.happened").read_text())
 
     def open_gate(self, name: str) -> None:
-        """Lets a worker go on that waits because of a fault with the action "wait"."""
-        (self._directory / f"{name}.open").touch()
+        """Lets a worker go on that is held by a fault with the action "wait" or "keep_lock"."""
+        gate = self._directory / f"{name}.open"
+        if gate.is_fifo():
+            os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))  # an error if nobody waits
+        else:
+            gate.touch()
 
 
 def slow_down(worker_id: str) -> None:
@@ -125,6 +134,9 @@ def _first(file: str, fault: Fault) -> bool:
 
 
 def _act(directory: Path, fault: Fault) -> None:
+    if fault.action == "keep_lock":
+        ctypes.PyDLL(None).open(os.fsencode(directory / f"{fault.name}.open"), os.O_RDONLY)
+        return
     if fault.action != "wait":
         os.kill(os.getpid(), signal.Signals[fault.action])
         return

@@ -90,6 +90,55 @@ def test_a_joiner_whose_worker_was_given_up_comes_again(
         assert_same_weights(job.weights(), expected_weights)
 
 
+@pytest.mark.slow
+def test_a_joiner_tells_that_its_worker_runs_while_code_in_c_keeps_the_lock(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    plan = [Fault("keep", "train", 0, step=10, action="keep_lock")]
+    with (
+        master_only(tmp_path, "--heartbeat_timeout_s=6", plan=plan) as job,
+        Joiner(job, "a") as a,
+    ):
+        job.wait_for_fault("keep")
+        job.wait(lambda: "has sent no heartbeat for" in job.output or None, "it is told")
+        job.plan.open_gate("keep")
+        job.finish()
+        assert a.exit_code() == joining.ENDED_WELL
+        assert [e["worker_id"] for e in job.events("worker_registered")] == ["w0"]
+        assert_same_weights(job.weights(), expected_weights)
+
+
+@pytest.mark.parametrize("joiner_answers", [True, False])
+def test_the_end_waits_for_a_worker_that_was_given_up_or_says_that_it_may_be_there(
+    tmp_path: Path, joiner_answers: bool
+) -> None:
+    """Its joiner ends it, a while later; a joiner may be out of reach, too."""
+    flags = ("--heartbeat_timeout_s=3", "--min_workers=2")
+    with (
+        Job(tmp_path, "--master_only", *flags, plan=[GATE]) as job,
+        Joiner(job, "a") as a,
+        Joiner(job, "b") as b,
+    ):
+        job.wait_for_fault("gate")
+        other = job.wait_for_round(2)["members"][1]
+        hosts = {e["worker_id"]: e["host"] for e in job.events("worker_registered")}
+        kept, frozen = {"a": (b, a), "b": (a, b)}[hosts[other]]
+        (worker,) = frozen.workers()
+        if not joiner_answers:
+            frozen.process.send_signal(signal.SIGSTOP)
+        worker.suspend()
+        job.plan.open_gate("gate")
+        job.wait_for("worker_exited", lambda e: "no heartbeat" in e["cause"])
+        job.process.send_signal(signal.SIGINT)
+        assert job.process.wait(LIMIT_S) == 128 + signal.SIGINT, job.report()
+        said = f"nobody has told of the end of {other} on {hosts[other]}."
+        assert (said in job.output) is not joiner_answers, job.report()
+        assert worker.is_running() is not joiner_answers
+        assert kept.exit_code() == joining.LEFT
+        if joiner_answers:
+            assert frozen.exit_code() == joining.LEFT
+
+
 def test_those_who_have_joined_train_on_without_the_master_and_the_next_one_takes_them_over(
     tmp_path: Path, expected_weights: Weights
 ) -> None:
@@ -277,3 +326,30 @@ def test_a_script_with_its_arguments_comes_from_the_master(tmp_path: Path) -> No
             assert (a.exit_code(), b.exit_code()) == (0, 0)
             assert "loss below 1.5 True" in a.output
             assert "loss below 1.5 True" in b.output
+
+
+STARTS_A_DAEMON = """
+import subprocess
+from tests.harness.fault_model import *  # noqa: F403
+from tests.harness.fault_model import worker_id
+
+if worker_id() != "alone":
+    daemon = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+"""
+
+
+def test_daemons_that_workers_have_started_end_with_them_here_and_at_joiners(
+    tmp_path: Path,
+) -> None:
+    model = tmp_path / "model.py"
+    model.write_text(STARTS_A_DAEMON)
+    command = (f"--model={model}", *SMALL)
+    with Job(tmp_path, "--num_workers=1", plan=[GATE], command=command) as job:
+        job.wait_for_fault("gate")
+        with Joiner(job, "b") as b:
+            job.wait_for("round_opened", lambda e: "joins" in e["reason"])
+            daemons = [p for p in job.worker_processes() if p.name() == "sleep"]
+            assert len(daemons) == 2
+            job.plan.open_gate("gate")
+            job.finish()
+            assert b.exit_code() == joining.ENDED_WELL

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.harness.faults import Fault
-from tests.harness.job import Job, assert_same_weights
+from tests.harness.job import SMALL, Job, assert_same_weights
 
 Weights = dict[str, np.ndarray]
 
@@ -115,3 +116,32 @@ def test_goes_on_when_all_workers_but_one_are_killed(
     with Job(tmp_path, "--num_workers=4", "--max_restarts=0", plan=plan) as job:
         finish_and_compare(job, expected_weights, plan)
         assert job.events("round_running")[-1]["world_size"] == 1
+
+
+HANGS_ON_IMPORT = """
+import signal
+from tests.harness.fault_model import *  # noqa: F403
+from tests.harness.fault_model import worker_id
+
+if worker_id() not in ("alone", "w0", "w1"):
+    signal.pause()
+"""
+
+
+def test_newcomers_that_are_killed_while_they_start_do_not_end_the_training(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    model = tmp_path / "model.py"
+    model.write_text(HANGS_ON_IMPORT)
+    plan = [Fault("gate", "train", 0, step=10, action="wait")]
+    command = (f"--model={model}", *SMALL)
+    with Job(tmp_path, "--num_workers=2", "--max_restarts=6", plan=plan, command=command) as job:
+        job.wait_for_fault("gate")
+        job.ctl("add", "3")
+        for number in range(2, 11):
+            job.signal(f"w{number}", signal.SIGKILL)
+        job.wait(lambda: job.output.count("no restart is left of 6") == 3 or None, "all are lost")
+        assert {e["worker_id"] for e in job.events("worker_ready")} == {"w0", "w1"}
+        job.plan.open_gate("gate")
+        finish_and_compare(job, expected_weights, plan)
+        assert len(job.events("round_running")) == 1

@@ -190,3 +190,37 @@ def test_without_a_journal_the_workers_are_ended_with_a_word_on_what_is_lost(
         job.finish()
         job.assert_audited(epochs=3)
         assert_same_weights(job.weights(), expected_weights)
+
+
+def test_a_worker_whose_arrival_the_journal_has_lost_trains_on_with_the_others(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    later = Fault("later", "train", 0, step=18, action="wait")
+    with Job(tmp_path, "--num_workers=2", "--audit", plan=[GATE, later]) as job:
+        job.wait_for_fault("gate")
+        job.ctl("add", "1")
+        job.wait_for("round_opened", lambda e: "joins" in e["reason"])
+        job.plan.open_gate("gate")
+        before = job.wait_for_round(3)
+        job.wait_for_fault("later")
+        job.kill_launcher()
+        damage_the_end(job.job_dir / "journal")
+        job.start_launcher("--resume")
+        job.wait_for("master_restarted")
+        job.plan.open_gate("later")
+        after = job.wait_for_round(3, after=before["round"] + 1)
+        assert set(after["members"]) == set(before["members"])
+        assert "warning: the end of the journal cannot be read" in job.output
+        job.finish()
+        assert [e for e in job.events("worker_exited") if e["failed"]] == []
+        assert [e["steps_lost"] for e in job.events("round_running") if e["steps_lost"]] == []
+        job.assert_audited(epochs=3)
+        assert_same_weights(job.weights(), expected_weights)
+
+
+def damage_the_end(journal: Path) -> None:
+    """Of the last two entries, a byte each, as a disk does."""
+    lines = journal.read_bytes().splitlines(keepends=True)
+    assert len(lines) > 2
+    lines[-2:] = [bytes([line[0] ^ 1]) + line[1:] for line in lines[-2:]]
+    journal.write_bytes(b"".join(lines))

@@ -130,6 +130,7 @@ Event = (
     | protocol.Found
     | protocol.Joined
     | protocol.Heartbeat
+    | protocol.Alive
     | protocol.Running
     | protocol.Leaving
     | protocol.Done

@@ -79,7 +79,9 @@ def join(t: Transition, event: protocol.Joined) -> None:
         ready_at=t.now,
         last_heartbeat=t.now,
     )
-    t.restarts = dataclasses.replace(t.restarts, start_failures=0)
+    t.restarts = dataclasses.replace(
+        t.restarts, start_failures=0, start_failed_at=None, start_errors=0
+    )
     if event.training > t.training.number:
         begin_training(t, event.training)
     _emit_ready(t, worker, event)
@@ -130,7 +132,18 @@ def enter(t: Transition, request: protocol.EnterRequest) -> None:
         # The answer with its place was lost.
         t.give_place(request, place)
     else:
+        if request.training > worker.training:
+            _take_for_joined(t, worker, request)
         _wait_for_place(t, request)
+
+
+def _take_for_joined(t: Transition, worker: Worker, request: protocol.EnterRequest) -> None:
+    """A worker tells that it has joined before it asks: so the journal has lost that it has."""
+    t.change_worker(
+        worker.worker_id, phase=WorkerPhase.READY, training=request.training, ready_at=t.now
+    )
+    if request.training > t.training.number:
+        begin_training(t, request.training)
 
 
 def _place_on_the_way(t: Transition, request: protocol.EnterRequest) -> protocol.Assignment | None:
@@ -206,13 +219,19 @@ def note_heartbeat(t: Transition, event: protocol.Heartbeat) -> None:
     worker = t.workers.get(event.worker_id)
     if worker is None:
         return
-    t.change_worker(event.worker_id, last_heartbeat=t.now, activity=event.phase)
+    t.change_worker(event.worker_id, last_heartbeat=t.now, activity=event.phase, told_silent=False)
     note_movement(t, worker, event)
     if event.training == worker.training:
         t.change_worker(event.worker_id, step=event.step)
         if (running := t.rounds.running) and event.worker_id in running.members:
             note_step(t, event.training, event.step)
         _note_reading(t, event.reading)
+
+
+def note_life(t: Transition, event: protocol.Alive) -> None:
+    """The process of a worker runs."""
+    if event.worker_id in t.workers:
+        t.change_worker(event.worker_id, alive_at=t.now)
 
 
 def _note_reading(t: Transition, position: protocol.InputPosition | None) -> None:

@@ -56,7 +56,9 @@ def decide(
         _apply_after_end(t, event)
     else:
         _apply(t, event)
-        if not isinstance(event, protocol.Heartbeat):  # which only tells what is known of a worker
+        if not isinstance(
+            event, protocol.Heartbeat | protocol.Alive
+        ):  # which only tell of a worker
             _settle(t)
     return t.result()
 
@@ -81,6 +83,8 @@ def _apply(t: Transition, event: act.Event) -> None:  # noqa: PLR0912  a case fo
             arrivals.note_running(t, event)
         case protocol.Heartbeat():
             arrivals.note_heartbeat(t, event)
+        case protocol.Alive():
+            arrivals.note_life(t, event)
         case protocol.Done():
             trainings.finish_training(t, event)
         case protocol.Refused():

@@ -40,6 +40,9 @@ from hvd_elastic_keras.master.machine.state import (
 from hvd_elastic_keras.master.machine.transition import Transition
 
 RESTARTED = Reason("the launcher was restarted")
+DAMAGED = Reason("the launcher was restarted with a damaged journal")
+VERSIONS_PER_DECISION = 1000
+"""More than workers may have been told of between two entries of the journal."""
 
 
 class KeptWorker(Message, frozen=True, kw_only=True):
@@ -261,13 +264,15 @@ def spent_before(left: Decisions | None, at: float) -> Spent:
 
 
 def restored(
-    config: JobConfig, kept: Decisions, now: float, away_s: float = 0.0
+    config: JobConfig, kept: Decisions, now: float, away_s: float = 0.0, most_lost: int = 0
 ) -> tuple[State, list[Action]]:
     """The state from which another master goes on, and what it has to do first.
 
     Args:
       away_s: how long there has been no master. The workers have trained on, until one of them
         tells since when it has not.
+      most_lost: decisions that may have followed, of which nothing is known. Workers may be in a
+        later round than the last one here: all of them are broken, and the next one is formed.
 
     Time begins anew for everybody: nobody is held to account for the time without a master. Where
     places had been given and not all members were known to run, the round is formed again: the
@@ -276,7 +281,7 @@ def restored(
     workers = {i: _worker(i, w, kept.training, now) for i, w in kept.workers.items()}
     training = kept.training
     state = State(
-        version=kept.version,
+        version=kept.version + most_lost * VERSIONS_PER_DECISION,
         job=_job(kept),
         workers=workers,
         next_worker_number=kept.next_worker_number,
@@ -303,9 +308,40 @@ def restored(
         spent=Spent(kept.spent, now - away_s),
     )
     t = Transition(config, state, now)
-    if isinstance(state.rounds.phase, Confirming):
+    if most_lost:
+        _break_all_rounds(t, t.rounds.last_number + most_lost, now - away_s)
+    elif isinstance(state.rounds.phase, Confirming):
         break_round(t, RESTARTED)
     return t.result()
+
+
+def _break_all_rounds(t: Transition, through: int, away_since: float) -> None:
+    """Who is in one comes to the entrance; who is known for a member is awaited there."""
+    members = tuple(w.worker_id for w in t.workers.values() if w.phase is WorkerPhase.MEMBER)
+    phase = _assigned(through, members, len(members), t.now, away_since) if members else Waiting()
+    t.rounds = dataclasses.replace(
+        t.rounds,
+        phase=phase,
+        last_number=through,
+        pending_through=through,
+        broken_through=through,
+    )
+    break_round(t, DAMAGED)
+
+
+def _assigned(
+    number: int, members: tuple[str, ...], size_before: int, now: float, away_since: float
+) -> Confirming:
+    """A round whose members have been given places, by a master that is gone."""
+    return Confirming(
+        number=number,
+        reasons=(),
+        size_before=size_before,
+        stall=Stall(now, ran_since=away_since),
+        members=members,
+        places={},
+        assigned_at=now,
+    )
 
 
 def _replacements(kept: Decisions, now: float) -> tuple[Replacement, ...]:
@@ -338,13 +374,5 @@ def _phase(kept: KeptRounds, now: float, away_since: float) -> RoundPhase:
     if kept.entering:
         return _opened_again(kept.entering, now, away_since)
     if kept.assigned:
-        return Confirming(
-            number=kept.last_number,
-            reasons=(),
-            size_before=kept.size_before,
-            stall=Stall(now, ran_since=away_since),
-            members=kept.assigned,
-            places={},
-            assigned_at=now,
-        )
+        return _assigned(kept.last_number, kept.assigned, kept.size_before, now, away_since)
     return Waiting()

@@ -45,6 +45,12 @@ def by_own_error(departure: Departure) -> bool:
     return isinstance(departure, WorkerExit) and departure.by_own_error
 
 
+def was_killed(departure: Departure) -> bool:
+    """Whether a signal ended the worker."""
+    code = departure.return_code if isinstance(departure, WorkerExit) else None
+    return code is not None and code < 0
+
+
 def was_taken(departure: Departure) -> bool:
     """Whether others have taken the worker's machine."""
     return isinstance(departure, WorkerExit) and departure.taken

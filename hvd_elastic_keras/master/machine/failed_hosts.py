@@ -7,6 +7,7 @@ from hvd_elastic_keras.launchers.base import LOCALHOST
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.actions import Outcome
 from hvd_elastic_keras.master.machine.job_end import end
+from hvd_elastic_keras.master.machine.silence import is_known_to_run
 from hvd_elastic_keras.master.machine.slots import change_slots
 from hvd_elastic_keras.master.machine.state import Worker, WorkerPhase
 from hvd_elastic_keras.master.machine.transition import Transition
@@ -41,17 +42,25 @@ def note_failed_host(t: Transition, event: act.HostFailed) -> None:
             reason=event.reason,
         )
     )
+    if t.stop:
+        return  # they were ended while they started
     if t.workers or t.training.number:
         t.say(f"{event.reason}; it is tried again in {event.pause_s:.0f} s")
     else:
         end(t, Outcome.FAILED, f"no worker could be started: {event.reason}")
 
 
+def _speaks(t: Transition, worker: Worker) -> bool:
+    """Whether a worker, or who looks after it, was heard of just now."""
+    heard_at = worker.last_heartbeat or 0.0
+    return t.now - heard_at < SILENT_TOGETHER_S or is_known_to_run(t, worker)
+
+
 def lost_with(t: Transition, worker: Worker) -> list[Worker]:
     """The other workers of a host, if one was given up for silence and the others do not speak."""
     on_host = (w for w in t.workers.values() if w.host == worker.host)
     there = [w for w in on_host if w.last_heartbeat is not None]
-    silent = all(t.now - (w.last_heartbeat or 0.0) >= SILENT_TOGETHER_S for w in there)
+    silent = not any(_speaks(t, w) for w in there)
     if t.config.own_machines or worker.host == LOCALHOST or not silent:
         return []
     return [w for w in there if w.phase is not WorkerPhase.DONE]

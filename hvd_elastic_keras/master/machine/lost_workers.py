@@ -28,8 +28,10 @@ from hvd_elastic_keras.master.machine.restart_policy import (
     Restart,
     after_failure,
     host_rest_s,
+    together,
 )
 from hvd_elastic_keras.master.machine.rounds import break_round, name_cause, uncall
+from hvd_elastic_keras.master.machine.silence import is_silent
 from hvd_elastic_keras.master.machine.slots import count_replacements, host_with_room, launch
 from hvd_elastic_keras.master.machine.state import Worker, WorkerPhase
 from hvd_elastic_keras.master.machine.trainings import (
@@ -101,9 +103,7 @@ def depart(t: Transition, departure: Departure) -> None:
 
 def _stood_since(t: Transition, worker: Worker) -> float | None:
     """Since when an evicted worker has been silent, or heard of at the same point only."""
-    heard_at = worker.last_heartbeat
-    is_silent = heard_at is not None and t.now - heard_at > t.config.heartbeat_timeout_s
-    return heard_at if is_silent else worker.at_point_since
+    return worker.last_heartbeat if is_silent(t, worker) else worker.at_point_since
 
 
 def _cause(worker: Worker, departure: Departure, expected: bool) -> str:
@@ -147,8 +147,8 @@ def _note_failure(t: Transition, worker: Worker, departure: Departure) -> None:
         note_lost(t, departure)
         return
     starting = worker.phase is WorkerPhase.STARTING
-    _count_failure(t, departure, starting)
-    if starting and has_exited_well(departure):
+    _count_failure(t, departure, worker)
+    if starting and has_exited_well(departure) and not _ready_others(t):
         end(
             t,
             Outcome.FAILED,
@@ -161,17 +161,40 @@ def _note_failure(t: Transition, worker: Worker, departure: Departure) -> None:
         _replace(t, worker, departure)
 
 
-def _count_failure(t: Transition, departure: Departure, starting: bool) -> None:
+def _ready_others(t: Transition) -> int:
+    """Workers that need not start any more."""
+    return sum(worker.phase is not WorkerPhase.STARTING for worker in t.staying)
+
+
+def _count_failure(t: Transition, departure: Departure, worker: Worker) -> None:
     newest, before = t.training.newest_step, t.restarts
     went_on = newest > before.own_errors_step
     own_errors = 0 if went_on else before.own_errors
+    if worker.phase is WorkerPhase.STARTING:
+        _count_failed_start(t, departure, worker)
+    else:
+        own_errors += by_own_error(departure)
+        t.restarts = dataclasses.replace(
+            before, start_failures=0, start_failed_at=None, start_errors=0
+        )
     t.restarts = dataclasses.replace(
-        before,
-        own_errors=own_errors + by_own_error(departure),
+        t.restarts,
+        own_errors=own_errors,
         own_errors_step=newest,
-        start_failures=before.start_failures + 1 if starting else 0,
         first_failure=departure if went_on else before.first_failure or departure,
         last_failure=departure,
+    )
+
+
+def _count_failed_start(t: Transition, departure: Departure, worker: Worker) -> None:
+    before = t.restarts
+    again = not together(before.start_failed_at, worker.launched_at, t.now)
+    by_itself = by_own_error(departure) or has_exited_well(departure)
+    t.restarts = dataclasses.replace(
+        before,
+        start_failures=before.start_failures + again,
+        start_failed_at=t.now if again else before.start_failed_at,
+        start_errors=before.start_errors + 1 if by_itself else 0,
     )
 
 
@@ -207,7 +230,8 @@ def _is_lost_with_host(departure: Departure) -> bool:
 
 
 def _replace(t: Transition, worker: Worker, departure: Departure) -> None:
-    decision = after_failure(t.config, t.restarts, t.training.number)
+    others = _ready_others(t)
+    decision = after_failure(t.config, t.restarts, t.training.number, others)
     if worker.by_itself and not isinstance(decision, GiveUp):
         decision = GoOn(REPLACED_BY_OTHERS)
     match decision:

@@ -6,22 +6,30 @@ import dataclasses
 from collections.abc import Sequence
 
 from hvd_elastic_keras.common.config import JobConfig
-from hvd_elastic_keras.master.machine.departure import failure_of, first_and_last
+from hvd_elastic_keras.master.machine.departure import (
+    by_own_error,
+    failure_of,
+    first_and_last,
+    was_killed,
+)
 from hvd_elastic_keras.master.machine.state import Replacement, Restarts
 
 MAX_START_FAILURES = 3
-"""So many failures in a row before a worker was ready mean that starting is no use."""
+"""If workers fail so many times in a row before they are ready, starting is no use: unless one of
+this job has been ready, and only something outside of the workers ended them."""
 MAX_OWN_ERRORS = 3
 """So many workers that fail by an error of their own at the same step will go on doing so."""
 LEAST_OWN_ERRORS = 2
 """One alone may be that of its place: storage that does not answer, say."""
 MAX_BACKOFF_S = 30.0
+MAX_BACKOFF_BESIDE_OTHERS_S = 600.0
+"""Nobody waits for a replacement while others train."""
 HOST_WINDOW_S = 900.0
 """Failures of workers on a host are held against it for so long."""
 FREE_HOST_FAILURES = 2
 """So many within that time are none of the host's."""
 APART_S = 3.0
-"""What fails on a host within so many seconds has failed by one cause."""
+"""What fails within so many seconds, on a host or while it starts, has failed by one cause."""
 FIRST_REST_S = 10.0
 LONGEST_REST_S = 600.0
 
@@ -47,14 +55,16 @@ class GiveUp:
     reason: str
 
 
-def after_failure(config: JobConfig, restarts: Restarts, training: int) -> Restart | GoOn | GiveUp:
-    """Decides after the failure that is the last one noted, in training number `training`."""
-    last = failure_of(restarts.last_failure)
-    if restarts.start_failures >= _most_start_failures(config, restarts, training):
-        number = restarts.start_failures
-        before = "one" if number == 2 else f"{number - 1}"
-        others = f", and so did the {before} before it" if number > 1 else ""
-        return GiveUp(f"{last} before it was ready{others}. The error is in its log")
+def after_failure(
+    config: JobConfig, restarts: Restarts, training: int, others: int = 0
+) -> Restart | GoOn | GiveUp:
+    """Decides after the failure that is the last one noted, in training number `training`.
+
+    Args:
+      others: workers that have been ready. They train on, whatever becomes of those that start.
+    """
+    if not others and (reason := _why_starting_is_no_use(config, restarts, training)):
+        return GiveUp(reason)
     if restarts.own_errors >= _most_own_errors(config, restarts, training):
         return GiveUp(
             f"{restarts.own_errors} workers failed at step {restarts.own_errors_step} by an error "
@@ -63,7 +73,20 @@ def after_failure(config: JobConfig, restarts: Restarts, training: int) -> Resta
         )
     if restarts.used >= config.max_restarts:
         return GoOn(f"no restart is left of {config.max_restarts} (--max_restarts)")
-    return Restart(delay_s=_backoff_s(restarts.start_failures))
+    they_train = others >= config.min_workers
+    longest_s = MAX_BACKOFF_BESIDE_OTHERS_S if they_train else MAX_BACKOFF_S
+    return Restart(delay_s=min(longest_s, _backoff_s(restarts.start_failures)))
+
+
+def together(failed_at: float | None, launched_at: float, now: float) -> bool:
+    """Whether a worker that fails now has failed with another one that had failed before.
+
+    A worker that was launched after that, such as its replacement, has not.
+
+    >>> together(10.0, 0.0, 10.2), together(10.0, 11.0, 12.0), together(10.0, 0.0, 60.0)
+    (True, False, False)
+    """
+    return failed_at is not None and launched_at <= failed_at and now - failed_at <= APART_S
 
 
 def still_counted(
@@ -93,15 +116,37 @@ def host_rest_s(replacements: Sequence[Replacement], host: str, now: float) -> f
     return min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** (many - 1)) if many > 0 else 0.0
 
 
-def _most_start_failures(config: JobConfig, restarts: Restarts, training: int) -> int:
-    """Failures in a row before a worker was ready that mean that starting is no use.
+def _why_starting_is_no_use(config: JobConfig, restarts: Restarts, training: int) -> str:
+    """Why replacements would fail before they are ready, too; empty if they may do better.
 
-    If all workers of the start have ended themselves with an error, and none was ever ready, their
-    replacements would do the same.
+    An error of their own comes again, at the latest when all workers of the start have had it.
+    Whatever else ends workers may pass, if one was ever ready: then it is not the code.
     """
-    all_by_themselves = training == 0 and restarts.own_errors == restarts.start_failures
-    started = config.num_workers or MAX_START_FAILURES
-    return min(MAX_START_FAILURES, started if all_by_themselves else MAX_START_FAILURES)
+    last = f"{failure_of(restarts.last_failure)} before it was ready"
+    errors, never_ready = restarts.start_errors, training == 0
+    started = (config.num_workers or MAX_START_FAILURES) if never_ready else MAX_START_FAILURES
+    if errors >= min(MAX_START_FAILURES, started):
+        before = "one" if errors == 2 else f"{errors - 1}"
+        same = f", and so did the {before} before it" if errors > 1 else ""
+        return f"{last}{same}. The error is in its log"
+    if never_ready and restarts.start_failures >= MAX_START_FAILURES:
+        return (
+            f"{last}. Workers failed so {restarts.start_failures} times in a row, and none was "
+            f"ever ready. {_where_to_look(restarts)}"
+        )
+    return ""
+
+
+def _where_to_look(restarts: Restarts) -> str:
+    last = restarts.last_failure
+    if last and by_own_error(last):
+        return "The error is in its log"
+    if last and was_killed(last):
+        return (
+            "Something else ended it, mostly for want of memory (see dmesg); its log shows how far "
+            "it had come"
+        )
+    return "Its log shows how far it had come"
 
 
 def _most_own_errors(config: JobConfig, restarts: Restarts, training: int) -> int:
@@ -116,4 +161,4 @@ def _most_own_errors(config: JobConfig, restarts: Restarts, training: int) -> in
 
 def _backoff_s(start_failures: int) -> float:
     """0, 1, 2, 4, … seconds: a worker that had been ready is replaced at once."""
-    return min(MAX_BACKOFF_S, float(2 ** (start_failures - 1))) if start_failures else 0.0
+    return float(2 ** min(start_failures - 1, 30)) if start_failures else 0.0

@@ -1,5 +1,7 @@
 """Who is alive and does not go on: told to people, and replaced when patience ends. Pure.
 
+A worker may be silent and alive: code in C that keeps Python's lock (GIL) stops its heartbeats.
+
 A worker that has computed its part of a step waits for the others in a collective. Who does not
 come there, while others wait, holds them up: its callback, its input, its script or its step hangs.
 So does a member that trains alone and does not come to newcomers at the entrance.
@@ -10,6 +12,7 @@ from __future__ import annotations
 from hvd_elastic_keras.common import events, protocol
 from hvd_elastic_keras.master.machine.lost_workers import evict
 from hvd_elastic_keras.master.machine.phases import Entering, Running
+from hvd_elastic_keras.master.machine.silence import is_silent
 from hvd_elastic_keras.master.machine.state import Worker, WorkerPhase
 from hvd_elastic_keras.master.machine.transition import Transition
 
@@ -23,6 +26,27 @@ MOST_PARTS, LEAST_PARTS = 30, 3
 many, whatever `stall_timeout_s` is."""
 READING = "reading"
 """The phase in which a worker reads up to where the others are, which may take hours."""
+
+
+def hold_silence_limit(t: Transition, worker: Worker, silent_s: float) -> None:
+    """Tells of a worker that is silent though its process runs, and replaces it in the end.
+
+    One that starts has another limit: `hold_start_limits`.
+    """
+    limit_s = t.config.stall_timeout_s
+    starting = worker.phase is WorkerPhase.STARTING
+    if silent_s > limit_s and not starting:
+        why = f"no heartbeat for {silent_s:.0f} s, though its process runs (--stall_timeout_s)"
+        evict(t, worker.worker_id, why)
+    elif not worker.told_silent and worker.last_heartbeat is not None:
+        t.change_worker(worker.worker_id, told_silent=True)
+        t.emit(events.WorkerStalled(worker_id=worker.worker_id, step=worker.step))
+        later = "" if starting else f". It is replaced after {limit_s:.0f} s"
+        t.say(
+            f"{worker.worker_id} has sent no heartbeat for {silent_s:.0f} s, but its process runs: "
+            "code in C that keeps Python's lock (GIL) takes long or hangs; "
+            f"logs/{worker.worker_id}.log shows where{later}"
+        )
 
 
 def note_movement(t: Transition, worker: Worker, heartbeat: protocol.Heartbeat) -> None:
@@ -48,12 +72,17 @@ def hold_stall_limits(t: Transition) -> None:
     if running is None:
         return
     members = [t.workers[name] for name in running.members if name in t.workers]
-    waited_s = max((_stands_s(t, w) for w in members if w.in_collective), default=0.0)
+    waited_s = max((_stands_s(t, w) for w in members if _waits(t, w)), default=0.0)
     waited_s = max(waited_s, _newcomers_wait_s(t))
     part_s = max((w.longest_part_s for w in members), default=0.0)
     for worker in members:
-        if waited_s > 0 and not worker.in_collective:
+        if waited_s > 0 and not _waits(t, worker):
             _hold_limit(t, worker, min(waited_s, _stands_s(t, worker)), part_s)
+
+
+def _waits(t: Transition, worker: Worker) -> bool:
+    """Whether it waits for others; who is silent has gone on to something else since."""
+    return worker.in_collective and not is_silent(t, worker)
 
 
 def _newcomers_wait_s(t: Transition) -> float:

@@ -70,6 +70,10 @@ class Worker:
     start_told_s: float = SLOW_START_S
     """People are told if it is still starting after so long."""
     last_heartbeat: float | None = None
+    alive_at: float | None = None
+    """When somebody else has last told that its process runs."""
+    told_silent: bool = False
+    """Whether people know that it is silent, though its process runs."""
     ready_at: float | None = None
     entry: protocol.EnterRequest | None = None
     """The request with which it waits at the entrance; None if it does not wait there."""
@@ -180,9 +184,14 @@ class Restarts:
     replacements: tuple[Replacement, ...] = ()
     """Those that count, the oldest first."""
     start_failures: int = 0
-    """Workers in a row that failed before they were ready."""
+    """Times in a row that a worker failed before it was ready, or several together."""
+    start_failed_at: float | None = None
+    """The last time."""
+    start_errors: int = 0
+    """Workers in a row that ended themselves before they were ready."""
     own_errors: int = 0
-    """Workers that ended themselves with an error since step `own_errors_step` was reached."""
+    """Workers that had been ready and ended themselves with an error since step `own_errors_step`
+    was reached."""
     own_errors_step: int = 0
     first_failure: Departure | None = None
     """Since training has last gone on: what came after it may have followed from it."""

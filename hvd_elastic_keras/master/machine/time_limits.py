@@ -7,7 +7,12 @@ from hvd_elastic_keras.master.machine.failed_hosts import lost_with
 from hvd_elastic_keras.master.machine.forgotten_failures import forget_old_failures
 from hvd_elastic_keras.master.machine.lost_workers import evict, kill_overdue
 from hvd_elastic_keras.master.machine.phases import Confirming, Entering
-from hvd_elastic_keras.master.machine.stalls import hold_stall_limits, hold_start_limits
+from hvd_elastic_keras.master.machine.silence import is_known_to_run
+from hvd_elastic_keras.master.machine.stalls import (
+    hold_silence_limit,
+    hold_stall_limits,
+    hold_start_limits,
+)
 from hvd_elastic_keras.master.machine.state import WorkerPhase
 from hvd_elastic_keras.master.machine.transition import Transition
 
@@ -35,7 +40,11 @@ def _evict_the_silent(t: Transition) -> None:
             # Nobody would tell if its process had never started.
             heard_at, limit_s = worker.launched_at, t.config.enter_timeout_s
         silent_s = t.now - (heard_at or t.now)
-        if silent_s > limit_s:
+        if silent_s <= limit_s:
+            continue
+        if is_known_to_run(t, worker):
+            hold_silence_limit(t, worker, silent_s)
+        else:
             evict(t, worker.worker_id, f"no heartbeat for {silent_s:.0f} s")
             for other in lost_with(t, worker):
                 evict(t, other.worker_id, f"its host {other.host} is silent", with_host=True)

@@ -114,6 +114,51 @@ def test_of_a_line_without_an_end_the_launcher_keeps_the_beginning_and_the_log_a
     assert (tmp_path / "logs" / "w0.log").stat().st_size == LONG_LINE + len("\nafter\nend")
 
 
+DAEMONS = """
+setsid sh -c 'setsid sleep 1000 & echo $! $$ > {fifo}; wait' &
+read daemons < {fifo}
+echo $daemons
+"""
+
+
+@pytest.mark.parametrize("end", ["exit 0", "kill -9 $$", "kill -9 0"])
+def test_what_a_worker_has_started_ends_with_it_also_in_sessions_of_its_own(
+    tmp_path: Path, end: str
+) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+
+    async def run() -> list[psutil.Process]:
+        watched = Watched(tmp_path, shell(DAEMONS.format(fifo=fifo) + end))
+        watched.launcher.launch("w0", LOCALHOST, watched.exits.append)
+        await watched.until(lambda: watched.exits and watched.lines)
+        pids = watched.lines[0][1].split()
+        return [psutil.Process(int(pid)) for pid in pids if psutil.pid_exists(int(pid))]
+
+    left = asyncio.run(run())
+    for process in left:
+        process.kill()
+    assert left == []
+
+
+def test_an_orphan_that_ends_before_its_worker_does_not_stay_as_a_zombie(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+
+    async def run() -> None:
+        script = f"sh -c 'sh -c exit & echo $!'; read line < {gate}; exit 3"
+        watched = Watched(tmp_path, shell(script))
+        watched.launcher.launch("w0", LOCALHOST, watched.exits.append)
+        await watched.until(lambda: watched.lines)
+        orphan = int(watched.lines[0][1])
+        await watched.until(lambda: not psutil.pid_exists(orphan))
+        gate.write_text("end\n")
+        await watched.until(lambda: watched.exits)
+        assert watched.exits == [WorkerExit("w0", 3)]
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("again", [True, False])
 def test_a_launcher_that_is_killed_before_a_worker_has_a_keeper_leaves_nothing_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from hvd_elastic_keras.common import events, messages, protocol
@@ -22,6 +23,8 @@ SIGKILL = -9
 PATIENT: dict[str, Any] = {"heartbeat_timeout_s": 1e9}
 """Settings of a job in which nobody is evicted for silence."""
 FINISHED = act.EndJob(act.Outcome.FINISHED, "finished")
+MOST_LOST = 8
+"""Entries of the journal that a damaged end may have held."""
 INTERRUPTED = act.EndJob(act.Outcome.STOPPED, "interrupted")
 
 
@@ -73,16 +76,23 @@ class Job:
         self._take_replies([a for a in actions if isinstance(a, act.Reply)])
         return actions
 
-    def restart(self) -> None:
-        """The master is killed. Another one goes on from the journal; who waited asks again."""
+    def restart(self, known: State | None = None) -> None:
+        """The master is killed. Another one goes on from the journal; who waited asks again.
+
+        Args:
+          known: the last that can be read of the journal, if its end is damaged.
+        """
         before = self.state
-        kept = decisions_of(before, {}, {}, {})
+        kept = decisions_of(known or before, {}, {}, {})
         written = messages.decode(messages.encode(kept), Decisions)
         assert written == kept
-        away_s = self.now - (before.spent.until or self.now)
-        self.state, actions = restored(self.config, written, self.now, away_s)
+        away_s = self.now - ((known or before).spent.until or self.now)
+        lost = 0 if known is None else MOST_LOST
+        self.state, actions = restored(self.config, written, self.now, away_s, lost)
         self.actions += actions
         self.at_entrance = set()
+        if known:
+            before = dataclasses.replace(before, training=known.training)
         self._hold_monotone(before)
         self._hold_time()
         self._take_replies([a for a in actions if isinstance(a, act.Reply)])

@@ -23,7 +23,7 @@ from hvd_elastic_keras.master.machine.change_request import (
     plan_slots,
 )
 from hvd_elastic_keras.master.machine.joiners import place_for
-from hvd_elastic_keras.master.machine.state import WorkerPhase
+from hvd_elastic_keras.master.machine.state import State, WorkerPhase
 from tests.unit.master.membership_driver import SIGKILL, Job
 
 
@@ -76,6 +76,8 @@ class World:
         self.seen_actions = 0
         self.deaf = False
         """Whether the master is killed before anybody hears of what it decides."""
+        self.past: list[State] = []
+        """What was known before each operation."""
         self.absorb()
 
     # --- what processes do ---------------------------------------------------------------
@@ -156,6 +158,7 @@ class World:
     # --- random operations: each picks a worker for which it is plausible ------------------
 
     def operate(self, name: str, choice: int, seconds: float) -> None:
+        self.past.append(self.job.state)
         self.job.now += seconds
         candidates = {
             "join": self.ids(Stage.STARTING),
@@ -264,6 +267,24 @@ class World:
             if worker_id in self.processes:
                 self.enter(worker_id)
 
+    def restart_with_damaged_journal(self, num_lost: int) -> None:
+        """The next master knows what was known a few operations ago; all ids were in the logs."""
+        if self.job.end:
+            return
+        unused = self.job.state.next_worker_number
+        known = dataclasses.replace(self.past[-num_lost], next_worker_number=unused)
+        self.seen_actions = len(self.job.actions)
+        self.job.restart(known)
+        self.processes = {w: p for w, p in self.processes.items() if w in known.workers}
+        for worker_id in known.workers.keys() - self.processes.keys():
+            self.job.send(WorkerExit(worker_id, None))
+        self.absorb()
+        for worker_id in [w for w, process in self.processes.items() if process.got_sigterm]:
+            self.do_sigterm(worker_id)  # its news say nothing of it: it tells again
+        for worker_id in self.ids(Stage.AT_ENTRANCE):
+            if worker_id in self.processes:
+                self.enter(worker_id)
+
     def do_come(self, choice: int) -> None:
         """A worker comes by itself."""
         request = JoinRequest(key="", host=f"host{choice % 2}")
@@ -299,7 +320,8 @@ class World:
             self.job.send(plan.event)
             change = (request.grant or 0) - (request.revoke or 0)
             assert self.job.state.target_workers == before.target_workers + change
-            assert self.job.config.min_workers <= self.job.state.target_workers
+            if request.revoke:  # who leaves by SIGTERM may have left fewer
+                assert self.job.config.min_workers <= self.job.state.target_workers
             assert self.job.state.target_workers <= self.job.config.max_workers
             self.absorb()
 
@@ -382,6 +404,28 @@ def test_a_job_is_never_stuck_once_all_have_calmed_down(
     for operation in todo:
         world.operate(*operation)
     world.calm_down()
+    hold_that_all_train(world)
+
+
+@settings(max_examples=150)
+@given(world=worlds(), todo=operations, num_lost=st.integers(1, 4), more=operations)
+def test_a_job_whose_journal_was_damaged_is_never_stuck_once_all_have_calmed_down(
+    world: World,
+    todo: list[tuple[str, int, float]],
+    num_lost: int,
+    more: list[tuple[str, int, float]],
+) -> None:
+    for operation in todo:
+        world.operate(*operation)
+    world.restart_with_damaged_journal(num_lost)
+    for operation in more:
+        world.operate(*operation)
+    world.calm_down()
+    hold_that_all_train(world)
+
+
+def hold_that_all_train(world: World) -> None:
+    """Unless too few are left."""
     state = world.job.state
     if world.job.end:
         return

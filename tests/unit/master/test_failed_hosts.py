@@ -107,6 +107,18 @@ def test_a_job_of_which_no_host_works_at_all_ends_with_what_the_last_one_said() 
     assert end == act.EndJob(Outcome.FAILED, reason)
 
 
+def test_a_start_that_the_stop_of_a_job_has_ended_says_nothing_against_its_host() -> None:
+    job = Job()
+    job.look({"a": 1})
+    job.send(act.Started("w0", "a", 4000))
+    job.send(act.StopJob("interrupted"))
+    assert act.Kill("w0") in job.actions, "its ssh client"
+    job.watch.failed("w0", "a", "a: the connection was closed")
+    assert job.said == []
+    (end,) = (a for a in job.actions if isinstance(a, act.EndJob))
+    assert end == act.EndJob(Outcome.STOPPED, "interrupted")
+
+
 def test_the_end_of_a_worker_that_never_came_is_told_in_the_events() -> None:
     job = Job()
     job.look({"a": 1, "b": 1})

@@ -33,8 +33,9 @@ def test_nothing_is_started_after_the_end() -> None:
 def test_a_worker_that_comes_after_the_end_is_told_to_leave() -> None:
     """Otherwise it is held at the entrance until the grace time is over, and killed."""
     job = running_job(2)
-    job.add("w2")
-    job.kill("w2", "w3", "w4")
+    job.fail("w1")
+    job.add_ready("w3")
+    job.fail("w2", "w3")
     assert job.end is not None
     job.enter("w0", step=10)
     assert job.told_to_leave("w0") == [job.end.reason]

@@ -41,12 +41,12 @@ def test_a_worker_that_starts_later_than_the_time_limit_joins_the_next_round() -
     assert job.broken_through == 0
 
 
-def test_a_worker_may_come_to_the_entrance_before_its_joined_message_arrives() -> None:
-    job = Job(1)
-    job.enter("w0", has_state=False)
-    assert job.members == []
+def test_who_comes_to_the_entrance_has_joined_also_if_the_journal_has_lost_that() -> None:
+    job = Job(2)
     job.joined("w0")
-    assert job.members == ["w0"]
+    job.enter("w0", "w1", has_state=False)
+    assert job.members == ["w0", "w1"]
+    assert job.training_of("w1") == 1
 
 
 def test_the_first_round_has_no_state_and_later_rounds_have_one() -> None:

@@ -97,6 +97,18 @@ def test_a_damaged_entry_is_not_believed(tmp_path: Path) -> None:
         assert last_of(tmp_path / "journal") == kept[-2], position
 
 
+def test_what_may_have_been_lost_after_the_newest_whole_entry_is_known(tmp_path: Path) -> None:
+    ends = write_all(tmp_path / "journal", some_decisions())
+    assert Journal(tmp_path / "journal").most_lost == 0
+    data = bytearray((tmp_path / "journal").read_bytes())
+    for number in (1, 2):
+        data[ends[-1 - number] + 30] ^= 1
+        (tmp_path / "journal").write_bytes(data)
+        assert Journal(tmp_path / "journal").most_lost >= number
+    (tmp_path / "journal").write_bytes(data[: ends[-3] + 1])
+    assert Journal(tmp_path / "journal").most_lost == 1
+
+
 def test_steps_alone_are_not_written(tmp_path: Path) -> None:
     job = running_job(2)
     written = Journal(tmp_path / "journal")

@@ -102,3 +102,46 @@ def test_who_saves_a_file_is_known_to_the_next_master(three: Job) -> None:
     kept = decisions_of(three.state, holders, done, {})
     read = messages.decode(messages.encode(kept), Decisions)
     assert (read.holders, read.done) == (holders, done)
+
+
+# --- a journal whose end is damaged ------------------------------------------------------
+
+
+def test_members_of_a_round_that_the_journal_has_lost_are_in_the_next_one_at_once(
+    three: Job,
+) -> None:
+    three.add("w3")
+    known = three.state
+    three.ready("w3")
+    three.enter("w0", "w1", "w2", step=12)
+    three.running("w0", "w1", "w2", "w3", step=12)
+    assert three.round_number == 2
+    version = three.state.version
+    three.restart(known)
+    assert three.state.version > version, "workers listen to what is newer"
+    assert three.broken_through >= 2
+    three.enter("w3", "w0", "w1", "w2", step=13)
+    three.running("w0", "w1", "w2", "w3", step=13)
+    assert three.round_number > 3
+    assert sorted(three.members) == ["w0", "w1", "w2", "w3"]
+    assert three.last("round_running")["steps_lost"] == 0
+    assert (three.killed, three.at_entrance) == ([], set())
+
+
+def test_a_first_round_that_the_journal_has_lost_is_formed_again() -> None:
+    job = Job(2)
+    known = job.state
+    job.start(step=5)
+    job.restart(known)
+    job.enter("w0", "w1", step=6)
+    job.running("w0", "w1", step=6)
+    assert (job.members, job.round_number > 1) == (["w0", "w1"], True)
+
+
+def test_a_job_whose_workers_all_start_begins_as_ever_with_a_damaged_journal() -> None:
+    job = Job(2)
+    job.restart(job.state)
+    job.ready("w0")
+    assert job.members == [], "another one is coming"
+    job.ready("w1")
+    assert job.members == ["w0", "w1"]

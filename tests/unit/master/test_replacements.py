@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from hvd_elastic_keras.launchers.base import LOCALHOST, WorkerExit
 from hvd_elastic_keras.master.job_result import concluded
 from hvd_elastic_keras.master.machine import actions as act
@@ -42,8 +46,55 @@ def test_three_failures_in_a_row_before_any_worker_was_ready_end_the_job() -> No
     delays = [a.delay_s for a in job.of(act.Launch)]
     assert delays == [0.0, 1.0, 2.0]
     assert "w2 was killed by SIGKILL before it was ready" in job.failure
-    assert "so did the 2 before it" in job.failure
+    assert "Workers failed so 3 times in a row, and none was ever ready" in job.failure
+    assert "error is in its log" not in job.failure
     assert job.state.restarts.last_failure == WorkerExit("w2", SIGKILL)
+
+
+def test_several_killed_together_while_they_start_are_one_failure_to_start() -> None:
+    job = Job(4)
+    for number in (0, 4):
+        job.kill(*(f"w{n}" for n in range(number, number + 4)))
+        assert not job.has_ended
+        job.later(10.0)
+    assert [a.delay_s for a in job.of(act.Launch)] == [0.0] * 4 + [1.0] * 4 + [2.0] * 4
+    assert job.state.restarts.start_failures == 2
+
+
+@pytest.mark.parametrize("end", [Job.kill, Job.fail, Job.exit], ids=["SIGKILL", "error", "exit 0"])
+def test_newcomers_that_do_not_get_ready_never_end_a_training(
+    end: Callable[..., None], three: Job
+) -> None:
+    three.add("w3", "w4", "w5")
+    for number in range(3, 14):
+        end(three, f"w{number}")
+    assert not three.has_ended
+    assert three.round_number == 1
+    assert three.said[-1].endswith("no restart is left of 10 (--max_restarts)")
+    delays = [a.delay_s for a in three.of(act.Launch)][6:]
+    assert delays[:3] == [1.0, 1.0, 1.0], "these three were lost together"
+    assert delays[-1] == 128.0, "nobody waits for the last one"
+
+
+def test_errors_of_newcomers_are_not_those_of_the_step_that_the_others_take(three: Job) -> None:
+    three.add("w3", "w4", "w5")
+    three.fail("w3", "w4", "w5")
+    three.fail("w2")
+    assert not three.has_ended
+    assert three.state.restarts.own_errors == 1
+
+
+def test_when_those_who_trained_are_gone_the_same_error_again_and_again_ends_the_job() -> None:
+    job = running_job(1)
+    job.kill("w0")
+    job.kill("w1", "w2", "w3", "w4")
+    assert not job.has_ended, "what kills may pass"
+    job.fail("w5", "w6")
+    assert not job.has_ended
+    job.fail("w7")
+    assert job.failure.startswith(
+        "w7 failed with exit code 1 before it was ready, and so did the 2 before it. The error is"
+    )
 
 
 def test_a_worker_that_becomes_ready_resets_the_count_of_start_failures() -> None:

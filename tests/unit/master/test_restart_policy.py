@@ -6,6 +6,7 @@ import pytest
 
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.launchers.base import WorkerExit
+from hvd_elastic_keras.master.machine.departure import Departure, Evicted
 from hvd_elastic_keras.master.machine.restart_policy import (
     GiveUp,
     GoOn,
@@ -16,10 +17,23 @@ from hvd_elastic_keras.master.machine.restart_policy import (
 from hvd_elastic_keras.master.machine.state import Replacement, Restarts
 
 
-@pytest.mark.parametrize(("start_failures", "delay_s"), [(0, 0.0), (1, 1.0), (2, 2.0)])
-def test_the_delay_doubles_with_every_failure_to_start(start_failures: int, delay_s: float) -> None:
+@pytest.mark.parametrize(
+    ("start_failures", "others", "delay_s"),
+    [
+        (0, 0, 0.0),
+        (1, 0, 1.0),
+        (2, 0, 2.0),
+        (9, 0, 30.0),
+        (9, 1, 30.0),  # too few to train
+        (9, 2, 256.0),
+        (9999, 2, 600.0),
+    ],
+)
+def test_the_delay_doubles_with_every_failure_to_start(
+    start_failures: int, others: int, delay_s: float
+) -> None:
     restarts = Restarts(start_failures=start_failures)
-    assert after_failure(JobConfig(), restarts, 1) == Restart(delay_s)
+    assert after_failure(JobConfig(min_workers=2), restarts, 1, others) == Restart(delay_s)
 
 
 @pytest.mark.parametrize(("used", "allowed"), [(0, 0), (3, 3), (4, 3)])
@@ -49,14 +63,37 @@ def test_old_failures_are_forgotten_if_training_has_gone_on(
     assert list(kept) == found[3 - counted :]
 
 
-def test_three_start_failures_in_a_row_give_up_with_the_last_failure_and_a_hint() -> None:
-    restarts = Restarts(start_failures=3, last_failure=WorkerExit("w4", 1))
+def test_the_same_error_three_times_in_a_row_gives_up_with_the_last_failure_and_a_hint() -> None:
+    restarts = Restarts(start_failures=3, start_errors=3, last_failure=WorkerExit("w4", 1))
     decision = after_failure(JobConfig(), restarts, 1)
     assert isinstance(decision, GiveUp)
-    assert decision.reason.startswith(
-        "w4 failed with exit code 1 before it was ready, and so did the 2 before it."
+    assert decision.reason == (
+        "w4 failed with exit code 1 before it was ready, and so did the 2 before it. The error is "
+        "in its log"
     )
-    assert "log" in decision.reason
+    assert isinstance(after_failure(JobConfig(), restarts, 1, others=1), Restart)
+
+
+@pytest.mark.parametrize(
+    ("last", "hint"),
+    [
+        (WorkerExit("w4", -9), "Something else ended it, mostly for want of memory (see dmesg)"),
+        (WorkerExit("w4", 1), "The error is in its log"),
+        (Evicted("w4", "no heartbeat for 16 s"), "Its log shows how far it had come"),
+    ],
+)
+def test_people_are_sent_to_an_error_in_a_log_only_where_there_is_one(
+    last: Departure, hint: str
+) -> None:
+    decision = after_failure(JobConfig(), Restarts(start_failures=3, last_failure=last), 0)
+    assert isinstance(decision, GiveUp)
+    assert hint in decision.reason
+    assert (hint == "The error is in its log") == ("error is in" in decision.reason)
+
+
+def test_what_only_ends_workers_from_outside_is_no_reason_to_give_up_once_one_was_ready() -> None:
+    restarts = Restarts(start_failures=7, last_failure=WorkerExit("w4", -9))
+    assert isinstance(after_failure(JobConfig(), restarts, 1), Restart)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +119,7 @@ def test_an_error_that_all_workers_have_before_the_first_step_ends_the_job(
 
 
 @pytest.mark.parametrize(
-    ("num_workers", "start_failures", "own_errors", "training", "gives_up"),
+    ("num_workers", "start_failures", "start_errors", "training", "gives_up"),
     [
         (1, 1, 1, 0, True),
         (2, 1, 1, 0, False),
@@ -93,8 +130,8 @@ def test_an_error_that_all_workers_have_before_the_first_step_ends_the_job(
     ],
 )
 def test_replacements_are_no_use_if_all_workers_of_the_start_end_with_an_error(
-    num_workers: int, start_failures: int, own_errors: int, training: int, gives_up: bool
+    num_workers: int, start_failures: int, start_errors: int, training: int, gives_up: bool
 ) -> None:
-    restarts = Restarts(start_failures=start_failures, own_errors=own_errors)
+    restarts = Restarts(start_failures=start_failures, start_errors=start_errors)
     decision = after_failure(JobConfig(num_workers=num_workers), restarts, training)
     assert isinstance(decision, GiveUp) == gives_up

@@ -99,6 +99,23 @@ def test_if_a_master_hears_it_decides(monkeypatch: pytest.MonkeyPatch) -> None:
         session.close()
 
 
+def test_a_master_that_does_not_know_of_it_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elastic_session, "LEAVE_ALONE_S", LIMIT_S)
+    with served() as endpoint:
+        session = joined(endpoint)
+        session._on_sigterm()
+        endpoint.told.next(protocol.Leaving)
+        session._on_update(protocol.WorkerUpdate(version=7))
+        assert endpoint.told.next(protocol.Leaving).reason == "SIGTERM"
+        session._on_update(protocol.WorkerUpdate(version=8, leave="SIGTERM"))
+        session.running(3)
+        told = endpoint.told.messages.get(timeout=LIMIT_S)
+        while not isinstance(told, protocol.Running):
+            assert not isinstance(told, protocol.Leaving), "it knows"
+            told = endpoint.told.messages.get(timeout=LIMIT_S)
+        session.close()
+
+
 def test_a_worker_that_is_not_warm_ends_as_if_the_signal_were_not_caught(tmp_path: Path) -> None:
     scratch = tmp_path / f"{env.SCRATCH_PREFIX}w0-x"
     scratch.mkdir()

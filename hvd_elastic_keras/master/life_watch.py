@@ -1,0 +1,51 @@
+"""Looks at the processes of silent workers on this machine: do they run all the same?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hvd_elastic_keras.common import protocol
+from hvd_elastic_keras.common.config import JobConfig
+from hvd_elastic_keras.launchers.base import LOCALHOST
+from hvd_elastic_keras.launchers.signs_of_life import SignsOfLife
+from hvd_elastic_keras.master.machine.state import State, Worker, WorkerPhase
+
+LOOK_S = 1.0
+"""Between two looks, if that is short against `heartbeat_timeout_s`."""
+
+
+class LifeWatch:
+    """Of workers elsewhere, those tell who look after them: see `protocol.Alive`.
+
+    Args:
+      tell: takes what is found for the state machine.
+    """
+
+    def __init__(self, config: JobConfig, tell: Callable[[protocol.Alive], None]) -> None:
+        self._quiet_s = config.heartbeat_timeout_s / 3
+        self._look_s = min(LOOK_S, config.heartbeat_timeout_s / 4)
+        self._tell = tell
+        self._signs: dict[str, SignsOfLife] = {}
+        self._look_at = 0.0
+
+    def look(self, state: State, now: float) -> None:
+        """Tells who runs of those that have been quiet for a while."""
+        if now < self._look_at:
+            return
+        self._look_at = now + self._look_s
+        known = self._signs
+        self._signs = {
+            worker.worker_id: known.get(worker.worker_id) or SignsOfLife(worker.pid)
+            for worker in state.workers.values()
+            if worker.pid is not None and self._is_quiet(worker, now)
+        }
+        for worker_id, signs in self._signs.items():
+            if signs.since_last_look():
+                self._tell(protocol.Alive(worker_id=worker_id))
+
+    def _is_quiet(self, worker: Worker, now: float) -> bool:
+        heard_at = worker.last_heartbeat
+        is_here = worker.host == LOCALHOST and not worker.by_itself
+        if not is_here or heard_at is None or worker.phase is WorkerPhase.DONE:
+            return False
+        return now - heard_at > self._quiet_s
