@@ -271,6 +271,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             index_of=lambda epoch: epoch - schedule.initial_epoch,
             micro_batch_size=lambda size: size,  # until the model is built
             seed=seed,
+            seed_is_given=self._seed is not None,
             name="x",
         )
         fits = model_building.build(call.model, source.batch_spec, source.first_batch())

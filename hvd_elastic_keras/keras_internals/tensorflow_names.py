@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tensorflow.python.eager.context import global_seed
 from tensorflow.python.framework.config import is_op_determinism_enabled
 from tensorflow.python.ops import (
     gen_random_ops,
@@ -15,5 +16,6 @@ __all__ = [
     "gen_random_ops",
     "gen_stateless_random_ops",
     "gen_stateless_random_ops_v2",
+    "global_seed",
     "is_op_determinism_enabled",
 ]

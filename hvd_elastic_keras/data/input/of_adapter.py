@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -23,8 +24,22 @@ from hvd_elastic_keras.keras_internals.data_adapters import (
     PyDatasetAdapter,
     TFDatasetAdapter,
     arrays_of,
+    seeded_order_of,
     standardize_of,
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class OrderSeed:
+    """What shuffled data take their order from.
+
+    Attributes:
+      number: orders follow from it where Keras's own cannot be said.
+      is_given: orders follow from it in any case.
+    """
+
+    number: int
+    is_given: bool
 
 
 def input_of(
@@ -34,6 +49,7 @@ def input_of(
     index_of: Callable[[int], int],
     micro_batch_size: Callable[[int], int],
     seed: int,
+    seed_is_given: bool = False,
     name: str,
 ) -> FitInput:
     """Makes an adapter's data restartable at any batch, in the same order on all workers.
@@ -43,13 +59,15 @@ def input_of(
       passes: how epochs lie on passes over the data.
       index_of: number of an epoch, counted from the first one that reads this input.
       micro_batch_size: examples per forward and backward pass, from those of a batch.
-      seed: orders follow from it, as far as they are ours.
+      seed: orders follow from it where Keras's own cannot be said.
+      seed_is_given: orders follow from it in any case.
       name: of the data, for messages.
 
     Raises:
       DataError: the data cannot be cut, or cannot be read twice in the same order.
     """
-    return FitInput(_inner(adapter, passes, micro_batch_size, seed, name), passes, index_of)
+    order_seed = OrderSeed(seed, seed_is_given)
+    return FitInput(_inner(adapter, passes, micro_batch_size, order_seed, name), passes, index_of)
 
 
 def per_worker_input_of(
@@ -59,6 +77,7 @@ def per_worker_input_of(
     index_of: Callable[[int], int],
     micro_batch_size: Callable[[int], int],
     seed: int,
+    seed_is_given: bool = False,
     name: str,
 ) -> PerWorkerInput:
     """As `input_of`, for training data of which every worker takes whole batches.
@@ -68,7 +87,8 @@ def per_worker_input_of(
     Raises:
       DataError: as `input_of`.
     """
-    return PerWorkerInput(_inner(adapter, passes, micro_batch_size, seed, name), index_of, passes)
+    inner = _inner(adapter, passes, micro_batch_size, OrderSeed(seed, seed_is_given), name)
+    return PerWorkerInput(inner, index_of, passes)
 
 
 def check_no_steps_per_epoch(steps_per_epoch: int | None) -> None:
@@ -83,7 +103,11 @@ def check_no_steps_per_epoch(steps_per_epoch: int | None) -> None:
 
 
 def _inner(
-    adapter: Any, passes: Passes, micro_batch_size: Callable[[int], int], seed: int, name: str
+    adapter: Any,
+    passes: Passes,
+    micro_batch_size: Callable[[int], int],
+    seed: OrderSeed,
+    name: str,
 ) -> Pipeline | BatchPipeline:
     if isinstance(adapter, ArrayDataAdapter):
         return _of_arrays(adapter, micro_batch_size, seed, name)
@@ -92,7 +116,7 @@ def _inner(
             adapter.py_dataset,
             standardize_of(adapter),
             adapter.shuffle,
-            seed,
+            seed.number,
             resets=not passes.goes_on,
         )
         return BatchPipeline(batches, micro_batch_size)
@@ -108,13 +132,19 @@ def _inner(
 
 
 def _of_arrays(
-    adapter: Any, micro_batch_size: Callable[[int], int], seed: int, name: str
+    adapter: Any, micro_batch_size: Callable[[int], int], seed: OrderSeed, name: str
 ) -> Pipeline:
     arrays = arrays_of(adapter)
     for leaf in tf.nest.flatten(arrays.slices):
         if isinstance(leaf, tf.SparseTensor) or "Sparse" in type(leaf).__name__:
             structure.check_sliceable(tf.SparseTensorSpec(None), name)
-    source = ArraySource(arrays.slices, seed=seed, shuffle=arrays.shuffles, name=name)
+    source = ArraySource(
+        arrays.slices,
+        seed=seed.number,
+        shuffle=arrays.shuffles,
+        name=name,
+        listed=None if seed.is_given else seeded_order_of(adapter),
+    )
     size = min(arrays.batch_size, source.num_examples)
     return Pipeline(source, size, micro_batch_size(size))
 
