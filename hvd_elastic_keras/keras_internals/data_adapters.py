@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import tensorflow as tf
 from keras.src.trainers.data_adapters import array_slicing
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
@@ -21,7 +24,9 @@ __all__ = [
     "GeneratorDataAdapter",
     "PyDatasetAdapter",
     "TFDatasetAdapter",
+    "GeneratorParts",
     "arrays_of",
+    "generator_of",
     "seeded_order_of",
     "standardize_of",
 ]
@@ -66,6 +71,32 @@ def seeded_order_of(adapter: ArrayDataAdapter) -> npt.NDArray[np.int64] | None:
     batches = numbers.get_tf_dataset().rebatch(count)
     (order,) = batches.as_numpy_iterator()
     return np.asarray(order, np.int64)
+
+
+@dataclasses.dataclass(frozen=True)
+class GeneratorParts:
+    """A generator of the user's, of which Keras has taken some batches.
+
+    Attributes:
+      first: those that it has taken.
+      rest: the generator itself.
+      spec: of a batch; None where batches have nothing.
+    """
+
+    first: Sequence[Any]
+    rest: Iterator[Any]
+    spec: Any
+
+
+def generator_of(adapter: GeneratorDataAdapter) -> GeneratorParts:
+    """What an adapter of a generator holds."""
+    spec = tf.nest.map_structure(
+        lambda leaf: None if isinstance(leaf, tf.OptionalSpec) else leaf,
+        adapter.get_tf_dataset().element_spec,
+    )
+    first = adapter._first_batches
+    # What it gives begins with these batches.
+    return GeneratorParts(first, itertools.islice(adapter.generator(), len(first), None), spec)
 
 
 def standardize_of(adapter: PyDatasetAdapter) -> Any:

@@ -1,8 +1,8 @@
 """The order of an epoch: which example stands at which position. Pure functions of numbers.
 
-But for `ListedOrder`, nothing is kept in memory, and any part of an order can be computed anywhere: a restart at
-position n costs what one at position 0 does. Workers do not occur here; which positions belong to
-which step and worker says `partition.py`.
+But for `ListedOrder`, nothing is kept in memory, and any part of an order can be computed anywhere:
+a restart at position n costs what one at position 0 does. Workers do not occur here; which
+positions belong to which step and worker says `partition.py`.
 """
 
 from __future__ import annotations

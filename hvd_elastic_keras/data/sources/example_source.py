@@ -44,3 +44,6 @@ class ExampleSource(Protocol):
         self, epoch: int, partition: Partition, step: int, goes_on: Callable[[], bool]
     ) -> None:
         """Reads what lies before a step, where it has to be read, as long as `goes_on` says so."""
+
+    def finish(self, epochs: int) -> None:
+        """Leaves the data as after a training of so many epochs."""

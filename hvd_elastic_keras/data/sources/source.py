@@ -189,6 +189,9 @@ class ArraySource:
     ) -> None:
         """Any position can be read at once."""
 
+    def finish(self, epochs: int) -> None:
+        """Nothing is left of a training."""
+
 
 def _to_tensor(array: Any) -> tf.Tensor | None:
     if array is None or isinstance(array, tf.RaggedTensor):

@@ -22,7 +22,7 @@ from hvd_elastic_keras.data.input.fit_epochs import FitInput
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.input.pipeline import Pipeline
 from hvd_elastic_keras.data.plan.fit_passes import Passes
-from hvd_elastic_keras.data.sources.reader import DatasetBatches
+from hvd_elastic_keras.data.sources.dataset_batches import DatasetBatches
 from hvd_elastic_keras.data.sources.source import as_source
 from hvd_elastic_keras.loop import read_along
 from hvd_elastic_keras.loop.per_worker_phase import PerWorkerRunner
