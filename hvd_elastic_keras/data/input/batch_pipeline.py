@@ -75,7 +75,7 @@ class BatchPipeline:
         return bool(self.source.advice)
 
     def read_up_to(self, epoch: int, step: int, goes_on: Callable[[], bool]) -> None:
-        if self.from_front:
+        if self.from_front and step > 0:
             self._reader.seek(epoch, step, goes_on)
 
     @property

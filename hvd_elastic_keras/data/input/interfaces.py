@@ -95,7 +95,9 @@ class WorkerBatches(Protocol):
     def read_up_to(self, epoch: int, step: int, goes_on: Callable[[], bool]) -> None:
         """Reads what lies before a step, where it has to be read, as long as `goes_on` says so.
 
-        `step` is counted as in `batches`. Another thread must not use this input meanwhile.
+        `step` is counted as in `batches`. Another thread must not use this input meanwhile. A pass
+        of which no step has been taken is not opened: who was the first to come to it may be lost,
+        and the others are at the end of the one before, which this worker could not read again.
         """
 
     def steps(self, epoch: int) -> int | None:
