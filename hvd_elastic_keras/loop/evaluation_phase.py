@@ -38,6 +38,8 @@ class EvaluationPhase:
         state, marks = self._state, self._state.marks
         cursor = state.cursor
         data = self._parts.train.input
+        if marks.stop_agreed:  # who has joined meanwhile does not know
+            data.stop(cursor.epoch)
         data.come_to(cursor.epoch, Moment.EVALUATION_COMES)
         if marks.evaluation_begun != cursor.epoch:
             marks.evaluation_begun = cursor.epoch

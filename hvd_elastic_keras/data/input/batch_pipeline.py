@@ -170,6 +170,9 @@ class BatchPipeline:
     def on_epoch_end(self) -> None:
         self.source.on_epoch_end()
 
+    def on_stop(self) -> None:
+        self.source.on_stop()
+
     def finish_epochs(self, epochs: int, *, stopped: bool) -> None:
         self.source.finish(epochs, stopped=stopped)
 

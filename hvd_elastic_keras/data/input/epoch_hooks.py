@@ -21,6 +21,9 @@ class HasHooks(Protocol):
     def on_epoch_end(self) -> None:
         """Keras has read an epoch to its end, or resets the data before an evaluation."""
 
+    def on_stop(self) -> None:
+        """A callback has ended an epoch before its end, which Keras then does not come to."""
+
 
 class Moment(enum.IntEnum):
     """When data hear of something, in the order within an epoch."""
@@ -66,8 +69,9 @@ class EpochHooks:
         """A callback has ended the training within an epoch: Keras does not call its end."""
         self.come_to(epoch, Moment.TRAINING_BEGINS)
         if self._next == (epoch, Moment.TRAINING_ENDS):
+            self._train.on_stop()
             self._pass()
-        self.stopped = True
+            self.stopped = True
 
     def _pass(self) -> None:
         epoch, moment = self._next

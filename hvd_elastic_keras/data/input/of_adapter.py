@@ -225,9 +225,11 @@ def are_apart(train: Any, validation: Any) -> bool:
 
 
 def are_one(train: Any, validation: Any) -> bool:
-    """Whether two adapters hold the same dataset."""
+    """Whether two adapters hold the same dataset, whose iterators take all seeds at their start."""
     dataset = _dataset_of(train)
-    return dataset is not None and dataset is _dataset_of(validation)
+    if dataset is None or dataset is not _dataset_of(validation):
+        return False
+    return not iterators.repeats_shuffle(dataset)
 
 
 def _dataset_of(adapter: Any) -> tf.data.Dataset | None:

@@ -141,6 +141,9 @@ class Pipeline:
     def on_epoch_end(self) -> None:
         """Sources have no hooks."""
 
+    def on_stop(self) -> None:
+        """Sources have no hooks."""
+
     def finish_epochs(self, epochs: int, *, stopped: bool) -> None:
         self.source.finish(epochs)
 

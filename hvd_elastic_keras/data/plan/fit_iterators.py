@@ -90,6 +90,10 @@ class FitIterators:
         numbers = [i for i, made in zip(range(index), self, strict=False) if _trains(made)]
         return numbers[-1] if numbers else -1
 
+    def ends_with_training(self, number: int) -> bool:
+        """Whether one is made at the end of the training of the epoch of that evaluation."""
+        return self.train is not None and self._ends(self.train, self.evaluated[number])
+
     def made_by(self, reader: Reader, count: int, *, stopped: bool = False) -> int:
         """How many are made in so many epochs, or up to the epoch of so many evaluations.
 

@@ -52,9 +52,11 @@ class DatasetBatches:
         self.first = first
         self._made = made
         self._reader = reader
+        self._stopped = False
+        self._training = beside if isinstance(beside, DatasetBatches) else None
         self._iterators: NumberedIterators = (
-            beside._iterators
-            if isinstance(beside, DatasetBatches)
+            self._training._iterators
+            if self._training is not None
             else NumberedIterators(lambda n: dataset, name, form=lambda d: d.prefetch(PREFETCH))
         )
 
@@ -62,8 +64,11 @@ class DatasetBatches:
         """From the front: a dataset starts nowhere else, so `position` is 0."""
         if self._made is None:
             return self._iterators.of_pass(number)
-        index = self._made.index_of(self._reader, number)
-        keep = self._made.training_before(index) if self._reader is Reader.EVALUATION else -1
+        index, keep = self._made.index_of(self._reader, number), -1
+        if self._training is not None:
+            keep = self._made.training_before(index)
+            if self._training._stopped:
+                index -= self._made.ends_with_training(number)
         return self._iterators.at(index, number, keep=keep)
 
     def on_epoch_begin(self) -> None:
@@ -72,9 +77,13 @@ class DatasetBatches:
     def on_epoch_end(self) -> None:
         """Iterators are made when they are read."""
 
+    def on_stop(self) -> None:
+        """Keras does not make the iterator that follows the end of a pass."""
+        self._stopped = True
+
     def finish(self, epochs: int, *, stopped: bool) -> None:
         """Makes the iterators that nobody reads: the next `fit` may have the same dataset."""
-        if self._made is not None:
+        if self._made is not None and self._training is None:
             self._iterators.make(self._made.made_by(self._reader, epochs, stopped=stopped))
 
 

@@ -85,6 +85,9 @@ class GeneratorBatches:
     def on_epoch_end(self) -> None:
         """A generator has no such hook."""
 
+    def on_stop(self) -> None:
+        """A generator has no such hook."""
+
     def finish(self, epochs: int, *, stopped: bool) -> None:
         """Takes what has been read ahead, or what other workers have taken meanwhile.
 
@@ -144,8 +147,8 @@ class GeneratorBatches:
         except (TypeError, ValueError) as error:
             raise DataError(
                 f"A batch of {self.name} is not of the form of the first ones, which were "
-                f"{self._spec}: {error}. Give all batches the same structure; dimensions that vary "
-                "have to differ between the first two."
+                f"{self._spec}: {str(error).splitlines()[0]} Give all batches the same structure; "
+                "dimensions that vary have to differ between the first two."
             ) from error
 
     def _tensor(self, spec: Any, value: Any) -> Any:
@@ -160,5 +163,5 @@ class GeneratorBatches:
                     array if array.dtype == object else array.astype(spec.dtype.as_numpy_dtype)
                 )
         if not spec.shape.is_compatible_with(tensor.shape):
-            raise ValueError(f"shape {tensor.shape} where {spec.shape} was expected")
+            raise ValueError(f"Shape {tensor.shape} where {spec.shape} was expected.")
         return tensor

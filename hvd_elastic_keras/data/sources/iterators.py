@@ -120,6 +120,11 @@ def reshuffles(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
     return [part for part in parts_of(dataset) if dataset_parts.reshuffles(part)]
 
 
+def repeats_shuffle(dataset: tf.data.Dataset) -> bool:
+    """Whether one iterator takes further seeds while it is read."""
+    return any(dataset_parts.is_repeat(part) and reshuffles(part) for part in parts_of(dataset))
+
+
 def check_order(dataset: tf.data.Dataset, name: str) -> None:
     """Raises `DataError` if another worker would read a dataset in another order.
 

@@ -68,6 +68,9 @@ class PyDatasetBatches:
         """Calls the user's hook."""
         self._dataset.on_epoch_end()
 
+    def on_stop(self) -> None:
+        """Keras calls no hook then."""
+
     def finish(self, epochs: int, *, stopped: bool) -> None:
         """Hooks are called, and orders drawn, when their time comes."""
 

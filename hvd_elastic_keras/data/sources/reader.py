@@ -55,6 +55,9 @@ class BatchSource(ReadBatches, Protocol):
     def on_epoch_end(self) -> None:
         """Keras has read an epoch to its end, or resets the data before an evaluation."""
 
+    def on_stop(self) -> None:
+        """A callback has ended an epoch before its end."""
+
     def finish(self, epochs: int, *, stopped: bool) -> None:
         """Leaves the data as after so many epochs of a `fit`, or evaluations.
 
