@@ -85,15 +85,16 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
     It takes the place of `fit`'s own loop, with the atomic steps of `Trainer`; arguments, order of
     hooks, `History` and logs are those of `fit`. So are the weights, up to rounding, but for what
     depends on how a batch is cut (batch normalisation, random layers, losses that divide by the
-    sum of masks or weights) and for the order of shuffled arrays.
+    sum of masks or weights).
 
     Args:
       micro_batch_size: examples per forward and backward pass. A batch is cut into micro-batches,
         and workers compute whole ones. None: an eighth of the batch, but at least 16 examples if
         the model has batch normalisation, which sees one micro-batch at a time; see `BatchCut`.
         With `batch="per_worker"`, where no batch is shared: the whole batch of a worker.
-      seed: the order of shuffled arrays follows from it. None: that of
-        `keras.utils.set_random_seed`, else 0.
+      seed: the order of shuffled arrays and of the batches of a `PyDataset` follows from it, and is
+        another one in each epoch. None: the order is that of plain `fit`, if the seed of
+        `keras.utils.set_random_seed` says it; else 0.
       checkpoint_every_n_epochs, checkpoint_every_n_steps, checkpoint_every_minutes: how often rank
         0 writes a checkpoint to the job directory, from which a job goes on that has lost all
         workers or was interrupted; 0 turns it off. Whichever is due first, in the background. In
