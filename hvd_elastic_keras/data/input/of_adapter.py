@@ -31,7 +31,7 @@ from hvd_elastic_keras.keras_internals.data_adapters import (
     seeded_order_of,
     standardize_of,
 )
-from hvd_elastic_keras.keras_internals.tensorflow_names import global_seed
+from hvd_elastic_keras.keras_internals.global_seed import python_is_seeded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _inner(
     if isinstance(adapter, ArrayDataAdapter):
         return _of_arrays(adapter, micro_batch_size, seed, name)
     if isinstance(adapter, PyDatasetAdapter):
-        own_order = seed.is_given or global_seed() is None
+        own_order = seed.is_given or not python_is_seeded()
         py_dataset = PyDatasetBatches(
             adapter.py_dataset,
             standardize_of(adapter),
