@@ -28,6 +28,10 @@ from hvd_elastic_keras.common.learning_rate_scale import Growth
 from hvd_elastic_keras.common.options import EVEN, KEEP_CHECKPOINTS, NO_COMPRESSION, RunOptions
 from hvd_elastic_keras.data.input.fit_epochs import FitInput
 from hvd_elastic_keras.data.input.of_adapter import (
+    FitReader,
+    OrderSeed,
+    are_apart,
+    are_one,
     check_apart,
     check_no_steps_per_epoch,
     check_order,
@@ -35,6 +39,7 @@ from hvd_elastic_keras.data.input.of_adapter import (
     input_of,
     per_worker_input_of,
 )
+from hvd_elastic_keras.data.plan.fit_iterators import Reader
 from hvd_elastic_keras.data.plan.fit_passes import Passes
 from hvd_elastic_keras.keras_internals import model_building, release
 from hvd_elastic_keras.keras_internals.fit_call import (
@@ -58,6 +63,13 @@ _NOT_CUT = (
     "and the others wait as spares. To share them, put the examples first and give "
     "ElasticCallback(micro_batch_size=...)."
 )
+_IN_TURNS = (
+    "the training and the validation data are made of one dataset with a shuffle(...) that has "
+    "another order each time either is read, and are not the same: the orders may be others than "
+    "those of plain fit, and with take() and skip(), examples move from one to the other between "
+    "epochs. Use shuffle(..., reshuffle_each_iteration=False) there, and shuffle the training data "
+    "again."
+)
 
 
 class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyped
@@ -73,15 +85,16 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
     It takes the place of `fit`'s own loop, with the atomic steps of `Trainer`; arguments, order of
     hooks, `History` and logs are those of `fit`. So are the weights, up to rounding, but for what
     depends on how a batch is cut (batch normalisation, random layers, losses that divide by the
-    sum of masks or weights) and for the order of shuffled arrays.
+    sum of masks or weights).
 
     Args:
       micro_batch_size: examples per forward and backward pass. A batch is cut into micro-batches,
         and workers compute whole ones. None: an eighth of the batch, but at least 16 examples if
         the model has batch normalisation, which sees one micro-batch at a time; see `BatchCut`.
         With `batch="per_worker"`, where no batch is shared: the whole batch of a worker.
-      seed: the order of shuffled arrays follows from it. None: that of
-        `keras.utils.set_random_seed`, else 0.
+      seed: the order of shuffled arrays and of the batches of a `PyDataset` follows from it, and is
+        another one in each epoch. None: the order is that of plain `fit`, if the seed of
+        `keras.utils.set_random_seed` says it; else 0.
       checkpoint_every_n_epochs, checkpoint_every_n_steps, checkpoint_every_minutes: how often rank
         0 writes a checkpoint to the job directory, from which a job goes on that has lost all
         workers or was interrupted; 0 turns it off. Whichever is due first, in the background. In
@@ -231,12 +244,16 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             for adapter, name in ((call.adapter, "x"), (call.validation, "validation_data")):
                 check_order(adapter, name)
             check_apart(call.adapter, call.validation)
+        elif not are_apart(call.adapter, call.validation):
+            notices.tell(f"warning: {_IN_TURNS}")
         # What has been read once in this process is not read again in another order.
         kept = fit_in_elastic_run.inputs_left(call.data, call.model)
         source, evaluate = kept[0] if kept else None, kept[1] if len(kept) > 1 else None
         if source is None:
-            source, cut = self._input(call, schedule, seed)
-            evaluate = _validation_input(call, schedule, seed, cut)
+            order_seed = OrderSeed(seed, self._seed is not None)
+            source, cut = self._input(call, schedule, order_seed)
+            evaluate = _validation_input(call, schedule, order_seed, cut, source)
+            source.call_hooks(evaluate, schedule.evaluates_after, schedule.initial_epoch)
         environment = membership.environment
         return Training(
             model=call.model,
@@ -263,15 +280,15 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             data=call.data,
         )
 
-    def _input(self, call: FitCall, schedule: Schedule, seed: int) -> tuple[FitInput, BatchCut]:
+    def _input(
+        self, call: FitCall, schedule: Schedule, seed: OrderSeed
+    ) -> tuple[FitInput, BatchCut]:
         """The training data and how they are cut."""
         source = (per_worker_input_of if self.batch_grows else input_of)(
             call.adapter,
-            passes=Passes(call.steps_per_epoch),
-            index_of=lambda epoch: epoch - schedule.initial_epoch,
+            _reader(call, schedule, Reader.TRAINING),
             micro_batch_size=lambda size: size,  # until the model is built
             seed=seed,
-            name="x",
         )
         fits = model_building.build(call.model, source.batch_spec, source.first_batch())
         cut = self._cut
@@ -291,7 +308,11 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
 
 
 def _validation_input(
-    call: FitCall, schedule: Schedule, seed: int, training_cut: BatchCut
+    call: FitCall,
+    schedule: Schedule,
+    seed: OrderSeed,
+    training_cut: BatchCut,
+    training: FitInput,
 ) -> FitInput | None:
     if call.validation is None:
         return None
@@ -299,11 +320,30 @@ def _validation_input(
     cut = BatchCut(training_cut.micro_batch_size)
     return input_of(
         call.validation,
-        passes=Passes(call.validation_steps, goes_on=False),
-        index_of=schedule.evaluations_before,
+        _reader(call, schedule, Reader.EVALUATION),
         micro_batch_size=lambda size: cut.of(size, has_batch_norm=False),
         seed=seed,
-        name="validation_data",
+        beside=training if are_one(call.adapter, call.validation) else None,
+    )
+
+
+def _reader(call: FitCall, schedule: Schedule, reader: Reader) -> FitReader:
+    """Who reads the data of the training, or of the evaluation."""
+    trains = reader is Reader.TRAINING
+    training, evaluation = (
+        Passes(call.steps_per_epoch),
+        Passes(call.validation_steps, goes_on=False),
+    )
+    first = schedule.initial_epoch
+    other = evaluation if trains else training
+    return FitReader(
+        name="x" if trains else "validation_data",
+        reader=reader,
+        passes=training if trains else evaluation,
+        index_of=(lambda epoch: epoch - first) if trains else schedule.evaluations_before,
+        epochs=call.epochs - first,
+        evaluated=[e - first for e in range(first, call.epochs) if schedule.evaluates_after(e)],
+        other=other if are_one(call.adapter, call.validation) else None,
     )
 
 

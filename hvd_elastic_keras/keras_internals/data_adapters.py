@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
 from keras.src.trainers.data_adapters import array_slicing
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+
+from hvd_elastic_keras.keras_internals.tensorflow_names import global_seed
 
 __all__ = [
     "ArrayDataAdapter",
@@ -17,7 +24,10 @@ __all__ = [
     "GeneratorDataAdapter",
     "PyDatasetAdapter",
     "TFDatasetAdapter",
+    "GeneratorParts",
     "arrays_of",
+    "generator_of",
+    "seeded_order_of",
     "standardize_of",
 ]
 
@@ -43,6 +53,50 @@ def arrays_of(adapter: ArrayDataAdapter) -> Arrays:
     slices = array_slicing.convert_to_sliceable(adapter._inputs, target_backend="tensorflow")
     shuffles = bool(adapter._shuffle) and adapter._shuffle != "batch"
     return Arrays(slices, adapter._batch_size, shuffles)
+
+
+def seeded_order_of(adapter: ArrayDataAdapter) -> npt.NDArray[np.int64] | None:
+    """The order in which Keras reads shuffled arrays, in each epoch; None if nobody can say it.
+
+    Keras draws it by `tf.random.shuffle` in a dataset, of which each iterator begins anew at the
+    global seed: all epochs have the same order. It is drawn here by an adapter of Keras's, too, of
+    the numbers of the examples.
+    """
+    if not adapter._shuffle or global_seed() is None:
+        return None
+    count = adapter._num_samples
+    # Only with "batch" it depends on the size of batches.
+    size = adapter._batch_size if adapter._shuffle == "batch" else count
+    numbers = ArrayDataAdapter(np.arange(count), batch_size=size, shuffle=adapter._shuffle)
+    batches = numbers.get_tf_dataset().rebatch(count)
+    (order,) = batches.as_numpy_iterator()
+    return np.asarray(order, np.int64)
+
+
+@dataclasses.dataclass(frozen=True)
+class GeneratorParts:
+    """A generator of the user's, of which Keras has taken some batches.
+
+    Attributes:
+      first: those that it has taken.
+      rest: the generator itself.
+      spec: of a batch; None where batches have nothing.
+    """
+
+    first: Sequence[Any]
+    rest: Iterator[Any]
+    spec: Any
+
+
+def generator_of(adapter: GeneratorDataAdapter) -> GeneratorParts:
+    """What an adapter of a generator holds."""
+    spec = tf.nest.map_structure(
+        lambda leaf: None if isinstance(leaf, tf.OptionalSpec) else leaf,
+        adapter.get_tf_dataset().element_spec,
+    )
+    first = adapter._first_batches
+    # What it gives begins with these batches.
+    return GeneratorParts(first, itertools.islice(adapter.generator(), len(first), None), spec)
 
 
 def standardize_of(adapter: PyDatasetAdapter) -> Any:

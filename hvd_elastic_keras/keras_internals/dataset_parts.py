@@ -34,6 +34,11 @@ def reshuffles(part: tf.data.Dataset) -> bool:
     return _is_shuffle(part) and bool(getattr(part, "_reshuffle_each_iteration", True))
 
 
+def is_repeat(part: tf.data.Dataset) -> bool:
+    """Whether it reads what it is made of again and again."""
+    return "Repeat" in type(part).__name__
+
+
 def is_unseeded_shuffle(part: tf.data.Dataset) -> bool:
     """Whether it is a shuffle whose order nobody can have again."""
     seeds = [getattr(part, name, None) for name in ("_seed", "_seed2")]

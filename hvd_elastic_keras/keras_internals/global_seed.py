@@ -33,6 +33,11 @@ def global_seed() -> Any:
     return global_seed_generator().state
 
 
+def python_is_seeded() -> bool:
+    """Whether `keras.utils.set_random_seed` has seeded Python's `random`, too."""
+    return global_state.get_global_attribute("global_random_seed") is not None
+
+
 def leave_as_after_fit() -> None:
     """Forgets a generator made early that nobody has used, and draws the seed of a used one."""
     first = global_state.get_global_attribute(_FIRST_VALUE)

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.eager.context import context as eager_context
+from tensorflow.python.eager.context import global_seed
 from tensorflow.python.eager.execute import execute
 from tensorflow.python.eager.polymorphic_function.autograph_util import py_func_from_autograph
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import (
@@ -36,6 +37,7 @@ __all__ = [
     "gen_stateless_random_ops",
     "gen_stateless_random_ops_v2",
     "get_default_graph",
+    "global_seed",
     "is_op_determinism_enabled",
     "py_func_from_autograph",
     "tensor_util",

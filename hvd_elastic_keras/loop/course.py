@@ -94,16 +94,15 @@ class Course:
         progress = self.state.cursor.progress + 1
         self.state.cursor = dataclasses.replace(cursor, progress=progress)
 
-    def take_seeds_of_passes(self, evaluate: PhaseRunner | None) -> None:
-        """Makes the iterators that other workers have made in this training, without reading.
+    def finish_data(self, evaluate: PhaseRunner | None) -> None:
+        """Leaves the data as all workers leave them, whatever this one has read of them.
 
-        The next training may have the same shuffled dataset, and another order for each iterator.
+        The next training may have the same ones, which go on: with other seeds for each iterator
+        of a shuffled dataset, say, or what a `PyDataset` does at the end of an epoch.
         """
-        epochs = range(self.schedule.initial_epoch, self.state.cursor.epoch)
-        evaluated = [epoch for epoch in epochs if self.schedule.evaluates_after(epoch)]
-        for runner, read in ((self.train, epochs), (evaluate, evaluated)):
-            if runner is not None and read:
-                runner.input.read_up_to(read[-1], 0, goes_on=lambda: False)
+        for runner in (self.train, evaluate):
+            if runner is not None:
+                runner.input.finish(self.state.cursor.epoch)
 
     def epoch_steps(self) -> int | None:
         """Steps of the present epoch; None if nobody knows."""

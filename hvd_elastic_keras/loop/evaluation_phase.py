@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hvd_elastic_keras.common.protocol import Assignment
+from hvd_elastic_keras.data.input.epoch_hooks import Moment
 from hvd_elastic_keras.loop.end_of_data import data_have_ended, end_of_data
 from hvd_elastic_keras.loop.loop_parts import LoopParts
 from hvd_elastic_keras.loop.observer import EndedEpoch, EvaluatedStep
@@ -36,9 +37,14 @@ class EvaluationPhase:
     def _evaluate(self, runner: PhaseRunner) -> bool:
         state, marks = self._state, self._state.marks
         cursor = state.cursor
+        data = self._parts.train.input
+        if marks.stop_agreed:  # who has joined meanwhile does not know
+            data.stop(cursor.epoch)
+        data.come_to(cursor.epoch, Moment.EVALUATION_COMES)
         if marks.evaluation_begun != cursor.epoch:
             marks.evaluation_begun = cursor.epoch
             self._parts.callbacks.call("on_test_begin", {})
+        data.come_to(cursor.epoch, Moment.EVALUATION_BEGINS)
         steps = runner.input.steps(cursor.epoch)
         for batch in runner.batches(cursor, self._place.rank, self._parts.shares.balance):
             cursor = state.cursor
@@ -58,6 +64,7 @@ class EvaluationPhase:
                 return True
         if steps is None or state.cursor.step < steps:
             end_of_data(runner, self._parts.communicator, state.cursor, self._place)
+        data.come_to(cursor.epoch, Moment.EVALUATION_ENDS)
         for observer in self._parts.observers:
             observer.at_end_of_phase(state.cursor)
         return False

@@ -25,8 +25,9 @@ class PerWorkerRunner(PhaseRunner):
         return self.input.of_worker(cursor.epoch, cursor.worker_batches, rank, len(balance.shares))
 
     def read_up_to(self, cursor: Cursor, goes_on: Callable[[], bool]) -> None:
-        """See `PhaseRunner`."""
-        self.input.read_up_to(cursor.epoch, cursor.worker_batches, goes_on)
+        """See `PhaseRunner`: up to the step before, which may have to be taken again."""
+        of_step = -(-cursor.worker_batches // max(1, cursor.step))
+        self.input.read_up_to(cursor.epoch, cursor.worker_batches - of_step, goes_on)
 
     def planned_ids(self, steps: Sequence[FinishedStep]) -> list[list[Ids]]:
         """See `PhaseRunner`."""

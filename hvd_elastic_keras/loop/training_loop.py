@@ -183,6 +183,7 @@ class TrainingLoop:
     def _finish(self) -> None:
         """Saves the results; done when everybody knows that they are saved."""
         self._steps.tell_position("finishing")
+        self._parts.course.finish_data(self._parts.evaluate)
         self._end_callbacks()
         for observer in self._parts.observers:
             observer.on_end()
@@ -209,4 +210,4 @@ class TrainingLoop:
                 "it that this worker did not have: let errors end the script. Or hosts differ in "
                 "--job_dir: all need the same."
             )
-        self._parts.course.take_seeds_of_passes(self._parts.evaluate)
+        self._parts.course.finish_data(self._parts.evaluate)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 from hvd_elastic_keras.common.protocol import Assignment
+from hvd_elastic_keras.data.input.epoch_hooks import Moment
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.loop.end_of_data import data_have_ended, end_of_data
 from hvd_elastic_keras.loop.loop_parts import LoopParts
@@ -68,6 +69,7 @@ class TrainingPhase:
         if marks.epoch_begun != cursor.epoch:
             marks.epoch_begun = cursor.epoch
             self._parts.callbacks.call("on_epoch_begin", cursor.epoch, {})
+        self._parts.train.input.come_to(cursor.epoch, Moment.TRAINING_BEGINS)
         if cursor.step == 0:
             self.tell_epoch()
 
@@ -118,6 +120,10 @@ class TrainingPhase:
     def _end(self) -> None:
         parts, state = self._parts, self._state
         cursor = state.cursor
+        if parts.model.stop_training:
+            parts.train.input.stop(cursor.epoch)  # also after the last batch, as in Keras
+        else:
+            parts.train.input.come_to(cursor.epoch, Moment.TRAINING_ENDS)
         for observer in parts.observers:
             observer.at_end_of_phase(cursor)
         epoch = TrainedEpoch(cursor, whole=parts.course.end_training_phase())

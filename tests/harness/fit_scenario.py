@@ -29,7 +29,7 @@ class Scenario:
     Attributes:
       train: makes a compiled model and trains it by `Script.fit`, once or several times.
       plain: whether `fit` without `ElasticCallback` has the same result: not with batch
-        normalisation, dropout or shuffled arrays, whose random numbers are others.
+        normalisation or dropout, whose random numbers are others.
     """
 
     train: Callable[[Script], None]

@@ -220,11 +220,11 @@ def infinite_dataset(script: Script) -> None:
 
 @scenario(plain=True)
 def eager(script: Script) -> None:
-    """Weights of classes, a later first epoch, and a validation every second epoch."""
+    """Shuffled, with weights of classes, a later first epoch, and a validation every second one."""
     weights = np.random.default_rng(1).random(SIZE).astype("float32")
     script.fit(
         classifier(FaultPoint(), run_eagerly=True),
-        **arrays(class_weight={0: 2.0, 1: 0.5, 2: 1.0}, initial_epoch=2, epochs=6),
+        **arrays(class_weight={0: 2.0, 1: 0.5, 2: 1.0}, shuffle=True, initial_epoch=2, epochs=6),
         validation_data=(X[:50], LABELS[:50], weights[:50]),
         validation_freq=2,
         validation_batch_size=20,

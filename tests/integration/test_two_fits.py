@@ -1,16 +1,31 @@
-"""A script with two `fit`s of one model: a worker may join in the second one and train it alone."""
+"""Scripts with several `fit`s of one model: a worker may join in a later one and train it alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
 
 from tests.harness.fault_model import FaultPoint
 from tests.harness.faults import Fault
 from tests.harness.fit_job import FitJob, FitResult, gate, kill_of_root
 from tests.harness.fit_scenario import Scenario, scenario
 from tests.harness.recorded_fit import Script
-from tests.harness.small_classifier import BATCH, SIZE, VALIDATION, arrays, classifier, examples
+from tests.harness.small_classifier import (
+    BATCH,
+    LABELS,
+    SIZE,
+    VALIDATION,
+    X,
+    arrays,
+    classifier,
+    examples,
+)
+
+Alone = Callable[[Scenario], FitResult]
 
 
 @scenario(plain=False)
@@ -26,7 +41,7 @@ def two_fits(script: Script) -> None:
 
 
 def test_a_joiner_of_the_second_fit_ends_with_both_although_the_others_are_killed(
-    tmp_path: Path, fit_alone: Callable[[Scenario], FitResult]
+    tmp_path: Path, fit_alone: Alone
 ) -> None:
     between = Fault("between", "between", 1)
     plan = [between, gate(20), kill_of_root("train", step=30, size=2)]
@@ -36,3 +51,94 @@ def test_a_joiner_of_the_second_fit_ends_with_both_although_the_others_are_kille
         rounds = [(e["training"], e["members"]) for e in job.events("round_running")]
         assert rounds[0] == (1, ["w0", "w1"])
         assert rounds[-2:] == [(2, ["w0", "w2"]), (2, ["w2"])]
+
+
+# --- data that go on from one fit to the next -----------------------------------------------
+
+
+class Batches(keras.utils.PyDataset):
+    """Depends on how often its hooks have been called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._order = np.arange(SIZE)
+        self._random = np.random.default_rng(3)
+        self._scale = 1.0
+
+    @property
+    def num_batches(self) -> int:
+        """All full."""
+        return SIZE // BATCH
+
+    def __getitem__(self, index: int) -> Any:
+        """A batch."""
+        rows = self._order[index * BATCH : (index + 1) * BATCH]
+        return X[rows] * self._scale, LABELS[rows]
+
+    def on_epoch_begin(self) -> None:
+        """Scales."""
+        self._scale *= 1.02
+
+    def on_epoch_end(self) -> None:
+        """Shuffles."""
+        self._random.shuffle(self._order)
+
+
+@scenario(plain=True)
+def one_for_both(script: Script) -> None:
+    """The same data are those of training and validation, twice: a `PyDataset`, and a dataset."""
+    model = classifier(FaultPoint())
+    batches, tensors = Batches(), examples().shuffle(SIZE, seed=5).batch(BATCH)
+    for _ in range(2):
+        script.fit(model, batches, epochs=2, validation_data=batches)  # shuffled by Keras, too
+        script.fit(model, tensors, epochs=2, validation_data=tensors)
+
+
+def test_a_joiner_of_the_third_fit_has_the_data_as_they_are_in_plain_keras(
+    tmp_path: Path, fit_alone: Alone
+) -> None:
+    plan = [gate(32), kill_of_root("train", step=44)]
+    with FitJob(tmp_path, one_for_both, "--num_workers=2", plan=plan) as job:
+        job.let_join("gate")
+        job.finish_with(["w1", "w2"], fit_alone(one_for_both))
+        rounds = [(e["training"], e["members"]) for e in job.events("round_running")]
+        assert (3, ["w0", "w1", "w2"]) in rounds
+        assert (4, ["w1", "w2"]) in rounds
+
+
+def generated(seed: int) -> Iterator[Any]:
+    """Other batches each time, for ever."""
+    random = np.random.default_rng(seed)
+    while True:
+        rows = random.permutation(SIZE)[:BATCH]
+        yield X[rows], LABELS[rows]
+
+
+@scenario(plain=False)  # how far Keras reads ahead depends on time
+def generators(script: Script) -> None:
+    """Training and validation go on where the fit before has left them."""
+    model = classifier(FaultPoint())
+    train, validation = generated(1), generated(2)
+    for _ in range(2):
+        script.fit(
+            *(model, train),
+            steps_per_epoch=5,
+            epochs=4,
+            validation_data=validation,
+            validation_steps=3,
+            validation_freq=[1, 2, 4],
+        )
+
+
+def test_generators_go_on_in_all_workers_whoever_joins_and_is_lost(
+    tmp_path: Path, fit_alone: Alone
+) -> None:
+    later = Fault("gate2", "train", 0, step=27, action="wait")
+    plan = [gate(7), kill_of_root("evaluate", step=10), later]
+    with FitJob(tmp_path, generators, "--num_workers=2", plan=plan) as job:
+        job.let_join("gate")
+        job.let_join("gate2", "w3")
+        job.finish_with(["w1", "w2", "w3"], fit_alone(generators))
+        rounds = [(e["training"], e["members"]) for e in job.events("round_running")]
+        assert (1, ["w0", "w1", "w2"]) in rounds
+        assert (2, ["w1", "w2", "w3"]) in rounds

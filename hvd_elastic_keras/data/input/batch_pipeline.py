@@ -28,7 +28,7 @@ class BatchPipeline:
     """
 
     def __init__(self, source: BatchSource, micro_batch_size: Callable[[int], int]) -> None:
-        self._source = source
+        self.source = source
         self.log = BatchLog()
         self._reader = BatchReader(source, self.log)
         structure.check_cut(self.first_batch(), source.name, "The first batch")
@@ -44,7 +44,7 @@ class BatchPipeline:
 
     @property
     def batch_spec(self) -> Structure:
-        return self._source.batch_spec
+        return self.source.batch_spec
 
     @property
     def global_batch_size(self) -> int:
@@ -67,20 +67,20 @@ class BatchPipeline:
 
     @property
     def batches_per_pass(self) -> int | None:
-        known = self._source.batches_per_pass
+        known = self.source.batches_per_pass
         return self._counted if known is None else known
 
     @property
     def from_front(self) -> bool:
-        return bool(self._source.advice)
+        return bool(self.source.advice)
 
     def read_up_to(self, epoch: int, step: int, goes_on: Callable[[], bool]) -> None:
-        if self.from_front:
+        if self.from_front and step > 0:
             self._reader.seek(epoch, step, goes_on)
 
     @property
     def ends_unannounced(self) -> bool:
-        return self._source.batches_per_pass is None
+        return self.source.batches_per_pass is None
 
     def know_batches_per_pass(self, count: int | None) -> None:
         self._counted = count
@@ -104,7 +104,7 @@ class BatchPipeline:
         self._reader.seek(epoch, first_step)
         step = first_step
         while (batch := self._reader.batch(step)) is not None:
-            structure.check_cut(batch, self._source.name, f"Batch {step}")
+            structure.check_cut(batch, self.source.name, f"Batch {step}")
             size = structure.num_examples(batch)
             part = self.part(step, share, size)
             ids = _ids_of_batch(step, size)[part.start : part.stop]
@@ -129,7 +129,7 @@ class BatchPipeline:
             read = (self._reader.batch(position) for position in range(first, end))
             batches = list(itertools.takewhile(lambda batch: batch is not None, read))
             for number_of_batch, batch in enumerate(batches, first):
-                structure.check_cut(batch, self._source.name, f"Batch {number_of_batch}")
+                structure.check_cut(batch, self.source.name, f"Batch {number_of_batch}")
             first += len(batches)
             if first == self._counted:
                 self._look_behind(number)
@@ -143,7 +143,7 @@ class BatchPipeline:
         """Looks whether a pass goes on after as many batches as those before it had."""
         if not self.ends_unannounced:
             return
-        name, count = self._source.name, self._counted
+        name, count = self.source.name, self._counted
         if not self._reader.left_over():
             self._expected = None
         elif self._expected is not None:
@@ -161,10 +161,24 @@ class BatchPipeline:
         """A pass has ended before anybody said so."""
         expected = self._expected
         if expected is not None and count != expected:
-            raise DataError(_CHANGED.format(name=self._source.name, now=count, count=expected))
+            raise DataError(_CHANGED.format(name=self.source.name, now=count, count=expected))
         self._ended_at = count
 
+    def on_epoch_begin(self) -> None:
+        self.source.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        self.source.on_epoch_end()
+
+    def on_stop(self) -> None:
+        self.source.on_stop()
+
+    def finish_epochs(self, epochs: int, *, stopped: bool) -> None:
+        self.source.finish(epochs, stopped=stopped)
+
     def first_batch(self) -> Structure:
+        if self.source.first is not None:
+            return self.source.first
         self._reader.seek(0, 0)
         return self._reader.batch(0)
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from hvd_elastic_keras.common.batch_plan import Share
 from hvd_elastic_keras.data.examples.batch_log import BatchLog
 from hvd_elastic_keras.data.examples.structure import Structure
+from hvd_elastic_keras.data.input.epoch_hooks import HasHooks, Moment
 from hvd_elastic_keras.data.plan.example_ids import Ids
 from hvd_elastic_keras.data.plan.partition import StepShare
 
@@ -94,7 +95,9 @@ class WorkerBatches(Protocol):
     def read_up_to(self, epoch: int, step: int, goes_on: Callable[[], bool]) -> None:
         """Reads what lies before a step, where it has to be read, as long as `goes_on` says so.
 
-        `step` is counted as in `batches`. Another thread must not use this input meanwhile.
+        `step` is counted as in `batches`. Another thread must not use this input meanwhile. A pass
+        of which no step has been taken is not opened: who was the first to come to it may be lost,
+        and the others are at the end of the one before, which this worker could not read again.
         """
 
     def steps(self, epoch: int) -> int | None:
@@ -127,5 +130,35 @@ class ExamplePlan(Protocol):
         """Ids of all examples of a whole epoch; None if only its steps tell."""
 
 
-class Input(BatchSizes, PassLength, WorkerBatches, ExamplePlan, Protocol):
+class EpochEnds(Protocol):
+    """Hears of what Keras does with the data at the beginnings and ends of epochs."""
+
+    def come_to(self, epoch: int, moment: Moment) -> None:
+        """Lets the data hear of the beginnings and ends of epochs up to a moment, once each.
+
+        Called for the training data, also in evaluations: those of both may be the same.
+        """
+
+    def stop(self, epoch: int) -> None:
+        """Hears that a callback has ended the training within an epoch."""
+
+    def finish(self, epoch: int) -> None:
+        """Leaves the data as after a training that has ended before an epoch.
+
+        The next one may have the same data, which go on where this one has left them.
+        """
+
+
+class PassInput(BatchSizes, PassLength, WorkerBatches, ExamplePlan, HasHooks, Protocol):
+    """Reads passes over the data, on which the epochs of a `fit` are laid."""
+
+    def finish_epochs(self, epochs: int, *, stopped: bool) -> None:
+        """Leaves the data as after so many epochs of a `fit`, or evaluations.
+
+        Args:
+          stopped: whether a callback has ended the last one within its training.
+        """
+
+
+class Input(BatchSizes, PassLength, WorkerBatches, ExamplePlan, EpochEnds, Protocol):
     """What the training loop reads: the steps of an epoch, cut into micro-batches."""

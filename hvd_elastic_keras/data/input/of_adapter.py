@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -13,9 +14,12 @@ from hvd_elastic_keras.data.input.batch_pipeline import BatchPipeline
 from hvd_elastic_keras.data.input.fit_epochs import FitInput
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.input.pipeline import Pipeline
+from hvd_elastic_keras.data.plan.fit_iterators import FitIterators, Reader
 from hvd_elastic_keras.data.plan.fit_passes import Passes
 from hvd_elastic_keras.data.sources import iterators
-from hvd_elastic_keras.data.sources.reader import DatasetBatches, PyDatasetBatches
+from hvd_elastic_keras.data.sources.dataset_batches import DatasetBatches, known_length
+from hvd_elastic_keras.data.sources.generator_batches import GeneratorBatches
+from hvd_elastic_keras.data.sources.py_dataset_batches import PyDatasetBatches
 from hvd_elastic_keras.data.sources.source import ArraySource
 from hvd_elastic_keras.keras_internals.data_adapters import (
     ArrayDataAdapter,
@@ -23,52 +27,95 @@ from hvd_elastic_keras.keras_internals.data_adapters import (
     PyDatasetAdapter,
     TFDatasetAdapter,
     arrays_of,
+    generator_of,
+    seeded_order_of,
     standardize_of,
 )
+from hvd_elastic_keras.keras_internals.global_seed import python_is_seeded
+
+
+@dataclasses.dataclass(frozen=True)
+class OrderSeed:
+    """What shuffled data take their order from.
+
+    Attributes:
+      number: orders follow from it where Keras's own cannot be said.
+      is_given: orders follow from it in any case.
+    """
+
+    number: int
+    is_given: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FitReader:
+    """Who reads data in a `fit`, and when.
+
+    Attributes:
+      name: of the data, for messages.
+      reader: training or evaluation.
+      passes: how epochs lie on passes over the data.
+      index_of: number of an epoch, counted from the first one that reads these data.
+      epochs: of the `fit`.
+      evaluated: those that end with an evaluation, counted from the first one.
+      other: the passes of the other reader, if both read the same dataset in turns.
+    """
+
+    name: str
+    reader: Reader
+    passes: Passes
+    index_of: Callable[[int], int]
+    epochs: int
+    evaluated: Sequence[int]
+    other: Passes | None = None
+
+    def iterators(self, dataset: tf.data.Dataset) -> FitIterators:
+        """Those that Keras makes over the dataset."""
+        trains = self.reader is Reader.TRAINING
+        return FitIterators(
+            train=self.passes if trains else self.other,
+            evaluate=self.other if trains else self.passes,
+            batches=known_length(dataset),
+            epochs=self.epochs,
+            evaluated=self.evaluated,
+        )
 
 
 def input_of(
     adapter: Any,
-    *,
-    passes: Passes,
-    index_of: Callable[[int], int],
+    reader: FitReader,
     micro_batch_size: Callable[[int], int],
-    seed: int,
-    name: str,
+    seed: OrderSeed,
+    beside: FitInput | None = None,
 ) -> FitInput:
     """Makes an adapter's data restartable at any batch, in the same order on all workers.
 
     Args:
       adapter: Keras's; it already holds `class_weight` and `sample_weight`.
-      passes: how epochs lie on passes over the data.
-      index_of: number of an epoch, counted from the first one that reads this input.
+      reader: who reads them.
       micro_batch_size: examples per forward and backward pass, from those of a batch.
-      seed: orders follow from it, as far as they are ours.
-      name: of the data, for messages.
+      seed: what shuffled data take their order from.
+      beside: the input of the training, if it reads the same dataset.
 
     Raises:
       DataError: the data cannot be cut, or cannot be read twice in the same order.
     """
-    return FitInput(_inner(adapter, passes, micro_batch_size, seed, name), passes, index_of)
+    inner = _inner(adapter, reader, micro_batch_size, seed, beside)
+    return FitInput(inner, reader.passes, reader.index_of)
 
 
 def per_worker_input_of(
-    adapter: Any,
-    *,
-    passes: Passes,
-    index_of: Callable[[int], int],
-    micro_batch_size: Callable[[int], int],
-    seed: int,
-    name: str,
+    adapter: Any, reader: FitReader, micro_batch_size: Callable[[int], int], seed: OrderSeed
 ) -> PerWorkerInput:
     """As `input_of`, for training data of which every worker takes whole batches.
 
-    The steps of `passes` are batches of one worker.
+    The steps of the reader's passes are batches of one worker.
 
     Raises:
       DataError: as `input_of`.
     """
-    return PerWorkerInput(_inner(adapter, passes, micro_batch_size, seed, name), index_of, passes)
+    inner = _inner(adapter, reader, micro_batch_size, seed)
+    return PerWorkerInput(inner, reader.index_of, reader.passes)
 
 
 def check_no_steps_per_epoch(steps_per_epoch: int | None) -> None:
@@ -83,22 +130,39 @@ def check_no_steps_per_epoch(steps_per_epoch: int | None) -> None:
 
 
 def _inner(
-    adapter: Any, passes: Passes, micro_batch_size: Callable[[int], int], seed: int, name: str
+    adapter: Any,
+    reader: FitReader,
+    micro_batch_size: Callable[[int], int],
+    seed: OrderSeed,
+    beside: FitInput | None = None,
 ) -> Pipeline | BatchPipeline:
+    name = reader.name
     if isinstance(adapter, ArrayDataAdapter):
         return _of_arrays(adapter, micro_batch_size, seed, name)
     if isinstance(adapter, PyDatasetAdapter):
-        batches = PyDatasetBatches(
+        own_order = seed.is_given or not python_is_seeded()
+        py_dataset = PyDatasetBatches(
             adapter.py_dataset,
             standardize_of(adapter),
             adapter.shuffle,
-            seed,
-            resets=not passes.goes_on,
+            seed.number if own_order else None,
         )
-        return BatchPipeline(batches, micro_batch_size)
-    if isinstance(adapter, TFDatasetAdapter | GeneratorDataAdapter):
-        one_pass = passes.steps_per_epoch is None
-        source = DatasetBatches(adapter.get_tf_dataset(), name, repeats_known_length=one_pass)
+        return BatchPipeline(py_dataset, micro_batch_size)
+    if isinstance(adapter, GeneratorDataAdapter):
+        parts = generator_of(adapter)
+        generator = GeneratorBatches(parts.first, parts.rest, parts.spec, name, reader.passes)
+        return BatchPipeline(generator, micro_batch_size)
+    if isinstance(adapter, TFDatasetAdapter):
+        dataset = adapter.get_tf_dataset()
+        training = None if beside is None else beside.inner
+        source = DatasetBatches(
+            dataset,
+            name,
+            made=reader.iterators(dataset),
+            reader=reader.reader,
+            beside=training.source if isinstance(training, BatchPipeline) else None,
+            first=None if training is None else training.first_batch(),
+        )
         return BatchPipeline(source, micro_batch_size)
     raise DataError(
         f"{name} came as {type(adapter).__name__.removesuffix('Adapter')}, expected arrays, a "
@@ -108,13 +172,19 @@ def _inner(
 
 
 def _of_arrays(
-    adapter: Any, micro_batch_size: Callable[[int], int], seed: int, name: str
+    adapter: Any, micro_batch_size: Callable[[int], int], seed: OrderSeed, name: str
 ) -> Pipeline:
     arrays = arrays_of(adapter)
     for leaf in tf.nest.flatten(arrays.slices):
         if isinstance(leaf, tf.SparseTensor) or "Sparse" in type(leaf).__name__:
             structure.check_sliceable(tf.SparseTensorSpec(None), name)
-    source = ArraySource(arrays.slices, seed=seed, shuffle=arrays.shuffles, name=name)
+    source = ArraySource(
+        arrays.slices,
+        seed=seed.number,
+        shuffle=arrays.shuffles,
+        name=name,
+        listed=None if seed.is_given else seeded_order_of(adapter),
+    )
     size = min(arrays.batch_size, source.num_examples)
     return Pipeline(source, size, micro_batch_size(size))
 
@@ -137,8 +207,29 @@ def check_repeatable(adapter: Any) -> None:
 
 
 def check_apart(train: Any, validation: Any) -> None:
-    """Raises `DataError` if the datasets of two adapters take the seeds of one shuffle in turn."""
-    iterators.check_apart(_dataset_of(train), _dataset_of(validation))
+    """Raises `DataError` if the datasets of two adapters take the seeds of one shuffle in turn.
+
+    Not if they are the same: then it is known when each takes them.
+    """
+    if not are_one(train, validation):
+        iterators.check_apart(_dataset_of(train), _dataset_of(validation))
+
+
+def are_apart(train: Any, validation: Any) -> bool:
+    """Whether `check_apart` refuses nothing."""
+    try:
+        check_apart(train, validation)
+    except DataError:
+        return False
+    return True
+
+
+def are_one(train: Any, validation: Any) -> bool:
+    """Whether two adapters hold the same dataset, whose iterators take all seeds at their start."""
+    dataset = _dataset_of(train)
+    if dataset is None or dataset is not _dataset_of(validation):
+        return False
+    return not iterators.repeats_shuffle(dataset)
 
 
 def _dataset_of(adapter: Any) -> tf.data.Dataset | None:

@@ -12,6 +12,7 @@ from hvd_elastic_keras.common.batch_plan import Share
 from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.data.examples.batch_log import BatchLog
 from hvd_elastic_keras.data.examples.structure import Structure
+from hvd_elastic_keras.data.input.epoch_hooks import Moment
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan.example_ids import Ids, difference, id_set
 from hvd_elastic_keras.data.plan.partition import Partition, StepShare
@@ -124,6 +125,27 @@ class Pipeline:
             whole = Share(0, self.num_micro_batches)
             _, self._first = next(self.source.batches(0, alone, whole, 0))
         return self._first
+
+    def come_to(self, epoch: int, moment: Moment) -> None:
+        """Sources have no hooks."""
+
+    def stop(self, epoch: int) -> None:
+        """Sources have no hooks."""
+
+    def finish(self, epoch: int) -> None:
+        self.source.finish(epoch)
+
+    def on_epoch_begin(self) -> None:
+        """Sources have no hooks."""
+
+    def on_epoch_end(self) -> None:
+        """Sources have no hooks."""
+
+    def on_stop(self) -> None:
+        """Sources have no hooks."""
+
+    def finish_epochs(self, epochs: int, *, stopped: bool) -> None:
+        self.source.finish(epochs)
 
     def part(self, step: int, share: Share, num_examples: int) -> StepShare:
         return self.partition.step_share(step, share.first, share.last)

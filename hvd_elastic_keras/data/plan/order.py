@@ -1,13 +1,14 @@
 """The order of an epoch: which example stands at which position. Pure functions of numbers.
 
-Nothing is kept in memory, and any part of an order can be computed anywhere: a restart at
-position n costs what one at position 0 does. Workers do not occur here; which positions belong to
-which step and worker says `partition.py`.
+But for `ListedOrder`, nothing is kept in memory, and any part of an order can be computed anywhere:
+a restart at position n costs what one at position 0 does. Workers do not occur here; which
+positions belong to which step and worker says `partition.py`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Protocol
 
 import tensorflow as tf
 
@@ -15,6 +16,31 @@ WINDOW_BLOCKS = 16
 """Blocks whose examples are mixed with each other, unless a source says how many."""
 ROUNDS = 4
 """Of the cipher behind `index_shuffle`; what it uses itself."""
+
+
+class ExampleOrder(Protocol):
+    """Which example stands at which position of an epoch."""
+
+    def indices(self, positions: tf.Tensor) -> tf.Tensor:
+        """The examples at `positions`: shape [n], int64, n may be 0."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ListedOrder:
+    """An order that is kept in memory, because its rule is not ours.
+
+    Attributes:
+      examples: shape [num_examples], int64, in their order.
+
+    >>> ListedOrder(tf.constant([2, 0, 1], tf.int64)).indices(tf.constant([0, 2])).numpy().tolist()
+    [2, 1]
+    """
+
+    examples: tf.Tensor
+
+    def indices(self, positions: tf.Tensor) -> tf.Tensor:
+        """The examples at `positions`."""
+        return tf.gather(self.examples, positions)
 
 
 @dataclasses.dataclass(frozen=True)

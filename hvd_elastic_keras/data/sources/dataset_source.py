@@ -94,7 +94,12 @@ class DatasetSource:
     def read_up_to(
         self, epoch: int, partition: Partition, step: int, goes_on: Callable[[], bool]
     ) -> None:
-        self._reader(partition.global_batch_size).seek(epoch, step, goes_on)
+        if step > 0:
+            self._reader(partition.global_batch_size).seek(epoch, step, goes_on)
+
+    def finish(self, epochs: int) -> None:
+        """The next training may have the same shuffled dataset."""
+        self._iterators.make_passes(epochs)
 
     def _parts(
         self, epoch: int, partition: Partition, share: Share, first_step: int, every: int

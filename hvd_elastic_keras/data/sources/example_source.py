@@ -10,7 +10,7 @@ import tensorflow as tf
 from hvd_elastic_keras.common.batch_plan import Share
 from hvd_elastic_keras.data.examples.batch_log import BatchLog
 from hvd_elastic_keras.data.examples.structure import Structure
-from hvd_elastic_keras.data.plan.order import Order
+from hvd_elastic_keras.data.plan.order import ExampleOrder
 from hvd_elastic_keras.data.plan.partition import Partition
 
 
@@ -27,7 +27,7 @@ class ExampleSource(Protocol):
     def log(self) -> BatchLog | None:
         """Notes what is read; None where each worker reads its own part only."""
 
-    def order(self, epoch: int) -> Order:
+    def order(self, epoch: int) -> ExampleOrder:
         """Which example stands at which position of an epoch."""
 
     def batches(
@@ -44,3 +44,6 @@ class ExampleSource(Protocol):
         self, epoch: int, partition: Partition, step: int, goes_on: Callable[[], bool]
     ) -> None:
         """Reads what lies before a step, where it has to be read, as long as `goes_on` says so."""
+
+    def finish(self, epochs: int) -> None:
+        """Leaves the data as after a training of so many epochs."""

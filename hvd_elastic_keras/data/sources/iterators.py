@@ -23,6 +23,8 @@ from hvd_elastic_keras.observe.notices import counter
 
 DatasetFactory = Callable[[int], tf.data.Dataset]
 """Gives the dataset of a pass: in the same order whoever asks."""
+Form = Callable[[tf.data.Dataset], tf.data.Dataset]
+"""What is made of a dataset to read it: batches, say."""
 COUNTED_AT_ONCE = 256
 """Examples between two looks at the clock."""
 
@@ -34,61 +36,93 @@ class NumberedIterators:
       dataset_of: gives the dataset of a pass. Those that are the same object, or share a
         `shuffle(...)`, share its seeds.
       name: of the data, for messages.
-      per_pass: iterators that belong to each pass, of which the first is read.
-      before: iterators that come before those of pass 0.
+      before: iterators that come before that of pass 0.
+      form: what is read is that of each dataset.
     """
 
     def __init__(
-        self, dataset_of: DatasetFactory, name: str, per_pass: int = 1, before: int = 0
+        self,
+        dataset_of: DatasetFactory,
+        name: str,
+        before: int = 0,
+        form: Form = lambda dataset: dataset,
     ) -> None:
         self._dataset_of = dataset_of
         self._name = name
-        self._per_pass = per_pass
         self._before = before
+        self._form = form
         self._first = dataset_of(0)
         self._seeds = {id(part) for part in reshuffles(self._first)}
         self._made = 0
+        self._kept: dict[int, Iterator[Any]] = {}
+        """Made before their time, by number; the newest only."""
 
-    def first(self, form: Callable[[tf.data.Dataset], tf.data.Dataset]) -> Iterator[Any]:
+    def first(self, form: Form) -> Iterator[Any]:
         """The one before those of pass 0."""
         self._made += 1
         return iter(form(self._first))
 
-    def of_pass(
-        self, number: int, form: Callable[[tf.data.Dataset], tf.data.Dataset]
+    def of_pass(self, number: int, form: Form | None = None) -> Iterator[Any]:
+        """The iterator of a pass, if passes have one iterator each."""
+        return self.at(self._before + number, number, form=form)
+
+    def at(
+        self, index: int, number: int, *, keep: int = -1, form: Form | None = None
     ) -> Iterator[Any]:
-        """The iterator of a pass over what `form` makes of the dataset.
+        """The iterator with a number of its own, for a pass.
+
+        Args:
+          keep: one that comes before it and is asked for later.
+          form: in place of that of all.
 
         Raises:
           ElasticError: the pass is over in this process and has had seeds that are gone.
         """
         dataset = self._dataset_of(number)
         if self._counts(dataset):
-            self._skip(self._before + number * self._per_pass, number)
+            if index in self._kept:
+                return self._kept.pop(index)
+            if self._made > index and self._seeds:
+                # Not a DataError, which would end the job: a new process can do it.
+                raise ElasticError(
+                    f"Pass {number} of {self._name} is wanted again after later ones, but "
+                    "shuffle(...) has another order for each iterator of this process. It has to "
+                    "start again."
+                )
+            self.make(index, keep=keep)
             self._made += 1
-        return iter(form(dataset))
+        return iter((form or self._form)(dataset))
+
+    def make_passes(self, count: int) -> None:
+        """As `make`, until so many passes have theirs."""
+        if count and self._counts(self._dataset_of(count - 1)):
+            self.make(self._before + count)
+
+    def make(self, count: int, *, keep: int = -1) -> None:
+        """Makes iterators that nobody reads until there are so many: each takes its seed."""
+        if not self._seeds:
+            self._made = max(self._made, count)
+        while self._made < count:
+            dataset = self._dataset_of(max(0, self._made - self._before))
+            iterator = [iter(self._form(dataset))]
+            if self._made == keep:
+                self._kept = {keep: iterator.pop()}
+            drop_in_background(iterator)
+            self._made += 1
 
     def _counts(self, dataset: tf.data.Dataset) -> bool:
         shared = any(id(part) in self._seeds for part in reshuffles(dataset))
         return dataset is self._first or shared
 
-    def _skip(self, made: int, number: int) -> None:
-        if self._made > made and self._seeds:
-            # Not a DataError, which would end the job: a new process can do it.
-            raise ElasticError(
-                f"Pass {number} of {self._name} is wanted again after later ones, but "
-                "shuffle(...) has another order for each iterator of this process. It has to "
-                "start again."
-            )
-        while self._made < made:
-            skipped = max(0, self._made - self._before) // self._per_pass
-            drop_in_background([iter(self._dataset_of(skipped))])  # takes its seed
-            self._made += 1
-
 
 def reshuffles(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
     """The parts of a dataset that have another order for each iterator."""
     return [part for part in parts_of(dataset) if dataset_parts.reshuffles(part)]
+
+
+def repeats_shuffle(dataset: tf.data.Dataset) -> bool:
+    """Whether one iterator takes further seeds while it is read."""
+    return any(dataset_parts.is_repeat(part) and reshuffles(part) for part in parts_of(dataset))
 
 
 def check_order(dataset: tf.data.Dataset, name: str) -> None:
@@ -127,9 +161,9 @@ def check_apart(train: Any, validation: Any) -> None:
     if any(id(part) in seeds for part in reshuffles(validation)):
         raise DataError(
             "The training and the validation data are made of one dataset with a shuffle(...) that "
-            "has another order each time it is read, so that examples move from one to the other "
-            "between epochs. Use shuffle(..., reshuffle_each_iteration=False) before take() and "
-            "skip(), and shuffle the training data again."
+            "has another order each time either is read: with take() and skip(), examples move "
+            "from one to the other between epochs. Use shuffle(..., "
+            "reshuffle_each_iteration=False) there, and shuffle the training data again."
         )
 
 

@@ -163,6 +163,9 @@ class RandomAccessExamples:
     ) -> None:
         """Any position can be read at once."""
 
+    def finish(self, epochs: int) -> None:
+        """Nothing is left of a training."""
+
     def _opened(self, epoch: int, epoch_share: EpochShare) -> Any:
         """An iterator over an `EpochShare`."""
         ahead, self._ahead = self._ahead, None

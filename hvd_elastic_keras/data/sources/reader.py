@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import collections
-import concurrent.futures
-import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
-import keras
-import numpy as np
 import tensorflow as tf
 
-from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.batch_log import BatchLog
 from hvd_elastic_keras.data.examples.preparation import reason
 from hvd_elastic_keras.data.examples.read_errors import read_error
 from hvd_elastic_keras.data.examples.structure import Structure
-from hvd_elastic_keras.data.sources.iterators import NumberedIterators, drop_in_background
+from hvd_elastic_keras.data.sources.iterators import drop_in_background
 from hvd_elastic_keras.observe.notices import notices, progress
 
 log = logging.getLogger(__name__)
@@ -31,7 +26,7 @@ _hinted: set[str] = set()
 """Data of which they have been told."""
 
 
-class BatchSource(Protocol):
+class ReadBatches(Protocol):
     """Batches with a fixed order in each pass."""
 
     name: str
@@ -48,6 +43,29 @@ class BatchSource(Protocol):
         """The batches of pass `number` from `position` on."""
 
 
+class BatchSource(ReadBatches, Protocol):
+    """The batches of a `fit`."""
+
+    first: Structure | None
+    """The first batch of pass 0, if it is known without reading that pass."""
+
+    def on_epoch_begin(self) -> None:
+        """Keras begins to read an epoch."""
+
+    def on_epoch_end(self) -> None:
+        """Keras has read an epoch to its end, or resets the data before an evaluation."""
+
+    def on_stop(self) -> None:
+        """A callback has ended an epoch before its end."""
+
+    def finish(self, epochs: int, *, stopped: bool) -> None:
+        """Leaves the data as after so many epochs of a `fit`, or evaluations.
+
+        Args:
+          stopped: whether a callback has ended the last one within its training.
+        """
+
+
 class BatchReader:
     """Reads batches one after the other and remembers the last `keep` of them.
 
@@ -58,7 +76,7 @@ class BatchReader:
       log: takes note of what is read.
     """
 
-    def __init__(self, source: BatchSource, log: BatchLog) -> None:
+    def __init__(self, source: ReadBatches, log: BatchLog) -> None:
         self._source = source
         self._iterator: list[Iterator[Structure]] = []
         self._pass = -1
@@ -145,145 +163,3 @@ class BatchReader:
         except Exception as error:  # the user's object may raise anything
             self._failure = error
             raise
-
-
-class DatasetBatches:
-    """A `tf.data.Dataset` of batches, of which a position within a pass is reached by reading.
-
-    Args:
-      dataset: of batches.
-      name: of the data, for messages.
-      repeats_known_length: whether `fit` makes two iterators per pass, of which it reads the
-        first: Keras does so if it knows the length of a pass and an epoch is one. The seeds are to
-        be those that each pass has there.
-    """
-
-    def __init__(
-        self, dataset: tf.data.Dataset, name: str, repeats_known_length: bool = False
-    ) -> None:
-        self.batch_spec = tf.nest.map_structure(structure.batched, dataset.element_spec)
-        structure.check_sliceable(dataset.element_spec, name)
-        cardinality = int(dataset.cardinality())
-        self.batches_per_pass = cardinality if cardinality >= 0 else None
-        if cardinality == 0:
-            raise DataError(f"{name} is empty. Give at least one batch.")
-        self.name = name
-        self.advice = (
-            "Arrays and a keras.utils.PyDataset start anywhere at once, and with "
-            "hvd_elastic_keras.Trainer so does any source with random access"
-        )
-        per_pass = 2 if repeats_known_length and cardinality > 0 else 1
-        self._iterators = NumberedIterators(lambda number: dataset, name, per_pass)
-
-    def open(self, number: int, position: int) -> Iterator[Structure]:
-        """From the front: a dataset starts nowhere else, so `position` is 0."""
-        return self._iterators.of_pass(number, lambda dataset: dataset.prefetch(PREFETCH))
-
-
-class PyDatasetBatches:
-    """A `keras.utils.PyDataset`, which gives any batch by its index.
-
-    Args:
-      dataset: the user's object; its hooks are called as `fit` calls them.
-      standardize: Keras's conversion of a batch, which also applies `class_weight`.
-      shuffle: whether the order of batches is another one in each pass.
-      seed: the orders follow from it.
-      resets: whether Keras resets the data before each pass, which calls `on_epoch_end` too (it
-        does so in validation).
-    """
-
-    name = "the PyDataset"
-    advice = ""
-
-    def __init__(
-        self, dataset: Any, standardize: Any, shuffle: bool, seed: int, resets: bool = False
-    ) -> None:
-        self._dataset = dataset
-        self._standardize = standardize
-        self.batches_per_pass = dataset.num_batches
-        self._shuffle = shuffle and self.batches_per_pass is not None
-        self._seed = seed
-        self._resets = resets
-        self._begun = 0
-        self._open = False
-        known = self.batches_per_pass
-        if known == 0:
-            raise DataError("The PyDataset has no batches. Give at least one.")
-        first = [self._load(i) for i in range(2 if known is None else min(2, known))]
-        self.batch_spec = _common_spec(first)
-        structure.check_sliceable(self.batch_spec, "the PyDataset")
-
-    def open(self, number: int, position: int) -> Iterator[Structure]:
-        self._end_pass()
-        while self._begun < number:
-            self._begin_pass()
-            self._end_pass()
-        self._begin_pass()
-        return self._read(self._indices(number, position))
-
-    def _indices(self, number: int, position: int) -> Iterable[int]:
-        size = self.batches_per_pass
-        if size is None:
-            return itertools.count(position)
-        if not self._shuffle:
-            return range(position, size)
-        order = tf.random.experimental.index_shuffle(
-            tf.range(size), seed=[self._seed, number], max_index=size - 1
-        )
-        return [int(i) for i in order.numpy()[position:]]
-
-    def _read(self, indices: Iterable[int]) -> Iterator[Structure]:
-        """Loads a few batches ahead, in threads, and yields them in order."""
-        workers = max(1, self._dataset.workers)
-        ahead = max(PREFETCH, min(workers * PREFETCH, self._dataset.max_queue_size))
-        todo = iter(indices)
-        with concurrent.futures.ThreadPoolExecutor(workers, "elastic-input") as pool:
-            loading = collections.deque(
-                pool.submit(self._load, i) for i in itertools.islice(todo, ahead)
-            )
-            try:
-                while loading:
-                    batch = loading.popleft().result()
-                    loading.extend(pool.submit(self._load, i) for i in itertools.islice(todo, 1))
-                    yield batch
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
-        self._end_pass()
-
-    def _load(self, index: int) -> Structure:
-        return tf.nest.map_structure(_to_tensor, self._standardize(self._dataset[index]))
-
-    def _begin_pass(self) -> None:
-        if self._resets:
-            self._dataset.on_epoch_end()
-        self._dataset.on_epoch_begin()
-        self._begun += 1
-        self._open = True
-
-    def _end_pass(self) -> None:
-        if self._open:
-            self._open = False
-            self._dataset.on_epoch_end()
-
-
-def _to_tensor(value: Any) -> Any:
-    if value is None or isinstance(value, tf.Tensor | tf.RaggedTensor):
-        return value
-    array = np.asarray(value)
-    if array.dtype == np.float64:
-        array = array.astype(keras.config.floatx())
-    return tf.convert_to_tensor(array)
-
-
-def _common_spec(batches: list[Structure]) -> Structure:
-    """The spec that fits all batches: dimensions in which they differ become None."""
-
-    def merge(*leaves: Any) -> Any:
-        if leaves[0] is None:
-            return None
-        spec = structure.batched(leaves[0])
-        for leaf in leaves[1:]:
-            spec = spec.most_specific_common_supertype([structure.batched(leaf)])
-        return spec
-
-    return tf.nest.map_structure(merge, *batches)

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from hvd_elastic_keras.common.batch_plan import Share
@@ -16,7 +17,7 @@ from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.data.examples.batch_log import BatchLog
 from hvd_elastic_keras.data.examples.preparation import Preprocess, plain_options
 from hvd_elastic_keras.data.examples.structure import Layout, Structure, batched
-from hvd_elastic_keras.data.plan.order import Order
+from hvd_elastic_keras.data.plan.order import ExampleOrder, ListedOrder, Order
 from hvd_elastic_keras.data.plan.partition import Partition
 from hvd_elastic_keras.data.sources.dataset_source import DatasetSource
 from hvd_elastic_keras.data.sources.example_source import ExampleSource
@@ -103,12 +104,24 @@ class _Reading:
 
 
 class ArraySource:
-    """Arrays in memory. Epoch e reads them in the order of a permutation made from (seed, e)."""
+    """Arrays in memory. Epoch e reads them in the order of a permutation made from (seed, e).
+
+    Args:
+      listed: shape [examples], int64: the order of every epoch, if it is not to be such a one.
+    """
 
     from_front = False
     log: BatchLog | None = None
 
-    def __init__(self, arrays: Structure, *, seed: int, shuffle: bool, name: str) -> None:
+    def __init__(
+        self,
+        arrays: Structure,
+        *,
+        seed: int,
+        shuffle: bool,
+        name: str,
+        listed: npt.NDArray[np.int64] | None = None,
+    ) -> None:
         if isinstance(arrays, list):
             arrays = tuple(arrays)
         self._arrays = tf.nest.map_structure(_to_tensor, arrays)
@@ -128,8 +141,11 @@ class ArraySource:
         self._reading: _Reading | None = None
         self._seed = seed
         self._shuffle = shuffle
+        self._listed = None if listed is None else ListedOrder(_to_tensor(listed))
 
-    def order(self, epoch: int | tf.Tensor) -> Order:
+    def order(self, epoch: int | tf.Tensor) -> ExampleOrder:
+        if self._listed is not None:
+            return self._listed
         return Order(self.num_examples, self._seed, epoch, shuffle=self._shuffle)
 
     def batches(
@@ -172,6 +188,9 @@ class ArraySource:
         self, epoch: int, partition: Partition, step: int, goes_on: Callable[[], bool]
     ) -> None:
         """Any position can be read at once."""
+
+    def finish(self, epochs: int) -> None:
+        """Nothing is left of a training."""
 
 
 def _to_tensor(array: Any) -> tf.Tensor | None:

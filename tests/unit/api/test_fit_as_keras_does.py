@@ -77,6 +77,28 @@ def generator() -> Iterator[Any]:
 INPUTS: dict[str, Callable[[], dict[str, Any]]] = {
     "arrays": lambda: {"x": X, "y": LABELS, "batch_size": BATCH},
     "float64 arrays": lambda: {"x": X.astype("float64"), "y": LABELS, "batch_size": BATCH},
+    "shuffled arrays": lambda: {
+        "x": X,
+        "y": LABELS,
+        "batch_size": BATCH,
+        "shuffle": True,
+        "sample_weight": WEIGHTS,
+        "validation_split": 0.3,
+    },
+    "shuffled within batches": lambda: {
+        "x": X,
+        "y": LABELS,
+        "batch_size": BATCH,
+        "shuffle": "batch",
+    },
+    "shuffled arrays in steps": lambda: {
+        "x": X,
+        "y": LABELS,
+        "batch_size": BATCH,
+        "shuffle": True,
+        "steps_per_epoch": 3,
+    },
+    "shuffled batches": lambda: {"x": Batches(), "shuffle": True},
     "one batch only": lambda: {"x": X, "y": LABELS, "batch_size": 500},
     "steps_per_epoch": lambda: {"x": X, "y": LABELS, "batch_size": BATCH, "steps_per_epoch": 3},
     "sample_weight": lambda: {"x": X, "y": LABELS, "batch_size": BATCH, "sample_weight": WEIGHTS},

@@ -13,7 +13,8 @@ pytest.importorskip("horovod.tensorflow")
 
 from hvd_elastic_keras import ElasticCallback
 from hvd_elastic_keras.common.errors import ConfigurationError, DataError
-from hvd_elastic_keras.data.input.of_adapter import check_order, input_of
+from hvd_elastic_keras.data.input.of_adapter import FitReader, OrderSeed, check_order, input_of
+from hvd_elastic_keras.data.plan.fit_iterators import Reader
 from hvd_elastic_keras.data.plan.fit_passes import Passes
 from hvd_elastic_keras.keras_internals import fit_call, model_building, release
 
@@ -147,11 +148,16 @@ def test_data_that_cannot_be_cut_are_refused(adapter: Any, message: str) -> None
     with pytest.raises(DataError, match=message):
         input_of(
             adapter,
-            passes=Passes(),
-            index_of=lambda epoch: epoch,
+            FitReader(
+                name="x",
+                reader=Reader.TRAINING,
+                passes=Passes(),
+                index_of=lambda epoch: epoch,
+                epochs=1,
+                evaluated=[],
+            ),
             micro_batch_size=lambda size: size,
-            seed=0,
-            name="x",
+            seed=OrderSeed(0, is_given=False),
         )
 
 

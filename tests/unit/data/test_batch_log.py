@@ -17,7 +17,7 @@ from hvd_elastic_keras.data.examples.batch_log import (
     first_difference,
 )
 from hvd_elastic_keras.data.input.batch_pipeline import BatchPipeline
-from hvd_elastic_keras.data.sources.reader import DatasetBatches
+from hvd_elastic_keras.data.sources.dataset_batches import DatasetBatches
 
 random = np.random.default_rng(0)
 IMAGES = random.random((32, 28, 28, 3)).astype("float32")

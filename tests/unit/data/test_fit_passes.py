@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hvd_elastic_keras.data.plan.fit_iterators import FitIterators, Reader
 from hvd_elastic_keras.data.plan.fit_passes import Passes, PassRange
 from hvd_elastic_keras.loop.schedule import Schedule
 
@@ -50,3 +51,36 @@ def test_every_batch_of_a_pass_is_used_once(steps: int, batches: int) -> None:
 def test_evaluations_are_counted_by_their_frequency() -> None:
     assert Schedule(epochs=9, validation_freq=2).evaluations_before(6) == 3
     assert Schedule(epochs=9, validation_freq=[1, 4], initial_epoch=2).evaluations_before(6) == 1
+
+
+VALIDATION = Passes(goes_on=False)
+
+
+@pytest.mark.parametrize(
+    ("train", "evaluate", "batches", "expected"),
+    [
+        (Passes(), None, 4, "t0 - t1 - t2 -"),
+        (Passes(), None, None, "t0 t1 t2"),
+        (Passes(2), None, 4, "t0 t1"),
+        (Passes(2), None, None, "t0"),
+        (None, VALIDATION, 4, "e0 - e1 -"),
+        (None, Passes(3, goes_on=False), 4, "e0 e1"),
+        (None, Passes(4, goes_on=False), 4, "e0 - e1 -"),
+        (Passes(), VALIDATION, 4, "t0 - e0 - t1 - t2 - e1 -"),
+        (Passes(4), VALIDATION, 4, "t0 t1 e0 - t2 t3 e1 -"),
+        (Passes(2), Passes(1, goes_on=False), None, "t0 e0 e1"),
+    ],
+)
+def test_iterators_are_made_in_the_order_of_keras(
+    train: Passes | None, evaluate: Passes | None, batches: int | None, expected: str
+) -> None:
+    """Three epochs, of which the first and the last are evaluated."""
+    made = FitIterators(train, evaluate, batches, epochs=3, evaluated=[0, 2])
+    readers = {Reader.TRAINING: "t", Reader.EVALUATION: "e"}
+    names = [f"{readers[m.reads[0]]}{m.reads[1]}" if m.reads else "-" for m in made]
+    assert " ".join(names) == expected
+    for index, name in enumerate(names):
+        if name != "-":
+            reader = Reader.TRAINING if name[0] == "t" else Reader.EVALUATION
+            assert made.index_of(reader, int(name[1:])) == index
+    assert made.index_of(Reader.TRAINING, 99) == len(names) == made.made_by(Reader.TRAINING, 3)

@@ -15,7 +15,7 @@ from hvd_elastic_keras.data.input.batch_pipeline import BatchPipeline
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.input.pipeline import Pipeline
 from hvd_elastic_keras.data.plan.partition import step_share_of_worker_batch
-from hvd_elastic_keras.data.sources.reader import DatasetBatches
+from hvd_elastic_keras.data.sources.dataset_batches import DatasetBatches
 from hvd_elastic_keras.data.sources.source import as_source
 
 SIZE, BATCH, MICRO = 53, 6, 4
@@ -130,7 +130,7 @@ def test_the_number_of_batches_is_known_once_all_workers_have_read_them() -> Non
 def test_batches_are_not_read_again_when_a_step_is_taken_again() -> None:
     opened = []
     source = batches(known=True)
-    inner = source._inner_input._source  # type: ignore[union-attr]
+    inner = source._inner_input.source  # type: ignore[union-attr]
     open_before = inner.open
 
     def note(number: int, position: int) -> Any:

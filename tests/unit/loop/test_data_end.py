@@ -20,7 +20,7 @@ from hvd_elastic_keras.data.input.fit_epochs import FitInput
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.plan.fit_passes import Passes
-from hvd_elastic_keras.data.sources.reader import DatasetBatches
+from hvd_elastic_keras.data.sources.dataset_batches import DatasetBatches
 from hvd_elastic_keras.loop.end_of_data import announce_end, data_have_ended
 from hvd_elastic_keras.loop.phase import PhaseRunner
 from hvd_elastic_keras.observe.notices import notices

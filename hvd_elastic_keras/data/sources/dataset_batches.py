@@ -1,0 +1,93 @@
+"""A `tf.data.Dataset` of batches, as `fit` reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from hvd_elastic_keras.common.errors import DataError
+from hvd_elastic_keras.data.examples import structure
+from hvd_elastic_keras.data.examples.structure import Structure
+from hvd_elastic_keras.data.plan.fit_iterators import FitIterators, Reader
+from hvd_elastic_keras.data.sources.iterators import NumberedIterators
+from hvd_elastic_keras.data.sources.reader import PREFETCH, BatchSource
+
+ADVICE = (
+    "Arrays and a keras.utils.PyDataset start anywhere at once, and with "
+    "hvd_elastic_keras.Trainer so does any source with random access"
+)
+
+
+class DatasetBatches:
+    """A `tf.data.Dataset` of batches, of which a position within a pass is reached by reading.
+
+    Args:
+      dataset: of batches.
+      name: of the data, for messages.
+      made: the iterators that Keras makes over it, whose seeds the passes are to have. None: one
+        for each pass.
+      reader: who of these this is.
+      beside: the batches of the training, if the evaluation reads the same dataset.
+      first: the first batch, if it must not be read here: an iterator would take seeds.
+    """
+
+    def __init__(
+        self,
+        dataset: tf.data.Dataset,
+        name: str,
+        *,
+        made: FitIterators | None = None,
+        reader: Reader = Reader.TRAINING,
+        beside: BatchSource | None = None,
+        first: Structure | None = None,
+    ) -> None:
+        self.batch_spec = tf.nest.map_structure(structure.batched, dataset.element_spec)
+        structure.check_sliceable(dataset.element_spec, name)
+        self.batches_per_pass = known_length(dataset)
+        if self.batches_per_pass == 0:
+            raise DataError(f"{name} is empty. Give at least one batch.")
+        self.name = name
+        self.advice = ADVICE
+        self.first = first
+        self._made = made
+        self._reader = reader
+        self._stopped = False
+        self._training = beside if isinstance(beside, DatasetBatches) else None
+        self._iterators: NumberedIterators = (
+            self._training._iterators
+            if self._training is not None
+            else NumberedIterators(lambda n: dataset, name, form=lambda d: d.prefetch(PREFETCH))
+        )
+
+    def open(self, number: int, position: int) -> Iterator[Structure]:
+        """From the front: a dataset starts nowhere else, so `position` is 0."""
+        if self._made is None:
+            return self._iterators.of_pass(number)
+        index, keep = self._made.index_of(self._reader, number), -1
+        if self._training is not None:
+            keep = self._made.training_before(index)
+            if self._training._stopped:
+                index -= self._made.ends_with_training(number)
+        return self._iterators.at(index, number, keep=keep)
+
+    def on_epoch_begin(self) -> None:
+        """Iterators are made when they are read."""
+
+    def on_epoch_end(self) -> None:
+        """Iterators are made when they are read."""
+
+    def on_stop(self) -> None:
+        """Keras does not make the iterator that follows the end of a pass."""
+        self._stopped = True
+
+    def finish(self, epochs: int, *, stopped: bool) -> None:
+        """Makes the iterators that nobody reads: the next `fit` may have the same dataset."""
+        if self._made is not None and self._training is None:
+            self._iterators.make(self._made.made_by(self._reader, epochs, stopped=stopped))
+
+
+def known_length(dataset: tf.data.Dataset) -> int | None:
+    """Batches of a dataset, if it says how many."""
+    cardinality = int(dataset.cardinality())
+    return cardinality if cardinality >= 0 else None

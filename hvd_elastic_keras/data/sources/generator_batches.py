@@ -1,0 +1,167 @@
+"""A Python generator of batches, as `fit` reads it: it goes on, and nobody can rewind it.
+
+Keras takes two batches to see their form. Every pass begins with these two again, and then goes on
+where the generator is. While a batch is used, the next one is read: after an evaluation that ends
+with `validation_steps`, that one is lost. Here it is always one, so that all workers have the same
+batches; in Keras it may be more, if the generator is now faster and now slower than the steps.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hvd_elastic_keras.common.errors import DataError, ElasticError
+from hvd_elastic_keras.data.examples import structure
+from hvd_elastic_keras.data.examples.structure import Structure
+from hvd_elastic_keras.data.plan.fit_passes import Passes
+from hvd_elastic_keras.data.sources.dataset_batches import ADVICE
+
+_END = object()
+
+
+class GeneratorBatches:
+    """The batches of a generator, each of which is asked for once.
+
+    Args:
+      first: the batches that Keras has taken to see their form.
+      rest: the generator itself, which goes on behind them.
+      spec: of a batch, as Keras has seen it.
+      name: of the data, for messages.
+      passes: how epochs lie on the passes.
+    """
+
+    batches_per_pass: int | None = None
+
+    def __init__(
+        self,
+        first: Sequence[Any],
+        rest: Iterator[Any],
+        spec: Structure,
+        name: str,
+        passes: Passes,
+    ) -> None:
+        self.name = name
+        self.advice = ADVICE
+        self._spec = spec
+        self._rest = rest
+        self._passes = passes
+        structure.check_sliceable(spec, name)
+        self.batch_spec = tf.nest.map_structure(structure.batched, spec)
+        self._first = [self._converted(batch) for batch in first]
+        self.first = self._first[0]
+        self._taken = 0
+        """Batches of `rest` that have been used, or lost."""
+        self._pool = concurrent.futures.ThreadPoolExecutor(1, "elastic-generator")
+        self._ahead: concurrent.futures.Future[Any] | None = None
+
+    def open(self, number: int, position: int) -> Iterator[Structure]:
+        """From the front: `position` is 0.
+
+        Raises:
+          ElasticError: the generator has gone on in this process.
+        """
+        # A training that goes on to a second pass has come to the end of the generator.
+        epochs = (math.inf if number else 0) if self._passes.goes_on else number
+        before = self._taken_after(epochs)
+        if self._taken > before:
+            # Not a DataError, which would end the job: a new process can do it.
+            raise ElasticError(
+                f"Pass {number} of {self.name} is wanted again after later ones, but a generator "
+                "goes on. The process has to start again."
+            )
+        self._take_up_to(before)
+        return self._pass()
+
+    def on_epoch_begin(self) -> None:
+        """A generator has no such hook."""
+
+    def on_epoch_end(self) -> None:
+        """A generator has no such hook."""
+
+    def on_stop(self) -> None:
+        """A generator has no such hook."""
+
+    def finish(self, epochs: int, *, stopped: bool) -> None:
+        """Takes what has been read ahead, or what other workers have taken meanwhile.
+
+        The script may use the generator afterwards, so that no thread may be in it.
+        """
+        with contextlib.suppress(Exception):  # nobody uses these batches
+            self._take_up_to(0 if stopped else self._taken_after(epochs))
+        if self._ahead is not None:
+            concurrent.futures.wait([self._ahead])
+
+    def _taken_after(self, epochs: float) -> float:
+        """Batches of the rest that are used or lost in so many epochs."""
+        steps, again = self._passes.steps_per_epoch, len(self._first)
+        if not epochs:
+            return 0
+        if steps is None:
+            return math.inf  # each goes on to the end
+        if self._passes.goes_on:
+            return max(0, epochs * steps + 1 - again)
+        return epochs * max(0, steps + 1 - again)
+
+    def _take_up_to(self, count: float) -> None:
+        while self._taken < count and self._take() is not _END:
+            pass
+
+    def _pass(self) -> Iterator[Structure]:
+        for index, batch in enumerate(self._first, 1):
+            if index == len(self._first):
+                self._ask()
+            yield batch
+        while (batch := self._next()) is not None:
+            self._ask()
+            yield batch
+
+    def _ask(self) -> concurrent.futures.Future[Any]:
+        """Has the next batch read, if that is not so yet."""
+        if self._ahead is None:
+            self._ahead = self._pool.submit(next, self._rest, _END)
+        return self._ahead
+
+    def _take(self) -> Any:
+        """The next batch of the rest, as it is; `_END` at its end, also if asked again."""
+        ahead, self._ahead = self._ask(), None
+        batch = ahead.result()
+        self._taken += batch is not _END
+        return batch
+
+    def _next(self) -> Structure:
+        """The next batch of the rest; None at its end."""
+        batch = self._take()
+        return None if batch is _END else self._converted(batch)
+
+    def _converted(self, batch: Any) -> Structure:
+        """A batch as tensors of the types that the first ones have."""
+        try:
+            return tf.nest.map_structure(self._tensor, self._spec, batch)
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"A batch of {self.name} is not of the form of the first ones, which were "
+                f"{self._spec}: {str(error).splitlines()[0]} Give all batches the same structure; "
+                "dimensions that vary have to differ between the first two."
+            ) from error
+
+    def _tensor(self, spec: Any, value: Any) -> Any:
+        if spec is None:
+            return None
+        if isinstance(value, tf.Tensor | tf.RaggedTensor):
+            tensor = tf.cast(value, spec.dtype) if value.dtype != spec.dtype else value
+        else:
+            with tf.device("CPU:0"):
+                array = np.asarray(value)
+                tensor = tf.convert_to_tensor(
+                    array if array.dtype == object else array.astype(spec.dtype.as_numpy_dtype)
+                )
+        if not spec.shape.is_compatible_with(tensor.shape):
+            raise ValueError(f"Shape {tensor.shape} where {spec.shape} was expected.")
+        return tensor
