@@ -95,14 +95,19 @@ def _check_same_command(request: JobRequest, term: Term) -> None:
         )
     others = sorted(_before_script(term.sources_before) ^ _before_script(request.sources))
     if others:
-        now = request.sources.get(others[0], "")
         raise ConfigurationError(
             f"In {job_dir}, workers are still training that a killed launcher has left. They got "
-            f"--{others[0]} from {term.sources_before.get(others[0])}, and this command gets it "
-            f"from {now}: the command line counts before the script, and others do not. To go on "
-            f"with them, use: python -m {RUN} {RESUME} --job_dir={job_dir}. Or give another "
-            "--job_dir."
+            f"--{others[0]} from {_source(term.sources_before, others[0])}, and this command gets "
+            f"it from {_source(request.sources, others[0])}: the command line alone counts before "
+            f"the script. To go on with them, use: python -m {RUN} {RESUME} --job_dir={job_dir}. "
+            "Or give another --job_dir."
         )
+
+
+def _source(sources: Mapping[str, str], name: str) -> str:
+    """For people."""
+    source = sources.get(name, "")
+    return f"the {source}" if source == settings.COMMAND_LINE else source
 
 
 def _before_script(sources: Mapping[str, str]) -> set[str]:

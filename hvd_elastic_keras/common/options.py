@@ -212,6 +212,9 @@ class JobOptions:
         for source in (self.command_line, self.otherwise):
             RunOptions.of(source)
 
+    def __hash__(self) -> int:
+        return hash(self.encode())
+
     def with_script(self, asked: Asked = NOTHING) -> RunOptions:
         """The options that count for a training whose script asks for some itself.
 
