@@ -56,6 +56,8 @@ flags.adopt_module_key_flags(join_flags)
 flags.adopt_module_key_flags(host_flags)
 flags.adopt_module_key_flags(kubernetes_flags)
 flags.adopt_module_key_flags(leave_notices)
+_OF_MODELS = (*job_flags.TRAINING_FLAGS, job_flags.MODEL, job_flags.INIT_FROM)
+"""Flags for what a script decides by itself."""
 
 
 def _job_dir(name: str) -> Path:
@@ -90,13 +92,13 @@ def _start(given: settings.Settings, arguments: Sequence[str]) -> int:
         before = Path(job_flags.JOB_DIR.value) if job_flags.JOB_DIR.value else None
         take_over.start_again(before, ["--dry_run"] if job_flags.DRY_RUN.value else [])
     if job_flags.DRY_RUN.value:
-        request = _request(script)
+        request = _request(script, given)
         model = find_model.short_name(request.spec.model) if request.spec else request.name
         counts = inference_flags.values_that_count(_reference())
         reference = given.lines(counts, f"configuration of {model}")
         return asyncio.run(dry_run.dry_run(request, list(reference)))
     command = take_over.what_was_asked_for(given.words, takes_value)
-    request = dataclasses.replace(_request(script), command=command, sources=given.sources)
+    request = dataclasses.replace(_request(script, given), command=command)
     return asyncio.run(run_job.run_job(request))
 
 
@@ -125,12 +127,11 @@ def _wish() -> join_job.JoinWish:
     )
 
 
-def _request(script: list[str]) -> job_request.JobRequest:
+def _request(script: list[str], given: settings.Settings) -> job_request.JobRequest:
     """What the flags ask for: a script with its arguments or, if that is empty, a model."""
     config = _reference()
     # A script says itself what it trains; of a configuration it knows nothing.
-    of_script = {k: v for k, v in config.items() if k == "skip_corrupt"}
-    options = option_flags.given_options(of_script if script else config)
+    asked = option_flags.given_options({} if script else config, given.sources)
     job, bind, hosts = job_flags.job_config(), join_flags.BIND.value, host_flags.hosts_request()
     if hosts:
         job = hosts.job_config(job)
@@ -146,7 +147,7 @@ def _request(script: list[str]) -> job_request.JobRequest:
         inference_flags.check()
         name = inference_flags.default_name(job_flags.MODEL.value)
         job_dir = _job_dir(name)
-        spec = _spec(config, options, job_dir)
+        spec = _spec(config, asked.with_script(), job_dir)
         if hosts and spec.trains:
             host_flags.check_batch_is_given(spec.training, config)
     timeline = job_flags.TIMELINE.value
@@ -156,7 +157,9 @@ def _request(script: list[str]) -> job_request.JobRequest:
         script,
         job_dir,
         name,
-        options=options,
+        asked=asked,
+        sources=given.sources,
+        warnings=_warnings(given.words),
         network_interface=job_flags.NETWORK_INTERFACE.value,
         all_output=output_flags.ALL_OUTPUT.value or output_flags.VERBOSE.value,
         verbosity=output_flags.verbosity(),
@@ -172,6 +175,20 @@ def _request(script: list[str]) -> job_request.JobRequest:
         hosts=hosts,
         pods=pods,
     )
+
+
+def _warnings(words: list[str]) -> tuple[str, ...]:
+    """What people should know of a command line before its job starts."""
+    script = find_model.split_arguments(words, takes_value)[1]
+    text = check_script.warning_of_flags(script, _is_for_script) if script else ""
+    return (text,) if text else ()
+
+
+def _is_for_script(name: str) -> bool:
+    """Whether `run` would take a flag of this name, or its negation, together with a script."""
+    of_models = {f.name for f in (*_OF_MODELS, *inference_flags.ALL, job_flags.DATA_DIR)}
+    positive = settings.flag_of(name)
+    return positive in settings.known_flags() and positive not in {*of_models, settings.CONFIG}
 
 
 def _reference() -> dict[str, Any]:
@@ -198,8 +215,7 @@ def _spec(config: dict[str, Any], options: RunOptions, job_dir: Path) -> JobSpec
 
 def _check_script(path: str) -> None:
     """Raises `ConfigurationError` if there is no such script, or a flag that it has no use for."""
-    of_models = (*job_flags.TRAINING_FLAGS, job_flags.MODEL, job_flags.INIT_FROM)
-    given = [f"--{f.name}" for f in of_models if flags.FLAGS[f.name].present]
+    given = [f"--{f.name}" for f in _OF_MODELS if flags.FLAGS[f.name].present]
     exists = Path(path).is_file()
     if not exists and flags.FLAGS["model"].present:
         raise ConfigurationError(

@@ -22,8 +22,9 @@ from hvd_elastic_keras.common.options import AUTO, LOOP, SKIP, SPEED, TOGETHER, 
 from hvd_elastic_keras.data.input.interfaces import Input
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.keras_internals.global_seed import leave_as_after_fit
-from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, variables_of
+from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
+from hvd_elastic_keras.loop.changes_unseen import ChangesUnseen
 from hvd_elastic_keras.loop.observer import Observer, Round
 from hvd_elastic_keras.loop.per_worker_phase import PerWorkerRunner
 from hvd_elastic_keras.loop.phase import PhaseRunner
@@ -33,7 +34,12 @@ from hvd_elastic_keras.observe.notices import Notice, notices
 from hvd_elastic_keras.state.cursor import Cursor, Phase
 from hvd_elastic_keras.state.run_state import LEAST_LATE_BYTES, RunState
 from hvd_elastic_keras.step.atomic import AtomicStep
-from hvd_elastic_keras.step.compiled_steps import CompiledStep, compiled_step
+from hvd_elastic_keras.step.compiled_steps import (
+    CompiledStep,
+    compiled_step,
+    trainable_in_steps,
+    variables_kept,
+)
 from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
 from hvd_elastic_keras.step.trials import findings
 from hvd_elastic_keras.step.trials.findings import Findings
@@ -93,7 +99,8 @@ def _train(training: Training, membership: Membership) -> None:
         each=training.growth is not None,
     )
     to_tell = [*told, *_warnings(training, told_of_steps), *_curves_beside(training.callbacks)]
-    build_loop(training, prepared, link, to_tell, watching=along).run()
+    watching = [*along, ChangesUnseen(trainable_in_steps(training.model))]
+    build_loop(training, prepared, link, to_tell, watching).run()
 
 
 def _train_inside(training: Training, membership: Membership, inside: FitsInside) -> None:
@@ -110,16 +117,15 @@ def _train_inside(training: Training, membership: Membership, inside: FitsInside
     if prepared is None:
         # What is tried out before the first step is this worker's affair.
         world_of_process().enter_round(0, 1)
-        prepared, told_of_steps = _prepare(
-            training, communicator, inside.findings, keeps=inside.goes_on
-        )
+        prepared, told_of_steps = _prepare(training, communicator, inside.findings)
     before, prepared.callbacks = prepared.callbacks, training.callbacks
     prepared.state.hand_over(training.callbacks, training.user)
     inside.take_up(prepared.state)
     training.callbacks.succeed(before)
     told = open_to(session, membership)
     to_tell = [*told, *([] if inside.goes_on else _warnings(training, told_of_steps))]
-    loop = build_loop(training, prepared, link, to_tell)
+    watching = [ChangesUnseen(trainable_in_steps(training.model))]
+    loop = build_loop(training, prepared, link, to_tell, watching)
     with inside.until_end_of_round(prepared):
         try:
             loop.run()
@@ -133,19 +139,19 @@ def _prepare(
     communicator: Communicator,
     agreed: Callable[[str], str],
     *,
-    keeps: bool = False,
     joins: bool = False,
 ) -> tuple[Prepared, list[str]]:
     """Traces and tries out all that the training needs; also what people should be told of it.
 
     Args:
       agreed: see `Session.findings`.
-      keeps: whether an epoch goes on, so that metrics keep their sums.
       joins: whether others train already.
     """
     model = training.model
-    variables = variables_of(model)
+    variables = variables_kept(model)
     before = variables.values()
+    for variable in variables.metrics:  # `reset_metrics` is called as often as by plain Keras
+        variable.assign(tf.zeros_like(variable.value))
     world_of_process().follow(SoloSession())  # nothing is pending while it warms up
     with explained_first_steps(model, training.train, training.evaluate):
         (runners, told_of_steps), found = made_alike(
@@ -153,12 +159,10 @@ def _prepare(
         )
         if variables.lost:
             told_of_steps.append(NOT_SHARED.format(", ".join(variables.lost)))
-        model.reset_metrics()
         model.stop_training = False
         late = _late_step(training, variables, runners[0]) if joins else None
         warm_up(communicator, variables, runners, late)
-    if keeps:
-        variables.assign(before)
+    variables.assign(before)
     state = RunState(
         model,
         variables,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+from msgspec import UNSET, UnsetType
 
 from hvd_elastic_keras.api import fit_in_elastic_run
 from hvd_elastic_keras.api.assemble import train
@@ -24,8 +25,8 @@ from hvd_elastic_keras.common.config import (
     check_growth,
     check_seed,
 )
+from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.learning_rate_scale import Growth
-from hvd_elastic_keras.common.options import EVEN, KEEP_CHECKPOINTS, NO_COMPRESSION, RunOptions
 from hvd_elastic_keras.data.input.fit_epochs import FitInput
 from hvd_elastic_keras.data.input.of_adapter import (
     FitReader,
@@ -87,6 +88,9 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
     depends on how a batch is cut (batch normalisation, random layers, losses that divide by the
     sum of masks or weights).
 
+    The arguments from `checkpoint_every_n_epochs` to `audit` are options of `run`: what the command
+    line gives counts before them, and they before a file of flags and the environment.
+
     Args:
       micro_batch_size: examples per forward and backward pass. A batch is cut into micro-batches,
         and workers compute whole ones. None: an eighth of the batch, but at least 16 examples if
@@ -103,17 +107,15 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
       deterministic: whether the weights after every step are bit-identical whatever the number of
         workers, kills and joins. It costs time and fixes settings of the whole process: one thread
         for each operation (or `run --deterministic_threads`), and TensorFlow's op determinism. `run
-        --deterministic script.py` turns it on, too. Alone, start the script with
-        TF_NUM_INTRAOP_THREADS=1.
+        --deterministic script.py` turns it on, and `--nodeterministic` off. Alone, start the script
+        with TF_NUM_INTRAOP_THREADS=1.
       balance: "even" shares of each batch, or shares that follow the workers' "speed": who is
         persistently slower computes fewer micro-batches of the same batch, and the result stays
-        the same. `run --balance=speed script.py` turns it on, too.
+        the same.
       compression: gradients travel between workers as they are ("none"), or rounded to "fp16" or
-        "bf16", which takes half of the time on a slow network. `run --compression=fp16 script.py`
-        turns it on, too.
+        "bf16", which takes half of the time on a slow network.
       audit: whether each epoch leaves a ledger in the job directory that says which examples were
-        used in which step, by whom, and whether each was used exactly once. `run --audit script.py`
-        turns it on, too.
+        used in which step, by whom, and whether each was used exactly once.
       batch: "global", or "per_worker": the batch that `fit` is given is what one worker takes per
         step, so that the batch of a step grows with the workers; of a dataset, each takes a whole
         batch. The learning rate belongs to the batch of one worker. Epochs take fewer steps the
@@ -143,14 +145,14 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         *,
         micro_batch_size: int | None = None,
         seed: int | None = None,
-        checkpoint_every_n_epochs: int = 1,
-        checkpoint_every_n_steps: int = 0,
-        checkpoint_every_minutes: float = 0.0,
-        keep_checkpoints: int = KEEP_CHECKPOINTS,
-        deterministic: bool = False,
-        balance: str = EVEN,
-        compression: str = NO_COMPRESSION,
-        audit: bool = False,
+        checkpoint_every_n_epochs: int | UnsetType = UNSET,
+        checkpoint_every_n_steps: int | UnsetType = UNSET,
+        checkpoint_every_minutes: float | UnsetType = UNSET,
+        keep_checkpoints: int | UnsetType = UNSET,
+        deterministic: bool | UnsetType = UNSET,
+        balance: str | UnsetType = UNSET,
+        compression: str | UnsetType = UNSET,
+        audit: bool | UnsetType = UNSET,
         batch: str = GLOBAL,
         lr_scaling: str = LINEAR,
         lr_warm_up_steps: int = DEFAULT_LR_WARM_UP_STEPS,
@@ -160,7 +162,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         other_launchers.refuse()
         self._cut = BatchCut(micro_batch_size, batch)
         check_seed(0 if seed is None else seed)
-        asked = RunOptions(
+        asked = dict[str, Any](
             checkpoint_every_n_epochs=checkpoint_every_n_epochs,
             checkpoint_every_n_steps=checkpoint_every_n_steps,
             checkpoint_every_minutes=checkpoint_every_minutes,
@@ -172,7 +174,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         )
         check_growth(batch, lr_scaling, lr_warm_up_steps)
         self._seed = seed
-        self._options = asked | env.run_options()
+        self._options = env.run_options(asked)
         self.batch_grows = batch == PER_WORKER
         self._lr_scaling, self._lr_warm_up_steps = lr_scaling, lr_warm_up_steps
         if self.batch_grows:
@@ -200,6 +202,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         membership = Membership.of_process()
         release.check()
         fit = running_fit(frame)
+        _check_one(fit.callbacks)
         call = self._terms_of_all(fit, membership)
         if call.epochs <= call.initial_epoch:
             type(callbacks).on_train_begin(callbacks)  # there is nothing to take over
@@ -305,6 +308,17 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
     def _others(self, call: FitCall, alone: bool) -> list[keras.callbacks.Callback]:
         unwanted = (ElasticCallback,) if alone else (ElasticCallback, keras.callbacks.ProgbarLogger)
         return [c for c in call.callbacks if not isinstance(c, unwanted)]
+
+
+def _check_one(callbacks: list[keras.callbacks.Callback]) -> None:
+    """Raises `ConfigurationError` if more than one would take over the same `fit`."""
+    count = sum(isinstance(callback, ElasticCallback) for callback in callbacks)
+    if count > 1:
+        raise ConfigurationError(
+            f"fit was given {count} ElasticCallbacks, expected one: it takes over the whole "
+            "training, and arguments of the others would be lost. Leave one, with the arguments of "
+            "all of them."
+        )
 
 
 def _validation_input(

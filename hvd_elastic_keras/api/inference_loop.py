@@ -163,7 +163,6 @@ def _evaluation(
     with explained_first_steps(model, pipeline, None):
         compiled, found = made_alike(compiled_by, worked.membership.session.findings)
         runner = PhaseRunner(pipeline, compiled.step, shared=compiled.findings.shared)
-        model.reset_metrics()
         warm_up(communicator, variables, [runner])
     return runner, found
 

@@ -83,7 +83,7 @@ class Trainer:
         model_building.check_compiled(model)
         self.model = model
         self.config = config or TrainingConfig()
-        self._options = self.config.options | env.run_options()
+        self._options = env.run_options(self.config.asked)
         if self.config.batch_grows:
             check_batch_may_grow(self._options)
         if self._options.deterministic:

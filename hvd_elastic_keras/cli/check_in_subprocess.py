@@ -22,7 +22,7 @@ from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.common import env, files, protocol
 from hvd_elastic_keras.common.error_text import error_in
 from hvd_elastic_keras.common.errors import ModelModuleError
-from hvd_elastic_keras.common.options import RunOptions
+from hvd_elastic_keras.common.options import JobOptions
 from hvd_elastic_keras.launchers.fork_server import ForkServer, ForkServerError, Start
 from hvd_elastic_keras.observe.console import Console
 from hvd_elastic_keras.observe.event_log import EventLog
@@ -54,7 +54,7 @@ async def check_request(
     if request.spec is None:
         raise RuntimeError("a script is not checked in this way")
     request.spec.save(wanted)
-    found = await check_model(wanted, request.job_dir, console, request.options, server)
+    found = await check_model(wanted, request.job_dir, console, request.asked, server)
     request = dataclasses.replace(request, found_micro_batch_size=found["micro_batch_size"])
     request.check_workers_fit()
     return request, found
@@ -64,7 +64,7 @@ async def check_model(
     spec: Path,
     job_dir: Path,
     console: Console,
-    options: RunOptions,
+    options: JobOptions,
     server: ForkServer | None = None,
 ) -> dict[str, Any]:
     """Loads a model in a process of its own, as a worker would, and returns its description.

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from hvd_elastic_keras.common.errors import ConfigurationError
@@ -52,6 +53,28 @@ def _remedy(found: Import) -> str:
         f"Write `import {PACKAGE}.horovod as {found.alias}` there; docs/coming_from.md says what "
         "else differs. If an installed module of yours trains with this package, let the script "
         f"`import {PACKAGE}`."
+    )
+
+
+def warning_of_flags(script: Sequence[str], is_flag: Callable[[str], bool]) -> str:
+    """Says that flags of `run` stand behind the name of a script; empty if there are none.
+
+    After `--` they are the script's without any doubt.
+
+    Args:
+      script: its name and its arguments; before the name, `--` may stand.
+      is_flag: whether `run` would take a flag of this name, given before the script.
+    """
+    name, *arguments = script
+    meant = itertools.takewhile(lambda word: word != "--", arguments) if name != "--" else ()
+    words = [w for w in meant if w.startswith("--") and is_flag(w[2:].partition("=")[0])]
+    if not words:
+        return ""
+    found = " ".join(words)
+    return (
+        f"warning: {found} stands after {name}, so that the script gets it, and run does not. For "
+        f"run, put it before the script: run {found} {name}. If it is meant for the script, say "
+        f"so with --: run -- {name} {found}."
     )
 
 

@@ -60,7 +60,7 @@ async def dry_run(request: JobRequest, settings: Sequence[str] = ()) -> int:
                 predictions.check_directory(Path(request.spec.output), found["identity"])
         else:
             check_syntax(Path(request.script[0]))
-    for line in (*plan.whole_plan(request, found), *settings):
+    for line in (*request.warnings, *plan.whole_plan(request, found), *settings):
         console.line(line)
     open_files.raise_limit()
     if too_few := open_files.too_few_for(request.job.max_workers):

@@ -40,6 +40,7 @@ OUTPUT = flags.DEFINE_string(
     "With --job=predict: the directory that predictions go to, on a file system that all hosts "
     "with workers share. What is there is not computed again. Default: --job_dir/predictions.",
 )
+ALL = (JOB, CHECKPOINT, SPLIT, OUTPUT)
 DEFAULT_SPLITS = {EVALUATE: "validation", PREDICT: "predict"}
 ONLY_TO_TRAIN = (
     *(job_flags.EPOCHS, job_flags.STEPS, job_flags.DROP_REMAINDER, job_flags.BATCH),
@@ -75,7 +76,7 @@ def check() -> None:
 def refuse_with_script(script: str) -> None:
     """Raises `ConfigurationError` if a job of a model module is asked of a script."""
     _refuse(
-        (JOB, CHECKPOINT, SPLIT, OUTPUT),
+        ALL,
         f"together with the script {script}, which says itself what it does",
     )
 

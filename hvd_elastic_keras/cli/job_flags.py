@@ -35,8 +35,8 @@ CONFIG = config_flags.DEFINE_config_file(
     None,
     "Reference configuration of the model: a name (configs/<name>.py beside the model) or a path. "
     "Single values are set with --config.<name>=<value>. Or FILE.toml, which has values of flags; "
-    "one of each may be given. A flag counts before an environment variable "
-    "HVD_ELASTIC_RUN_<FLAG>, and this before the file.",
+    "one of each may be given. The command line counts before a script, this before the file, and "
+    "this before an environment variable HVD_ELASTIC_RUN_<FLAG>.",
 )
 NUM_WORKERS = flags.DEFINE_integer(
     "num_workers",

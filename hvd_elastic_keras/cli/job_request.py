@@ -14,7 +14,7 @@ from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.job_spec import JobSpec
-from hvd_elastic_keras.common.options import NO_OPTIONS, RunOptions
+from hvd_elastic_keras.common.options import NOTHING_ASKED, JobOptions, RunOptions
 from hvd_elastic_keras.launchers.base import LOCALHOST
 from hvd_elastic_keras.observe.console import Verbosity, counted
 
@@ -54,7 +54,8 @@ class JobRequest:
     """Whether the address of the dashboard is shown."""
     report: bool = False
     """Whether the job's report is written at its end."""
-    options: RunOptions = NO_OPTIONS
+    asked: JobOptions = NOTHING_ASKED
+    """What the job asks of its trainings."""
     network_interface: str = ""
     """What workers talk to each other over; empty: what leads to the master."""
     all_output: bool = False
@@ -66,6 +67,8 @@ class JobRequest:
     """The words of the command line, but for the job directory."""
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """By flag, where its value in `command` came from."""
+    warnings: tuple[str, ...] = ()
+    """Of the command line."""
     address: MasterAddress = MasterAddress()
     token: str = dataclasses.field(default="", repr=False)
     """That the job is to have; empty: a new one."""
@@ -84,6 +87,11 @@ class JobRequest:
         if self.hosts:
             return self.hosts.first.get(LOCALHOST, 0)
         return 0 if self.pods else self.job.num_workers
+
+    @property
+    def options(self) -> RunOptions:
+        """Those that count as far as is known without running a script, which may say more."""
+        return self.asked.with_script()
 
     @property
     def worker_command(self) -> list[str]:

@@ -33,7 +33,7 @@ from hvd_elastic_keras.common import (
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError, MasterUnreachableError
 from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.common.master_session import session_of, url_of
-from hvd_elastic_keras.common.options import RunOptions
+from hvd_elastic_keras.common.options import JobOptions
 from hvd_elastic_keras.observe import output
 
 RETRY_S = 1.0
@@ -195,7 +195,8 @@ class Joiner:
         return self._process.run(worker_command(self._job.script), environment, log, self._endpoint)
 
     def _environment(self, reply: joining.JoinReply) -> dict[str, str]:
-        options = RunOptions.decode(self._job.options)
+        asked = JobOptions.decode(self._job.options)
+        options = asked.with_script()
         given = env.WorkerEnvironment(
             master=self._endpoint.address,
             token=self._endpoint.token,
@@ -208,7 +209,7 @@ class Joiner:
             iface=self._wish.network_interface,
             hostname=self._host,
             master_timeout_s=self._job.master_timeout_s,
-            options=options,
+            options=asked,
             job_id=self._job.job_id,
         ).to_variables()
         cores = len(os.sched_getaffinity(0))

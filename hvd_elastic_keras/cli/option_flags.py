@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from absl import flags
 
-from hvd_elastic_keras.cli import checkpoint_flags, gpu_flags
+from hvd_elastic_keras.cli import checkpoint_flags, gpu_flags, settings
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.options import (
     BALANCES,
@@ -14,7 +15,8 @@ from hvd_elastic_keras.common.options import (
     EXPORTS,
     MICRO_BATCHES,
     ON_NONFINITE,
-    RunOptions,
+    JobOptions,
+    given,
 )
 
 flags.adopt_module_key_flags(checkpoint_flags)
@@ -112,8 +114,20 @@ ALL = (
 )
 
 
-def given_options(config: dict[str, Any]) -> RunOptions:
-    """Flags, where given, before the reference configuration, before the environment."""
-    given = {f.name: f.value for f in ALL if f.value is not None}
-    given |= checkpoint_flags.absolute_directory()
-    return env.run_options().replaced({**config, **given})
+def given_options(config: Mapping[str, Any], sources: Mapping[str, str]) -> JobOptions:
+    """What the flags ask for, and a reference configuration where they do not say.
+
+    Args:
+      config: the values of the configuration, of which some may be no options.
+      sources: by flag, where its value has come from.
+
+    Raises:
+      ConfigurationError: a value is none of an option.
+    """
+    values = {f.name: f.value for f in ALL if f.value is not None}
+    values |= checkpoint_flags.absolute_directory()
+    typed = {n: v for n, v in values.items() if sources.get(n) == settings.COMMAND_LINE}
+    others = {n: v for n, v in values.items() if n not in typed}
+    before = env.job_options()
+    weakest = {**before.otherwise, **before.command_line}
+    return JobOptions(typed, {**weakest, **given(config), **others})

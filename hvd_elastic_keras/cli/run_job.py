@@ -66,6 +66,8 @@ async def run_job(request: JobRequest) -> int:
     console = console_for(request.verbosity, request.spec.job if request.spec else "")
     with console.drawing(), held(request.job_dir) as begin:
         job_signals.outlive_terminal(request.job_dir, console)
+        for warning in request.warnings:
+            console.line(warning)
         known = newest_term_of_checkpoints(request.job_dir)
         term = Term(request.job_dir, request.command, console, known, request.sources)
         endpoint = left_behind(request, term, console)
@@ -134,7 +136,7 @@ async def _run_accepted(
             slot=controller.state.workers[worker_id].slot,
             master_timeout_s=request.job.master_timeout_s,
             timeline_dir=str(job_dir / files.TIMELINES) if request.timeline else "",
-            options=request.options,
+            options=request.asked,
             job_id=description.job_id,
         ),
         controller.on_output,
@@ -206,7 +208,7 @@ def _description(request: JobRequest) -> JobDescription:
         job=job.read_text() if request.spec else "",
         sources=source_files.source_digests(request.script, model, here),
         versions=versions.installed(),
-        options=request.options.encode(),
+        options=request.asked.encode(),
         master_timeout_s=request.job.master_timeout_s,
     )
 

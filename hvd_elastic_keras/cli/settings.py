@@ -1,13 +1,14 @@
-"""Where the flags of `run` get their values: command line, environment, file, default.
+"""Where the flags of `run` get their values: command line, file, environment, default.
 
-The first of these that has a value for a flag counts. What comes from the environment or a file
+The first of these that has a value for a flag counts; for an option that a script may give, the
+script comes after the command line (`common/options.py`). What comes from the environment or a file
 becomes words of the command line before anything looks at them. So it is checked, kept in the
 job's journal, and used by `--resume` like what somebody has typed.
 
 | source | `--num_workers=4` there |
 |---|---|
-| environment | `HVD_ELASTIC_RUN_NUM_WORKERS=4` |
 | a file of `--config=FILE.toml` | `num_workers = 4` |
+| environment | `HVD_ELASTIC_RUN_NUM_WORKERS=4` |
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def resolved(
     takes_value: Callable[[str], bool],
     before: Mapping[str, str] = NONE_BEFORE,
 ) -> Settings:
-    """The command line with what the environment and a file add.
+    """The command line with what a file and the environment add.
 
     Args:
       words: the command line without the program.
@@ -109,15 +110,15 @@ def resolved(
       ConfigurationError: a source names a flag that there is not, or a value that it cannot have.
     """
     typed, rest = split_arguments(list(words), takes_value)
-    own = [(_flag_of(name), used) for name, value, used in typed if not _is_file(name, value)]
+    own = [(flag_of(name), used) for name, value, used in typed if not _is_file(name, value)]
     paths = [value for name, value, _ in typed if _is_file(name, value)]
     variables = from_environment()
     if CONFIG in variables and _is_file(CONFIG, variables[CONFIG].text):
         path = variables.pop(CONFIG).text
         paths = paths or [path]
-    found = {**(from_file(Path(paths[-1])) if paths else {}), **variables}
     names = {name for name, _ in own}
-    more = {name: value for name, value in found.items() if name not in names}
+    more = _of_first({}, from_file(Path(paths[-1])) if paths else {}, names)
+    more = _of_first(more, variables, names)
     for name, value in more.items():
         _check(name, value)
     sources = {name: value.source for name, value in more.items()}
@@ -130,6 +131,18 @@ def resolved(
         {**sources, **{name: before.get(name, COMMAND_LINE) for name in names}},
         frozenset(names & before.keys()),
     )
+
+
+def _of_first(
+    before: Mapping[str, Value], found: Mapping[str, Value], typed: Iterable[str]
+) -> dict[str, Value]:
+    """Adds what a source says of flags of which no source before it says anything.
+
+    A single value of the reference configuration, such as `config.epochs`, stands for the flag of
+    that name, too: what is typed counts before an environment variable either way.
+    """
+    taken = {name for flag in (*typed, *before) for name in (flag, flag.removeprefix(ONE_VALUE))}
+    return {**before, **{name: value for name, value in found.items() if name not in taken}}
 
 
 def known_flags() -> list[str]:
@@ -218,7 +231,7 @@ def _is_file(name: str, value: str) -> bool:
     return name == CONFIG and value.endswith(SUFFIX)
 
 
-def _flag_of(name: str) -> str:
+def flag_of(name: str) -> str:
     """Of --tls and of --notls it is tls."""
     positive = name.removeprefix("no")
     return positive if name not in flags.FLAGS and positive in flags.FLAGS else name

@@ -12,14 +12,16 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from hvd_elastic_keras.cli import settings
 from hvd_elastic_keras.cli.find_model import split_arguments
 from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.common import control, env, files
 from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.common.options import RunOptions
 from hvd_elastic_keras.launchers.base import LOCALHOST
 from hvd_elastic_keras.launchers.local import WorkerRecord, end_kept_workers, kept_workers
 from hvd_elastic_keras.master.http import certificate
@@ -135,6 +137,27 @@ def _check_same_command(request: JobRequest, term: Term) -> None:
             f"started with: {shlex.join(before)}. This is another command. To go on with them, "
             f"use: python -m {RUN} {RESUME} --job_dir={job_dir}. Or give another --job_dir."
         )
+    others = sorted(_before_script(term.sources_before) ^ _before_script(request.sources))
+    if others:
+        raise ConfigurationError(
+            f"In {job_dir}, workers are still training that a killed launcher has left. They got "
+            f"--{others[0]} from {_source(term.sources_before, others[0])}, and this command gets "
+            f"it from {_source(request.sources, others[0])}: the command line alone counts before "
+            f"the script. To go on with them, use: python -m {RUN} {RESUME} --job_dir={job_dir}. "
+            "Or give another --job_dir."
+        )
+
+
+def _source(sources: Mapping[str, str], name: str) -> str:
+    """For people."""
+    source = sources.get(name, "")
+    return f"the {source}" if source == settings.COMMAND_LINE else source
+
+
+def _before_script(sources: Mapping[str, str]) -> set[str]:
+    """The options that count whatever the script says."""
+    typed = {name for name, source in sources.items() if source == settings.COMMAND_LINE}
+    return typed & set(RunOptions.__struct_fields__)
 
 
 def _check_same_token(request: JobRequest, before: control.Endpoint) -> None:

@@ -5,14 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from msgspec import UNSET, UnsetType
+
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.common.options import (
-    EVEN,
-    KEEP_CHECKPOINTS,
-    NO_COMPRESSION,
-    SPEED,
-    RunOptions,
-)
+from hvd_elastic_keras.common.options import SPEED, RunOptions, given
 from hvd_elastic_keras.common.requirements import require
 from hvd_elastic_keras.common.requirements import require_bool as _require_bool
 from hvd_elastic_keras.common.requirements import require_whole_number as _require_whole_number
@@ -138,7 +134,9 @@ class TrainingConfig:
         "per_worker", that of a single worker, so that fewer workers may take part in the last step.
         The examples that are left out are others in every epoch.
       checkpoint_every_n_epochs, checkpoint_every_n_steps, checkpoint_every_minutes,
-        keep_checkpoints: see `RunOptions`.
+        keep_checkpoints: see `RunOptions`. Of these and the next four, what the command line of
+        `run` gives counts before what is given here. `UNSET` is not given: then a file of flags,
+        the environment or the default counts.
       deterministic: whether the weights after every step are bit-identical whatever the number of
         workers, kills and joins. Slower: each operation has one thread, or as many as
         `run --deterministic_threads` says. Alone, call
@@ -177,14 +175,14 @@ class TrainingConfig:
     seed: int = 0
     shuffle: bool = True
     drop_remainder: bool = False
-    checkpoint_every_n_epochs: int = 1
-    checkpoint_every_n_steps: int = 0
-    checkpoint_every_minutes: float = 0.0
-    keep_checkpoints: int = KEEP_CHECKPOINTS
-    deterministic: bool = False
-    balance: str = EVEN
-    compression: str = NO_COMPRESSION
-    audit: bool = False
+    checkpoint_every_n_epochs: int | UnsetType = UNSET
+    checkpoint_every_n_steps: int | UnsetType = UNSET
+    checkpoint_every_minutes: float | UnsetType = UNSET
+    keep_checkpoints: int | UnsetType = UNSET
+    deterministic: bool | UnsetType = UNSET
+    balance: str | UnsetType = UNSET
+    compression: str | UnsetType = UNSET
+    audit: bool | UnsetType = UNSET
     batch: str = GLOBAL
     batch_size_per_worker: int = 0
     lr_scaling: str = LINEAR
@@ -204,7 +202,7 @@ class TrainingConfig:
         _require_bool("drop_remainder", self.drop_remainder)
         _require_bool("shuffle", self.shuffle)
         check_seed(self.seed)
-        options = self.options
+        options = RunOptions.of(self.asked)
         if self.batch_grows:
             check_batch_may_grow(options)
         if self.epochs is None and self.steps is None:
@@ -249,10 +247,9 @@ class TrainingConfig:
         return self.batch == PER_WORKER
 
     @property
-    def options(self) -> RunOptions:
-        """What it asks for of all that a job may be asked for."""
-        asked = {n: v for n, v in vars(self).items() if n in RunOptions.__struct_fields__}
-        return RunOptions(**asked)
+    def asked(self) -> dict[str, Any]:
+        """The options among its values that it gives; see `RunOptions`."""
+        return given(vars(self))
 
     @property
     def cut(self) -> BatchCut:

@@ -15,7 +15,7 @@
 | HVD_ELASTIC_HOSTNAME      | localhost | name of this host in the job                          |
 | HVD_ELASTIC_GLOO_TIMEOUT  | 30        | seconds until Gloo itself gives up a silent peer      |
 | HVD_ELASTIC_TIMELINE      | unset     | directory for Horovod's timelines, one per round      |
-| HVD_ELASTIC_OPTIONS       | {}        | `RunOptions` as JSON, also for scripts                |
+| HVD_ELASTIC_OPTIONS       | {}        | `JobOptions` as JSON, also for scripts                |
 | HVD_ELASTIC_RUN_<FLAG>    | unset     | a flag of `run`, see `cli/settings.py`                |
 | HVD_ELASTIC_RESUMED       | unset     | where the flags came from that `--resume` hands on    |
 | XDG_CACHE_HOME            | ~/.cache  | where indexes go whose data cannot be written beside  |
@@ -41,7 +41,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from hvd_elastic_keras.common.options import NO_OPTIONS, RunOptions
+from hvd_elastic_keras.common.options import NOTHING, NOTHING_ASKED, Asked, JobOptions, RunOptions
 
 OWN_PREFIX = "HVD_ELASTIC_"
 MASTER = "HVD_ELASTIC_MASTER"
@@ -114,7 +114,7 @@ class WorkerEnvironment:
     hostname: str = "localhost"
     gloo_timeout_s: int = dataclasses.field(default_factory=_gloo_timeout_s)
     timeline_dir: str = ""
-    options: RunOptions = NO_OPTIONS
+    options: JobOptions = NOTHING_ASKED
     fingerprint: str = ""
     """Of the master's certificate, see `control.Endpoint`."""
     joined: bool = False
@@ -152,7 +152,7 @@ class WorkerEnvironment:
 
     def _gpu_variables(self) -> dict[str, str]:
         """Which GPUs the process sees, if each worker is to have its own."""
-        count, of_host = self.options.gpus_per_worker, visible_gpus()
+        count, of_host = self.options.with_script().gpus_per_worker, visible_gpus()
         if not count:
             return {}
         if self.joined and of_host:  # what a batch system has given to this one
@@ -185,7 +185,7 @@ def worker_environment() -> WorkerEnvironment | None:
         iface=os.environ.get(IFACE, ""),
         hostname=os.environ.get(HOSTNAME, "localhost"),
         timeline_dir=os.environ.get(TIMELINE, ""),
-        options=run_options(),
+        options=job_options(),
         fingerprint=os.environ.get(FINGERPRINT, ""),
         job_id=os.environ.get(JOB_ID, ""),
     )
@@ -293,14 +293,23 @@ def metadata_service(variable: str, default: str) -> str:
     return os.environ.get(variable) or default
 
 
-def run_options() -> RunOptions:
+def job_options() -> JobOptions:
     """What the job asks of all trainings of this process.
 
     Raises:
       ConfigurationError: the variable does not hold options.
     """
     text = os.environ.get(OPTIONS, "")
-    return RunOptions.decode(text) if text else RunOptions()
+    return JobOptions.decode(text) if text else NOTHING_ASKED
+
+
+def run_options(asked: Asked = NOTHING) -> RunOptions:
+    """The options that count in this process, for what a script asks for itself.
+
+    Raises:
+      ConfigurationError: as `job_options` and `JobOptions.with_script`.
+    """
+    return job_options().with_script(asked)
 
 
 def cache_dir() -> Path:

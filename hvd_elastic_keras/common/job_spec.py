@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
+
 from hvd_elastic_keras.common import files, json_text
 from hvd_elastic_keras.common.config import TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
@@ -51,6 +53,8 @@ class JobSpec:
     def save(self, path: Path) -> None:
         """Writes the specification as versioned JSON."""
         content = {"version": JOB_FORMAT_VERSION, **dataclasses.asdict(self)}
+        training = content["training"]
+        content["training"] = {n: v for n, v in training.items() if v is not UNSET}
         files.write_secret(path, f"{json.dumps(content, indent=2)}\n".encode())
 
     @classmethod

@@ -32,7 +32,7 @@ class JobDescription(Message, frozen=True, kw_only=True):
     versions: dict[str, str] = {}  # noqa: RUF012  msgspec copies it
     """Of what all workers must have alike; see `common.versions`."""
     options: str = ""
-    """`RunOptions` in JSON."""
+    """`JobOptions` in JSON."""
     master_timeout_s: float = 600.0
 
 

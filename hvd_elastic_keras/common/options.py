@@ -1,17 +1,29 @@
 """Options of a whole job that reach everything it trains, scripts included.
 
-`python -m hvd_elastic_keras.run` has a flag of the same name for each. All of them travel to the
-workers as one JSON value (`HVD_ELASTIC_OPTIONS`), and `Trainer` and `ElasticCallback` add what they
-are asked for themselves. One more option is a field here, a flag in `cli/job_flags.py`, and the
-place that uses it.
+`python -m hvd_elastic_keras.run` has a flag of the same name for each; for some, `TrainingConfig`
+and `ElasticCallback` have an argument, too. The first of these that gives an option counts:
+
+1. the command line
+2. the script
+3. the file of `--config=FILE.toml`
+4. the environment
+5. the model's reference configuration
+6. the default
+
+What a source does not give is missing from its values, or `UNSET`: a default is no value. What the
+job asks for travels to the workers as one JSON value (`HVD_ELASTIC_OPTIONS`, `JobOptions`), and
+`Trainer` and `ElasticCallback` add what the script asks for. One more option is a field of
+`RunOptions`, a flag in `cli/option_flags.py`, and the place that uses it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.requirements import (
@@ -48,6 +60,11 @@ EXPORTS = (NO_EXPORT, SAVED_MODEL)
 KEEP_CHECKPOINTS = 2
 """One, and the one before it, should it be damaged."""
 AT_LEAST_ONE = ("deterministic_threads", "keep_checkpoints")
+COMMAND_LINE = "command_line"
+"""Holds what the command line gives, in the JSON of `JobOptions`."""
+Asked: TypeAlias = Mapping[str, Any]
+"""Options by name that one source asks for; `UNSET`, or a name that is missing: not given."""
+NOTHING: Asked = {}
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,7 +84,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
       compression: gradients travel as they are ("none"), or rounded to "fp16" or "bf16".
       check_weights_every_n_steps: how often the workers compare checksums of all that they hold;
         who differs is replaced. 0: never.
-      skip_corrupt: TFRecord sources leave out corrupt records, unless a source says more itself.
+      skip_corrupt: TFRecord sources leave out corrupt records.
       checkpoint_every_n_epochs, checkpoint_every_n_steps, checkpoint_every_minutes: rank 0 writes a
         checkpoint whenever one of these is due; 0 turns it off. Writing goes on in the background.
         What is due meanwhile comes when it is done: with every step, one after the other.
@@ -139,45 +156,100 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 "Leave one of the two out."
             )
 
-    def __or__(self, other: RunOptions) -> RunOptions:
-        """What either of the two asks for."""
-        return RunOptions(
-            **{
-                field.name: mine if mine != field.default else getattr(other, field.name)
-                for field in msgspec.structs.fields(self)
-                for mine in [getattr(self, field.name)]
-            }
-        )
+    @classmethod
+    def of(cls, *sources: Asked) -> RunOptions:
+        """The options that count; the first of the sources that gives one does.
 
-    def replaced(self, values: Mapping[str, Any]) -> RunOptions:
-        """With other values for some of them; what is no option is left out.
+        Names that are no option are left out: a configuration may have others.
+
+        Raises:
+          ConfigurationError: a value is none of an option, or two of them exclude each other.
+        """
+        values: dict[str, Any] = {}
+        for source in reversed(sources):
+            values |= given(source)
+        return cls(**values)
+
+    def replaced(self, values: Asked) -> RunOptions:
+        """With other values for some of them.
 
         Raises:
           ConfigurationError: as the constructor.
         """
-        names = self.__struct_fields__
-        return msgspec.structs.replace(self, **{n: values[n] for n in names if n in values})
+        return msgspec.structs.replace(self, **given(values))
+
+
+def given(source: Asked) -> dict[str, Any]:
+    """The options among the values of a source, without those that it does not give."""
+    names = RunOptions.__struct_fields__
+    return {n: source[n] for n in names if n in source and source[n] is not UNSET}
+
+
+NO_OPTIONS = RunOptions()
+"""What a job does that nobody asked for anything."""
+
+
+@dataclasses.dataclass(frozen=True)
+class JobOptions:
+    """What a job asks of all its trainings, whether a script may say otherwise or not.
+
+    As JSON, those of the environment and the like stand by their names, so that people can write
+    `{"deterministic": true}`; those of the command line are under `command_line`.
+
+    Attributes:
+      command_line: what the command line gives; it counts before what a script asks for.
+      otherwise: what a file, the environment or a reference configuration gives, for what the
+        script does not say.
+
+    Raises:
+      ConfigurationError: a value is none of an option.
+    """
+
+    command_line: Asked = dataclasses.field(default_factory=dict)
+    otherwise: Asked = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for source in (self.command_line, self.otherwise):
+            RunOptions.of(source)
+
+    def __hash__(self) -> int:
+        return hash(self.encode())
+
+    def with_script(self, asked: Asked = NOTHING) -> RunOptions:
+        """The options that count for a training whose script asks for some itself.
+
+        Raises:
+          ConfigurationError: two of them exclude each other, or the script's alone are wrong.
+        """
+        RunOptions.of(asked)
+        return RunOptions.of(self.command_line, asked, self.otherwise)
 
     def encode(self) -> str:
         """As JSON."""
-        return msgspec.json.encode(self).decode()
+        content = dict(self.otherwise)
+        if self.command_line:
+            content[COMMAND_LINE] = dict(self.command_line)
+        return msgspec.json.encode(content).decode()
 
     @classmethod
-    def decode(cls, text: str) -> RunOptions:
+    def decode(cls, text: str) -> JobOptions:
         """What `encode` made.
 
         Raises:
           ConfigurationError: the text is not that.
         """
         try:
-            return msgspec.json.decode(text, type=cls)
-        except msgspec.DecodeError as error:
-            example = cls(deterministic=True).encode()
+            content = msgspec.json.decode(text, type=dict[str, Any])
+            first = msgspec.convert(content.pop(COMMAND_LINE, {}), dict[str, Any])
+            for source in (first, content):
+                msgspec.convert(source, RunOptions)
+        except msgspec.MsgspecError as error:
             raise ConfigurationError(
-                f"The options {text!r} were given, expected JSON such as {example}, of which each "
-                f"may be left out. {error}."
+                f"The options {text!r} were given, expected JSON with values of options, such as "
+                f'{{"deterministic": true}}. {error}.'
             ) from error
+        return cls(first, content)
 
 
-NO_OPTIONS = RunOptions()
-"""What a job does that nobody asked for anything."""
+NOTHING_ASKED = JobOptions()
+"""What a job asks for that was started without any option."""

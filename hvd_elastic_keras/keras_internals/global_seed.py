@@ -21,12 +21,18 @@ GLOBAL_SEED_GENERATOR = getattr(seed_generator, "GLOBAL_SEED_GENERATOR", "global
 
 _FIRST_VALUE = "hvd_elastic_keras_first_value_of_global_seed"
 """Kept beside the generator, so that `keras.utils.clear_session` forgets both."""
+_UNUSED = "hvd_elastic_keras_unused_global_seed"
+"""A generator that was forgotten. Steps that are kept from one `fit` to the next have it."""
 
 
 def global_seed() -> Any:
     """The `keras.Variable` of the generator, made with the seed that Keras would give it next."""
     if global_state.get_global_attribute(GLOBAL_SEED_GENERATOR) is None:
         python_state = random.getstate()
+        unused = global_state.get_global_attribute(_UNUSED)
+        if unused is not None:
+            unused.state.assign([make_default_seed(), 0])
+            global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, unused)
         made = global_seed_generator().state
         random.setstate(python_state)
         global_state.set_global_attribute(_FIRST_VALUE, _values(made))
@@ -45,6 +51,7 @@ def leave_as_after_fit() -> None:
         return
     global_state.set_global_attribute(_FIRST_VALUE, None)
     if _values(global_seed()) == first:
+        global_state.set_global_attribute(_UNUSED, global_seed_generator())
         global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, None)
     else:
         make_default_seed()  # as Keras did when it made the generator

@@ -17,6 +17,7 @@ from hvd_elastic_keras.common.errors import ConfigurationError, DataError
 from hvd_elastic_keras.keras_internals.apply_recorder import ApplyRecorder
 from hvd_elastic_keras.keras_internals.global_seed import global_seed
 from hvd_elastic_keras.keras_internals.held_objects import layers_of, optimizers_of
+from hvd_elastic_keras.keras_internals.metrics import note_built_early
 from hvd_elastic_keras.keras_internals.model_errors import remedy
 
 LONGEST_MESSAGE = 400
@@ -132,6 +133,7 @@ def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> bool:
         batch_spec,
     )
     has_call = type(model).call is not keras.Model.call
+    had_metrics = model._compile_metrics is not None and bool(model._compile_metrics.built)
     if batch is not None and not has_call and not model.trainable_variables:
         _build_by_step(model, batch)
     try:
@@ -147,6 +149,7 @@ def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> bool:
     compiled = model._compile_metrics
     if batch is not None and compiled is not None and not compiled.built:
         _build_by_step(model, batch)
+    note_built_early(model, had_metrics)
     for optimizer in optimizers_of(model):
         if not optimizer.built:
             optimizer.build(model.trainable_variables)

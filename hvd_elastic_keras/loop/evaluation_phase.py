@@ -44,6 +44,7 @@ class EvaluationPhase:
         if marks.evaluation_begun != cursor.epoch:
             marks.evaluation_begun = cursor.epoch
             self._parts.callbacks.call("on_test_begin", {})
+            self._parts.model.reset_metrics()
         data.come_to(cursor.epoch, Moment.EVALUATION_BEGINS)
         steps = runner.input.steps(cursor.epoch)
         for batch in runner.batches(cursor, self._place.rank, self._parts.shares.balance):
@@ -73,7 +74,6 @@ class EvaluationPhase:
         parts, cursor = self._parts, self._state.cursor
         self._state.epoch_logs = logs = {**self._state.epoch_logs, **evaluation_logs}
         parts.callbacks.call("on_epoch_end", cursor.epoch, dict(logs))
-        parts.model.reset_metrics()
         epoch = EndedEpoch(cursor, logs, is_last=parts.course.end_epoch())
         for observer in parts.observers:
             observer.after_epoch(epoch)

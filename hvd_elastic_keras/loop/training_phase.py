@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from hvd_elastic_keras.common.protocol import Assignment
 from hvd_elastic_keras.data.input.epoch_hooks import Moment
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
+from hvd_elastic_keras.keras_internals.metrics import reset_at_start
 from hvd_elastic_keras.loop.end_of_data import data_have_ended, end_of_data
 from hvd_elastic_keras.loop.loop_parts import LoopParts
 from hvd_elastic_keras.loop.observer import PresentEpoch, TakenStep, TrainedEpoch
@@ -68,6 +69,10 @@ class TrainingPhase:
         cursor, marks = self._state.cursor, self._state.marks
         if marks.epoch_begun != cursor.epoch:
             marks.epoch_begun = cursor.epoch
+            if cursor.progress == 0:
+                reset_at_start(self._parts.model)
+            else:
+                self._parts.model.reset_metrics()
             self._parts.callbacks.call("on_epoch_begin", cursor.epoch, {})
         self._parts.train.input.come_to(cursor.epoch, Moment.TRAINING_BEGINS)
         if cursor.step == 0:
@@ -130,7 +135,6 @@ class TrainingPhase:
         for observer in parts.observers:
             observer.after_training_phase(epoch)
         state.epoch_logs = self._steps.metrics_or(state.epoch_logs)
-        parts.model.reset_metrics()
 
     # --- the wish of callbacks to end the training ----------------------------------------
 

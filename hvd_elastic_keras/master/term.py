@@ -46,6 +46,7 @@ class Term:
         self.number = 1 + max(known, last.term if last else 0)
         self.before: Decisions | None = None
         self.command_before = last.command if last else ()
+        self.sources_before = last.sources if last else {}
         if last and not last.decisions.ended:
             self.before = last.decisions
         self.left = self.before

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -13,8 +14,9 @@ import msgspec
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.data.input.interfaces import Input
-from hvd_elastic_keras.keras_internals.held_objects import metrics_of
-from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
+from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
+from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, variables_of
+from hvd_elastic_keras.keras_internals.trainable import Trainable
 from hvd_elastic_keras.step.atomic import AtomicStep
 from hvd_elastic_keras.step.deterministic_step import DeterministicStep
 from hvd_elastic_keras.step.micro_batches.micro_batch import MicroBatch
@@ -22,7 +24,10 @@ from hvd_elastic_keras.step.micro_batches.traced import Tracing
 from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
 from hvd_elastic_keras.step.trials.cut_trial import micro_batch_for_cut
 from hvd_elastic_keras.step.trials.findings import StepFindings, shape_of
-from hvd_elastic_keras.step.trials.metric_additivity import metrics_that_do_not_add_up
+from hvd_elastic_keras.step.trials.metric_additivity import (
+    Unshared,
+    metrics_that_do_not_add_up,
+)
 from hvd_elastic_keras.step.trials.together_trial import why_not_together
 from hvd_elastic_keras.step.trials.told_of_cut import (
     Cut,
@@ -48,7 +53,9 @@ def compiled_step(
 ) -> CompiledStep:
     """The step of a model for an input: that of an earlier call if nothing has changed since.
 
-    Keras makes a new `train_function` after `compile`; with it, the kept steps become void.
+    Keras makes a new `train_function` after `compile`; with it, the kept steps become void. Until
+    then it goes on with the graph that it has traced, whatever has become of `trainable` and other
+    attributes meanwhile, and so do these.
 
     Args:
       cut_is_chosen: whether the user has said how large a micro-batch is.
@@ -62,18 +69,33 @@ def compiled_step(
     if deterministic or source.micro_batch_size >= source.global_batch_size:
         options = dataclasses.replace(options, together=1)
     cut = Cut(source.global_batch_size, source.micro_batch_size, cut_is_chosen or not train)
-    key = (
-        *(train, deterministic, options, cut, seed),
-        repr(source.batch_spec),
-        tuple(id(v) for v in variables.all),
-    )
-    steps = _steps_of(model)
-    kept = steps.get(key)
+    key = (train, deterministic, options, cut, seed, repr(source.batch_spec))
+    steps = _kept_with(model)
+    kept = steps.made.get(key)
     if kept is None or (known and known.comparable != kept.findings.comparable):
         kind = DeterministicStep if deterministic else AtomicStep
-        making = _Making(model, variables, source, train=train, cut=cut, seed=seed)
-        steps[key] = making.step(kind, options, known)
-    return steps[key]
+        with steps.as_first_traced(model):
+            making = _Making(model, variables, source, train=train, cut=cut, seed=seed)
+            steps.made[key] = making.step(kind, options, known)
+    return steps.made[key]
+
+
+def variables_kept(model: keras.Model) -> ModelVariables:
+    """The variables of a training: those of the kept steps, and what the model has got since."""
+    kept, present = _kept_with(model), variables_of(model)
+    if kept.variables is None or not kept.made:
+        kept.variables = present
+        return present
+    known = {id(v) for v in kept.variables.all}
+    new = [v for v in present.all if id(v) not in known]
+    return dataclasses.replace(kept.variables, given=(*kept.variables.given, *new))
+
+
+def trainable_in_steps(model: keras.Model) -> Trainable | None:
+    """Which layers train in the steps of a model, once for the steps of a `train_function`."""
+    kept = _kept_with(model)
+    told, kept.is_told = kept.is_told, True
+    return None if told else kept.trainable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +126,7 @@ class _Making:
         self._train = train
         self._cut = cut
         self._seed = seed
-        self._metrics = metrics_of(model)
+        self._has_parts = cut.cuts or isinstance(source, PerWorkerInput)
 
     def step(
         self, kind: type[AtomicStep], options: StepOptions, known: StepFindings | None
@@ -137,21 +159,18 @@ class _Making:
         )
         return CompiledStep(step, found)
 
-    def _micro_batch(
-        self, tracing: Tracing, unshared: Sequence[keras.Metric], together: bool
-    ) -> MicroBatch:
+    def _micro_batch(self, tracing: Tracing, together: bool) -> MicroBatch:
         return MicroBatch(
             self._model,
             self._variables,
             self._layout,
             train=self._train,
-            left_out=unshared if self._train else (),
             tracing=dataclasses.replace(tracing, together=together),
         )
 
     def _tried(self, together: bool) -> tuple[MicroBatch, StepFindings]:
-        unshared: list[keras.Metric] = []
-        if self._cut.cuts:
+        unshared: list[Unshared] = []
+        if self._has_parts:
             unshared = metrics_that_do_not_add_up(
                 self._model,
                 self._variables,
@@ -161,33 +180,32 @@ class _Making:
             )
 
         def make(tracing: Tracing) -> MicroBatch:
-            return self._micro_batch(tracing, unshared, together)
+            return self._micro_batch(tracing, together)
 
         fitting = micro_batch_for_cut(make, self._variables, self._first, self._cut, self._seed)
         micro_batch = fitting.micro_batch
-        apart = [m for m in fitting.apart if m not in unshared]
+        _average_what_is_replaced(micro_batch, unshared)
+        apart = [u.metric for u in unshared]
+        apart += [m for m in fitting.apart if m not in apart]
         about = about_training_logs if self._train else about_evaluation
-        numbers = {id(m): i for i, m in enumerate(self._metrics)}
         terms, staged = shape_of(micro_batch)
         return micro_batch, StepFindings(
             terms,
             staged,
-            unshared=tuple(numbers[id(m)] for m in unshared),
-            shared=self._train or not (unshared or apart),
+            shared=self._train or not apart,
             sums=tuple(sorted(micro_batch.tracing.sums)),
             means=micro_batch.means,
-            told=(*fitting.told, *about(unshared, apart, self._cut)),
+            told=(*fitting.told, *about(apart, self._cut)),
         )
 
     def _known(
         self, known: StepFindings | None, together: bool
     ) -> tuple[MicroBatch, StepFindings] | None:
         """As another worker has found it; None if that cannot be."""
-        if known is None or any(i >= len(self._metrics) for i in known.unshared):
+        if known is None:
             return None
-        unshared = [self._metrics[i] for i in known.unshared]
         tracing = Tracing(seed=self._seed, sums=frozenset(known.sums))
-        micro_batch = self._micro_batch(tracing, unshared, together)
+        micro_batch = self._micro_batch(tracing, together)
         if micro_batch.runs_eagerly:
             micro_batch.trial(self._first)
         if not known.are_about(micro_batch):
@@ -196,11 +214,52 @@ class _Making:
         return micro_batch, known
 
 
-def _steps_of(model: keras.Model) -> dict[Any, CompiledStep]:
+def _average_what_is_replaced(micro_batch: MicroBatch, unshared: Sequence[Unshared]) -> None:
+    """Of a maximum, say, those of the parts are averaged; to add them would make no sense."""
+    replaced = {id(u.metric): u.replaced for u in unshared}
+    flags: list[bool] = []
+    for metric, parts in micro_batch.metrics_and_parts():
+        flags += replaced.get(id(metric), [False] * len(parts))
+    averaged = {number for number, flag in enumerate(flags) if flag}
+    micro_batch.average_instead_of_add({*micro_batch.means, *averaged})
+
+
+@dataclasses.dataclass
+class _Kept:
+    """What is kept of a model for as long as Keras keeps its function.
+
+    Attributes:
+      function: the model's `train_function`.
+      made: the steps, by what they are for.
+      variables: those that they were made with.
+      trainable: whether each layer and variable was trained then.
+      is_told: whether `trainable_in_steps` has told it.
+    """
+
+    function: Any
+    made: dict[Any, CompiledStep] = dataclasses.field(default_factory=dict)
+    variables: ModelVariables | None = None
+    trainable: Trainable | None = None
+    is_told: bool = False
+
+    @contextlib.contextmanager
+    def as_first_traced(self, model: keras.Model) -> Iterator[None]:
+        """Lets the same layers train as in the first step that was made."""
+        present = Trainable.of(model)
+        if self.trainable is None or not self.made:
+            self.trainable = present
+        self.trainable.set()
+        try:
+            yield
+        finally:
+            present.set()
+
+
+def _kept_with(model: keras.Model) -> _Kept:
     function = model.train_function
     kept = model.__dict__.get(ATTRIBUTE)
-    if function is None or kept is None or kept[0] is not function:
-        kept = (function, {})
+    if function is None or kept is None or kept.function is not function:
+        kept = _Kept(function)
         # Not an attribute that Keras tracks.
         object.__setattr__(model, ATTRIBUTE, kept)
-    return kept[1]  # type: ignore[no-any-return]
+    return kept  # type: ignore[no-any-return]

@@ -17,7 +17,7 @@ def check_gpus(membership: Membership) -> None:
       WorkerLeavingError: it does not, and has told the others, who train on without it.
     """
     session, environment = membership.session, membership.environment
-    wanted = environment.options.gpus_per_worker if environment else 0
+    wanted = environment.options.with_script().gpus_per_worker if environment else 0
     seen = len(tf.config.list_physical_devices("GPU")) if wanted else 0
     if environment is None or seen >= wanted:
         return

@@ -23,7 +23,7 @@ import rows  # noqa: E402
 from turns import Turns, trainings  # noqa: E402
 
 from hvd_elastic_keras import ElasticCallback  # noqa: E402
-from hvd_elastic_keras.common.options import AUTO, LOOP, RunOptions  # noqa: E402
+from hvd_elastic_keras.common.options import AUTO, LOOP, JobOptions  # noqa: E402
 
 BATCH_SIZE = 64
 NETWORKS = {
@@ -53,7 +53,7 @@ def train(network: str, kind: str, epochs: int, turns: Turns) -> None:
     callbacks: list[keras.callbacks.Callback] = [turns]
     if cut := KINDS[kind]:
         how, size = cut
-        os.environ[env.OPTIONS] = RunOptions(micro_batches=how).encode()
+        os.environ[env.OPTIONS] = JobOptions(otherwise={"micro_batches": how}).encode()
         callbacks.append(ElasticCallback(micro_batch_size=size))
     keras.utils.set_random_seed(0)
     make, steps = NETWORKS[network]

@@ -228,13 +228,13 @@ def differences(
     tolerance: float,
     *,
     surplus: bool = False,
-    missing: Collection[str] = (),
+    averaged: Collection[str] = (),
 ) -> list[str]:
     """What differs by more than the tolerance, relative and absolute; nothing if all is equal.
 
     Args:
       surplus: whether the number of steps that the optimizer has counted may differ.
-      missing: names of the history that may be left out.
+      averaged: names of the history whose values may differ; they have to be there.
     """
     result = []
     for kind in ("values", "history"):
@@ -242,10 +242,10 @@ def differences(
         # Plain Keras makes no slots of an optimizer and no global generator that nobody asks.
         more = these.keys() - those.keys()
         unasked = {name for name in more if name.startswith(("optimizer ", "seeds "))}
-        if (these.keys() ^ those.keys()) - unasked - set(missing):
+        if (these.keys() ^ those.keys()) - unasked:
             result.append(f"{kind} of {sorted(these)} in place of {sorted(those)}")
         for name in these.keys() & those.keys():
-            if surplus and name == "optimizer 0":
+            if name in averaged or (surplus and name == "optimizer 0"):
                 continue
             a, b = (np.asarray(v[name], np.float64) for v in (these, those))
             if a.shape != b.shape or not np.allclose(a, b, tolerance, tolerance, equal_nan=True):

@@ -28,6 +28,23 @@ from tests.harness.small_classifier import (
 Alone = Callable[[Scenario], FitResult]
 
 
+class Freezes(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyped
+    """A layer, in the midst of a training, and without compiling the model anew."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 1:
+            self.model.layers[0].trainable = False
+
+
+@scenario(plain=True)
+def freezes_without_compile(script: Script) -> None:
+    """Plain Keras goes on training the layer, in the second `fit`, too."""
+    model = classifier(FaultPoint(), jit_compile=False)
+    script.fit(model, **arrays(epochs=3), callbacks=(Freezes(),))
+    script.let_fail("between")
+    script.fit(model, **arrays(epochs=3))
+
+
 @scenario(plain=False)
 def two_fits(script: Script) -> None:
     """Of one model, with `evaluate` and `predict` before, between and after."""
@@ -142,3 +159,12 @@ def test_generators_go_on_in_all_workers_whoever_joins_and_is_lost(
         rounds = [(e["training"], e["members"]) for e in job.events("round_running")]
         assert (1, ["w0", "w1", "w2"]) in rounds
         assert (2, ["w1", "w2", "w3"]) in rounds
+
+
+def test_a_layer_frozen_without_compile_trains_on_with_a_joiner_that_has_not_seen_it(
+    tmp_path: Path, fit_alone: Alone
+) -> None:
+    plan = [Fault("between", "between", 1), gate(20)]
+    with FitJob(tmp_path, freezes_without_compile, "--num_workers=2", plan=plan) as job:
+        job.let_join("gate")
+        job.finish_with(["w0", "w2"], fit_alone(freezes_without_compile))

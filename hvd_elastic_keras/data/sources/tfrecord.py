@@ -55,7 +55,8 @@ class TFRecordSource:
       files: paths, or a pattern such as `data/train-*`; the order of the examples is that of the
         files (of their names, for a pattern).
       skip_corrupt: whether corrupt records are left out, with a warning; otherwise they are an
-        error. None means what `--skip_corrupt` says.
+        error. None: as a file of flags or the environment says, else not. `--skip_corrupt` on the
+        command line counts in any case.
       block_size: see `Source`; for a storage on which reading here and there is slow.
 
     Raises:
@@ -86,10 +87,10 @@ class TFRecordSource:
         self.block_size = block_size
         self._parts = _parts_of(files)
         self._paths = [part.path for part in self._parts]
-        skip_corrupt = env.run_options().skip_corrupt if skip_corrupt is None else skip_corrupt
+        asked = {} if skip_corrupt is None else {"skip_corrupt": skip_corrupt}
         # One index for a file, however many parts of it there are.
         indexes = {path: tfrecord_index.index_of(path) for path in dict.fromkeys(self._paths)}
-        if not skip_corrupt:
+        if not env.run_options(asked).skip_corrupt:
             _refuse_corrupt(indexes)
         slices = [_records_of(part, indexes[part.path]) for part in self._parts]
         _tell_left_out(self._parts, indexes, [s.left_out for s in slices])

@@ -25,9 +25,6 @@ AVERAGE = "average"
 FROM_METRICS = "from metrics"
 """Origin of a value that depends on metrics; see `FromMetrics` if on nothing else."""
 
-LEFT_OUT = "left out"
-"""Origin of a value that cannot be computed in shares (see `step/trials/metric_additivity.py`)."""
-
 
 @dataclasses.dataclass(frozen=True)
 class LogPlan:
@@ -55,7 +52,7 @@ class LogPlan:
                 values[name] = next(rest)
             elif origin == RESULT:
                 values[name] = results[name]
-            elif origin != LEFT_OUT:
+            else:
                 values[name] = origin.value()
         return values
 
@@ -116,13 +113,11 @@ class FromMetrics:
 def plan(
     model: keras.Model,
     logs: Any,
-    left_out: Sequence[keras.Metric],
     scope: keras.StatelessScope,
 ) -> tuple[LogPlan, list[tf.Tensor]]:
     """Finds the origins, in the graph of the step that returned `logs`, when it has ended.
 
     Args:
-      left_out: metrics whose results are wrong where workers share a step.
       scope: in which the step ran.
 
     Returns:
@@ -134,7 +129,7 @@ def plan(
     averages = []
     for name, variable_or_value in values.items():
         value = unwrapped(variable_or_value)
-        origins[name] = _origin(model, name, name in names, value, left_out)
+        origins[name] = _origin(model, name, name in names, value)
         if origins[name] is FROM_METRICS:
             origins[name] = _from_metrics(model, value, scope)
         if origins[name] == AVERAGE:
@@ -147,18 +142,12 @@ def _origin(
     name: str,
     is_name_of_result: bool,
     value: Any,
-    left_out: Sequence[keras.Metric],
 ) -> str:
     if not isinstance(value, tf.Tensor) or tf.executing_eagerly():
-        # The name is all there is to go by. Outputs of a model prefix it.
-        if any(name == m.name or name.endswith(f"_{m.name}") for m in left_out):
-            return LEFT_OUT
+        # The name is all there is to go by.
         return RESULT if is_name_of_result else AVERAGE
     read = _variables_read(value)
-    owners = [m for m in metrics_of(model) if any(_handle(v) in read for v in m.variables)]
-    if any(m is o for m in left_out for o in owners):
-        return LEFT_OUT
-    if not owners:
+    if not any(_handle(v) in read for m in metrics_of(model) for v in m.variables):
         return AVERAGE
     return RESULT if is_name_of_result else FROM_METRICS
 

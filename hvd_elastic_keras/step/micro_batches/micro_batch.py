@@ -62,7 +62,6 @@ class MicroBatch:
       train: whether to compute gradients and apply the optimizer.
       whole: metrics that do not add up: they are updated one micro-batch after the other, which
         is right only where a worker computes all micro-batches.
-      left_out: metrics that do not add up: they do not occur in the logs.
       tracing: how it is computed.
     """
 
@@ -74,7 +73,6 @@ class MicroBatch:
         *,
         train: bool,
         whole: Sequence[keras.Metric] = (),
-        left_out: Sequence[keras.Metric] = (),
         tracing: Tracing | None = None,
     ) -> None:
         self.notes = Notes()
@@ -87,7 +85,6 @@ class MicroBatch:
         self._train = train
         self._layout = layout
         self._variables = variables
-        self._left_out = left_out
         self._whole = [v for metric in whole for v in metric.variables]
         taken = {id(v) for v in self._whole}
         self._metrics = [v for v in variables.metrics if id(v) not in taken]
@@ -176,7 +173,7 @@ class MicroBatch:
             step = self._model.train_step if self._train else self._model.test_step
             logs = step(self._layout.pack(data))
             raw_after = [tf.identity(v) for v in variables.raw]
-        self._log_plan, averages = log_values.plan(self._model, logs, self._left_out, scope)
+        self._log_plan, averages = log_values.plan(self._model, logs, scope)
         put_back(variables.raw, raw_before, raw_after)
         gradients = self._gradients(recorder, scope)
         changes = Changes(scope)

@@ -17,7 +17,6 @@ class StepFindings(msgspec.Struct, frozen=True):
     Attributes:
       terms: how many the loss has.
       staged: how many numbers beside gradients a micro-batch adds to a step.
-      unshared: metrics whose state does not add up over parts of a batch.
       shared: whether workers share a step; if not, each computes whole batches.
       sums: terms of the loss that are sums over the examples.
       means: parts of `MicroBatch.metrics_and_parts` that are averaged where others are added.
@@ -28,7 +27,6 @@ class StepFindings(msgspec.Struct, frozen=True):
 
     terms: int
     staged: int
-    unshared: tuple[int, ...] = ()
     shared: bool = True
     sums: tuple[int, ...] = ()
     means: tuple[int, ...] = ()

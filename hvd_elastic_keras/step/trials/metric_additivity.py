@@ -41,6 +41,19 @@ TRIED_EXAMPLES = 64
 State = list[Any]
 
 
+@dataclasses.dataclass(frozen=True)
+class Unshared:
+    """A metric that no worker can compute a share of.
+
+    Attributes:
+      replaced: of each of its variables, whether its change depends on what was before, as that of
+        a maximum or a last value does.
+    """
+
+    metric: keras.Metric
+    replaced: tuple[bool, ...]
+
+
 def metrics_that_do_not_add_up(
     model: keras.Model,
     variables: ModelVariables,
@@ -48,7 +61,7 @@ def metrics_that_do_not_add_up(
     batch: Structure,
     *,
     train: bool,
-) -> list[keras.Metric]:
+) -> list[Unshared]:
     """The metrics of the user's that no worker can compute a share of.
 
     Each metric sees two halves of a batch, one after the other, each alone, and both at once. It
@@ -79,11 +92,12 @@ def metrics_that_do_not_add_up(
     changes = [trial.changes(b, start) for b in _batches(model, examples)]
     # A sum does not mind where it begins. The maximum of what is negative, say, stays at 0.
     changes += [trial.changes(examples, _moved(start, by)) for by in MOVED_STARTS]
-    wrong = [
-        not _adds_up([change.of(end - n, end) for change in changes])
+    of_metrics = [
+        [change.of(end - n, end) for change in changes]
         for n, end in zip(sizes, np.cumsum(sizes), strict=True)
     ]
-    return [metric for metric, is_wrong in zip(suspects, wrong, strict=True) if is_wrong]
+    pairs = zip(suspects, of_metrics, strict=True)
+    return [Unshared(m, _replaced(found)) for m, found in pairs if not _adds_up(found)]
 
 
 def _moved(state: State, by: int) -> State:
@@ -110,15 +124,15 @@ class _Changes:
         return _Changes(*(getattr(self, name)[low:high] for name in names), rounding=self.rounding)
 
     @property
-    def adds_up(self) -> bool:
-        """Whether a half changes the state by the same amount whatever was before."""
+    def adds_up(self) -> list[bool]:
+        """Whether a half changes each variable by the same amount whatever was before."""
         tolerance = TOLERANCE * self.rounding
         states = zip(self.start, self.one, self.two, self.one_two, self.two_one, strict=True)
-        return all(
+        return [
             np.allclose(one_two - one, two - start, rtol=tolerance, atol=tolerance)
             and np.allclose(two_one - two, one - start, rtol=tolerance, atol=tolerance)
             for start, one, two, one_two, two_one in states
-        )
+        ]
 
     @property
     def kinds(self) -> list[str]:
@@ -165,7 +179,12 @@ def _adds_up(changes: Sequence[_Changes]) -> bool:
     by_variable = zip(*(change.kinds for change in changes), strict=True)
     found = [set(kinds) - {UNKNOWN} for kinds in by_variable]
     clear = all(len(kinds) <= 1 and OTHER not in kinds for kinds in found)
-    return clear and all(change.adds_up for change in changes)
+    return clear and not any(_replaced(changes))
+
+
+def _replaced(changes: Sequence[_Changes]) -> tuple[bool, ...]:
+    """Of each variable, whether its change depends on what was before."""
+    return tuple(not all(found) for found in zip(*(c.adds_up for c in changes), strict=True))
 
 
 def _batches(model: keras.Model, batch: Structure) -> Iterator[Structure]:

@@ -115,38 +115,23 @@ def about_zeros(terms: Sequence[str], cut: Cut) -> list[str]:
     ]
 
 
-def about_training_logs(
-    unshared: Sequence[keras.Metric], apart: Sequence[keras.Metric], cut: Cut
-) -> list[str]:
-    """Of the metrics in them.
-
-    Args:
-      unshared: those whose state does not add up over parts of a batch.
-      apart: others that do not follow from the parts.
-    """
-    texts = []
-    if unshared:
-        texts.append(
-            "the state of these metrics does not add up over parts of a batch: "
-            f"{_names(unshared)}. They are left out of the training logs."
-        )
-    if apart:
-        texts.append(
-            f"these metrics of a batch do not follow from its parts: {_names(apart)}. The training "
-            f"logs have those of micro-batches of {cut.micro_batch_size} examples, averaged; "
-            f"micro_batch_size={cut.batch_size} gives what plain fit gives, on one worker."
-        )
-    return texts
-
-
-def about_evaluation(
-    unshared: Sequence[keras.Metric], apart: Sequence[keras.Metric], _: Cut
-) -> list[str]:
-    """The same of an evaluation, which is not cut because of them."""
-    if not (unshared or apart):
+def about_training_logs(apart: Sequence[keras.Metric], cut: Cut) -> list[str]:
+    """Of the metrics in them that do not follow from the parts of a batch."""
+    if not apart:
         return []
     return [
-        f"these metrics of a batch do not follow from its parts: {_names([*unshared, *apart])}. "
+        f"these metrics of a batch do not follow from its parts: {_names(apart)}. The training "
+        f"logs have those of micro-batches of {cut.micro_batch_size} examples, averaged; "
+        f"micro_batch_size={cut.batch_size} gives what plain fit gives, on one worker."
+    ]
+
+
+def about_evaluation(apart: Sequence[keras.Metric], _: Cut) -> list[str]:
+    """The same of an evaluation, which is not cut because of them."""
+    if not apart:
+        return []
+    return [
+        f"these metrics of a batch do not follow from its parts: {_names(apart)}. "
         "Each evaluation is computed whole on every worker."
     ]
 

@@ -58,7 +58,7 @@ class Case:
       expect: how the result relates to that of plain `fit`.
       told: a regular expression, found in what is shown before the first step or in the text of a
         refusal; empty if nothing is to be told.
-      missing: names in the `History` of plain `fit` that the elastic one leaves out.
+      averaged: names in the `History` whose values are means over parts of a batch if it is cut.
       surplus: whether Keras starts one step too many where data of unknown length end, which
         counts in the optimizer's iterations.
       cut: the micro-batch size where the batch is cut.
@@ -69,7 +69,7 @@ class Case:
     data: Callable[[], Arguments]
     expect: Expectation = SAME
     told: str = ""
-    missing: tuple[str, ...] = ()
+    averaged: tuple[str, ...] = ()
     surplus: bool = False
     cut: int = CUT
     tolerance: float = 1e-5

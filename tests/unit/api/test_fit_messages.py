@@ -51,6 +51,13 @@ def test_an_overridden_loop_is_to_become_a_train_step() -> None:
         model_building.check_fit(model)
 
 
+def test_two_elastic_callbacks_in_one_fit_are_refused() -> None:
+    model = model_of(optimizer="sgd", loss="mse")
+    both = [ElasticCallback(audit=True), ElasticCallback()]
+    with pytest.raises(ConfigurationError, match="given 2 ElasticCallbacks, expected one"):
+        model.fit(X, X[:, :2], callbacks=both, verbose=0)
+
+
 def test_a_value_per_example_is_refused_in_any_of_several_losses() -> None:
     losses = ["mse", keras.losses.MeanSquaredError(reduction="none")]
     inputs = keras.Input((4,))

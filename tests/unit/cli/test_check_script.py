@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from hvd_elastic_keras.cli.check_script import check_script
+from hvd_elastic_keras.cli.check_script import check_script, warning_of_flags
 from hvd_elastic_keras.common.errors import ConfigurationError
 
 UNPORTED = {
@@ -77,3 +78,50 @@ def test_run_refuses_such_a_script_before_it_starts_anything(tmp_path: Path) -> 
     assert result.stderr.startswith("error: train.py imports horovod.tensorflow in line 1")
     assert len(result.stderr.splitlines()) == 1
     assert not job_dir.exists()
+
+
+IS_FLAG = {"num_workers", "notls", "tls"}.__contains__
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        (["good.py", "--num_workers=4"], "--num_workers=4"),
+        (["good.py", "x", "--num_workers", "4", "--y"], "--num_workers"),
+        (["good.py", "--num_workers=4", "--notls"], "--num_workers=4 --notls"),
+        (["good.py", "--tls", "--", "--num_workers=4"], "--tls"),
+        (["good.py", "--", "--num_workers=4"], ""),
+        (["--", "good.py", "--num_workers=4"], ""),
+        (["good.py", "--workers=4", "num_workers=4"], ""),
+        (["good.py"], ""),
+    ],
+)
+def test_a_flag_of_run_behind_the_script_is_told_of(script: list[str], told: str) -> None:
+    text = warning_of_flags(script, IS_FLAG)
+    assert bool(text) == bool(told)
+    assert not told or text.startswith(f"warning: {told} stands after good.py")
+
+
+@pytest.mark.parametrize(
+    ("words", "warns"),
+    [
+        ("good.py --num_workers=4", True),
+        ("--num_workers=2 good.py --noaudit", True),
+        ("-- good.py --num_workers=4", False),
+        # Refused before the script, and so clearly the script's own.
+        ("good.py --epochs=4 --seed=1 --model=x --output=y --config=z.yaml --data_dir=d", False),
+    ],
+)
+def test_run_warns_of_it_and_still_goes_on(words: str, warns: bool, tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text("import hvd_elastic_keras")
+    result = subprocess.run(
+        [sys.executable, "-m", "hvd_elastic_keras.run", "--dry_run", *words.split()],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    )
+    assert result.returncode == 0, result.stderr
+    assert ("stands after good.py, so that the script gets it" in result.stdout) == warns

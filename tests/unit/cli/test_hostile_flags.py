@@ -38,7 +38,7 @@ def test_flags_are_taken_or_refused(given_flags: dict[str, str]) -> None:
         else:
             refused = None
             job_flags.training_config({})
-            option_flags.given_options({})
+            option_flags.given_options({}, {})
             config = job_flags.job_config()
             assert not any(math.isnan(value) for value in vars(config).values())
         assert refused in (None, 2)

@@ -17,7 +17,7 @@ from hvd_elastic_keras.common import batch_plan, files, predictions
 from hvd_elastic_keras.common.config import JobConfig, TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.job_spec import EVALUATE, PREDICT, JobSpec
-from hvd_elastic_keras.common.options import RunOptions
+from hvd_elastic_keras.common.options import JobOptions
 from hvd_elastic_keras.state.checkpoint import manifest
 
 FOUND: dict[str, Any] = {
@@ -99,7 +99,7 @@ def test_spares_have_no_share(tmp_path: Path) -> None:
 def test_the_plan_says_when_checkpoints_are_written(
     options: dict[str, Any], text: str, tmp_path: Path
 ) -> None:
-    request = dataclasses.replace(request_of(tmp_path), options=RunOptions(**options))
+    request = dataclasses.replace(request_of(tmp_path), asked=JobOptions(otherwise=options))
     lines = list(plan.whole_plan(request, FOUND))
     assert line_of(lines, "checkpoints") == f"{text}, to {tmp_path / files.CHECKPOINTS}"
 

@@ -1,4 +1,4 @@
-"""Values of flags from the command line, the environment and a file, in this order."""
+"""Values of flags from the command line, a file and the environment, in this order."""
 
 from __future__ import annotations
 
@@ -29,25 +29,26 @@ def job_toml(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("typed", "variable", "value", "source"),
+    ("typed", "in_file", "value", "source"),
     [
-        (["--epochs=6"], "5", "6", settings.COMMAND_LINE),
-        (["--epochs", "6"], "5", "6", settings.COMMAND_LINE),
-        ([], "5", "5", "HVD_ELASTIC_RUN_EPOCHS"),
-        ([], "", "4", "job.toml"),
+        (["--epochs=6"], "4", "6", settings.COMMAND_LINE),
+        (["--epochs", "6"], "4", "6", settings.COMMAND_LINE),
+        ([], "4", "4", "job.toml"),
+        ([], "", "5", "HVD_ELASTIC_RUN_EPOCHS"),
     ],
 )
-def test_a_flag_counts_before_a_variable_and_this_before_the_file(
+def test_a_flag_counts_before_the_file_and_this_before_a_variable(
     typed: list[str],
-    variable: str,
+    in_file: str,
     value: str,
     source: str,
     *,
     job_toml: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if variable:
-        monkeypatch.setenv("HVD_ELASTIC_RUN_EPOCHS", variable)
+    if not in_file:
+        job_toml.write_text(job_toml.read_text().replace("epochs = 4\n", ""))
+    monkeypatch.setenv("HVD_ELASTIC_RUN_EPOCHS", "5")
     found = resolved(f"--config={job_toml}", *typed)
     with flagsaver.flagsaver():
         arguments.parse_flags(["run", *found.words])
@@ -56,6 +57,18 @@ def test_a_flag_counts_before_a_variable_and_this_before_the_file(
         assert flags.FLAGS.ssh_env == ["A", "B"]
     assert found.sources["epochs"].endswith(source)
     assert found.sources["num_workers"] == str(job_toml)
+
+
+def test_a_typed_value_of_the_reference_configuration_counts_before_a_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HVD_ELASTIC_RUN_EPOCHS", "5")
+    (tmp_path / "a.toml").write_text("epochs = 4\n")
+    assert resolved("--config.epochs=6").words == ["--config.epochs=6"]
+    file = f"--config={tmp_path / 'a.toml'}"
+    assert resolved(file, "--config.epochs=6").words == ["--config.epochs=6"]
+    (tmp_path / "a.toml").write_text('"config.epochs" = 7\n')
+    assert resolved(file).words == ["--config.epochs=7"]
 
 
 def test_without_any_source_the_command_line_is_as_it_was() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from hvd_elastic_keras.common import env
-from hvd_elastic_keras.common.options import RunOptions
+from hvd_elastic_keras.common.options import JobOptions
 
 GROWTH = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 
 
 def gpu_variables(slot: int, count: int, *, joined: bool = False) -> dict[str, str]:
-    options = RunOptions(gpus_per_worker=count)
+    options = JobOptions(otherwise={"gpus_per_worker": count})
     place = env.WorkerEnvironment("", "", "w0", "", options=options, slot=slot, joined=joined)
     return {k: v for k, v in place.to_variables().items() if k in (*GROWTH, env.VISIBLE_GPUS)}
 

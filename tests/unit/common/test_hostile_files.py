@@ -22,7 +22,7 @@ from hvd_elastic_keras.common import control, events, files
 from hvd_elastic_keras.common.config import TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError, LedgerError
 from hvd_elastic_keras.common.job_spec import JobSpec
-from hvd_elastic_keras.common.options import RunOptions
+from hvd_elastic_keras.common.options import JobOptions
 from hvd_elastic_keras.master import journal
 from hvd_elastic_keras.observe import timeline
 from hvd_elastic_keras.observe.event_log import EventLog
@@ -152,11 +152,14 @@ def test_a_job_json_is_read_or_refused(content: object) -> None:
     in_file(written(content), read)
 
 
+ASKED = JobOptions({"balance": "speed"}, {"audit": True, "keep_checkpoints": 3})
+
+
 @drawn
-@given(nearly(st.builds(lambda: json.loads(RunOptions().encode()))))
+@given(nearly(st.builds(lambda: json.loads(ASKED.encode()))))
 def test_options_are_read_or_refused(content: object) -> None:
     with contextlib.suppress(ConfigurationError):
-        RunOptions.decode(json.dumps(content))
+        JobOptions.decode(json.dumps(content))
 
 
 ENDPOINT = control.Endpoint(version=1, address="127.0.0.1:1", token="t" * 64, pid=1)

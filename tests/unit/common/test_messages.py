@@ -12,7 +12,7 @@ import pytest
 
 from hvd_elastic_keras.common import env, events, files, messages, protocol
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
-from hvd_elastic_keras.common.options import RunOptions
+from hvd_elastic_keras.common.options import JobOptions
 from hvd_elastic_keras.observe.console import Console
 
 # --- protocol ----------------------------------------------------------------------------
@@ -106,7 +106,7 @@ WORKER = env.WorkerEnvironment(
     iface="eth0",
     hostname="a",
     gloo_timeout_s=5,
-    options=RunOptions(deterministic=True, balance="speed"),
+    options=JobOptions({"deterministic": True}, {"balance": "speed"}),
 )
 
 

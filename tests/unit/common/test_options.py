@@ -6,13 +6,20 @@ import pytest
 
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.common.options import NO_OPTIONS, RunOptions
+from hvd_elastic_keras.common.options import NO_OPTIONS, JobOptions, RunOptions
 
 
 def test_a_worker_reads_what_the_launcher_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = RunOptions(deterministic=True, audit=True)
+    asked = JobOptions({"deterministic": True}, {"audit": True})
     monkeypatch.setenv(env.OPTIONS, asked.encode())
-    assert env.run_options() == asked
+    assert env.job_options() == asked
+    assert env.run_options() == RunOptions(deterministic=True, audit=True)
+
+
+def test_people_write_options_by_their_names_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(env.OPTIONS, '{"audit": true}')
+    assert env.run_options() == RunOptions(audit=True)
+    assert env.run_options({"audit": False}) == NO_OPTIONS, "the script counts before it"
 
 
 def test_nothing_is_asked_for_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,13 +27,8 @@ def test_nothing_is_asked_for_by_default(monkeypatch: pytest.MonkeyPatch) -> Non
     assert env.run_options() == NO_OPTIONS
 
 
-def test_what_a_script_asks_for_is_added_to_what_its_job_asks_for() -> None:
-    job, script = RunOptions(audit=True), RunOptions(balance="speed")
-    assert job | script == script | job == RunOptions(audit=True, balance="speed")
-
-
 def test_only_options_are_taken_from_a_configuration() -> None:
-    found = RunOptions(audit=True).replaced({"learning_rate": 0.1, "audit": False})
+    found = RunOptions.of({"learning_rate": 0.1, "audit": False}, {"audit": True})
     assert found == NO_OPTIONS
 
 
@@ -54,13 +56,22 @@ def test_a_wrong_value_is_refused(values: dict[str, object], message: str) -> No
 
 @pytest.mark.parametrize("compression", ["fp16", "bf16"])
 def test_compression_is_refused_with_deterministic(compression: str) -> None:
-    asked = RunOptions(compression=compression)
+    asked = JobOptions({"compression": compression}, {})
     with pytest.raises(ConfigurationError, match=f"compression='{compression}'.* Leave one"):
-        asked | RunOptions(deterministic=True)
+        asked.with_script({"deterministic": True})
+
+
+def test_what_the_command_line_takes_back_excludes_nothing() -> None:
+    found = JobOptions({"deterministic": False, "compression": "fp16"})
+    assert found.with_script({"deterministic": True}).compression == "fp16"
 
 
 @pytest.mark.parametrize(
-    "text", ["1", "{", '{"determinstic": true}', '{"audit": "yes"}', '{"balance": "fair"}']
+    "text",
+    [
+        *("1", "{", '{"determinstic": true}', '{"audit": "yes"}', '{"balance": "fair"}'),
+        *('{"command_line": 1}', '{"command_line": {"x": 1}}', '{"command_line": {"audit": 1}}'),
+    ],
 )
 def test_text_that_holds_no_options_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(env.OPTIONS, text)

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from hvd_elastic_keras import Trainer, TrainingConfig
 from hvd_elastic_keras.common import env
-from hvd_elastic_keras.common.options import RunOptions
+from hvd_elastic_keras.common.options import JobOptions
 
 X = np.arange(16, dtype="float32").reshape(8, 2)
 
@@ -83,7 +83,7 @@ class Unexportable(keras.Sequential):
 
 @pytest.fixture
 def exporting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(env.OPTIONS, RunOptions(export="saved_model").encode())
+    monkeypatch.setenv(env.OPTIONS, JobOptions(otherwise={"export": "saved_model"}).encode())
 
 
 @pytest.mark.usefixtures("exporting")

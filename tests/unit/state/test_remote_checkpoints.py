@@ -17,7 +17,7 @@ pytest.importorskip("horovod.tensorflow")
 from hvd_elastic_keras import Trainer, TrainingConfig
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import CheckpointNotWrittenError
-from hvd_elastic_keras.common.options import RunOptions
+from hvd_elastic_keras.common.options import JobOptions
 from hvd_elastic_keras.state.checkpoint.manager import CheckpointManager, Origin
 from hvd_elastic_keras.state.checkpoint.remote import checkpoints_of, place_of
 from hvd_elastic_keras.state.run_state import VERSION
@@ -97,7 +97,7 @@ def test_each_training_has_its_own(tmp_path: Path) -> None:
 def test_a_training_goes_on_from_there(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(env.OPTIONS, RunOptions(checkpoint_dir=url).encode())
+    monkeypatch.setenv(env.OPTIONS, JobOptions(otherwise={"checkpoint_dir": url}).encode())
     x = np.random.default_rng(0).normal(size=(16, 4)).astype("float32")
 
     def trained(epochs: int, job_dir: Path | None) -> keras.Model:

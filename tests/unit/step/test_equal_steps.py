@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 
 from hvd_elastic_keras import Trainer, TrainingConfig
 from hvd_elastic_keras.common import env
-from hvd_elastic_keras.common.options import LOOP, TOGETHER, RunOptions
+from hvd_elastic_keras.common.options import LOOP, TOGETHER, JobOptions
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.step import compiled_steps
@@ -73,7 +73,7 @@ class ComparedStep(SharedStep):
 def test_a_step_of_1_2_and_3_workers_differs_by_rounding_only_through_failures_and_a_reload(
     micro_batches: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(env.OPTIONS, RunOptions(micro_batches=micro_batches).encode())
+    monkeypatch.setenv(env.OPTIONS, JobOptions(otherwise={"micro_batches": micro_batches}).encode())
     found = {"differences": [], "of_gradients": []}
     with (
         mock.patch.object(compiled_steps, "AtomicStep", ComparedStep),

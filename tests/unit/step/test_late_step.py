@@ -14,7 +14,7 @@ pytest.importorskip("horovod.tensorflow")
 from hvd_elastic_keras import ElasticCallback
 from hvd_elastic_keras.api import assemble
 from hvd_elastic_keras.common import env
-from hvd_elastic_keras.common.options import RunOptions
+from hvd_elastic_keras.common.options import JobOptions
 from hvd_elastic_keras.state.cursor import Phase
 from hvd_elastic_keras.state.run_state import RunState
 from hvd_elastic_keras.worker.session import SoloSession
@@ -97,7 +97,7 @@ def test_the_state_has_come_after_a_step_that_all_leave_out(
     model.compile("sgd", "mse")
     x = X[:16].copy()
     x[0] = np.nan
-    monkeypatch.setenv(env.OPTIONS, RunOptions(on_nonfinite="skip").encode())
+    monkeypatch.setenv(env.OPTIONS, JobOptions(otherwise={"on_nonfinite": "skip"}).encode())
     callbacks = [ElasticCallback()]
     model.fit(x, Y[:16], batch_size=8, shuffle=False, verbose=0, callbacks=callbacks)
     assert np.isfinite(model.get_weights()[0]).all()

@@ -60,13 +60,15 @@ def test_functions_with_a_value_per_example_and_per_batch_do_not_affect_each_oth
         np.testing.assert_allclose(found[name], values, rtol=1e-5, err_msg=name)
 
 
-def test_a_metric_given_to_compile_that_does_not_add_up_is_found(
+def test_a_metric_given_to_compile_that_does_not_add_up_is_found_and_averaged(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     found = history([Largest(), "mae"], elastic=True)
-    assert "warning: the state of these metrics does not add up" in capsys.readouterr().out
+    told = "warning: these metrics of a batch do not follow from its parts: largest"
+    assert told in capsys.readouterr().out
     expected = history([Largest(), "mae"], elastic=False)
-    assert found.keys() == expected.keys() - {"largest"}
+    assert found.keys() == expected.keys()
+    assert len(found.pop("largest")) == len(expected.pop("largest")) == 2
     for name, values in found.items():
         np.testing.assert_allclose(values, expected[name], rtol=1e-5, err_msg=name)
 
@@ -131,6 +133,20 @@ def test_a_metric_that_does_not_move_on_the_first_examples_is_found_out(
     elastic = ElasticCallback(micro_batch_size=2)
     arguments = {"validation_data": (x, x[:, :1]), "callbacks": [elastic], "verbose": 0}
     history = model.fit(x, x[:, :1], batch_size=10, epochs=2, shuffle=False, **arguments).history
-    assert "largest" not in history
+    assert len(history["largest"]) == 2
     assert history["val_largest"][-1] == pytest.approx(float(np.max(model.predict(x, verbose=0))))
-    assert capsys.readouterr().out.count("does not add up") == 1
+    assert capsys.readouterr().out.count("do not follow from its parts") == 2, (
+        "of training and evaluation"
+    )
+
+
+def test_what_does_not_add_up_has_the_mean_of_the_parts_of_a_batch() -> None:
+    """Ten examples in parts of 4, 4 and 2, whose values count by their examples."""
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.0), "mse", metrics=[Largest()])
+    arguments = {"batch_size": 10, "callbacks": [ElasticCallback(micro_batch_size=4)]}
+    history = model.fit(X[:10], Y[:10], shuffle=False, verbose=0, **arguments).history
+    values = np.abs(model.predict(X[:10], verbose=0))[:, 0]
+    parts = [values[:4], values[4:8], values[8:]]
+    expected = sum(part.max() * len(part) / 10 for part in parts)
+    np.testing.assert_allclose(history["largest"], [expected], rtol=1e-5)

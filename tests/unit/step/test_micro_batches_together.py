@@ -16,7 +16,7 @@ pytest.importorskip("horovod.tensorflow")
 from hvd_elastic_keras import ElasticCallback
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.common.options import LOOP, TOGETHER, RunOptions
+from hvd_elastic_keras.common.options import LOOP, TOGETHER, JobOptions, RunOptions
 
 BATCH, MICRO_BATCH = 12, 4
 EXAMPLES = 42  # the last batch has micro-batches of 4 and of 2
@@ -125,11 +125,11 @@ def with_a_mean_of_some() -> tuple[keras.Model, Sizes]:
 def trained(
     make: Callable[[], tuple[keras.Model, Sizes]],
     monkeypatch: pytest.MonkeyPatch,
-    options: RunOptions,
+    options: dict[str, Any],
     micro_batch_size: int = MICRO_BATCH,
 ) -> tuple[list[Any], list[int]]:
     """The variables after a training, and how many examples each pass over the network had."""
-    monkeypatch.setenv(env.OPTIONS, options.encode())
+    monkeypatch.setenv(env.OPTIONS, JobOptions(otherwise=options).encode())
     keras.utils.set_random_seed(2)
     model, sizes = make()
     model.compile(keras.optimizers.SGD(0.1, momentum=0.5), "mse", metrics=["mae"])
@@ -160,8 +160,8 @@ def test_one_pass_gives_what_one_after_the_other_gives(
     passes: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    expected, one_by_one = trained(make, monkeypatch, RunOptions(micro_batches=LOOP))
-    found, at_once = trained(make, monkeypatch, RunOptions(micro_batches=TOGETHER))
+    expected, one_by_one = trained(make, monkeypatch, {"micro_batches": LOOP})
+    found, at_once = trained(make, monkeypatch, {"micro_batches": TOGETHER})
     assert one_by_one == ONE_AFTER_THE_OTHER
     assert at_once == passes
     assert_same(found, expected)
@@ -170,7 +170,7 @@ def test_one_pass_gives_what_one_after_the_other_gives(
 def test_no_more_than_are_asked_for_are_computed_in_one_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _, passes = trained(dense, monkeypatch, RunOptions(micro_batches_together=2))
+    _, passes = trained(dense, monkeypatch, {"micro_batches_together": 2})
     assert passes == [8, 4] * 3 + [6]
 
 
@@ -181,14 +181,14 @@ def test_what_would_come_to_something_else_is_computed_one_after_the_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO):
-        _, passes = trained(make, monkeypatch, RunOptions())
+        _, passes = trained(make, monkeypatch, {})
     assert passes == ONE_AFTER_THE_OTHER
     assert caplog.text.count("micro-batches are computed one after the other: ") == 1
 
 
 def test_who_insists_on_one_pass_is_told_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="--micro_batches=together was given, but the"):
-        trained(with_a_mean_of_some, monkeypatch, RunOptions(micro_batches=TOGETHER))
+        trained(with_a_mean_of_some, monkeypatch, {"micro_batches": TOGETHER})
 
 
 def test_bits_that_depend_on_the_number_of_passes_are_refused() -> None:

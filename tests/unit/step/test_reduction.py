@@ -20,7 +20,7 @@ import tensorflow as tf
 from hvd_elastic_keras import Trainer, TrainingConfig
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.batch_plan import Share
-from hvd_elastic_keras.common.options import AUTO, LOOP, RunOptions
+from hvd_elastic_keras.common.options import AUTO, LOOP, JobOptions
 from hvd_elastic_keras.data.input.pipeline import Pipeline
 from hvd_elastic_keras.data.sources.source import as_source
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
@@ -148,7 +148,7 @@ def test_sums_that_leave_the_loop_by_themselves_are_those_of_all_micro_batches(
     micro_batches: str, accumulation: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reduction, "LEAST_BYTES", 1)
-    monkeypatch.setenv(env.OPTIONS, RunOptions(micro_batches=micro_batches).encode())
+    monkeypatch.setenv(env.OPTIONS, JobOptions(otherwise={"micro_batches": micro_batches}).encode())
     x = np.random.default_rng(0).random((28, 4), np.float32)  # the last batch is smaller
     weights = []
     for trains in (True, False):

@@ -13,7 +13,7 @@ pytest.importorskip("horovod.tensorflow")
 from hvd_elastic_keras import Trainer, TrainingConfig
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import NonFiniteLossError
-from hvd_elastic_keras.common.options import RunOptions
+from hvd_elastic_keras.common.options import JobOptions
 from hvd_elastic_keras.loop import nonfinite_loss
 
 BATCH = 8
@@ -23,7 +23,7 @@ Y = X[:, :1].copy()
 
 @pytest.fixture(autouse=True)
 def _skips(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(env.OPTIONS, RunOptions(on_nonfinite="skip").encode())
+    monkeypatch.setenv(env.OPTIONS, JobOptions(otherwise={"on_nonfinite": "skip"}).encode())
 
 
 def without_batches(*numbers: int) -> tuple[Any, Any]:
@@ -118,7 +118,9 @@ def test_a_training_of_which_nothing_is_left_ends(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_skipped_step_is_in_the_ledger(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(env.OPTIONS, RunOptions(on_nonfinite="skip", audit=True).encode())
+    monkeypatch.setenv(
+        env.OPTIONS, JobOptions(otherwise={"on_nonfinite": "skip", "audit": True}).encode()
+    )
     monkeypatch.chdir(tmp_path)
     keras.utils.set_random_seed(0)
     model = model_of()

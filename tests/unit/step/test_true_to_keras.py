@@ -75,6 +75,7 @@ SLOW = {
     "gradients that are applied if they are finite",
 }
 """Those that take longest, and of whose parts others have some."""
+WHOLE = "one micro-batch"
 ANY_WORKERS = 1e-5
 """Tolerance between numbers of workers, whatever the precision of the model."""
 
@@ -91,8 +92,9 @@ def each(*expectations: case.Expectation) -> list[Any]:
 
 def assert_equal(found: Outcome, expected: Outcome, of: Case, what: str) -> None:
     __tracebackhide__ = True
+    averaged = () if what == WHOLE else of.averaged
     different = shared_fit.differences(
-        found, expected, of.tolerance, surplus=of.surplus, missing=of.missing
+        found, expected, of.tolerance, surplus=of.surplus, averaged=averaged
     )
     assert not different, f"{what}:\n" + "\n".join(different)
 
@@ -127,7 +129,7 @@ def refusal(of: Case, micro_batch_size: int | None) -> str:
 def test_equal_to_plain_fit_for_every_cut_and_any_workers(name: str) -> None:
     of = CASES[name]
     plain, whole = shared_fit.plain(of), shared_fit.elastic(of, BATCH)
-    assert_equal(whole, plain, of, "one micro-batch")
+    assert_equal(whole, plain, of, WHOLE)
     outcomes = list(shared_fit.shared(of))
     assert_equal(outcomes[0], plain, of, f"micro-batches of {of.cut}")
     assert_shared(outcomes, of)
@@ -137,7 +139,7 @@ def test_equal_to_plain_fit_for_every_cut_and_any_workers(name: str) -> None:
 def test_equal_to_plain_fit_in_one_micro_batch_and_told_of_if_cut(name: str) -> None:
     of = CASES[name]
     plain, whole = shared_fit.plain(of), shared_fit.elastic(of, BATCH)
-    assert_equal(whole, plain, of, "one micro-batch")
+    assert_equal(whole, plain, of, WHOLE)
     outcomes = list(shared_fit.shared(of))
     assert shared_fit.differences(outcomes[0], plain, of.tolerance), "no difference: say SAME"
     assert_shared(outcomes, of)
@@ -164,14 +166,14 @@ def test_refused_if_it_is_cut_and_never_wrong(name: str) -> None:
     except ElasticError as error:
         assert_told(str(error), of)
     else:
-        assert_equal(whole, shared_fit.plain(of), of, "one micro-batch")
+        assert_equal(whole, shared_fit.plain(of), of, WHOLE)
 
 
 @pytest.mark.parametrize("name", each(case.REFUSED_IN_PARTS))
 def test_refused_by_default_and_equal_to_plain_fit_in_one_micro_batch(name: str) -> None:
     of = CASES[name]
     assert_told(refusal(of, None), of)
-    assert_equal(shared_fit.elastic(of, BATCH), shared_fit.plain(of), of, "one micro-batch")
+    assert_equal(shared_fit.elastic(of, BATCH), shared_fit.plain(of), of, WHOLE)
     assert_shared(list(shared_fit.shared(of)), of)
 
 

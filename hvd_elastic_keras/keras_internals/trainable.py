@@ -1,0 +1,36 @@
+"""Which layers and variables of a model are trained."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from hvd_elastic_keras.keras_internals.held_objects import layers_of
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trainable:
+    """The attribute `trainable` of all layers and variables of a model at some time."""
+
+    values: Sequence[tuple[Any, bool]]
+
+    @classmethod
+    def of(cls, model: keras.Model) -> Trainable:
+        """As it is now."""
+        # Outer layers come first: to set one sets all in it.
+        owners = [*layers_of(model), *model.variables]
+        return cls([(owner, bool(owner.trainable)) for owner in owners])
+
+    @property
+    def changed(self) -> list[str]:
+        """The names of what is otherwise now."""
+        return [owner.name for owner, value in self.values if bool(owner.trainable) != value]
+
+    def set(self) -> None:
+        """Makes it so again; does nothing where nothing has changed."""
+        if self.changed:
+            for owner, value in self.values:
+                owner.trainable = value
