@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from hvd_elastic_keras.common import env, protocol
 from hvd_elastic_keras.common.errors import ConfigurationError, WorkerLeavingError
-from hvd_elastic_keras.common.options import RunOptions
+from hvd_elastic_keras.common.options import JobOptions
 from hvd_elastic_keras.worker.elastic_session import ElasticSession
 from hvd_elastic_keras.worker.membership import Membership
 from hvd_elastic_keras.worker.own_gpus import check_gpus
@@ -29,7 +29,7 @@ class ToldSession(ElasticSession):
 
 def worker(monkeypatch: pytest.MonkeyPatch, seen: int, wanted: int, late: bool) -> Membership:
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["gpu"] * seen)
-    options = RunOptions(gpus_per_worker=wanted)
+    options = JobOptions(otherwise={"gpus_per_worker": wanted})
     environment = env.WorkerEnvironment(
         "host:1", "token", "w2", "/job", hostname="node2", options=options
     )
