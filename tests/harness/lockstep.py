@@ -107,15 +107,23 @@ class Verified(PartialStep):
         return sum(values[1:], values[0]) if state == PARTIAL else values[0]
 
 
-def assert_close(found: Any, expected: Any, what: str) -> None:
-    """Of two tensors: the same to rounding."""
+def assert_close(
+    found: Any, expected: Any, what: str, exact: float | None = None, least: float = 1.0
+) -> None:
+    """Of two tensors: the same to rounding.
+
+    Args:
+      exact: relative to the largest number; None: what the type allows.
+      least: the largest number is taken for at least so large.
+    """
     found, expected = np.asarray(found), np.asarray(expected)
-    if expected.dtype.kind in "fc":
-        scale = max(1.0, float(np.nanmax(np.abs(expected), initial=0.0)))
-        exact = 1e-3 if expected.dtype == np.float16 else 1e-4 if expected.itemsize == 4 else 1e-9
-        np.testing.assert_allclose(found, expected, rtol=0, atol=exact * scale, err_msg=what)
-    else:
+    if expected.dtype.kind not in "fc":
         np.testing.assert_array_equal(found, expected, err_msg=what)
+        return
+    if exact is None:
+        exact = 1e-3 if expected.dtype == np.float16 else 1e-4 if expected.itemsize == 4 else 1e-9
+    scale = max(least, float(np.nanmax(np.abs(expected), initial=0.0)))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=exact * scale, err_msg=what)
 
 
 def take_step(

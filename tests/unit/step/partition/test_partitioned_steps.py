@@ -17,7 +17,7 @@ from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
 from hvd_elastic_keras.step.partition.execution import Part, PartialStep
 from hvd_elastic_keras.step.partition.operations.states import PARTIAL, REPLICATED, Decision, View
 from hvd_elastic_keras.step.partition.plan import Analysis
-from tests.harness.lockstep import take_step
+from tests.harness.lockstep import assert_close, take_step
 from tests.harness.partitioned_models import MODELS, ONE_ROUND, ROWS, Made, half_precision
 
 SHARES = ([5, 4, 3], [1, 0, 11])
@@ -56,15 +56,6 @@ def assign(captured: CapturedStep, values: dict[str, Any]) -> None:
         variable.assign(values[name])
 
 
-def assert_equal(found: Any, expected: Any, what: str, exact: float) -> None:
-    found, expected = np.asarray(found), np.asarray(expected)
-    if expected.dtype.kind != "f":
-        np.testing.assert_array_equal(found, expected, err_msg=what)
-        return
-    scale = max(float(np.max(np.abs(expected), initial=0.0)), 1e-3)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=exact * scale, err_msg=what)
-
-
 def check(made: Made, exact: float) -> Analysis:
     captured, analysis, batches, plain = captured_of(made)
     before = values_of(captured)
@@ -77,11 +68,11 @@ def check(made: Made, exact: float) -> Analysis:
         for batch, (logs, values) in zip(batches, expected, strict=True):
             outputs, found = take_step(captured, analysis, batch, shares)
             for name, value in values.items():
-                assert_equal(
-                    found[name], value, f"{captured.variables[name].name}, {shares}", exact
+                assert_close(
+                    found[name], value, f"{captured.variables[name].name}, {shares}", exact, 1e-3
                 )
             for name, log in captured.results(outputs).items():
-                assert_equal(log, logs[name], f"{name} of the logs, {shares}", exact)
+                assert_close(log, logs[name], f"{name} of the logs, {shares}", exact, 1e-3)
             assign(captured, found)
     return analysis
 
@@ -125,7 +116,7 @@ def test_the_same_operations_can_be_added_to_a_graph(name: str) -> None:
     found = function(*map(tf.constant, batch))
     plain(*map(tf.constant, batch))
     for tensor, value in values_of(captured).items():
-        assert_equal(found[tensor], value, captured.variables[tensor].name, 1e-5)
+        assert_close(found[tensor], value, captured.variables[tensor].name, 1e-5, 1e-3)
 
 
 def _mean_of_own_rows(v: View) -> Decision:
