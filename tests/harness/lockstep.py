@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from hvd_elastic_keras.keras_internals.emission import emit
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep
-from hvd_elastic_keras.step.partition.execution import Collectives, Part, PartialStep, WithoutRows
+from hvd_elastic_keras.step.partition.execution import OfRows, Part, PartialStep
 from hvd_elastic_keras.step.partition.operations.states import (
     PARTIAL,
     REPLICATED,
@@ -147,9 +147,8 @@ def take_step(
     def worker(number: int) -> tuple[list[Any], dict[str, Any]]:
         low, high = bounds[number], bounds[number + 1]
         has_rows = high > low
-        collectives: Collectives = ThreadCollectives(meeting, number)
+        collectives = OfRows(ThreadCollectives(meeting, number), tf.constant(has_rows))
         if not has_rows:  # any row will do
-            collectives = WithoutRows(collectives)
             low, high = 0, 1
         numbers = (low, high - low, bounds[-1])
         is_first = number == next(i for i, share in enumerate(shares) if share)

@@ -42,24 +42,31 @@ class Collectives(Protocol):
         """The "Max", "Min", "All" or "Any" over all workers."""
 
 
-class WithoutRows:
-    """The collectives of a worker without rows: what it computes, of any row, does not count."""
+class OfRows:
+    """The collectives of a worker that may have no rows: what it computes then does not count.
 
-    def __init__(self, collectives: Collectives) -> None:
+    Which it is may change from step to step, and nothing is traced anew for it.
+    """
+
+    def __init__(self, collectives: Collectives, has_rows: tf.Tensor) -> None:
         self._collectives = collectives
+        self._has_rows = has_rows
 
     def summed(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
-        """Adds nothing."""
-        return self._collectives.summed([tf.zeros_like(t) for t in tensors], name)
+        """Without rows, adds nothing."""
+        counted = [tf.where(self._has_rows, t, tf.zeros_like(t)) for t in tensors]
+        return self._collectives.summed(counted, name)
 
     def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """Gives no row."""
-        return self._collectives.gathered(tensor[:0], name)
+        """Without rows, gives none."""
+        count = tf.where(self._has_rows, tf.shape(tensor)[0], 0)
+        return self._collectives.gathered(tensor[:count], name)
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
-        """Gives what is no extreme."""
+        """Without rows, gives what is no extreme."""
         neutral = tf.cast(tf.fill(tf.shape(tensor), _neutral(tensor.dtype, kind)), tensor.dtype)
-        return self._collectives.extreme(neutral, kind, name)
+        counted = tf.where(self._has_rows, tensor, neutral)
+        return self._collectives.extreme(counted, kind, name)
 
 
 def _neutral(dtype: tf.DType, kind: str) -> Any:
@@ -78,7 +85,7 @@ class Part:
     Attributes:
       low: the first row.
       size: so many, at least 1: some operations of TensorFlow fail on none. A worker without rows
-        takes part with any row, and with `WithoutRows`.
+        takes part with any row, and with `OfRows`.
       total: rows of the whole batch, at least 2.
       is_first: whether what is replicated counts here where partial sums are wanted; true on one
         worker only.

@@ -1,0 +1,27 @@
+"""The collectives of a partitioned step, by Horovod."""
+
+from __future__ import annotations
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+EXTREMES = {"Max": hvd.Max, "Min": hvd.Min, "All": hvd.Min, "Any": hvd.Max}
+
+
+class HorovodCollectives:
+    """See `execution.Collectives`. Names are the same for any number of workers."""
+
+    def summed(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
+        """In one group."""
+        return list(hvd.grouped_allreduce(tensors, op=hvd.Sum, name=name, ignore_name_scope=True))
+
+    def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """Workers may have different numbers of rows; some may have none."""
+        whole = hvd.allgather(tensor, name=name, ignore_name_scope=True)
+        return tf.ensure_shape(whole, [None, *tensor.shape[1:]])
+
+    def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
+        """Horovod knows no extremes of truth values."""
+        given = tf.cast(tensor, tf.int32) if tensor.dtype == tf.bool else tensor
+        found = hvd.allreduce(given, op=EXTREMES[kind], name=name, ignore_name_scope=True)
+        return tf.cast(found, tensor.dtype)

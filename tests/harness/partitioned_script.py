@@ -1,0 +1,77 @@
+"""Workers that take partitioned steps with Horovod.
+
+    partitioned_script.py OUTPUT SHARES NAME...
+
+SHARES is JSON: for each step, its rows by rank. What a worker has got of each model, it leaves in
+`OUTPUT/<rank>.npz`: "name/variable" to the value.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import hvd_elastic_keras.horovod as hvd
+from hvd_elastic_keras.step.partition.analysis import analysed
+from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
+from hvd_elastic_keras.step.partition.execution import OfRows, Part, PartialStep
+from hvd_elastic_keras.step.partition.horovod_collectives import HorovodCollectives
+from tests.harness.partitioned_models import MODELS, ROWS, Made
+
+
+def captured_of(made: Made) -> CapturedStep:
+    """The step of a model, with all variables."""
+    model, batch = made
+    if model._compile_loss is not None:
+        model._symbolic_build(data_batch=batch)
+    spec = tuple(tf.TensorSpec([None, *b.shape[1:]], b.dtype) for b in batch)
+    return capture(model.train_step, spec)
+
+
+def taking(captured: CapturedStep) -> Any:
+    """Takes a step with all others: given the first row, whether there are any, and the rows."""
+    analysis = analysed(captured, ROWS)
+
+    def take(low: Any, has_rows: Any, *rows: Any) -> None:
+        is_first = tf.logical_and(low == 0, has_rows)
+        part = Part(low, tf.shape(rows[0])[0], tf.constant(ROWS), is_first)
+        step = PartialStep(captured, analysis, part, OfRows(HorovodCollectives(), has_rows))
+        outputs = step.compute(rows)
+        with tf.control_dependencies([*outputs, *step.values.values()]):
+            for name, variable in captured.variables.items():
+                variable.assign(step.values[name])
+
+    spec = [tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.bool)]
+    spec += [tf.TensorSpec([None, *t.shape[1:]], t.dtype) for t in captured.batch]
+    return tf.function(take, input_signature=spec, autograph=False)
+
+
+def main(output: Path, steps: list[list[int]], names: list[str]) -> None:
+    """Takes the steps of each model."""
+    rank, found = hvd.rank(), {}
+    for name in names:
+        keras.utils.set_random_seed(1)
+        made = MODELS[name]()
+        captured = captured_of(made)
+        take = taking(captured)
+        for shares in steps:
+            low, size = sum(shares[:rank]), shares[rank]
+            begin, end = (low, low + size) if size else (0, 1)  # without rows, any will do
+            rows = [tf.constant(b[begin:end]) for b in made[1]]
+            take(tf.constant(begin), tf.constant(size > 0), *rows)
+        found |= {f"{name}/{n}": v.numpy() for n, v in captured.variables.items()}
+    np.savez(output / f"{rank}.npz", **found)
+
+
+if __name__ == "__main__":
+    hvd.init()
+    counter = tf.Variable(0.0)
+    state = hvd.elastic.TensorFlowState([counter])
+    arguments = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3:]
+    hvd.elastic.run(lambda _: main(*arguments))(state)
