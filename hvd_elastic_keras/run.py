@@ -241,6 +241,7 @@ def takes_value(name: str) -> bool:
 
 def main() -> None:
     """Parses the command line and runs the job to its end, whatever becomes of what it prints."""
+    output.open_closed_streams()
     with output.best_effort():
         _run()
 
