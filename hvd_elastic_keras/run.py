@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -245,7 +246,10 @@ def _main(given: settings.Settings, arguments: Sequence[str]) -> int:
         return joining.HOPELESS if isinstance(error, ConfigurationError) else joining.FAILED
     except KeyboardInterrupt:
         print("interrupted before any worker was started", file=sys.stderr)
-        return 130
+        return 128 + signal.SIGINT
+    except asyncio.CancelledError:
+        print("got SIGTERM before any worker was started", file=sys.stderr)
+        return 128 + signal.SIGTERM
 
 
 def takes_value(name: str) -> bool:
@@ -257,6 +261,7 @@ def takes_value(name: str) -> bool:
 
 def main() -> None:
     """Parses the command line and runs the job to its end, whatever becomes of what it prints."""
+    output.open_closed_streams()
     with output.best_effort():
         _run()
 

@@ -31,6 +31,12 @@ def outlive_terminal(job_dir: Path, console: Console) -> None:
         loop.add_signal_handler(signal.SIGHUP, hung_up)
 
 
+def end_on_sigterm() -> None:
+    """SIGTERM cancels this task, as Ctrl-C does: what it has started ends with it."""
+    if task := asyncio.current_task():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+
 def stop_on_signals(controller: Controller) -> list[int]:
     """SIGINT and SIGTERM stop the job; returns the list that the signals go into."""
     received: list[int] = []

@@ -55,8 +55,8 @@ class JoinedProcess:
     """Runs workers, one after the other, in `directory`.
 
     SIGTERM and SIGINT ask the worker to leave after the current step; the second one ends it.
-    What a worker prints is handed on and logged; if a
-    launcher reads it, which has a log of its own, only what is not handed on is logged here.
+    What a worker prints is handed on and logged; if a launcher reads it, which has a log of its
+    own, only what is not handed on is logged here.
     """
 
     def __init__(self, directory: Path, *, read_by_launcher: bool = False) -> None:

@@ -170,7 +170,8 @@ def _show(process: subprocess.Popen[str]) -> tuple[str, bool]:
     while True:
         try:
             for line in process.stdout or ():
-                with contextlib.suppress(OSError):  # the job goes on if nobody can read it
+                # The job goes on if nobody can read it.
+                with contextlib.suppress(OSError, ValueError):
                     print(line, end="", flush=True)
                 begin = next((b for b in REASONS if line.startswith(b)), None)
                 if begin:

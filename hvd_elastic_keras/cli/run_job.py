@@ -63,6 +63,7 @@ async def run_job(request: JobRequest) -> int:
     request.check_workers_fit()
     # Python tries the directory with a file, once. A launcher that is killed then would leave it.
     tempfile.gettempdir()
+    job_signals.end_on_sigterm()
     console = console_for(request.verbosity, request.spec.job if request.spec else "")
     with console.drawing(), held(request.job_dir) as begin:
         job_signals.outlive_terminal(request.job_dir, console)

@@ -110,9 +110,10 @@ class Journal:
 
     def close(self) -> None:
         """Closes the file."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # all that counts was synced before
+                os.close(file)
 
     def _remove(self) -> None:
         self.close()
@@ -144,7 +145,8 @@ class Journal:
             self._new.replace(self._path)
             _sync_directory(self._path.parent)
         except OSError:
-            os.close(file)
+            with contextlib.suppress(OSError):
+                os.close(file)
             raise
         self._file = file
         self._end = len(line)

@@ -94,13 +94,18 @@ class EventLog:
           OSError: it cannot be made.
         """
         before, self._file = self._file, _opened(self._path)
-        os.close(before)
+        _close(before)
 
     def close(self) -> None:
         """Closes the file."""
         self._write_what_waits()
-        os.close(self._file)
+        _close(self._file)
         self._file = -1
+
+
+def _close(file: int) -> None:
+    with contextlib.suppress(OSError):  # a full disk of another host may say so only now
+        os.close(file)
 
 
 def _opened(path: Path) -> int:

@@ -23,6 +23,9 @@ from absl import logging as absl_logging
 
 MOST_BYTES = 2**20
 """So much waits to be written; of more, the oldest is left out."""
+AT_ONCE = 2**14
+"""About so many bytes are written at once. The thread may have to wait for its turn after each
+write: with a write per line, a launcher that prints many would print more than is written."""
 RETRY_S = 0.5
 PAUSED_AFTER_S = 5.0
 """Who has taken nothing for so long does not read at present."""
@@ -59,7 +62,7 @@ class Outlet:
         self._waiting: deque[bytes] = deque()
         self._size = 0
         self._left_out = 0
-        self._in_hand = b""
+        self._in_hand = memoryview(b"")
         self._in_line = False
         self._error = ""
         self._progress_at = time.monotonic()
@@ -99,9 +102,10 @@ class Outlet:
         with self._changed:
             self._ending = True
             self._changed.notify_all()
-            while self.behind and time.monotonic() < deadline:
-                if not self._changed.wait(PAUSED_AFTER_S):
-                    break
+            with contextlib.suppress(KeyboardInterrupt):  # whoever interrupts has waited enough
+                while self.behind and time.monotonic() < deadline:
+                    if not self._changed.wait(PAUSED_AFTER_S):
+                        break
             if self.behind:
                 self._move("it was not read to the end")
                 self._write_rest()
@@ -110,12 +114,17 @@ class Outlet:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._left_out)
-                self._in_hand = self._next()
+                self._in_hand = memoryview(self._next())
             while self._in_hand:
                 self._write_some()
 
     def _next(self) -> bytes:
-        return self._missing() if self._left_out else self._taken()
+        if self._left_out:
+            return self._missing()
+        data = [self._taken()]
+        while self._waiting and sum(map(len, data)) < AT_ONCE:
+            data.append(self._taken())
+        return b"".join(data)
 
     def _missing(self) -> bytes:
         lines, self._left_out = self._left_out, 0
@@ -132,8 +141,7 @@ class Outlet:
 
     def _write_some(self) -> None:
         try:
-            # So much a pipe that is ready takes without delay.
-            count = os.write(self._descriptor, self._in_hand[: select.PIPE_BUF])
+            count = os.write(self._descriptor, self._in_hand[:AT_ONCE])
         except BlockingIOError:  # somebody who has it, too, does not want to wait
             select.select([], [self._descriptor], [], RETRY_S)
             return
@@ -142,7 +150,7 @@ class Outlet:
                 self._take(error)
             return
         with self._changed:
-            self._in_line = not self._in_hand[:count].endswith(b"\n")
+            self._in_line = not self._in_hand[:count].tobytes().endswith(b"\n")
             self._in_hand = self._in_hand[count:]
             self._error = ""
             self._progress_at = time.monotonic()
@@ -159,7 +167,8 @@ class Outlet:
     def _move(self, reason: str) -> None:
         """Goes on in the other file; without one, or if that one fails too, with nothing."""
         missing = [self._missing()] if self._left_out else []
-        left = [_ORDERS.sub(b"", d) for d in (self._in_hand, *missing, *self._waiting)]
+        waiting = (self._in_hand.tobytes(), *missing, *self._waiting)
+        left = [_ORDERS.sub(b"", data) for data in waiting]
         self._forget()
         if self.moved or self.instead is None:
             return
@@ -167,13 +176,14 @@ class Outlet:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._descriptor = os.open(self.instead, flags, 0o644)
             self.moved = True
-            self._in_hand = f"{HEAD} ({reason})\n".encode()
+            self._in_hand = memoryview(f"{HEAD} ({reason})\n".encode())
             self._waiting.extend(left)
             self._size = sum(map(len, left))
 
     def _forget(self) -> None:
         self._waiting.clear()
-        self._in_hand, self._size, self._left_out, self._error = b"", 0, 0, ""
+        self._in_hand = memoryview(b"")
+        self._size, self._left_out, self._error = 0, 0, ""
         self._changed.notify_all()
 
     def _write_rest(self) -> None:
@@ -209,6 +219,17 @@ class _Stream:
 
 _outlets: list[Outlet] = []
 """Those of this process: one or two, if stdout and stderr are not the same."""
+
+
+def open_closed_streams() -> None:
+    """Lets a standard stream that is closed (`>&-`) read from, or write to, `/dev/null`.
+
+    The next file that is opened would get its number else, and what is printed there.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # It gets the lowest free number.
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from tests.harness.faults import Fault
@@ -69,3 +70,34 @@ def test_sigterm_of_the_launcher_stops_workers_that_are_still_starting(tmp_path:
         job.wait_for("worker_started")
         job.process.send_signal(signal.SIGTERM)
         job.finish(exit_code=143)
+
+
+SLOW_TO_MAKE = """
+import os, threading
+import numpy as np
+
+def model():
+    with open("{told}.new", "w") as file:
+        file.write(str(os.getpid()))
+    os.replace("{told}.new", "{told}")
+    threading.Event().wait(100)
+
+def dataset(split):
+    return np.zeros((64, 2), "float32"), np.zeros((64, 1), "float32")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_model_is_checked_leaves_no_process(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    told, model = tmp_path / "told", tmp_path / "slow_to_make.py"
+    model.write_text(SLOW_TO_MAKE.format(told=told))
+    with Job(tmp_path, command=(f"--model={model}", "--global_batch_size=64")) as job:
+        job.wait(lambda: told.exists() or None, "check")
+        check = psutil.Process(int(told.read_text()))
+        job.process.send_signal(number)
+        job.finish(128 + number)
+        assert not check.is_running()
+        assert job.output.endswith("before any worker was started\n")
+        assert not job.job_dir.exists()

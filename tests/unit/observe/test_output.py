@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import pty
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -98,6 +99,30 @@ def test_a_pipe_that_makes_nobody_wait_loses_nothing(tmp_path: Path) -> None:
         reader.join(LIMIT_S)
         assert said == [whole]
         assert not outlet.instead.exists()
+
+
+def test_lines_that_wait_are_written_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    write = os.write
+
+    with pipe() as (source, sink):
+
+        def noted(descriptor: int, data: bytes) -> int:
+            if descriptor == sink:
+                sizes.append(len(data))
+            return write(descriptor, data)
+
+        monkeypatch.setattr(os, "write", noted)
+        outlet = Outlet(sink)
+        first = b"x" * PIPE_BYTES * 2 + b"\n"
+        outlet.put(first)
+        read(source, 1)  # it is being written, and cannot be to the end
+        for number in range(5000):
+            outlet.put(b"line %04d\n" % number)
+        rest = len(first) - 1 + 5000 * len(b"line 0000\n")
+        assert len(read(source, rest)) == rest
+        outlet.end()
+        assert len(sizes) < 10
 
 
 def test_of_too_much_the_oldest_is_left_out_and_a_line_says_so() -> None:
@@ -234,6 +259,50 @@ def test_a_stream_that_knows_fewer_characters_gets_others_in_their_place(
     ):
         print("3 → 2 workers")
     assert path.read_text() == "3 ? 2 workers\n"
+
+
+def test_an_interrupted_end_waits_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pipe() as (source, sink):
+        outlet = Outlet(sink)
+        outlet.instead = tmp_path / "launcher.log"
+        outlet.put(b"x" * PIPE_BYTES * 2 + b"\n")
+        read(source, 1)  # it is being written
+        outlet.put(b"the end\n")
+
+        wait = threading.Condition.wait
+
+        def interrupted(self: threading.Condition, timeout: float | None = None) -> bool:
+            if threading.current_thread() is threading.main_thread():
+                raise KeyboardInterrupt
+            return wait(self, timeout)
+
+        with monkeypatch.context() as changed:
+            changed.setattr(threading.Condition, "wait", interrupted)
+            outlet.end()
+        assert outlet.instead.read_text().endswith("x\nthe end\n")
+
+
+PRINTS = """
+import os, sys
+from hvd_elastic_keras.observe import output
+output.open_closed_streams()
+with output.best_effort():
+    later = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+    print("nobody hears this")
+    print("nor this", file=sys.stderr)
+    os.write(1, b"nor this")
+"""
+
+
+def test_what_goes_to_closed_streams_does_not_go_to_a_file_that_is_opened_later(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "later"
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    subprocess.run([*closed, sys.executable, "-c", PRINTS, str(path)], check=True, timeout=LIMIT_S)
+    assert path.read_text() == ""
 
 
 def test_a_process_with_closed_streams_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
