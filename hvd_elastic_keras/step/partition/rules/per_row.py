@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hvd_elastic_keras.step.partition.operations.dimensions import is_rows
+from hvd_elastic_keras.step.partition.operations.dimensions import is_rows, rows_axes
 from hvd_elastic_keras.step.partition.operations.states import (
     REPLICATED,
     Decision,
@@ -19,17 +19,12 @@ FIRST_AXIS = names(
     MaxPool MaxPoolGrad MaxPoolGradGrad AvgPool MaxPool3D MaxPool3DGrad AvgPool3D
     SparseSoftmaxCrossEntropyWithLogits SoftmaxCrossEntropyWithLogits InTopKV2 ResizeBilinear
     ResizeNearestNeighbor ResizeBicubic ResizeBilinearGrad ResizeBicubicGrad
-    ImageProjectiveTransformV3 SpaceToDepth DepthToSpace AdjustContrastv2 AdjustHue
-    AdjustSaturation
+    ImageProjectiveTransformV3 SpaceToDepth DepthToSpace AdjustHue AdjustSaturation
     """
 )
-WITH_SIZES = names(
-    """
-    AvgPoolGrad AvgPool3DGrad
-    """
-)
+WITH_SIZES = names("AvgPoolGrad AvgPool3DGrad")
 """Their first input is the shape of the output."""
-LAST_AXIS = names("Softmax LogSoftmax TopKV2 FFT IFFT RFFT IRFFT MatrixDiagV3 MatrixSetDiagV3")
+LAST_AXIS = names("Softmax LogSoftmax TopKV2 FFT IFFT RFFT IRFFT")
 LAST_TWO_AXES = names(
     """
     MatrixDiagPartV3 MatrixBandPart MatrixInverse Cholesky CholeskyGrad MatrixDeterminant
@@ -56,26 +51,20 @@ def first_axis(v: View) -> Decision:
 
 
 def _within(v: View, inner: int) -> Decision:
-    state = v.ins[0]
-    if not v.has_rows:
-        return v.replicated()
-    if (
-        is_sharded(state)
-        and state.at_axis < v.rank(0) - inner
-        and not any(is_sharded(s) for s in v.ins[1:])
-    ):
-        if all(not v.idims[i] or v.rank(i) <= 1 for i in range(1, len(v.ins))):
-            return v.only(0, state)
-        return _alike(v, state.at_axis, inner)
-    return v.replicated("along the rows")
-
-
-def _alike(v: View, axis: int, inner: int) -> Decision:
-    """Several inputs with the same leading axes."""
-    for i in range(len(v.ins)):
-        if v.rank(i) <= axis or not is_rows(known(v.idims[i])[axis]):
-            return v.replicated("nobody knows whether all inputs have rows")
-    return v.run(*[sharded(axis)] * len(v.ins), out=sharded(axis))
+    """All inputs have the same axes before the `inner` last ones; some are numbers for all."""
+    axes = {s.at_axis for s in v.ins if is_sharded(s)}
+    if len(axes) != 1:
+        return v.replicated("rows along different axes")
+    axis, want = axes.pop(), []
+    for i, state in enumerate(v.ins):
+        dims = known(v.idims[i])
+        if i and not is_sharded(state) and len(dims) <= 1 and not rows_axes(dims):
+            want.append(REPLICATED)
+        elif axis < len(dims) - inner and is_rows(dims[axis]):
+            want.append(sharded(axis))
+        else:
+            return v.replicated("along the rows")
+    return v.run(*want, out=sharded(axis))
 
 
 def last_axis(v: View) -> Decision:
@@ -88,8 +77,15 @@ def last_two_axes(v: View) -> Decision:
     return _within(v, 2)
 
 
+def diagonal(v: View) -> Decision:
+    """`MatrixDiagV3`: of one diagonal, or of several along the last axis but one."""
+    number = v.const(1)
+    return _within(v, 1 if number is not None and number.size == 1 else 2)
+
+
 RULES: dict[str, Rule] = {
     **dict.fromkeys(FIRST_AXIS | WITH_SIZES, first_axis),
     **dict.fromkeys(LAST_AXIS, last_axis),
     **dict.fromkeys(LAST_TWO_AXES, last_two_axes),
+    "MatrixDiagV3": diagonal,
 }

@@ -84,6 +84,8 @@ WITH_ROWS: dict[str, Function] = {
     "spread to the shape of rows": lambda x, y, k: tf.broadcast_to(x[..., :1], tf.shape(y)) + y,
     "softmax": lambda x, y, k: tf.nn.softmax(tf.concat([x, y], 2)),
     "the largest": lambda x, y, k: tf.math.top_k(tf.concat([x, y], 2), 2).values,
+    "solved": lambda x, y, k: tf.linalg.solve(squares(x), squares(y)),
+    "a matrix with a diagonal": lambda x, y, k: tf.linalg.diag(x) + 1.0,
     "times a matrix": lambda x, y, k: tf.einsum("abc,cd->abd", x, fixed(x.shape[2], 2)),
     "gathered within rows": lambda x, y, k: tf.gather(x, [0, 0], axis=2),
 }
@@ -150,6 +152,11 @@ MIXES_ROWS: dict[str, Function] = {
     ),
 }
 """With the rows first."""
+
+
+def squares(x: Any) -> Any:
+    """Matrices that have an inverse, for each element of the first two axes."""
+    return x[..., None] * x[..., None, :] + 3.0 * tf.eye(x.shape[-1], dtype=x.dtype)
 
 
 def fixed(*shape: int) -> Any:
