@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 
 import pytest
 
@@ -48,8 +49,12 @@ def _is_slow(item: pytest.Item) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keeps the real stderr, which is captured during tests."""
+    """Keeps the real stderr, which is captured during tests; SIGHUP does what it does by default.
+
+    Under `nohup` it is ignored, by all that tests start as well, of which some show what it does.
+    """
     config.stash[STDERR] = os.dup(2)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_unconfigure() -> None:

@@ -3,7 +3,7 @@
     partitioned_script.py OUTPUT SHARES NAME...
 
 SHARES is JSON: for each step, its rows by rank. What a worker has got of each model, it leaves in
-`OUTPUT/<rank>.npz`: "name/variable" to the value.
+`OUTPUT/<rank>.npz`: "name/number of the variable" to the value.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main(output: Path, steps: list[list[int]], names: list[str]) -> None:
             begin, end = (low, low + size) if size else (0, 1)  # without rows, any will do
             rows = [tf.constant(b[begin:end]) for b in made[1]]
             take(tf.constant(begin), tf.constant(size > 0), *rows)
-        found |= {f"{name}/{n}": v.numpy() for n, v in captured.variables.items()}
+        found |= {f"{name}/{i}": v.numpy() for i, v in enumerate(captured.variables.values())}
     np.savez(output / f"{rank}.npz", **found)
 
 
