@@ -107,6 +107,7 @@ def test_hosts_come_and_go_and_are_cut_off_and_lost_without_a_trace_in_the_resul
         script.finds("host1:1", "host2:2", "host3:1")
         lost = started_on(job, "host2", 2)
         (cut_off,) = started_on(job, "host3", 1)
+        job.wait_for("round_opened", lambda e: e["round"] > 1)  # else rank 0 might go on to "cut"
         job.plan.open_gate("alone")
         job.wait_for_round(4)
         assert "warning: host2 does not see" in job.output
@@ -119,6 +120,7 @@ def test_hosts_come_and_go_and_are_cut_off_and_lost_without_a_trace_in_the_resul
         job.wait_for_fault("back")
         hosts.heal("host3")
         _, back = started_on(job, "host3", 2)
+        job.wait_for("round_opened", lambda e: back in e["reason"])
         job.plan.open_gate("back")
         whole = job.wait_for("round_running", lambda e: back in e["members"])
 
