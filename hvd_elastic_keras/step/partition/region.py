@@ -91,11 +91,6 @@ class Region:
         self._planned: list[PlannedOperation] = []
         self._reductions: dict[int, list[Any]] = collections.defaultdict(list)
 
-    @property
-    def sizes(self) -> Sizes:
-        """Of all tensors, when `planned` is through."""
-        return self._sizes
-
     def planned(
         self,
         ins: Sequence[State],

@@ -38,7 +38,6 @@ OTHER_SIZES = ((13, 17, 19), (23, 29, 31), (37, 41, 43), (47, 53, 59), (61, 67, 
 MOST_VALUES = 64
 WHOLE_NUMBERS = (tf.int32, tf.int64, tf.bool)
 OPAQUE = (tf.variant, tf.resource)
-LIST_READERS = ("TensorListPopBack",)
 SAME_SHAPE = frozenset({"Identity", "StopGradient", "ZerosLike", "OnesLike", "Cast", "Snapshot"})
 
 
@@ -154,7 +153,7 @@ class Sizes:
                 _shape_values(op.type, self.dims[t.name], o.dtype)
                 for t, o in zip(op.inputs, op.outputs, strict=True)
             ]
-        if any(t.dtype == tf.variant for t in op.outputs) or op.type in LIST_READERS:
+        if any(t.dtype == tf.variant for t in op.outputs):
             return self._list_values(op)
         if op.type == "TensorListElementShape":
             return [_shape_values("Shape", self.dims[op.inputs[0].name], op.outputs[0].dtype)]

@@ -23,8 +23,8 @@ def contraction(v: View, labels: list[str], out: str) -> Decision:
         if sum(s == PARTIAL for s in v.ins) == 1:
             return v.only(v.ins.index(PARTIAL), PARTIAL)
         return v.replicated()
-    of_rows = {n[s.at_axis] for n, s in zip(labels, v.ins, strict=True) if is_sharded(s)}
-    label = next(n[s.at_axis] for n, s in zip(labels, v.ins, strict=True) if is_sharded(s))
+    of_rows = [n[s.at_axis] for n, s in zip(labels, v.ins, strict=True) if is_sharded(s)]
+    label = of_rows[0]
     if any(names.count(label) > 1 for names in (*labels, out)):
         return v.replicated("a diagonal of rows")
     want: list[State] = []
@@ -35,7 +35,7 @@ def contraction(v: View, labels: list[str], out: str) -> Decision:
             want.append(sharded(names.index(label)))
         else:
             return v.replicated("nobody knows whether both have rows")
-    why = "rows meet rows" if len(of_rows) > 1 else ""
+    why = "rows meet rows" if len(set(of_rows)) > 1 else ""
     return v.run(*want, out=sharded(out.index(label)) if label in out else PARTIAL, whole=why)
 
 

@@ -63,7 +63,7 @@ def _of_lists(v: View) -> Decision:
 
 
 def _of_rows(v: View) -> Decision:
-    if v.kind in ("Select",) and v.rank(0) != v.rank(1):
+    if v.kind == "Select" and v.rank(0) != v.rank(1):
         return v.replicated("a condition for whole rows")
     rank = max(v.rank(i) for i in range(len(v.ins)))
     # Counted from the last axis, as shapes are aligned; the operand with most axes decides.

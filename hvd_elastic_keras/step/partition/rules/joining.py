@@ -69,6 +69,11 @@ def _along(v: View, data: int, axis: int | None, lost: bool = False) -> Decision
     return v.only(data, sharded(state.at_axis - (lost and along < state.at_axis)))
 
 
+def _linear_along(v: View, data: int, axis: int | None, lost: bool = False) -> Decision:
+    """The same, of what is linear: partial sums stay partial."""
+    return v.only(data, PARTIAL) if v.ins[data] == PARTIAL else _along(v, data, axis, lost)
+
+
 def _axis(v: View, i: int) -> int | None:
     value = v.const(i)
     return None if value is None else int(value.ravel()[0])
@@ -76,22 +81,22 @@ def _axis(v: View, i: int) -> int | None:
 
 def split(v: View) -> Decision:
     """Cut into equal parts, along the axis that the first input names."""
-    return v.only(1, PARTIAL) if v.ins[1] == PARTIAL else _along(v, 1, _axis(v, 0))
+    return _linear_along(v, 1, _axis(v, 0))
 
 
 def split_in_sizes(v: View) -> Decision:
     """Cut into parts of given sizes."""
-    return v.only(0, PARTIAL) if v.ins[0] == PARTIAL else _along(v, 0, _axis(v, 2))
+    return _linear_along(v, 0, _axis(v, 2))
 
 
 def unpack(v: View) -> Decision:
     """Cut along an axis that is lost."""
-    return v.only(0, PARTIAL) if v.ins[0] == PARTIAL else _along(v, 0, v.attr("axis"), lost=True)
+    return _linear_along(v, 0, v.attr("axis"), lost=True)
 
 
 def cumulated_sum(v: View) -> Decision:
     """`Cumsum`, which is linear."""
-    return v.only(0, PARTIAL) if v.ins[0] == PARTIAL else _along(v, 0, _axis(v, 1))
+    return _linear_along(v, 0, _axis(v, 1))
 
 
 def cumulated(v: View) -> Decision:
