@@ -80,6 +80,8 @@ class _Place:
         """As the partition takes it."""
         low, size, total = (tf.cast(n, tf.int32) for n in (self.low, self.size, self.total))
         is_first = tf.logical_and(self.has_rows, tf.equal(low, 0))
+        # Without rows, that of the first one, which there is.
+        low = tf.where(self.has_rows, low, 0)
         return Part(low, tf.maximum(size, 1), total, is_first)
 
 
