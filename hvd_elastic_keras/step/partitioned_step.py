@@ -31,18 +31,28 @@ from hvd_elastic_keras.data.plan.example_ids import PIECES
 from hvd_elastic_keras.keras_internals.held_objects import optimizers_of
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
 from hvd_elastic_keras.keras_internals.scaled_rate import scaled
+from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.step.direct_call import directly
 from hvd_elastic_keras.step.late_step import Arrive
 from hvd_elastic_keras.step.micro_batches.graph_nodes import calls_python, nodes_of
 from hvd_elastic_keras.step.micro_batches.refusals import check_variables
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
-from hvd_elastic_keras.step.partition.execution import Collectives, OfRows, Part, PartialStep
+from hvd_elastic_keras.step.partition.execution import (
+    Collectives,
+    IfOthers,
+    OfRows,
+    Part,
+    PartialStep,
+)
 from hvd_elastic_keras.step.partition.horovod_collectives import HorovodCollectives
+from hvd_elastic_keras.step.partition.one_round import Instead, NotOneRoundError, OneRound
 from hvd_elastic_keras.step.partition.plan import Analysis
 from hvd_elastic_keras.step.partition.region import NotPartitionedError
+from hvd_elastic_keras.step.pieces import PieceGraph, Pieces, given_by_pieces
 from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
 from hvd_elastic_keras.step.step_result import Logs, StepResult, python_logs
+from hvd_elastic_keras.step.together_limit import TogetherLimit
 from hvd_elastic_keras.step.world import World
 
 COUNT_AND_FLAGS = 3
@@ -50,25 +60,43 @@ COUNT_AND_FLAGS = 3
 them the digest of the examples' ids and the workers' speeds, where they are wanted."""
 STOP_MESSAGE = "elastic: a callback wants to stop, so nobody takes this step"
 SKIP_MESSAGE = "elastic: not finite, so nobody takes this step"
-NUMBERS = 5
+NOT_IN_PIECES = (
+    "warning: the step needs all rows of a worker at once, so that micro-batches are not computed "
+    "one after the other: it has several rounds of collectives, or what follows them needs the rows"
+)
+NUMBERS = 6
 """At the beginning of the argument of a graph: see `_Place`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """What a worker has of a step, in tensors: scalars, int64, and the digest of its ids."""
+    """What a worker has of a step, in tensors: scalars, int64, but for the last two.
+
+    Attributes:
+      step: number of the step.
+      low, size: its rows are [low, low + size) of the batch.
+      total: rows of the batch.
+      stop: 1 if nobody is to take the step.
+      first_piece: number of its first micro-batch.
+      digest: of the ids of its rows, in pieces.
+      offsets: where its micro-batches begin within its rows, and where the last one ends.
+    """
 
     step: tf.Tensor
     low: tf.Tensor
     size: tf.Tensor
     total: tf.Tensor
     stop: tf.Tensor
+    first_piece: tf.Tensor
     digest: tf.Tensor
+    offsets: tf.Tensor
 
     @classmethod
-    def of(cls, numbers: tf.Tensor) -> _Place:
-        """That of the argument of a graph."""
-        return cls(*tf.unstack(numbers[:NUMBERS]), digest=numbers[NUMBERS:])
+    def of(cls, numbers: tf.Tensor, pieces: int) -> _Place:
+        """That of the argument of a graph; the digest has so many pieces."""
+        end = NUMBERS + pieces
+        digest = tf.ensure_shape(numbers[NUMBERS:end], [pieces])
+        return cls(*tf.unstack(numbers[:NUMBERS], NUMBERS), digest=digest, offsets=numbers[end:])
 
     @property
     def has_rows(self) -> tf.Tensor:
@@ -83,6 +111,15 @@ class _Place:
         # Without rows, that of the first one, which there is.
         low = tf.where(self.has_rows, low, 0)
         return Part(low, tf.maximum(size, 1), total, is_first)
+
+    def pieces(self, together: Any) -> Pieces:
+        """So many micro-batches, at most, in one piece."""
+        bounds = tf.cond(
+            self.has_rows,
+            lambda: tf.concat([self.offsets[:-1][::together], self.offsets[-1:]], 0),
+            lambda: tf.constant([0, 1], tf.int64),
+        )
+        return Pieces(self.part, tf.cast(bounds, tf.int32))
 
 
 class PartitionedStep:
@@ -128,12 +165,15 @@ class PartitionedStep:
         self._newest_tail = tf.Variable(tf.zeros([self._tail_length]), trainable=False)
         """That of a step that raises has no other way out."""
         self._runs_eagerly = bool(model.run_eagerly)
-        together = tf.function(self._together, input_signature=self._signature, autograph=False)
-        self._graph_of_several: Callable[..., Any] = directly(together)
+        self._has_pieces = True
+        """Whether it can be computed in pieces, as far as anybody knows."""
+        self._limit = TogetherLimit(options.together)
+        self._graph_of_several = self._directly(self._together)
+        self._graph_in_pieces = self._directly(self._in_pieces)
 
-    @property
-    def _signature(self) -> list[Any]:
-        return [self._layout.flat_spec, tf.TensorSpec([NUMBERS + self._pieces], tf.int64)]
+    def _directly(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        signature = [self._layout.flat_spec, tf.TensorSpec([None], tf.int64)]
+        return directly(tf.function(function, input_signature=signature, autograph=False))
 
     @property
     def _tail_length(self) -> int:
@@ -194,7 +234,8 @@ class PartitionedStep:
         Raises:
           tf.errors.OpError: a collective failed; nothing has been assigned.
         """
-        if self._world.size == 1 and not self._options.skips_nonfinite:
+        in_pieces = self._limit.is_limited and self._has_pieces
+        if self._world.size == 1 and not self._options.skips_nonfinite and not in_pieces:
             return self._alone(batch, step, stop)
         return self._taken_with_others(batch, step, stop)
 
@@ -261,11 +302,16 @@ class PartitionedStep:
 
     # --- several workers -----------------------------------------------------------------
 
-    @functools.cached_property
-    def _with_others(self) -> Callable[..., Any]:
+    def _with_others(self, flat: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Takes the step in the graph of several workers, which is traced with the first one."""
-        assert self.analysis  # before, not as a part of the graph that is made of it
-        return self._graph_of_several
+        assert self.analysis  # made before, not as a part of the graph that is made of it
+        if self._limit.is_limited and self._has_pieces:
+            try:
+                return self._graph_in_pieces(flat, numbers)
+            except NotOneRoundError:
+                self._has_pieces = False
+                notices.tell(NOT_IN_PIECES)
+        return self._graph_of_several(flat, numbers)
 
     def _taken_with_others(self, batch: LocalBatch, step: int, stop: bool) -> StepResult:
         part = batch.part
@@ -274,10 +320,15 @@ class PartitionedStep:
         )
         size, total = int(part.offsets[-1]), part.num_examples_of_step
         # One array: each argument of a graph costs tens of microseconds.
-        numbers = np.array([step, part.first_example, size, total, stop, *digest], np.int64)
+        head = (step, part.first_example, size, total, stop, part.first_micro_batch)
+        numbers = np.array([*head, *digest, *part.offsets], np.int64)
+        flat = self._layout.flatten(batch.data)
         try:
-            outputs, tail = self._with_others(
-                self._layout.flatten(batch.data), tf.constant(numbers)
+            outputs, tail = self._limit.run(
+                lambda: self._with_others(flat, tf.constant(numbers)),
+                len(part.offsets) - 1,
+                computing=lambda: int(self._world.computed.numpy()) != step,
+                repeatable=lambda: self.analysis.num_rounds <= 1 and not self.calls_python,
             )
         except tf.errors.InvalidArgumentError as error:
             if STOP_MESSAGE in str(error):
@@ -300,9 +351,30 @@ class PartitionedStep:
         )
 
     def _together(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        place = _Place.of(numbers)
+        place = _Place.of(numbers, self._pieces)
         collectives = OfRows(self._collectives, place.has_rows)
         step, outputs = self.computed(data, place, collectives)
+        return self._finished(step, outputs, place, collectives)
+
+    def _in_pieces(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """The same step, of which a piece of the rows after the other is in memory."""
+        place = _Place.of(numbers, self._pieces)
+        began = self._began()
+        rows = self._rows(data, place, began)
+        one_round = OneRound(self.captured, self.analysis)
+        graph = PieceGraph(one_round, self._layout.flat_spec)
+        given = given_by_pieces(graph, rows, place.pieces(self._limit.in_graph()))
+        if_others = IfOthers(self._collectives, self._world.has_others.read_value())
+        collectives = Instead(if_others, place.has_rows, given)
+        step = self._partial(place, collectives, began)
+        outputs = step.compute(rows)
+        one_round.check_after(step, outputs, rows, collectives)
+        return self._finished(step, outputs, place, collectives)
+
+    def _finished(
+        self, step: PartialStep, outputs: list[tf.Tensor], place: _Place, collectives: OfRows
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Assigns what the step would change, when all collectives have ended."""
         done = collectives.outermost(tf.compat.v1.get_default_graph())
         # One operation stands for all that comes before.
         with tf.control_dependencies([tf.group(*done, *self._checks(step, outputs, place))]):
@@ -317,10 +389,13 @@ class PartitionedStep:
         Args:
           data: its rows; of a worker without rows, no rows.
         """
-        began = _now(self._world.part_began) if self._options.measured_workers else None
-        with tf.control_dependencies([] if began is None else [began]):
-            rows = [_at_least_one(t, place.has_rows) for t in data]
-        step = PartialStep(
+        began = self._began()
+        rows = self._rows(data, place, began)
+        step = self._partial(place, collectives, began)
+        return step, step.compute(rows)
+
+    def _partial(self, place: _Place, collectives: OfRows, began: tf.Tensor | None) -> PartialStep:
+        return PartialStep(
             self.captured,
             self.analysis,
             place.part,
@@ -328,7 +403,14 @@ class PartitionedStep:
             name=self._name,
             tail=lambda before: self._tail(before, place, began),
         )
-        return step, step.compute(rows)
+
+    def _began(self) -> tf.Tensor | None:
+        """When this worker could begin its part, in seconds; None if nobody wants to know."""
+        return _now(self._world.part_began) if self._options.measured_workers else None
+
+    def _rows(self, data: Sequence[Any], place: _Place, began: tf.Tensor | None) -> list[tf.Tensor]:
+        with tf.control_dependencies([] if began is None else [began]):
+            return [_at_least_one(t, place.has_rows) for t in data]
 
     def assign(self, values: dict[str, Any]) -> None:
         """Lets the step take effect; `values` are those of `PartialStep`."""
@@ -356,9 +438,7 @@ class PartitionedStep:
         own = tf.one_hot(self._world.rank.read_value(), self._options.measured_workers)
         return tf.concat([tail, own * tf.math.divide_no_nan(seconds, count)], 0)
 
-    def _checks(
-        self, step: PartialStep, outputs: Sequence[tf.Tensor], place: _Place
-    ) -> list[Any]:
+    def _checks(self, step: PartialStep, outputs: Sequence[tf.Tensor], place: _Place) -> list[Any]:
         """What has to be there and right before anything is assigned."""
         count, _, stop = tf.unstack(step.tail_sum[:COUNT_AND_FLAGS])
         # On all workers alike: the wish of one ends the training before this step.

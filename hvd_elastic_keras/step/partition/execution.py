@@ -23,6 +23,7 @@ from hvd_elastic_keras.step.partition.operations.states import (
     PARTIAL,
     REPLICATED,
     Decision,
+    Form,
     State,
     is_sharded,
 )
@@ -40,6 +41,43 @@ class Collectives(Protocol):
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
         """The "Max", "Min", "All" or "Any" over all workers."""
+
+
+class IfOthers:
+    """Collectives that are left out where there is no other worker: each takes 0.6 ms even then.
+
+    Args:
+      has_others: whether there is one; a tensor, so that nothing is traced anew.
+    """
+
+    def __init__(self, collectives: Collectives, has_others: tf.Tensor) -> None:
+        self._collectives = collectives
+        self._has_others = has_others
+
+    def summed(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
+        """Alone, the tensors."""
+        sums = tf.cond(
+            self._has_others,
+            lambda: self._collectives.summed(tensors, name),
+            lambda: [tf.identity(t) for t in tensors],
+        )
+        return [sums] if tf.is_tensor(sums) else list(sums)
+
+    def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """Alone, the tensor."""
+        return tf.cond(
+            self._has_others,
+            lambda: self._collectives.gathered(tensor, name),
+            lambda: tf.identity(tensor),
+        )
+
+    def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
+        """Alone, the tensor."""
+        return tf.cond(
+            self._has_others,
+            lambda: self._collectives.extreme(tensor, kind, name),
+            lambda: tf.identity(tensor),
+        )
 
 
 class OfRows:
@@ -68,7 +106,7 @@ class OfRows:
         )
         counted = [counted] if tf.is_tensor(counted) else counted
         sums = self._collectives.summed([*counted, *beside], name)
-        self.results += sums
+        self.results += sums[: len(tensors)]
         return sums
 
     def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
@@ -80,8 +118,8 @@ class OfRows:
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
         """Without rows, gives what is no extreme."""
-        neutral = tf.cast(tf.fill(tf.shape(tensor), _neutral(tensor.dtype, kind)), tensor.dtype)
-        counted = tf.where(self._has_rows, tensor, neutral)
+        least = tf.cast(tf.fill(tf.shape(tensor), neutral(tensor.dtype, kind)), tensor.dtype)
+        counted = tf.where(self._has_rows, tensor, least)
         found = self._collectives.extreme(counted, kind, name)
         self.results.append(found)
         return found
@@ -91,7 +129,7 @@ class OfRows:
         return [t for t in self.results if t.graph is graph]
 
 
-def _neutral(dtype: tf.DType, kind: str) -> Any:
+def neutral(dtype: tf.DType, kind: str) -> Any:
     """What does not change an extreme."""
     if kind in ("All", "Any"):
         return kind == "All"
@@ -351,7 +389,7 @@ class PartialStep:
     def _mean(self, op: Any, inputs: list[Any], decision: Decision) -> Any:
         value, axes = inputs
         added = tf.reduce_sum(value, axes, keepdims=op.get_attr("keep_dims"))
-        whole = self._whole_shape(value, decision.want[0].at_axis)
+        whole = self._whole_shape(value, decision.want[0].at_axis, decision.forms[0])
         size = tf.reduce_prod(tf.gather(whole, tf.reshape(axes % value.shape.rank, [-1])))
         return added / tf.cast(size, added.dtype)
 
@@ -362,13 +400,16 @@ class PartialStep:
         for i, (value, out) in enumerate(zip(inputs, op.outputs, strict=True)):
             state, shape = decision.want[i], tf.shape(value, tf.int64)
             if is_sharded(state):
-                shape = self._whole_shape(value, state.at_axis)
+                shape = self._whole_shape(value, state.at_axis, decision.forms[i])
             shape = tf.reduce_prod(shape) if op.type == "Size" else shape
             made.append(tf.cast(shape, out.dtype))
         return made
 
-    def _whole_shape(self, value: Any, axis: int) -> Any:
+    def _whole_shape(self, value: Any, axis: int, form: Form | None) -> Any:
         """The shape of the whole of a tensor of which this worker has its rows; int64."""
+        if form is not None:  # then nobody has to compute the tensor for it
+            rows = tf.cast(self._part.total, tf.int64)
+            return tf.stack([n * rows if is_rows else n for n, is_rows in form])
         shape = tf.shape(value, tf.int64)
         total, own = (tf.cast(n, tf.int64) for n in (self._part.total, self._part.size))
         return tf.tensor_scatter_nd_update(shape, [[axis]], [shape[axis] // own * total])

@@ -6,7 +6,6 @@ and a worker whose variables are on their way may take part in the round before 
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -57,19 +56,58 @@ class _Noted:
         return _apart(tensor)
 
 
-class _Known:
-    """Gives the results that are there already, in the order in which they are asked for."""
+class Instead(OfRows):
+    """Collectives to which other tensors are given than those that the step has.
 
-    def __init__(self, results: Iterable[tf.Tensor]) -> None:
-        self._left = iter(results)
+    Args:
+      given: in the order of `OneRound.before`.
+    """
 
-    def summed(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
-        return [tf.ensure_shape(next(self._left), t.shape) for t in tensors]
+    def __init__(self, collectives: Collectives, has_rows: tf.Tensor, given: Sequence[Given]):
+        super().__init__(collectives, has_rows)
+        self._given = (g.tensor for g in given)
+
+    def summed(
+        self, tensors: list[tf.Tensor], name: str, beside: Sequence[tf.Tensor] = ()
+    ) -> list[tf.Tensor]:
+        """See `OfRows`."""
+        return super().summed([next(self._given) for _ in tensors], name, beside)
 
     def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """See `OfRows`."""
+        return super().gathered(next(self._given), name)
+
+    def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
+        """See `OfRows`."""
+        return super().extreme(next(self._given), kind, name)
+
+
+class Known(OfRows):
+    """No collectives: what they would give is there already.
+
+    Args:
+      results: in the order of `OneRound.before`.
+      tail: the sum of the tails.
+    """
+
+    def __init__(self, results: Sequence[tf.Tensor], tail: tf.Tensor) -> None:
+        self.results = list(results)
+        self._left = iter(results)
+        self._tail = tail
+
+    def summed(
+        self, tensors: list[tf.Tensor], name: str, beside: Sequence[tf.Tensor] = ()
+    ) -> list[tf.Tensor]:
+        """See `OfRows`."""
+        sums = [tf.ensure_shape(next(self._left), t.shape) for t in tensors]
+        return [*sums, *(self._tail for _ in beside)]
+
+    def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """See `OfRows`."""
         return tf.ensure_shape(next(self._left), [None, *tensor.shape[1:]])
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
+        """See `OfRows`."""
         return tf.ensure_shape(next(self._left), tensor.shape)
 
 
@@ -97,7 +135,8 @@ class OneRound:
     def before(self, rows: Sequence[Any], part: Part) -> list[Given]:
         """What a worker with these rows gives to the round."""
         noted = _Noted()
-        self._step(noted, part).compute(rows)
+        everybody = OfRows(noted, tf.constant(True))
+        PartialStep(self._captured, self._analysis, part, everybody).compute(rows)
         graph = tf.compat.v1.get_default_graph()
         if any(g.tensor.graph is not graph for g in noted.given):
             raise NotOneRoundError
@@ -105,30 +144,21 @@ class OneRound:
             raise NotOneRoundError
         return noted.given
 
-    def after(
-        self, results: Sequence[tf.Tensor], rows: Sequence[Any], part: Part
-    ) -> tuple[PartialStep, list[tf.Tensor]]:
-        """What follows from what the round has given.
+    def check_after(
+        self, step: PartialStep, outputs: Sequence[Any], rows: Sequence[Any], collectives: OfRows
+    ) -> None:
+        """Looks whether a step needs its rows for anything but its collectives.
 
-        Args:
-          rows: of any number: they must not matter.
+        Raises:
+          NotOneRoundError: it does.
         """
-        step = self._step(_Known(results), part)
-        outputs = step.compute(rows)
         needed = [*outputs, *(step.values[name] for name in self._captured.assigned)]
         of_rows = {t.op for t in rows}
-        if _reaches(needed, lambda op: op in of_rows, results):
+        if _reaches(needed, lambda op: op in of_rows, collectives.results):
             raise NotOneRoundError
-        return step, outputs
-
-    def _step(self, collectives: Collectives, part: Part) -> PartialStep:
-        everybody = OfRows(collectives, tf.constant(True))
-        return PartialStep(self._captured, self._analysis, part, everybody)
 
 
-def _reaches(
-    tensors: Iterable[Any], is_wanted: Callable[[Any], bool], ends: Sequence[Any]
-) -> bool:
+def _reaches(tensors: Iterable[Any], is_wanted: Callable[[Any], bool], ends: Sequence[Any]) -> bool:
     """Whether tensors follow from an operation, other than through `ends`."""
     known = {id(t) for t in ends}
     todo, seen = [t for t in tensors if id(t) not in known], set()
@@ -141,28 +171,3 @@ def _reaches(
             return True
         todo += [t for t in op.inputs if id(t) not in known]
     return False
-
-
-def exchanged(
-    given: Sequence[Given], collectives: OfRows, name: str, tail: tf.Tensor
-) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """The round itself: what the collectives give, and the sum of the tails."""
-    results: dict[int, tf.Tensor] = {}
-    groups = collections.defaultdict(list)
-    for i, one in enumerate(given):
-        if one.kind == SUM:
-            groups[one.tensor.dtype.name].append(i)
-        elif one.kind == ROWS:
-            results[i] = collectives.gathered(one.tensor, f"{name}_rows_{i}")
-        else:
-            results[i] = collectives.extreme(one.tensor, one.kind, f"{name}_extreme_{i}")
-    groups[tail.dtype.name] += []
-    tails = tail
-    for dtype, places in sorted(groups.items()):
-        beside = [tail] if dtype == tail.dtype.name else []
-        tensors = [given[i].tensor for i in places]
-        sums = collectives.summed(tensors, f"{name}_sum_{dtype}", beside)
-        if beside:
-            tails = sums.pop()
-        results |= dict(zip(places, sums, strict=True))
-    return [results[i] for i in range(len(given))], tails
