@@ -33,6 +33,7 @@ from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
 from hvd_elastic_keras.keras_internals.scaled_rate import scaled
 from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.step.direct_call import directly
+from hvd_elastic_keras.step.late_partitioned_step import LatePartitionedStep
 from hvd_elastic_keras.step.late_step import Arrive
 from hvd_elastic_keras.step.micro_batches.graph_nodes import calls_python, nodes_of
 from hvd_elastic_keras.step.micro_batches.refusals import check_variables
@@ -46,7 +47,12 @@ from hvd_elastic_keras.step.partition.execution import (
     PartialStep,
 )
 from hvd_elastic_keras.step.partition.horovod_collectives import HorovodCollectives
-from hvd_elastic_keras.step.partition.one_round import Instead, NotOneRoundError, OneRound
+from hvd_elastic_keras.step.partition.one_round import (
+    Instead,
+    NotOneRoundError,
+    OneRound,
+    needs_rows,
+)
 from hvd_elastic_keras.step.partition.plan import Analysis
 from hvd_elastic_keras.step.partition.region import NotPartitionedError
 from hvd_elastic_keras.step.pieces import PieceGraph, Pieces, given_by_pieces
@@ -65,11 +71,11 @@ NOT_IN_PIECES = (
     "one after the other: it has several rounds of collectives, or what follows them needs the rows"
 )
 NUMBERS = 6
-"""At the beginning of the argument of a graph: see `_Place`."""
+"""At the beginning of the argument of a graph: see `Place`."""
 
 
 @dataclasses.dataclass(frozen=True)
-class _Place:
+class Place:
     """What a worker has of a step, in tensors: scalars, int64, but for the last two.
 
     Attributes:
@@ -92,7 +98,7 @@ class _Place:
     offsets: tf.Tensor
 
     @classmethod
-    def of(cls, numbers: tf.Tensor, pieces: int) -> _Place:
+    def of(cls, numbers: tf.Tensor, pieces: int) -> Place:
         """That of the argument of a graph; the digest has so many pieces."""
         end = NUMBERS + pieces
         digest = tf.ensure_shape(numbers[NUMBERS:end], [pieces])
@@ -167,17 +173,23 @@ class PartitionedStep:
         self._runs_eagerly = bool(model.run_eagerly)
         self._has_pieces = True
         """Whether it can be computed in pieces, as far as anybody knows."""
+        self._late: LatePartitionedStep | None = None
         self._limit = TogetherLimit(options.together)
-        self._graph_of_several = self._directly(self._together)
-        self._graph_in_pieces = self._directly(self._in_pieces)
+        self._graph_of_several = self.directly(self._together)
+        self._graph_in_pieces = self.directly(self._in_pieces)
 
-    def _directly(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def directly(self, function: Callable[..., Any]) -> Callable[..., Any]:
         signature = [self._layout.flat_spec, tf.TensorSpec([None], tf.int64)]
         return directly(tf.function(function, input_signature=signature, autograph=False))
 
     @property
     def _tail_length(self) -> int:
         return COUNT_AND_FLAGS + self._pieces + self._options.measured_workers
+
+    @property
+    def tail_spec(self) -> tf.TensorSpec:
+        """Of what travels with the last sums."""
+        return tf.TensorSpec([self._tail_length], tf.float32)
 
     @functools.cached_property
     def captured(self) -> CapturedStep:
@@ -213,8 +225,10 @@ class PartitionedStep:
         return self._runs_eagerly or calls_python(nodes_of(self.captured.graph))
 
     def may_be_late(self) -> bool:
-        """Whether it can be taken before the state has come."""
-        return False
+        """Lets it be taken before the state has come. Returns whether that is possible."""
+        if self._late is None and not self.calls_python:
+            self._late = LatePartitionedStep.of(self)
+        return self._late is not None
 
     def __call__(
         self, batch: LocalBatch, step: int, stop: bool = False, arrive: Arrive | None = None
@@ -226,7 +240,7 @@ class PartitionedStep:
           step: number of the step since the beginning.
           stop: whether nobody is to take this step: this worker's callbacks want to end the
             training before it, or its data have ended.
-          arrive: waits for the state of this worker.
+          arrive: waits for the state of this worker, which has none yet and no part in the batch.
 
         Returns:
           What all workers agree on.
@@ -235,9 +249,10 @@ class PartitionedStep:
           tf.errors.OpError: a collective failed; nothing has been assigned.
         """
         in_pieces = self._limit.is_limited and self._has_pieces
-        if self._world.size == 1 and not self._options.skips_nonfinite and not in_pieces:
+        needs_graph = self._options.skips_nonfinite or in_pieces or arrive is not None
+        if self._world.size == 1 and not needs_graph:
             return self._alone(batch, step, stop)
-        return self._taken_with_others(batch, step, stop)
+        return self._taken_with_others(batch, step, stop, arrive)
 
     def warm_up(self, batch: LocalBatch, *, stops: bool, has_others: bool) -> None:
         """Traces what a worker may have to do, and runs it once, alone.
@@ -250,6 +265,8 @@ class PartitionedStep:
             self._alone(batch, 0, False)
         if has_others or self._options.skips_nonfinite:
             self._taken_with_others(batch, 0, stops)
+        if self._late is not None:
+            self._taken_with_others(batch, 0, True, arrive=lambda: None)
 
     # --- one worker ----------------------------------------------------------------------
 
@@ -313,7 +330,12 @@ class PartitionedStep:
                 notices.tell(NOT_IN_PIECES)
         return self._graph_of_several(flat, numbers)
 
-    def _taken_with_others(self, batch: LocalBatch, step: int, stop: bool) -> StepResult:
+    def _taken_with_others(
+        self, batch: LocalBatch, step: int, stop: bool, arrive: Arrive | None = None
+    ) -> StepResult:
+        take = self._with_others
+        if arrive is not None and self._late is not None:
+            take = functools.partial(self._late, arrive)
         part = batch.part
         digest = (
             example_ids.pieces(example_ids.digest(np.asarray(batch.ids))) if self._pieces else ()
@@ -325,7 +347,7 @@ class PartitionedStep:
         flat = self._layout.flatten(batch.data)
         try:
             outputs, tail = self._limit.run(
-                lambda: self._with_others(flat, tf.constant(numbers)),
+                lambda: take(flat, tf.constant(numbers)),
                 len(part.offsets) - 1,
                 computing=lambda: int(self._world.computed.numpy()) != step,
                 repeatable=lambda: self.analysis.num_rounds <= 1 and not self.calls_python,
@@ -351,14 +373,14 @@ class PartitionedStep:
         )
 
     def _together(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        place = _Place.of(numbers, self._pieces)
-        collectives = OfRows(self._collectives, place.has_rows)
+        place = self.place(numbers)
+        collectives = self.collectives_of(place)
         step, outputs = self.computed(data, place, collectives)
-        return self._finished(step, outputs, place, collectives)
+        return self.finished(step, outputs, place, collectives)
 
     def _in_pieces(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         """The same step, of which a piece of the rows after the other is in memory."""
-        place = _Place.of(numbers, self._pieces)
+        place = self.place(numbers)
         began = self._began()
         rows = self._rows(data, place, began)
         one_round = OneRound(self.captured, self.analysis)
@@ -368,21 +390,36 @@ class PartitionedStep:
         collectives = Instead(if_others, place.has_rows, given)
         step = self._partial(place, collectives, began)
         outputs = step.compute(rows)
-        one_round.check_after(step, outputs, rows, collectives)
-        return self._finished(step, outputs, place, collectives)
+        if needs_rows(step, outputs, rows, collectives):
+            raise NotOneRoundError
+        return self.finished(step, outputs, place, collectives)
 
-    def _finished(
-        self, step: PartialStep, outputs: list[tf.Tensor], place: _Place, collectives: OfRows
+    def place(self, numbers: tf.Tensor) -> Place:
+        """What the argument of a graph says."""
+        return Place.of(numbers, self._pieces)
+
+    def collectives_of(self, place: Place) -> OfRows:
+        """Those of this worker in a step."""
+        return OfRows(self._collectives, place.has_rows)
+
+    def any_rows(self) -> list[tf.Tensor]:
+        """One row, for where it does not matter which."""
+        return [
+            tf.zeros([n or 1 for n in spec.shape], spec.dtype) for spec in self._layout.flat_spec
+        ]
+
+    def finished(
+        self, step: PartialStep, outputs: list[tf.Tensor], place: Place, collectives: OfRows
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Assigns what the step would change, when all collectives have ended."""
         done = collectives.outermost(tf.compat.v1.get_default_graph())
         # One operation stands for all that comes before.
-        with tf.control_dependencies([tf.group(*done, *self._checks(step, outputs, place))]):
+        with tf.control_dependencies([tf.group(*done, *self.checks(step, outputs, place))]):
             self.assign(step.values)
             return [tf.identity(t) for t in outputs], tf.identity(step.tail_sum)
 
     def computed(
-        self, data: Sequence[Any], place: _Place, collectives: OfRows
+        self, data: Sequence[Any], place: Place, collectives: OfRows
     ) -> tuple[PartialStep, list[tf.Tensor]]:
         """This worker's part of a step, with all collectives; nothing is assigned.
 
@@ -394,7 +431,7 @@ class PartitionedStep:
         step = self._partial(place, collectives, began)
         return step, step.compute(rows)
 
-    def _partial(self, place: _Place, collectives: OfRows, began: tf.Tensor | None) -> PartialStep:
+    def _partial(self, place: Place, collectives: OfRows, began: tf.Tensor | None) -> PartialStep:
         return PartialStep(
             self.captured,
             self.analysis,
@@ -408,7 +445,7 @@ class PartitionedStep:
         """When this worker could begin its part, in seconds; None if nobody wants to know."""
         return _now(self._world.part_began) if self._options.measured_workers else None
 
-    def _rows(self, data: Sequence[Any], place: _Place, began: tf.Tensor | None) -> list[tf.Tensor]:
+    def _rows(self, data: Sequence[Any], place: Place, began: tf.Tensor | None) -> list[tf.Tensor]:
         with tf.control_dependencies([] if began is None else [began]):
             return [_at_least_one(t, place.has_rows) for t in data]
 
@@ -417,7 +454,7 @@ class PartitionedStep:
         for name in sorted(self.captured.assigned):
             self.captured.variables[name].assign(values[name])
 
-    def _tail(self, before: Iterable[Any], place: _Place, began: Any) -> tf.Tensor:
+    def _tail(self, before: Iterable[Any], place: Place, began: Any) -> tf.Tensor:
         """The count of examples, the flags, the digest and, in its place, this worker's speed.
 
         Shape [COUNT_AND_FLAGS + digest + measured workers].
@@ -438,7 +475,7 @@ class PartitionedStep:
         own = tf.one_hot(self._world.rank.read_value(), self._options.measured_workers)
         return tf.concat([tail, own * tf.math.divide_no_nan(seconds, count)], 0)
 
-    def _checks(self, step: PartialStep, outputs: Sequence[tf.Tensor], place: _Place) -> list[Any]:
+    def checks(self, step: PartialStep, outputs: Sequence[tf.Tensor], place: Place) -> list[Any]:
         """What has to be there and right before anything is assigned."""
         count, _, stop = tf.unstack(step.tail_sum[:COUNT_AND_FLAGS])
         # On all workers alike: the wish of one ends the training before this step.

@@ -29,6 +29,10 @@ class NotOneRoundError(Exception):
     """A collective waits for another one, stands in a loop, or what follows needs the rows."""
 
 
+class NotApartError(Exception):
+    """What follows the collectives needs more than these: rows, or a collective in a loop."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Given:
     """What a worker gives to a collective: to a sum, to rows of all, or to an extreme by name."""
@@ -144,18 +148,43 @@ class OneRound:
             raise NotOneRoundError
         return noted.given
 
-    def check_after(
-        self, step: PartialStep, outputs: Sequence[Any], rows: Sequence[Any], collectives: OfRows
-    ) -> None:
-        """Looks whether a step needs its rows for anything but its collectives.
 
-        Raises:
-          NotOneRoundError: it does.
-        """
-        needed = [*outputs, *(step.values[name] for name in self._captured.assigned)]
-        of_rows = {t.op for t in rows}
-        if _reaches(needed, lambda op: op in of_rows, collectives.results):
-            raise NotOneRoundError
+def given_alone(captured: CapturedStep, analysis: Analysis, rows: Sequence[Any]) -> list[tf.Tensor]:
+    """What a worker gives to the collectives, in their order; for the form of the tensors.
+
+    Raises:
+      NotApartError: a collective stands in a loop or branch.
+    """
+    noted = _Noted()
+    part = Part(tf.constant(0), tf.constant(1), tf.constant(2), tf.constant(True))
+    PartialStep(captured, analysis, part, OfRows(noted, tf.constant(True))).compute(rows)
+    tensors = [g.tensor for g in noted.given]
+    if any(t.graph is not tf.compat.v1.get_default_graph() for t in tensors):
+        raise NotApartError
+    return [_of_any_length(g) for g in noted.given]
+
+
+def _of_any_length(given: Given) -> tf.Tensor:
+    """With what is known of the result of its collective."""
+    if given.kind != ROWS:
+        return given.tensor
+    shape = tf.TensorShape([None, *given.tensor.shape[1:]])
+    return tf.compat.v1.placeholder_with_default(given.tensor, shape)
+
+
+def needs_rows(
+    step: PartialStep, outputs: Sequence[Any], rows: Sequence[Any], collectives: OfRows
+) -> bool:
+    """Whether what a step comes to needs a worker's rows for anything but its collectives.
+
+    Args:
+      rows: that `step` was given.
+      outputs: that `step` has returned.
+      collectives: through which it has gone.
+    """
+    needed = [*outputs, *step.values.values()]
+    of_rows = {t.op for t in rows}
+    return _reaches(needed, lambda op: op in of_rows, collectives.results)
 
 
 def _reaches(tensors: Iterable[Any], is_wanted: Callable[[Any], bool], ends: Sequence[Any]) -> bool:
