@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_elastic_keras.keras_internals.emission import has_functions
+from hvd_elastic_keras.step.micro_batches.graph_nodes import PYTHON_CALLS
 from hvd_elastic_keras.step.partition.captured_step import (
     ASSIGNMENTS,
     FUNCTIONS,
@@ -38,6 +38,7 @@ from hvd_elastic_keras.step.partition.operations.states import (
     only_rows_axis,
     sharded,
 )
+from hvd_elastic_keras.step.partition.operations.unrepeatable import unrepeatable
 from hvd_elastic_keras.step.partition.plan import Collective, Plan, PlannedOperation
 from hvd_elastic_keras.step.partition.rules import RULES
 from hvd_elastic_keras.step.partition.walk import Walk
@@ -46,15 +47,11 @@ SMALL_BYTES = 1 << 16
 """Up to this size, a tensor that is linear in partial ones is kept partial beside the whole."""
 Known = tuple[Dims, Values | None]
 """Of a tensor, as `Sizes` has it."""
-STATEFUL_DRAWS = (
-    *("Random", "Multinomial", "ParameterizedTruncated", "TruncatedNormal"),
-    *("Stateful", "Rng", "NonDeterministic"),
-)
-"""How the names of operations begin that draw from a state, if they have one."""
+NO_RULE = dict.fromkeys(PYTHON_CALLS, "Python code, which has to do the same on all workers")
 
 
 class NotPartitionedError(Exception):
-    """An operation draws random numbers that no other worker can repeat, or is not known at all."""
+    """Other workers cannot repeat an operation, or nobody knows what it does to variables."""
 
 
 @dataclasses.dataclass
@@ -160,16 +157,13 @@ class Region:
             return Decision(states, (REPLICATED,), how="variable")
         if op.type == "Identity" and states == (HANDLE,):
             return Decision(states, (HANDLE,), how="variable")
-        if op.type.startswith(STATEFUL_DRAWS) and op.op_def.is_stateful:
-            raise NotPartitionedError(
-                f"{op.name} draws random numbers with {op.type}, from a state that no other worker "
-                "has"
-            )
         rule = RULES.get(op.type)
-        if has_functions(op) and HANDLE in states:
+        if rule is None and (why := unrepeatable(op)):
+            raise NotPartitionedError(why)
+        if rule is None and HANDLE in states:
             raise NotPartitionedError(f"nobody knows what {op.type} {op.name} does to variables")
         if rule is None:
-            return view.replicated("no rule")
+            return view.replicated(NO_RULE.get(op.type, "no rule"))
         try:
             return rule(view)
         except UnknownSizeError:
