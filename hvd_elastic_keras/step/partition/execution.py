@@ -26,6 +26,7 @@ from hvd_elastic_keras.step.partition.operations.states import (
     State,
     is_sharded,
 )
+from hvd_elastic_keras.step.partition.part_sizes import PartSizes
 from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
 
 
@@ -114,6 +115,7 @@ class PartialStep:
         self._captured = captured
         self._plan = analysis.plan
         self._part = part
+        self._sizes = PartSizes(part.size, part.total)
         self._collectives = collectives
         self._num_collectives = 0
         self.values: dict[str, Any] = {}
@@ -263,12 +265,13 @@ class PartialStep:
             case "call":
                 return self._run(planned.bodies[0], inputs)
             case "mean":
-                return [self._mean(op, inputs, decision)]
+                (mean,) = emit(op, inputs)
+                return [mean * self._sizes.fraction(mean.dtype)]
             case "extreme":
                 local = emit(op, inputs)[0]
                 return [self._collectives.extreme(local, op.type, self._name("extreme"))]
             case "shape":
-                return self._shapes(op, inputs, decision)
+                return self._shapes(planned, inputs)
             case "element_shape":
                 return [self._element_shape(op, inputs, decision.want[0])]
             case "run" | "variable":
@@ -281,7 +284,11 @@ class PartialStep:
         decision = planned.decision
         if decision.local_size is not None:
             i, axis = decision.local_size
-            inputs = [*inputs[:i], self._local(inputs[i], axis), *inputs[i + 1 :]]
+            if planned.shapes and planned.shapes[0] is not None:
+                shape = self._sizes.own_shape(planned.shapes[0], inputs[i].dtype)
+            else:
+                shape = self._local(inputs[i], axis)
+            inputs = [*inputs[:i], shape, *inputs[i + 1 :]]
         if decision.open_shape is not None:
             i = decision.open_shape
             inputs = [*inputs[:i], tf.constant(-1, inputs[i].dtype), *inputs[i + 1 :]]
@@ -291,41 +298,37 @@ class PartialStep:
         """The shape of the rows of this worker; a size of -1 stays open, and so does a rank."""
         if shape.shape.rank == 0:
             return shape
-        total, own = (tf.cast(n, shape.dtype) for n in (self._part.total, self._part.size))
-        count = shape[axis] // total
-        size = tf.where(shape[axis] < 0, shape[axis], count * own)
+        count = shape[axis] // self._sizes.total(shape.dtype)
+        size = tf.where(shape[axis] < 0, shape[axis], count * self._sizes.own(shape.dtype))
         return tf.tensor_scatter_nd_update(shape, [[axis]], [size])
 
-    def _mean(self, op: Any, inputs: list[Any], decision: Decision) -> Any:
-        value, axes = inputs
-        added = tf.reduce_sum(value, axes, keepdims=op.get_attr("keep_dims"))
-        whole = self._whole_shape(value, decision.want[0].at_axis)
-        size = tf.reduce_prod(tf.gather(whole, tf.reshape(axes % value.shape.rank, [-1])))
-        return added / tf.cast(size, added.dtype)
-
-    def _shapes(self, op: Any, inputs: list[Any], decision: Decision) -> list[Any]:
+    def _shapes(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
+        op = planned.op
         if op.type == "Rank":
             return emit(op, inputs)
         made = []
         for i, (value, out) in enumerate(zip(inputs, op.outputs, strict=True)):
-            state, shape = decision.want[i], tf.shape(value, tf.int64)
-            if is_sharded(state):
-                shape = self._whole_shape(value, state.at_axis)
-            shape = tf.reduce_prod(shape) if op.type == "Size" else shape
-            made.append(tf.cast(shape, out.dtype))
+            state, known = planned.decision.want[i], planned.shapes[i]
+            if not is_sharded(state):
+                shape = tf.shape(value, out.dtype)
+            elif known is not None:
+                shape = self._sizes.whole_shape(known, out.dtype)
+            else:
+                shape = self._whole_shape(value, state.at_axis, out.dtype)
+            made.append(tf.reduce_prod(shape) if op.type == "Size" else shape)
         return made
 
-    def _whole_shape(self, value: Any, axis: int) -> Any:
-        """The shape of the whole of a tensor of which this worker has its rows; int64."""
-        shape = tf.shape(value, tf.int64)
-        total, own = (tf.cast(n, tf.int64) for n in (self._part.total, self._part.size))
-        return tf.tensor_scatter_nd_update(shape, [[axis]], [shape[axis] // own * total])
+    def _whole_shape(self, value: Any, axis: int, dtype: tf.DType) -> Any:
+        """The shape of the whole of a tensor of which this worker has its rows."""
+        shape = tf.shape(value, dtype)
+        size = shape[axis] // self._sizes.own(dtype) * self._sizes.total(dtype)
+        return tf.tensor_scatter_nd_update(shape, [[axis]], [size])
 
     def _element_shape(self, op: Any, inputs: list[Any], state: State) -> Any:
         shape = emit(op, inputs)[0]
         if not is_sharded(state) or shape.shape.rank == 0:
             return shape
-        total, own = (tf.cast(n, shape.dtype) for n in (self._part.total, self._part.size))
+        own, total = self._sizes.own(shape.dtype), self._sizes.total(shape.dtype)
         chosen = tf.logical_and(tf.range(tf.size(shape)) == state.at_axis, shape >= 0)
         return tf.where(chosen, shape // own * total, shape)
 

@@ -20,9 +20,11 @@ from hvd_elastic_keras.step.partition.captured_step import (
 from hvd_elastic_keras.step.partition.operations.dimensions import (
     ROWS,
     Dims,
+    RowsShape,
     Sizes,
     Values,
     common_values,
+    rows_shape,
     same_values,
 )
 from hvd_elastic_keras.step.partition.operations.states import (
@@ -166,7 +168,7 @@ class Region:
                 "has"
             )
         rule = RULES.get(op.type)
-        if has_functions(op) and HANDLE in states:
+        if HANDLE in states and has_functions(op):
             raise NotPartitionedError(f"nobody knows what {op.type} {op.name} does to variables")
         if rule is None:
             return view.replicated("no rule")
@@ -244,14 +246,30 @@ class Region:
                     found = {again[i]: level, REPLICATED: level}
             before = self._versions.get(tensor.name)
             self._versions[tensor.name] = _Versions((before.levels if before else {}) | found)
-        planned = PlannedOperation(op, decision, level, again, bodies)
-        self._planned.append(planned)
-        for tensor, state in zip(op.outputs, decision.out, strict=True):
+        shapes = self._shapes(op, decision)
+        self._planned.append(PlannedOperation(op, decision, level, again, shapes, bodies))
+        for i, (tensor, state) in enumerate(zip(op.outputs, decision.out, strict=True)):
             if state == PARTIAL:
-                self._note_partial(tensor, op.inputs, decision.want)
+                # Of all gradients at once, each output is the input of its number.
+                of = slice(i, i + 1) if op.type == "IdentityN" else slice(None)
+                self._note_partial(tensor, op.inputs[of], decision.want[of])
                 key = (self.graph, tensor.name)
                 if key in self._walk.early and tensor.dtype != tf.variant:
                     self._bring(tensor, REPLICATED, f"what follows {op.type} {op.name}")
+
+    def _shapes(self, op: Any, decision: Decision) -> tuple[RowsShape | None, ...]:
+        if decision.how == "shape":
+            pairs = zip(op.inputs, decision.want, strict=True)
+            return tuple(self._rows_shape(t, s.at_axis) for t, s in pairs)
+        if decision.local_size is not None:
+            i, axis = decision.local_size
+            shape = self._rows_shape(op.outputs[0], axis)
+            if shape is not None and op.inputs[i].shape == [len(shape.sizes)]:
+                return (shape,)
+        return ()
+
+    def _rows_shape(self, tensor: Any, axis: int) -> RowsShape | None:
+        return rows_shape(tensor.shape, self._sizes.dims[tensor.name], axis)
 
     # --- conversions ---------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy.typing as npt
 import tensorflow as tf
 
@@ -18,8 +19,7 @@ from hvd_elastic_keras.step.partition.operations.dimensions import (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class State:
+class State(msgspec.Struct, frozen=True):
     """What a worker holds of a tensor.
 
     Attributes:
