@@ -17,6 +17,7 @@ import tensorflow as tf
 from hvd_elastic_keras.keras_internals.emission import emit
 from hvd_elastic_keras.keras_internals.tensorflow_names import element_type_of_list
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, on_variable
+from hvd_elastic_keras.step.partition.moments import Moments, combined, own_moments
 from hvd_elastic_keras.step.partition.operations.states import (
     EMPTY,
     HANDLE,
@@ -146,11 +147,15 @@ class PartialStep:
             t.name: {state: value}
             for t, state, value in zip(plan.graph.inputs, plan.ins, inputs, strict=True)
         }
-        reductions = sorted(plan.reductions.items())
+        reductions, moments = sorted(plan.reductions.items()), sorted(plan.moments.items())
         for planned in plan.operations:
+            while moments and moments[0][0] <= planned.level:
+                self._find_moments(moments.pop(0)[1], there)
             while reductions and reductions[0][0] <= planned.level:
                 self._reduce(reductions.pop(0)[1], there)
             self._operation(planned, there)
+        for _, found in moments:
+            self._find_moments(found, there)
         for _, tensors in reductions:
             self._reduce(tensors, there)
         return [
@@ -211,6 +216,17 @@ class PartialStep:
             sums = self._collectives.summed([v[PARTIAL] for v in group], self._name(f"sum_{dtype}"))
             for versions, total in zip(group, sums, strict=True):
                 versions[REPLICATED] = total
+
+    def _find_moments(self, moments: Sequence[Moments], there: dict[str, Versions]) -> None:
+        """Means and variances of the same round travel together; one group for each type."""
+        for dtype in sorted({m.mean.outputs[0].dtype.name for m in moments}):
+            group = [m for m in moments if m.mean.outputs[0].dtype.name == dtype]
+            rows = [there[m.mean.inputs[0].name][m.state] for m in group]
+            own = own_moments(rows, group, self._sizes.fraction(rows[0].dtype))
+            whole = self._collectives.gathered(own, self._name(f"moments_{dtype}"))
+            for m, (mean, variance) in zip(group, combined(whole, group), strict=True):
+                there.setdefault(m.mean.outputs[0].name, {})[REPLICATED] = mean
+                there[m.variance.outputs[0].name] = {REPLICATED: variance}
 
     def _gathered(self, value: Any, tensor: Any, state: State) -> Any:
         axis = state.at_axis + (tensor.dtype == tf.variant)

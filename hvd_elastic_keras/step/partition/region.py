@@ -17,6 +17,7 @@ from hvd_elastic_keras.step.partition.captured_step import (
     body_of,
     operations,
 )
+from hvd_elastic_keras.step.partition.moments import Moments, variances
 from hvd_elastic_keras.step.partition.operations.dimensions import (
     ROWS,
     Dims,
@@ -92,6 +93,8 @@ class Region:
         self._versions: dict[str, _Versions] = {}
         self._planned: list[PlannedOperation] = []
         self._reductions: dict[int, list[Any]] = collections.defaultdict(list)
+        self._variances: dict[Any, tuple[Any, tuple[int, ...]]] = {}
+        self._moments: dict[int, list[Moments]] = collections.defaultdict(list)
 
     def planned(
         self,
@@ -111,7 +114,9 @@ class Region:
             self._versions[tensor.name] = _Versions({state: level})
             if state == PARTIAL:
                 self._note_partial(tensor)
-        for op in operations(self.graph):
+        ordered = operations(self.graph)
+        self._variances = variances(ordered)
+        for op in ordered:
             self._plan(op)
         wanted = []
         for i, tensor in enumerate(self.graph.outputs):
@@ -124,6 +129,7 @@ class Region:
             tuple(sorted(self._planned, key=lambda p: p.level)),
             tuple(wanted),
             {level: tuple(tensors) for level, tensors in self._reductions.items()},
+            {level: tuple(found) for level, found in self._moments.items()},
         )
 
     # --- one operation -------------------------------------------------------------------
@@ -138,6 +144,8 @@ class Region:
             decision, bodies = self._of_functions(op, states, level)
         else:
             self._sizes.infer(op)
+            if op.type == "Mean" and op.outputs[0].name in self._versions:
+                return  # a variance, which has come with the mean
             decision = self._decide(op, states)
             kept = self._kept_partial(op, versions, states, decision)
             if kept is not None and decision.out == kept.out and not kept.whole:
@@ -151,6 +159,8 @@ class Region:
         if kept is not None:
             self._keep_partial(op, kept, level)
         self._give_outputs(op, decision, level, bodies)
+        if decision.how == "mean" and op in self._variances:
+            self._give_moments(op, decision.want[0], level + 1)
 
     def _decide(self, op: Any, states: tuple[State, ...]) -> Decision:
         view = View(op, states, self._sizes)
@@ -256,6 +266,15 @@ class Region:
                 key = (self.graph, tensor.name)
                 if key in self._walk.early and tensor.dtype != tf.variant:
                     self._bring(tensor, REPLICATED, f"what follows {op.type} {op.name}")
+
+    def _give_moments(self, mean: Any, state: State, level: int) -> None:
+        """The variance comes with the mean: else it would be a second round."""
+        variance, axes = self._variances[mean]
+        self._versions[mean.outputs[0].name].levels[REPLICATED] = level
+        self._versions[variance.outputs[0].name] = _Versions({REPLICATED: level})
+        self._moments[level].append(Moments(mean, variance, axes, state))
+        reason = f"what follows Mean {mean.name}, with {variance.name}"
+        self._note_collective("allgather", mean.outputs[0], reason, level)
 
     def _shapes(self, op: Any, decision: Decision) -> tuple[RowsShape | None, ...]:
         if decision.how == "shape":
