@@ -89,7 +89,9 @@ def _train(training: Training, membership: Membership) -> None:
     if membership.launched:  # what is tried out before the first step is this worker's affair
         world_of_process().enter_round(0, 1)
     joins = session.others_train(session.training + 1)
-    prepared, told_of_steps = _prepare(training, communicator, session.findings, joins=joins)
+    prepared, told_of_steps = _prepare(
+        training, communicator, session.findings, joins=joins, has_others=membership.has_others
+    )
     told = open_to(session, membership)
     along = read_along(session, by_phase(prepared.runners))
     session.join(
@@ -140,12 +142,14 @@ def _prepare(
     agreed: Callable[[str], str],
     *,
     joins: bool = False,
+    has_others: bool = True,
 ) -> tuple[Prepared, list[str]]:
     """Traces and tries out all that the training needs; also what people should be told of it.
 
     Args:
       agreed: see `Session.findings`.
       joins: whether others train already.
+      has_others: see `Membership.has_others`.
     """
     model = training.model
     variables = variables_kept(model)
@@ -161,7 +165,7 @@ def _prepare(
             told_of_steps.append(NOT_SHARED.format(", ".join(variables.lost)))
         model.stop_training = False
         late = _late_step(training, variables, runners[0]) if joins else None
-        warm_up(communicator, variables, runners, late)
+        warm_up(communicator, variables, runners, late, has_others=has_others)
     variables.assign(before)
     state = RunState(
         model,

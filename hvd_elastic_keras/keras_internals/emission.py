@@ -31,9 +31,9 @@ def emit(op: Any, inputs: list[Any]) -> list[Any]:
         attributes = [x for a in op.op_def.attr for x in (a.name, _plain(op.get_attr(a.name)))]
         count = len(op.outputs)
         return list(execute(op.type, count, list(inputs), tuple(attributes), eager_context()))
-    attributes = {k: v for k, v in attributes_of_node.items() if not k.startswith("_")}
+    attributes_of_new = {k: v for k, v in attributes_of_node.items() if not k.startswith("_")}
     dtypes = [t.dtype for t in op.outputs]
-    made = get_default_graph()._create_op_internal(op.type, inputs, dtypes, attrs=attributes)
+    made = get_default_graph()._create_op_internal(op.type, inputs, dtypes, attrs=attributes_of_new)
     return list(made.outputs)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -40,6 +41,7 @@ class CapturedStep:
       variables: by the name of a placeholder, the variable whose handle it is.
       constants: by the name of a placeholder, another tensor from outside.
       results: makes what the step returns of the outputs of the graph.
+      function: takes the step itself, given the tensors of a whole batch.
     """
 
     graph: Any
@@ -47,6 +49,28 @@ class CapturedStep:
     variables: dict[str, tf.Variable]
     constants: dict[str, Any]
     results: Callable[[Sequence[Any]], Any]
+    function: Callable[..., Any]
+
+    @functools.cached_property
+    def assigned(self) -> frozenset[str]:
+        """The names of the handles of variables that the step assigns to."""
+        return frozenset(_assigned(self.graph, {name: name for name in self.variables}))
+
+
+def _assigned(graph: Any, handles: dict[str, str]) -> Iterator[str]:
+    """Names of handles that operations assign to, given those of tensors of the graph."""
+    known = dict(handles)
+    for op in operations(graph):
+        if op.type == "Identity" and op.inputs[0].name in known:
+            known[op.outputs[0].name] = known[op.inputs[0].name]
+        elif op.type in (*ASSIGNMENTS, *SCATTERS):
+            yield known[op.inputs[0].name]
+        skipped = int("then_branch" in FUNCTIONS.get(op.type, ()))
+        for function in FUNCTIONS.get(op.type, ()):
+            if (body := body_of(graph, op, function)) is not None:
+                pairs = zip(list(op.inputs)[skipped:], body.inputs, strict=True)
+                inner = {i.name: known[o.name] for o, i in pairs if o.name in known}
+                yield from _assigned(body, inner) if inner else ()
 
 
 def capture(step: Callable[[Any], Any], batch_spec: Any) -> CapturedStep:
@@ -73,6 +97,7 @@ def capture(step: Callable[[Any], Any], batch_spec: Any) -> CapturedStep:
         {name: owners[id(outer)] for name, outer in captures if id(outer) in owners},
         {name: outer for name, outer in captures if id(outer) not in owners},
         lambda outputs: _filled(structure, outputs),
+        function,
     )
 
 

@@ -44,34 +44,93 @@ class Collectives(Protocol):
         """The "Max", "Min", "All" or "Any" over all workers."""
 
 
+class IfOthers:
+    """Collectives that are left out where there is no other worker: each takes 0.6 ms even then.
+
+    Args:
+      has_others: whether there is one; a tensor, so that nothing is traced anew.
+    """
+
+    def __init__(self, collectives: Collectives, has_others: tf.Tensor) -> None:
+        self._collectives = collectives
+        self._has_others = has_others
+
+    def summed(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
+        """Alone, the tensors."""
+        sums = tf.cond(
+            self._has_others,
+            lambda: self._collectives.summed(tensors, name),
+            lambda: [tf.identity(t) for t in tensors],
+        )
+        return [sums] if tf.is_tensor(sums) else list(sums)
+
+    def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """Alone, the tensor."""
+        return tf.cond(
+            self._has_others,
+            lambda: self._collectives.gathered(tensor, name),
+            lambda: tf.identity(tensor),
+        )
+
+    def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
+        """Alone, the tensor."""
+        return tf.cond(
+            self._has_others,
+            lambda: self._collectives.extreme(tensor, kind, name),
+            lambda: tf.identity(tensor),
+        )
+
+
 class OfRows:
     """The collectives of a worker that may have no rows: what it computes then does not count.
 
     Which it is may change from step to step, and nothing is traced anew for it.
+
+    Attributes:
+      results: what collectives have given, and the loops and branches in which some stand.
     """
 
     def __init__(self, collectives: Collectives, has_rows: tf.Tensor) -> None:
         self._collectives = collectives
         self._has_rows = has_rows
+        self.results: list[tf.Tensor] = []
 
-    def summed(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
-        """Without rows, adds nothing."""
-        counted = [tf.where(self._has_rows, t, tf.zeros_like(t)) for t in tensors]
-        return self._collectives.summed(counted, name)
+    def summed(
+        self, tensors: list[tf.Tensor], name: str, beside: Sequence[tf.Tensor] = ()
+    ) -> list[tf.Tensor]:
+        """Without rows, adds nothing to the tensors, but to what travels beside them."""
+        # A condition, not a choice by element: that would copy all gradients.
+        counted = tensors and tf.cond(
+            self._has_rows,
+            lambda: [tf.identity(t) for t in tensors],
+            lambda: [tf.zeros_like(t) for t in tensors],
+        )
+        counted = [counted] if tf.is_tensor(counted) else counted
+        sums = self._collectives.summed([*counted, *beside], name)
+        self.results += sums[: len(tensors)]
+        return sums
 
     def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """Without rows, gives none."""
         count = tf.where(self._has_rows, tf.shape(tensor)[0], 0)
-        return self._collectives.gathered(tensor[:count], name)
+        whole = self._collectives.gathered(tensor[:count], name)
+        self.results.append(whole)
+        return whole
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
         """Without rows, gives what is no extreme."""
-        neutral = tf.cast(tf.fill(tf.shape(tensor), _neutral(tensor.dtype, kind)), tensor.dtype)
-        counted = tf.where(self._has_rows, tensor, neutral)
-        return self._collectives.extreme(counted, kind, name)
+        least = tf.cast(tf.fill(tf.shape(tensor), neutral(tensor.dtype, kind)), tensor.dtype)
+        counted = tf.where(self._has_rows, tensor, least)
+        found = self._collectives.extreme(counted, kind, name)
+        self.results.append(found)
+        return found
+
+    def outermost(self, graph: Any) -> list[tf.Tensor]:
+        """Those of `results` that are in this graph: all of them have to be there at its end."""
+        return [t for t in self.results if t.graph is graph]
 
 
-def _neutral(dtype: tf.DType, kind: str) -> Any:
+def neutral(dtype: tf.DType, kind: str) -> Any:
     """What does not change an extreme."""
     if kind in ("All", "Any"):
         return kind == "All"
@@ -101,25 +160,43 @@ class Part:
 
 Versions = dict[State, Any]
 """What is there of a tensor, by state."""
+Tail = Callable[[Sequence[tf.Tensor]], tf.Tensor]
+"""Makes what travels with the last sums, shape [n], float32; given what has to be there before."""
 
 
 class PartialStep:
     """One worker's part of one step; to be used once.
 
+    Args:
+      name: its collectives' names begin with it.
+      tail: of a step that has no collective at all, too.
+
     Attributes:
       values: of the variables, by the name of their handle; as assigned so far.
+      tail_sum: of all workers, shape [n], float32.
     """
 
     def __init__(
-        self, captured: CapturedStep, analysis: Analysis, part: Part, collectives: Collectives
+        self,
+        captured: CapturedStep,
+        analysis: Analysis,
+        part: Part,
+        collectives: OfRows,
+        *,
+        name: str = "elastic",
+        tail: Tail | None = None,
     ) -> None:
         self._captured = captured
         self._plan = analysis.plan
+        self._last_level = max((c.level for c in analysis.collectives), default=0)
         self._part = part
         self._sizes = PartSizes(part.size, part.total)
         self._collectives = collectives
+        self._prefix = name
         self._num_collectives = 0
+        self._tail = tail
         self.values: dict[str, Any] = {}
+        self.tail_sum: Any = None
 
     def compute(self, rows: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Computes the step; assigns nothing.
@@ -140,7 +217,11 @@ class PartialStep:
                 inputs.append(given[name])
             else:
                 inputs.append(name if name in captured.variables else captured.constants[name])
-        return self._run(self._plan, inputs)
+        outputs = self._run(self._plan, inputs)
+        if self._tail is not None and self.tail_sum is None:
+            own = self._tail([*outputs, *self.values.values()])
+            (self.tail_sum,) = self._collectives.summed([], self._name("tail"), [own])
+        return outputs
 
     def _run(self, plan: Plan, inputs: Sequence[Any]) -> list[Any]:
         there: dict[str, Versions] = {
@@ -152,12 +233,12 @@ class PartialStep:
             while moments and moments[0][0] <= planned.level:
                 self._find_moments(moments.pop(0)[1], there)
             while reductions and reductions[0][0] <= planned.level:
-                self._reduce(reductions.pop(0)[1], there)
+                self._reduce(*reductions.pop(0), plan, there)
             self._operation(planned, there)
         for _, found in moments:
             self._find_moments(found, there)
-        for _, tensors in reductions:
-            self._reduce(tensors, there)
+        for level, tensors in reductions:
+            self._reduce(level, tensors, plan, there)
         return [
             self._brought(t, there[t.name], want)
             for t, want in zip(plan.graph.outputs, plan.outs, strict=True)
@@ -208,12 +289,20 @@ class PartialStep:
         versions[want] = whole
         return whole
 
-    def _reduce(self, tensors: Sequence[Any], there: dict[str, Versions]) -> None:
+    def _reduce(
+        self, level: int, tensors: Sequence[Any], plan: Plan, there: dict[str, Versions]
+    ) -> None:
         """Sums up together what is wanted at the same time; one group for each type."""
         todo = [t for t in tensors if t.dtype != tf.variant]
+        is_last = plan is self._plan and level == self._last_level
         for dtype in sorted({t.dtype.name for t in todo}):
             group = [there[t.name] for t in todo if t.dtype.name == dtype]
-            sums = self._collectives.summed([v[PARTIAL] for v in group], self._name(f"sum_{dtype}"))
+            parts, beside = [v[PARTIAL] for v in group], []
+            if self._tail is not None and is_last and dtype == tf.float32.name:
+                beside = [self._tail(parts)]
+            sums = self._collectives.summed(parts, self._name(f"sum_{dtype}"), beside)
+            if beside:
+                self.tail_sum = sums.pop()
             for versions, total in zip(group, sums, strict=True):
                 versions[REPLICATED] = total
 
@@ -267,7 +356,7 @@ class PartialStep:
     def _name(self, what: str) -> str:
         """The same on all workers, for any number of them."""
         self._num_collectives += 1
-        return f"elastic_{what}_{self._num_collectives}"
+        return f"{self._prefix}_{what}_{self._num_collectives}"
 
     # --- operations ----------------------------------------------------------------------
 
@@ -287,7 +376,7 @@ class PartialStep:
                 local = emit(op, inputs)[0]
                 return [self._collectives.extreme(local, op.type, self._name("extreme"))]
             case "shape":
-                return self._shapes(planned, inputs)
+                return self._shapes(op, inputs, decision)
             case "element_shape":
                 return [self._element_shape(op, inputs, decision.want[0])]
             case "run" | "variable":
@@ -300,8 +389,9 @@ class PartialStep:
         decision = planned.decision
         if decision.local_size is not None:
             i, axis = decision.local_size
-            if planned.shapes and planned.shapes[0] is not None:
-                shape = self._sizes.own_shape(planned.shapes[0], inputs[i].dtype)
+            form = decision.forms[0] if decision.forms else None
+            if form is not None and inputs[i].shape == [len(form)]:
+                shape = self._sizes.own_shape(form, inputs[i].dtype)
             else:
                 shape = self._local(inputs[i], axis)
             inputs = [*inputs[:i], shape, *inputs[i + 1 :]]
@@ -318,17 +408,16 @@ class PartialStep:
         size = tf.where(shape[axis] < 0, shape[axis], count * self._sizes.own(shape.dtype))
         return tf.tensor_scatter_nd_update(shape, [[axis]], [size])
 
-    def _shapes(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
-        op = planned.op
+    def _shapes(self, op: Any, inputs: list[Any], decision: Decision) -> list[Any]:
         if op.type == "Rank":
             return emit(op, inputs)
         made = []
         for i, (value, out) in enumerate(zip(inputs, op.outputs, strict=True)):
-            state, known = planned.decision.want[i], planned.shapes[i]
+            state, form = decision.want[i], decision.forms[i]
             if not is_sharded(state):
                 shape = tf.shape(value, out.dtype)
-            elif known is not None:
-                shape = self._sizes.whole_shape(known, out.dtype)
+            elif form is not None:  # then nobody has to compute the tensor for it
+                shape = self._sizes.whole_shape(form, out.dtype)
             else:
                 shape = self._whole_shape(value, state.at_axis, out.dtype)
             made.append(tf.reduce_prod(shape) if op.type == "Size" else shape)
@@ -372,12 +461,15 @@ class PartialStep:
         shapes = [t.shape for i, t in enumerate(planned.op.outputs) if i not in handles] + [
             self.values[k].shape for k in keys
         ]
+        before = len(self._collectives.results)
         flat = tf.while_loop(
             lambda *flat: self._run(condition, unpacked(flat))[0],
             lambda *flat: packed(self._run(body, unpacked(flat))),
             packed(inputs),
             shape_invariants=shapes,
         )
+        if len(self._collectives.results) > before:
+            self._collectives.results += flat
         return unpacked(flat)
 
     def _cond(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
@@ -387,7 +479,7 @@ class PartialStep:
         keys = sorted(
             {v for v, s in zip(inputs, planned.decision.want, strict=True) if s == HANDLE}
         )
-        before = dict(self.values)
+        before, num_results = dict(self.values), len(self._collectives.results)
 
         def branch(plan: Plan) -> list[Any]:
             self.values = dict(before)
@@ -396,6 +488,8 @@ class PartialStep:
 
         flat = tf.cond(inputs[0], lambda: branch(then), lambda: branch(otherwise))
         flat = list(flat) if isinstance(flat, list | tuple) else [flat]
+        if len(self._collectives.results) > num_results:
+            self._collectives.results += flat
         count = len(planned.op.outputs)
         self.values = before | dict(zip(keys, flat[count:], strict=True))
         return flat[:count]

@@ -89,9 +89,7 @@ def own_moments(rows: Sequence[tf.Tensor], found: Sequence[Moments], share: Any)
     return tf.concat([*numbers, share[None]], 0)[None]
 
 
-def combined(
-    gathered: tf.Tensor, found: Sequence[Moments]
-) -> list[tuple[tf.Tensor, tf.Tensor]]:
+def combined(gathered: tf.Tensor, found: Sequence[Moments]) -> list[tuple[tf.Tensor, tf.Tensor]]:
     """The means and variances over all rows, as the operations give them.
 
     Args:

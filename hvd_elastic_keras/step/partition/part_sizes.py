@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_elastic_keras.keras_internals.tensorflow_names import get_default_graph
-from hvd_elastic_keras.step.partition.operations.dimensions import RowsShape
+from hvd_elastic_keras.step.partition.operations.states import Form
 
 
 class PartSizes:
@@ -34,13 +34,13 @@ class PartSizes:
         """What part of the rows this worker has; numbers of rows may be too large for the type."""
         return self._once(("fraction", dtype), lambda: tf.cast(self._own / self._total, dtype))
 
-    def own_shape(self, shape: RowsShape, dtype: tf.DType) -> tf.Tensor:
+    def own_shape(self, form: Form, dtype: tf.DType) -> tf.Tensor:
         """The shape of the rows of this worker."""
-        return self._once((shape, "own", dtype), lambda: _shape(shape, self.own(dtype)))
+        return self._once((form, "own", dtype), lambda: _shape(form, self.own(dtype)))
 
-    def whole_shape(self, shape: RowsShape, dtype: tf.DType) -> tf.Tensor:
+    def whole_shape(self, form: Form, dtype: tf.DType) -> tf.Tensor:
         """The shape of all rows."""
-        return self._once((shape, "total", dtype), lambda: _shape(shape, self.total(dtype)))
+        return self._once((form, "total", dtype), lambda: _shape(form, self.total(dtype)))
 
     def _once(self, key: Any, make: Callable[[], tf.Tensor]) -> tf.Tensor:
         key = (get_default_graph(), key)
@@ -49,6 +49,7 @@ class PartSizes:
         return self._made[key]
 
 
-def _shape(shape: RowsShape, num_rows: tf.Tensor) -> tf.Tensor:
-    dtype = num_rows.dtype
-    return tf.constant(shape.sizes, dtype) + tf.constant(shape.per_row, dtype) * num_rows
+def _shape(form: Form, num_rows: tf.Tensor) -> tf.Tensor:
+    sizes = tf.constant([0 if is_rows else n for n, is_rows in form], num_rows.dtype)
+    per_row = tf.constant([n if is_rows else 0 for n, is_rows in form], num_rows.dtype)
+    return sizes + per_row * num_rows

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from hvd_elastic_keras.step.partition.moments import Moments
-from hvd_elastic_keras.step.partition.operations.dimensions import RowsShape
 from hvd_elastic_keras.step.partition.operations.states import Decision, State
 
 
@@ -19,7 +18,6 @@ class PlannedOperation:
     Attributes:
       level: rounds of collectives that come before it.
       cut_again: outputs that all workers compute whole, and of which each goes on with its rows.
-      shapes: of the tensors whose shapes it asks for, or of the output that it is to make.
       bodies: plans of the functions that it calls: body and condition of a loop, or both branches.
     """
 
@@ -27,7 +25,6 @@ class PlannedOperation:
     decision: Decision
     level: int
     cut_again: Mapping[int, State]
-    shapes: tuple[RowsShape | None, ...] = ()
     bodies: tuple[Plan, ...] = ()
 
 

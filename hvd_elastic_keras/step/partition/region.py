@@ -21,11 +21,9 @@ from hvd_elastic_keras.step.partition.moments import Moments, variances
 from hvd_elastic_keras.step.partition.operations.dimensions import (
     ROWS,
     Dims,
-    RowsShape,
     Sizes,
     Values,
     common_values,
-    rows_shape,
     same_values,
 )
 from hvd_elastic_keras.step.partition.operations.states import (
@@ -183,7 +181,10 @@ class Region:
         if rule is None:
             return view.replicated("no rule")
         try:
-            return rule(view)
+            found = rule(view)
+            if found.local_size is None:
+                return found
+            return dataclasses.replace(found, forms=view.output_forms)
         except UnknownSizeError:
             return view.replicated("a size is unknown")
 
@@ -256,8 +257,7 @@ class Region:
                     found = {again[i]: level, REPLICATED: level}
             before = self._versions.get(tensor.name)
             self._versions[tensor.name] = _Versions((before.levels if before else {}) | found)
-        shapes = self._shapes(op, decision)
-        self._planned.append(PlannedOperation(op, decision, level, again, shapes, bodies))
+        self._planned.append(PlannedOperation(op, decision, level, again, bodies))
         for i, (tensor, state) in enumerate(zip(op.outputs, decision.out, strict=True)):
             if state == PARTIAL:
                 # Of all gradients at once, each output is the input of its number.
@@ -275,20 +275,6 @@ class Region:
         self._moments[level].append(Moments(mean, variance, axes, state))
         reason = f"what follows Mean {mean.name}, with {variance.name}"
         self._note_collective("allgather", mean.outputs[0], reason, level)
-
-    def _shapes(self, op: Any, decision: Decision) -> tuple[RowsShape | None, ...]:
-        if decision.how == "shape":
-            pairs = zip(op.inputs, decision.want, strict=True)
-            return tuple(self._rows_shape(t, s.at_axis) for t, s in pairs)
-        if decision.local_size is not None:
-            i, axis = decision.local_size
-            shape = self._rows_shape(op.outputs[0], axis)
-            if shape is not None and op.inputs[i].shape == [len(shape.sizes)]:
-                return (shape,)
-        return ()
-
-    def _rows_shape(self, tensor: Any, axis: int) -> RowsShape | None:
-        return rows_shape(tensor.shape, self._sizes.dims[tensor.name], axis)
 
     # --- conversions ---------------------------------------------------------------------
 

@@ -17,7 +17,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
@@ -52,6 +51,11 @@ def is_constant(dim: Dim) -> bool:
     return dim is not None and len(set(dim)) == 1
 
 
+def is_multiple(dim: Dim) -> bool:
+    """Whether a size is so many times the number of rows, and depends on nothing else."""
+    return dim is not None and _holds(dim, ROWS) and is_constant(_quotient(dim, ROWS))
+
+
 def is_rows(dim: Dim) -> bool:
     """Whether a size is the number of rows, or so many times it for each number of rows."""
     if dim is None or not _holds(dim, ROWS):
@@ -79,30 +83,6 @@ def rows_axes(dims: Dims) -> list[int]:
 def dim_at(dims: Dims, axis: int) -> Dim:
     """One of the dimensions; None if it is unknown or there is no such axis."""
     return dims[axis] if dims is not None and 0 <= axis < len(dims) else None
-
-
-class RowsShape(msgspec.Struct, frozen=True):
-    """The shape of a tensor with rows, of which all else is known.
-
-    Attributes:
-      sizes: of all axes; that of the rows is 0.
-      per_row: so many positions along the axis of the rows for each row of the batch, 0 elsewhere.
-    """
-
-    sizes: tuple[int, ...]
-    per_row: tuple[int, ...]
-
-
-def rows_shape(shape: tf.TensorShape, dims: Dims, axis: int) -> RowsShape | None:
-    """What the trace knows of all axes but that of the rows; None if it does not know enough."""
-    dim = dim_at(dims, axis)
-    if dim is None or shape.rank is None or not _holds(dim, ROWS):
-        return None
-    count = _quotient(dim, ROWS)
-    sizes = [0 if i == axis else size for i, size in enumerate(shape)]
-    if None in sizes or not is_constant(count):
-        return None
-    return RowsShape(tuple(sizes), tuple(count[0] * (i == axis) for i in range(len(sizes))))
 
 
 def static(shape: tf.TensorShape) -> Dims:

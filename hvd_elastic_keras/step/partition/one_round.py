@@ -1,0 +1,173 @@
+"""A step whose collectives all stand in one round, in two parts: before the round, and after it.
+
+So its rows may be computed in pieces, one after the other, whose sums go through the collectives;
+and a worker whose variables are on their way may take part in the round before they are there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_elastic_keras.step.partition.captured_step import CapturedStep
+from hvd_elastic_keras.step.partition.execution import Collectives, OfRows, Part, PartialStep
+from hvd_elastic_keras.step.partition.plan import Analysis
+
+SUM, ROWS = "sum", "rows"
+EXTREMES: dict[str, Callable[[Any, Any], Any]] = {
+    "Max": tf.maximum,
+    "Min": tf.minimum,
+    "All": tf.logical_and,
+    "Any": tf.logical_or,
+}
+
+
+class NotOneRoundError(Exception):
+    """A collective waits for another one, stands in a loop, or what follows needs the rows."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """What a worker gives to a collective: to a sum, to rows of all, or to an extreme by name."""
+
+    kind: str
+    tensor: Any
+
+
+class _Noted:
+    """Notes what is given, and lets the step go on with anything of that form."""
+
+    def __init__(self) -> None:
+        self.given: list[Given] = []
+
+    def summed(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
+        self.given += [Given(SUM, t) for t in tensors]
+        return [_apart(t) for t in tensors]
+
+    def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        self.given.append(Given(ROWS, tensor))
+        return _apart(tensor)
+
+    def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
+        self.given.append(Given(kind, tensor))
+        return _apart(tensor)
+
+
+class Instead(OfRows):
+    """Collectives to which other tensors are given than those that the step has.
+
+    Args:
+      given: in the order of `OneRound.before`.
+    """
+
+    def __init__(self, collectives: Collectives, has_rows: tf.Tensor, given: Sequence[Given]):
+        super().__init__(collectives, has_rows)
+        self._given = (g.tensor for g in given)
+
+    def summed(
+        self, tensors: list[tf.Tensor], name: str, beside: Sequence[tf.Tensor] = ()
+    ) -> list[tf.Tensor]:
+        """See `OfRows`."""
+        return super().summed([next(self._given) for _ in tensors], name, beside)
+
+    def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """See `OfRows`."""
+        return super().gathered(next(self._given), name)
+
+    def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
+        """See `OfRows`."""
+        return super().extreme(next(self._given), kind, name)
+
+
+class Known(OfRows):
+    """No collectives: what they would give is there already.
+
+    Args:
+      results: in the order of `OneRound.before`.
+      tail: the sum of the tails.
+    """
+
+    def __init__(self, results: Sequence[tf.Tensor], tail: tf.Tensor) -> None:
+        self.results = list(results)
+        self._left = iter(results)
+        self._tail = tail
+
+    def summed(
+        self, tensors: list[tf.Tensor], name: str, beside: Sequence[tf.Tensor] = ()
+    ) -> list[tf.Tensor]:
+        """See `OfRows`."""
+        sums = [tf.ensure_shape(next(self._left), t.shape) for t in tensors]
+        return [*sums, *(self._tail for _ in beside)]
+
+    def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """See `OfRows`."""
+        return tf.ensure_shape(next(self._left), [None, *tensor.shape[1:]])
+
+    def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
+        """See `OfRows`."""
+        return tf.ensure_shape(next(self._left), tensor.shape)
+
+
+MARK = "elastic_not_exchanged"
+
+
+def _apart(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor, marked: what is given must not follow from it."""
+    return tf.identity(tensor, name=MARK)
+
+
+class OneRound:
+    """The two parts of a step.
+
+    Raises:
+      NotOneRoundError: it has no such parts.
+    """
+
+    def __init__(self, captured: CapturedStep, analysis: Analysis) -> None:
+        self._captured = captured
+        self._analysis = analysis
+        if analysis.num_rounds > 1 or any(c.in_loop for c in analysis.collectives):
+            raise NotOneRoundError
+
+    def before(self, rows: Sequence[Any], part: Part) -> list[Given]:
+        """What a worker with these rows gives to the round."""
+        noted = _Noted()
+        everybody = OfRows(noted, tf.constant(True))
+        PartialStep(self._captured, self._analysis, part, everybody).compute(rows)
+        graph = tf.compat.v1.get_default_graph()
+        if any(g.tensor.graph is not graph for g in noted.given):
+            raise NotOneRoundError
+        if _reaches([g.tensor for g in noted.given], lambda op: MARK in op.name, ()):
+            raise NotOneRoundError
+        return noted.given
+
+    def check_after(
+        self, step: PartialStep, outputs: Sequence[Any], rows: Sequence[Any], collectives: OfRows
+    ) -> None:
+        """Looks whether a step needs its rows for anything but its collectives.
+
+        Raises:
+          NotOneRoundError: it does.
+        """
+        needed = [*outputs, *(step.values[name] for name in self._captured.assigned)]
+        of_rows = {t.op for t in rows}
+        if _reaches(needed, lambda op: op in of_rows, collectives.results):
+            raise NotOneRoundError
+
+
+def _reaches(tensors: Iterable[Any], is_wanted: Callable[[Any], bool], ends: Sequence[Any]) -> bool:
+    """Whether tensors follow from an operation, other than through `ends`."""
+    known = {id(t) for t in ends}
+    todo, seen = [t for t in tensors if id(t) not in known], set()
+    while todo:
+        op = todo.pop().op
+        if op in seen:
+            continue
+        seen.add(op)
+        if is_wanted(op):
+            return True
+        todo += [t for t in op.inputs if id(t) not in known]
+    return False
