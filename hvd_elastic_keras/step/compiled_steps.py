@@ -76,7 +76,9 @@ def compiled_step(
     kept = steps.made.get(key)
     if kept is None and env.is_step_partitioned() and not deterministic:
         with steps.as_first_traced(model):
-            steps.made[key] = _partitioned(model, variables, source, train=train, options=options)
+            steps.made[key] = _partitioned(
+                model, variables, source, train=train, seed=seed, options=options
+            )
     elif kept is None or (known and known.comparable != kept.findings.comparable):
         kind = DeterministicStep if deterministic else AtomicStep
         with steps.as_first_traced(model):
@@ -117,6 +119,7 @@ def _partitioned(
     source: Input,
     *,
     train: bool,
+    seed: int,
     options: StepOptions,
 ) -> CompiledStep:
     """The user's own graph, of which nothing has to be found."""
@@ -127,6 +130,7 @@ def _partitioned(
         world_of_process(),
         train=train,
         num_rows=source.global_batch_size,
+        seed=seed,
         options=options,
     )
     return CompiledStep(step, StepFindings(0, 0))

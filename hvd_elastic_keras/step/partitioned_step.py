@@ -125,7 +125,7 @@ class Place:
             lambda: tf.concat([self.offsets[:-1][::together], self.offsets[-1:]], 0),
             lambda: tf.constant([0, 1], tf.int64),
         )
-        return Pieces(self.part, tf.cast(bounds, tf.int32))
+        return Pieces(self.part, tf.cast(bounds, tf.int32), self.step)
 
 
 class PartitionedStep:
@@ -138,6 +138,7 @@ class PartitionedStep:
       world: what the graph has to know of the present round.
       train: which of the two it is.
       num_rows: of a global batch; what travels is compared for so many.
+      seed: stateful random operations follow from it.
       options: what it does beyond that.
       collectives: how the workers talk to each other.
 
@@ -154,6 +155,7 @@ class PartitionedStep:
         *,
         train: bool,
         num_rows: int,
+        seed: int = 0,
         options: StepOptions = PLAIN,
         collectives: Collectives | None = None,
     ) -> None:
@@ -163,6 +165,7 @@ class PartitionedStep:
         self._world = world
         self._train = train
         self._num_rows = num_rows
+        self._seed = seed + (0 if train else 1)
         self._options = options
         self._collectives = collectives or HorovodCollectives()
         self._name = "elastic_train" if train else "elastic_evaluate"
@@ -200,7 +203,7 @@ class PartitionedStep:
         """
         before = self._variables.present(self.model)
         with self._scaled_rate():
-            found = capture(self._user_step, self._layout.spec)
+            found = capture(self._user_step, self._layout.spec, seed=self._seed)
         check_variables(self._variables, self.model, before)
         return found
 
@@ -279,7 +282,7 @@ class PartitionedStep:
             with self._scaled_rate():
                 logs = self._user_step(self._layout.pack(flat))
         else:
-            logs = self._own_function(flat)
+            logs = self._own_function(flat, step)
         found = _logs(logs)
         self._world.computed.assign(step)
         if self._clock is not None:
@@ -291,24 +294,15 @@ class PartitionedStep:
         return StepResult(found, self._change_pending, seconds=seconds, digest=digest)
 
     @functools.cached_property
-    def _own_function(self) -> Callable[[list[Any]], Any]:
+    def _own_function(self) -> Callable[[list[Any], int], Any]:
         """The step as Keras itself would trace it."""
-        if not self.model.jit_compile:
-            function = self.captured.function
-            return lambda flat: function(*flat)
-
-        def step(flat: Any) -> Any:
-            with self._scaled_rate():
-                return self._user_step(self._layout.pack(flat))
-
-        return directly(
-            tf.function(
-                step,
-                input_signature=[self._layout.flat_spec],
-                jit_compile=True,
-                autograph=False,
-            )
-        )
+        function = self.captured.function
+        if self.model.jit_compile:
+            flat_spec, number = self._layout.flat_spec, tf.TensorSpec([], tf.int64)
+            function = tf.function(
+                self.captured.step, input_signature=[*flat_spec, number], jit_compile=True
+            ).get_concrete_function()
+        return lambda flat, number: function(*flat, tf.constant(number, tf.int64))
 
     def _user_step(self, data: Any) -> Any:
         return self.model.train_step(data) if self._train else self.model.test_step(data)
@@ -389,7 +383,7 @@ class PartitionedStep:
         if_others = IfOthers(self._collectives, self._world.has_others.read_value())
         collectives = Instead(if_others, place.has_rows, given)
         step = self._partial(place, collectives, began)
-        outputs = step.compute(rows)
+        outputs = step.compute(rows, place.step)
         if needs_rows(step, outputs, rows, collectives):
             raise NotOneRoundError
         return self.finished(step, outputs, place, collectives)
@@ -429,7 +423,7 @@ class PartitionedStep:
         began = self._began()
         rows = self._rows(data, place, began)
         step = self._partial(place, collectives, began)
-        return step, step.compute(rows)
+        return step, step.compute(rows, place.step)
 
     def _partial(self, place: Place, collectives: OfRows, began: tf.Tensor | None) -> PartialStep:
         return PartialStep(

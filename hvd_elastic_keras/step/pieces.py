@@ -34,10 +34,12 @@ class Pieces:
       part: all of them; at least one row.
       bounds: shape [pieces + 1], int32, at least one piece: piece i has the rows
         [bounds[i], bounds[i + 1]) of this worker.
+      step: its number.
     """
 
     part: Part
     bounds: tf.Tensor
+    step: tf.Tensor
 
     @property
     def count(self) -> tf.Tensor:
@@ -58,12 +60,19 @@ class PieceGraph:
     def __init__(self, one_round: OneRound, specs: Sequence[Any]) -> None:
         self._given: list[Given] = []
 
-        def compute(rows: Any, numbers: tf.Tensor, is_first: tf.Tensor) -> list[tf.Tensor]:
+        def compute(
+            rows: Any, numbers: tf.Tensor, is_first: tf.Tensor, step: tf.Tensor
+        ) -> list[tf.Tensor]:
             part = Part(*tf.unstack(numbers), is_first)
-            self._given = one_round.before(rows, part)
+            self._given = one_round.before(rows, part, step)
             return [g.tensor for g in self._given]
 
-        signature = [specs, tf.TensorSpec([3], tf.int32), tf.TensorSpec([], tf.bool)]
+        signature = [
+            specs,
+            tf.TensorSpec([3], tf.int32),
+            tf.TensorSpec([], tf.bool),
+            tf.TensorSpec([], tf.int64),
+        ]
         function = tf.function(compute, input_signature=signature, autograph=False)
         self._function = function.get_concrete_function()
         self.specs = [(g.kind, tf.TensorSpec(g.tensor.shape, g.tensor.dtype)) for g in self._given]
@@ -76,7 +85,7 @@ class PieceGraph:
         part = pieces.part
         numbers = tf.stack([part.low + low, high - low, part.total])
         is_first = tf.logical_and(part.is_first, tf.equal(i, 0))
-        found = self._function([r[low:high] for r in rows], numbers, is_first)
+        found = self._function([r[low:high] for r in rows], numbers, is_first, pieces.step)
         return list(found)
 
 

@@ -45,6 +45,7 @@ class CapturedStep:
       constants: by the name of a placeholder, another tensor from outside.
       results: makes what the step returns of the outputs of the graph.
       function: takes the step itself, given the tensors of a whole batch and the step's number.
+      step: what `function` was traced of.
     """
 
     graph: Any
@@ -54,6 +55,7 @@ class CapturedStep:
     constants: dict[str, Any]
     results: Callable[[Sequence[Any]], Any]
     function: Callable[..., Any]
+    step: Callable[..., Any]
 
     @functools.cached_property
     def assigned(self) -> frozenset[str]:
@@ -114,6 +116,7 @@ def capture(step: Callable[[Any], Any], batch_spec: Any, *, seed: int = 0) -> Ca
         {name: outer for name, outer in captures if id(outer) not in owners},
         lambda outputs: _filled(structure, outputs),
         function,
+        traced,
     )
 
 

@@ -17,16 +17,17 @@ import tensorflow as tf
 from hvd_elastic_keras.keras_internals.emission import emit
 from hvd_elastic_keras.keras_internals.tensorflow_names import element_type_of_list
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, on_variable
+from hvd_elastic_keras.step.partition.moments import Moments, combined, own_moments
 from hvd_elastic_keras.step.partition.operations.states import (
     EMPTY,
     HANDLE,
     PARTIAL,
     REPLICATED,
     Decision,
-    Form,
     State,
     is_sharded,
 )
+from hvd_elastic_keras.step.partition.part_sizes import PartSizes
 from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
 
 
@@ -189,6 +190,7 @@ class PartialStep:
         self._plan = analysis.plan
         self._last_level = max((c.level for c in analysis.collectives), default=0)
         self._part = part
+        self._sizes = PartSizes(part.size, part.total)
         self._collectives = collectives
         self._prefix = name
         self._num_collectives = 0
@@ -228,11 +230,15 @@ class PartialStep:
             t.name: {state: value}
             for t, state, value in zip(plan.graph.inputs, plan.ins, inputs, strict=True)
         }
-        reductions = sorted(plan.reductions.items())
+        reductions, moments = sorted(plan.reductions.items()), sorted(plan.moments.items())
         for planned in plan.operations:
+            while moments and moments[0][0] <= planned.level:
+                self._find_moments(moments.pop(0)[1], there)
             while reductions and reductions[0][0] <= planned.level:
                 self._reduce(*reductions.pop(0), plan, there)
             self._operation(planned, there)
+        for _, found in moments:
+            self._find_moments(found, there)
         for level, tensors in reductions:
             self._reduce(level, tensors, plan, there)
         return [
@@ -302,6 +308,17 @@ class PartialStep:
             for versions, total in zip(group, sums, strict=True):
                 versions[REPLICATED] = total
 
+    def _find_moments(self, moments: Sequence[Moments], there: dict[str, Versions]) -> None:
+        """Means and variances of the same round travel together; one group for each type."""
+        for dtype in sorted({m.mean.outputs[0].dtype.name for m in moments}):
+            group = [m for m in moments if m.mean.outputs[0].dtype.name == dtype]
+            rows = [there[m.mean.inputs[0].name][m.state] for m in group]
+            own = own_moments(rows, group, self._sizes.fraction(rows[0].dtype))
+            whole = self._collectives.gathered(own, self._name(f"moments_{dtype}"))
+            for m, (mean, variance) in zip(group, combined(whole, group), strict=True):
+                there.setdefault(m.mean.outputs[0].name, {})[REPLICATED] = mean
+                there[m.variance.outputs[0].name] = {REPLICATED: variance}
+
     def _gathered(self, value: Any, tensor: Any, state: State) -> Any:
         axis = state.at_axis + (tensor.dtype == tf.variant)
         order = [axis, *(i for i in range(value.shape.rank) if i != axis)]
@@ -355,7 +372,8 @@ class PartialStep:
             case "call":
                 return self._run(planned.bodies[0], inputs)
             case "mean":
-                return [self._mean(op, inputs, decision)]
+                (mean,) = emit(op, inputs)
+                return [mean * self._sizes.fraction(mean.dtype)]
             case "extreme":
                 local = emit(op, inputs)[0]
                 return [self._collectives.extreme(local, op.type, self._name("extreme"))]
@@ -373,7 +391,12 @@ class PartialStep:
         decision = planned.decision
         if decision.local_size is not None:
             i, axis = decision.local_size
-            inputs = [*inputs[:i], self._local(inputs[i], axis), *inputs[i + 1 :]]
+            form = decision.forms[0] if decision.forms else None
+            if form is not None and inputs[i].shape == [len(form)]:
+                shape = self._sizes.own_shape(form, inputs[i].dtype)
+            else:
+                shape = self._local(inputs[i], axis)
+            inputs = [*inputs[:i], shape, *inputs[i + 1 :]]
         if decision.open_shape is not None:
             i = decision.open_shape
             inputs = [*inputs[:i], tf.constant(-1, inputs[i].dtype), *inputs[i + 1 :]]
@@ -383,44 +406,36 @@ class PartialStep:
         """The shape of the rows of this worker; a size of -1 stays open, and so does a rank."""
         if shape.shape.rank == 0:
             return shape
-        total, own = (tf.cast(n, shape.dtype) for n in (self._part.total, self._part.size))
-        count = shape[axis] // total
-        size = tf.where(shape[axis] < 0, shape[axis], count * own)
+        count = shape[axis] // self._sizes.total(shape.dtype)
+        size = tf.where(shape[axis] < 0, shape[axis], count * self._sizes.own(shape.dtype))
         return tf.tensor_scatter_nd_update(shape, [[axis]], [size])
-
-    def _mean(self, op: Any, inputs: list[Any], decision: Decision) -> Any:
-        value, axes = inputs
-        added = tf.reduce_sum(value, axes, keepdims=op.get_attr("keep_dims"))
-        whole = self._whole_shape(value, decision.want[0].at_axis, decision.forms[0])
-        size = tf.reduce_prod(tf.gather(whole, tf.reshape(axes % value.shape.rank, [-1])))
-        return added / tf.cast(size, added.dtype)
 
     def _shapes(self, op: Any, inputs: list[Any], decision: Decision) -> list[Any]:
         if op.type == "Rank":
             return emit(op, inputs)
         made = []
         for i, (value, out) in enumerate(zip(inputs, op.outputs, strict=True)):
-            state, shape = decision.want[i], tf.shape(value, tf.int64)
-            if is_sharded(state):
-                shape = self._whole_shape(value, state.at_axis, decision.forms[i])
-            shape = tf.reduce_prod(shape) if op.type == "Size" else shape
-            made.append(tf.cast(shape, out.dtype))
+            state, form = decision.want[i], decision.forms[i]
+            if not is_sharded(state):
+                shape = tf.shape(value, out.dtype)
+            elif form is not None:  # then nobody has to compute the tensor for it
+                shape = self._sizes.whole_shape(form, out.dtype)
+            else:
+                shape = self._whole_shape(value, state.at_axis, out.dtype)
+            made.append(tf.reduce_prod(shape) if op.type == "Size" else shape)
         return made
 
-    def _whole_shape(self, value: Any, axis: int, form: Form | None) -> Any:
-        """The shape of the whole of a tensor of which this worker has its rows; int64."""
-        if form is not None:  # then nobody has to compute the tensor for it
-            rows = tf.cast(self._part.total, tf.int64)
-            return tf.stack([n * rows if is_rows else n for n, is_rows in form])
-        shape = tf.shape(value, tf.int64)
-        total, own = (tf.cast(n, tf.int64) for n in (self._part.total, self._part.size))
-        return tf.tensor_scatter_nd_update(shape, [[axis]], [shape[axis] // own * total])
+    def _whole_shape(self, value: Any, axis: int, dtype: tf.DType) -> Any:
+        """The shape of the whole of a tensor of which this worker has its rows."""
+        shape = tf.shape(value, dtype)
+        size = shape[axis] // self._sizes.own(dtype) * self._sizes.total(dtype)
+        return tf.tensor_scatter_nd_update(shape, [[axis]], [size])
 
     def _element_shape(self, op: Any, inputs: list[Any], state: State) -> Any:
         shape = emit(op, inputs)[0]
         if not is_sharded(state) or shape.shape.rank == 0:
             return shape
-        total, own = (tf.cast(n, shape.dtype) for n in (self._part.total, self._part.size))
+        own, total = self._sizes.own(shape.dtype), self._sizes.total(shape.dtype)
         chosen = tf.logical_and(tf.range(tf.size(shape)) == state.at_axis, shape >= 0)
         return tf.where(chosen, shape // own * total, shape)
 

@@ -136,11 +136,11 @@ class OneRound:
         if analysis.num_rounds > 1 or any(c.in_loop for c in analysis.collectives):
             raise NotOneRoundError
 
-    def before(self, rows: Sequence[Any], part: Part) -> list[Given]:
-        """What a worker with these rows gives to the round."""
+    def before(self, rows: Sequence[Any], part: Part, number: Any) -> list[Given]:
+        """What a worker with these rows gives to the round of a step with this number."""
         noted = _Noted()
         everybody = OfRows(noted, tf.constant(True))
-        PartialStep(self._captured, self._analysis, part, everybody).compute(rows)
+        PartialStep(self._captured, self._analysis, part, everybody).compute(rows, number)
         graph = tf.compat.v1.get_default_graph()
         if any(g.tensor.graph is not graph for g in noted.given):
             raise NotOneRoundError

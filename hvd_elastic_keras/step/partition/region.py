@@ -17,6 +17,7 @@ from hvd_elastic_keras.step.partition.captured_step import (
     body_of,
     operations,
 )
+from hvd_elastic_keras.step.partition.moments import Moments, variances
 from hvd_elastic_keras.step.partition.operations.dimensions import (
     ROWS,
     Dims,
@@ -87,6 +88,8 @@ class Region:
         self._versions: dict[str, _Versions] = {}
         self._planned: list[PlannedOperation] = []
         self._reductions: dict[int, list[Any]] = collections.defaultdict(list)
+        self._variances: dict[Any, tuple[Any, tuple[int, ...]]] = {}
+        self._moments: dict[int, list[Moments]] = collections.defaultdict(list)
 
     def planned(
         self,
@@ -106,7 +109,9 @@ class Region:
             self._versions[tensor.name] = _Versions({state: level})
             if state == PARTIAL:
                 self._note_partial(tensor)
-        for op in operations(self.graph):
+        ordered = operations(self.graph)
+        self._variances = variances(ordered)
+        for op in ordered:
             self._plan(op)
         wanted = []
         for i, tensor in enumerate(self.graph.outputs):
@@ -119,6 +124,7 @@ class Region:
             tuple(sorted(self._planned, key=lambda p: p.level)),
             tuple(wanted),
             {level: tuple(tensors) for level, tensors in self._reductions.items()},
+            {level: tuple(found) for level, found in self._moments.items()},
         )
 
     # --- one operation -------------------------------------------------------------------
@@ -133,6 +139,8 @@ class Region:
             decision, bodies = self._of_functions(op, states, level)
         else:
             self._sizes.infer(op)
+            if op.type == "Mean" and op.outputs[0].name in self._versions:
+                return  # a variance, which has come with the mean
             decision = self._decide(op, states)
             kept = self._kept_partial(op, versions, states, decision)
             if kept is not None and decision.out == kept.out and not kept.whole:
@@ -146,6 +154,8 @@ class Region:
         if kept is not None:
             self._keep_partial(op, kept, level)
         self._give_outputs(op, decision, level, bodies)
+        if decision.how == "mean" and op in self._variances:
+            self._give_moments(op, decision.want[0], level + 1)
 
     def _decide(self, op: Any, states: tuple[State, ...]) -> Decision:
         view = View(op, states, self._sizes)
@@ -165,7 +175,10 @@ class Region:
         if rule is None:
             return view.replicated(NO_RULE.get(op.type, "no rule"))
         try:
-            return rule(view)
+            found = rule(view)
+            if found.local_size is None:
+                return found
+            return dataclasses.replace(found, forms=view.output_forms)
         except UnknownSizeError:
             return view.replicated("a size is unknown")
 
@@ -238,14 +251,24 @@ class Region:
                     found = {again[i]: level, REPLICATED: level}
             before = self._versions.get(tensor.name)
             self._versions[tensor.name] = _Versions((before.levels if before else {}) | found)
-        planned = PlannedOperation(op, decision, level, again, bodies)
-        self._planned.append(planned)
-        for tensor, state in zip(op.outputs, decision.out, strict=True):
+        self._planned.append(PlannedOperation(op, decision, level, again, bodies))
+        for i, (tensor, state) in enumerate(zip(op.outputs, decision.out, strict=True)):
             if state == PARTIAL:
-                self._note_partial(tensor, op.inputs, decision.want)
+                # Of all gradients at once, each output is the input of its number.
+                of = slice(i, i + 1) if op.type == "IdentityN" else slice(None)
+                self._note_partial(tensor, op.inputs[of], decision.want[of])
                 key = (self.graph, tensor.name)
                 if key in self._walk.early and tensor.dtype != tf.variant:
                     self._bring(tensor, REPLICATED, f"what follows {op.type} {op.name}")
+
+    def _give_moments(self, mean: Any, state: State, level: int) -> None:
+        """The variance comes with the mean: else it would be a second round."""
+        variance, axes = self._variances[mean]
+        self._versions[mean.outputs[0].name].levels[REPLICATED] = level
+        self._versions[variance.outputs[0].name] = _Versions({REPLICATED: level})
+        self._moments[level].append(Moments(mean, variance, axes, state))
+        reason = f"what follows Mean {mean.name}, with {variance.name}"
+        self._note_collective("allgather", mean.outputs[0], reason, level)
 
     # --- conversions ---------------------------------------------------------------------
 

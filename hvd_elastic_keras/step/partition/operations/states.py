@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy.typing as npt
 import tensorflow as tf
 
@@ -14,15 +15,13 @@ from hvd_elastic_keras.step.partition.operations.dimensions import (
     Dims,
     Sizes,
     dim_at,
-    is_constant,
     is_multiple,
     is_rows,
     rows_axes,
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class State:
+class State(msgspec.Struct, frozen=True):
     """What a worker holds of a tensor.
 
     Attributes:
@@ -87,7 +86,8 @@ class Decision:
         the worker.
       open_shape: this input has the shape of the elements of a list, which stays open.
       whole: why all is computed by everybody though there are rows; empty if it is not.
-      forms: of the inputs whose shapes are asked for, the `Form` if it is known.
+      forms: of the inputs whose shapes are asked for, or, with `local_size`, of the outputs: the
+        `Form` if it is known.
     """
 
     want: tuple[State, ...]
@@ -140,7 +140,12 @@ class View:
     @property
     def forms(self) -> tuple[Form | None, ...]:
         """Of all inputs, if every dimension is known."""
-        return tuple(map(_form, self.idims))
+        return tuple(map(_form, self.op.inputs, self.idims))
+
+    @property
+    def output_forms(self) -> tuple[Form | None, ...]:
+        """Of all outputs, if every dimension is known."""
+        return tuple(map(_form, self.op.outputs, self.odims))
 
     def run(self, *want: State, out: State, **more: Any) -> Decision:
         """The operation itself; all outputs are in one state."""
@@ -157,14 +162,18 @@ class View:
         return Decision(tuple(map(_whole, self.ins)), out, whole=why if self.has_rows else "")
 
 
-def _form(dims: Dims) -> Form | None:
-    if dims is None:
+def _form(tensor: Any, dims: Dims) -> Form | None:
+    """Dimensions are the trace's own, but for rows: those are as certain as the sharding."""
+    if dims is None or tensor.dtype == tf.variant or tensor.shape.rank != len(dims):
         return None
-    found = []
-    for dim in dims:
-        if dim is None or not (is_constant(dim) or is_multiple(dim)):
+    found: list[tuple[int, bool]] = []
+    for size, dim in zip(tensor.shape, dims, strict=True):
+        if size is not None:
+            found.append((size, False))
+        elif dim is not None and is_multiple(dim):
+            found.append((dim[0] // ROWS[0], True))
+        else:
             return None
-        found.append((dim[0], False) if is_constant(dim) else (dim[0] // ROWS[0], True))
     return tuple(found)
 
 

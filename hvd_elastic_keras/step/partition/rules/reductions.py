@@ -34,7 +34,7 @@ def reduction(v: View) -> Decision:
     if v.kind == "Sum":
         return v.only(0, PARTIAL)
     if v.kind == "Mean" and v.op.inputs[0].dtype.is_floating:
-        return v.only(0, PARTIAL, how="mean", forms=v.forms)
+        return v.only(0, PARTIAL, how="mean")
     if v.kind in EXTREMES:
         return v.only(0, REPLICATED, how="extreme")
     return v.replicated("no part of it is known from some rows")
