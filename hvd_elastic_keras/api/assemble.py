@@ -202,8 +202,9 @@ def _late_step(
     step = runner.step
     if training.growth is not None or variables.num_bytes < LEAST_LATE_BYTES:
         return None
-    may_be_late = isinstance(step, AtomicStep | PartitionedStep) and step.may_be_late()
-    return step if may_be_late else None
+    if isinstance(step, AtomicStep | PartitionedStep) and step.may_be_late():
+        return step
+    return None
 
 
 def open_to(session: Session, membership: Membership) -> list[Notice]:

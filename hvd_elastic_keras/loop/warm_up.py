@@ -52,7 +52,7 @@ def warm_up(
                     phase.step.warm_up(batch, stops=stops, has_others=has_others)
                     continue
                 phase.step(batch, 0, stop=stops)
-                if late is not None and phase.step is late:
+                if phase.step is late and isinstance(late, AtomicStep):
                     late.warm_up_late(batch)
     finally:
         communicator.shut_down()

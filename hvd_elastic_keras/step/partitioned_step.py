@@ -29,9 +29,11 @@ from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan import example_ids
 from hvd_elastic_keras.data.plan.example_ids import PIECES
 from hvd_elastic_keras.keras_internals.held_objects import optimizers_of
+from hvd_elastic_keras.keras_internals.model_building import has_batch_norm
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
 from hvd_elastic_keras.keras_internals.scaled_rate import scaled
 from hvd_elastic_keras.observe.notices import notices
+from hvd_elastic_keras.step.batch_norm import over_micro_batches
 from hvd_elastic_keras.step.direct_call import directly
 from hvd_elastic_keras.step.late_partitioned_step import LatePartitionedStep
 from hvd_elastic_keras.step.late_step import Arrive
@@ -102,7 +104,8 @@ class Place:
         """That of the argument of a graph; the digest has so many pieces."""
         end = NUMBERS + pieces
         digest = tf.ensure_shape(numbers[NUMBERS:end], [pieces])
-        return cls(*tf.unstack(numbers[:NUMBERS], NUMBERS), digest=digest, offsets=numbers[end:])
+        step, low, size, total, stop, first_piece = tf.unstack(numbers[:NUMBERS], NUMBERS)
+        return cls(step, low, size, total, stop, first_piece, digest, numbers[end:])
 
     @property
     def has_rows(self) -> tf.Tensor:
@@ -161,7 +164,10 @@ class PartitionedStep:
     ) -> None:
         self.model = model
         self._variables = variables
-        self._layout = layout
+        self._normalises = train and has_batch_norm(model)
+        numbers = tf.TensorSpec([None], tf.int32)
+        self._batch = Layout((layout.spec, numbers if self._normalises else None))
+        """With the number of the micro-batch of each row, if a layer needs it."""
         self._world = world
         self._train = train
         self._num_rows = num_rows
@@ -182,7 +188,7 @@ class PartitionedStep:
         self._graph_in_pieces = self.directly(self._in_pieces)
 
     def directly(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        signature = [self._layout.flat_spec, tf.TensorSpec([None], tf.int64)]
+        signature = [self._batch.flat_spec, tf.TensorSpec([None], tf.int64)]
         return directly(tf.function(function, input_signature=signature, autograph=False))
 
     @property
@@ -203,7 +209,7 @@ class PartitionedStep:
         """
         before = self._variables.present(self.model)
         with self._scaled_rate():
-            found = capture(self._user_step, self._layout.spec, seed=self._seed)
+            found = capture(self._step_over_micro_batches, self._batch.spec, seed=self._seed)
         check_variables(self._variables, self.model, before)
         return found
 
@@ -277,10 +283,10 @@ class PartitionedStep:
         if stop:
             return StepResult({}, self._change_pending, stopped=True)
         began = time.perf_counter()
-        flat = self._layout.flatten(batch.data)
+        flat = self._flat(batch)
         if self._runs_eagerly:
             with self._scaled_rate():
-                logs = self._user_step(self._layout.pack(flat))
+                logs = self._step_over_micro_batches(self._batch.pack(flat))
         else:
             logs = self._own_function(flat, step)
         found = _logs(logs)
@@ -298,14 +304,28 @@ class PartitionedStep:
         """The step as Keras itself would trace it."""
         function = self.captured.function
         if self.model.jit_compile:
-            flat_spec, number = self._layout.flat_spec, tf.TensorSpec([], tf.int64)
+            flat_spec, number = self._batch.flat_spec, tf.TensorSpec([], tf.int64)
             function = tf.function(
                 self.captured.step, input_signature=[*flat_spec, number], jit_compile=True
             ).get_concrete_function()
         return lambda flat, number: function(*flat, tf.constant(number, tf.int64))
 
-    def _user_step(self, data: Any) -> Any:
-        return self.model.train_step(data) if self._train else self.model.test_step(data)
+    def _step_over_micro_batches(self, batch: tuple[Any, tf.Tensor | None]) -> Any:
+        data, numbers = batch
+        step = self.model.train_step if self._train else self.model.test_step
+        if numbers is None:
+            return step(data)
+        with over_micro_batches(numbers):
+            return step(data)
+
+    def _flat(self, batch: LocalBatch) -> list[Any]:
+        """The tensors of a worker's rows."""
+        numbers = None
+        if self._normalises:
+            sizes = np.diff(batch.part.offsets)
+            first = batch.part.first_micro_batch
+            numbers = tf.constant(np.repeat(np.arange(first, first + len(sizes)), sizes), tf.int32)
+        return self._batch.flatten((batch.data, numbers))
 
     @property
     def _change_pending(self) -> bool:
@@ -313,7 +333,7 @@ class PartitionedStep:
 
     # --- several workers -----------------------------------------------------------------
 
-    def _with_others(self, flat: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+    def _with_others(self, flat: Any, numbers: tf.Tensor) -> Any:
         """Takes the step in the graph of several workers, which is traced with the first one."""
         assert self.analysis  # made before, not as a part of the graph that is made of it
         if self._limit.is_limited and self._has_pieces:
@@ -338,7 +358,7 @@ class PartitionedStep:
         # One array: each argument of a graph costs tens of microseconds.
         head = (step, part.first_example, size, total, stop, part.first_micro_batch)
         numbers = np.array([*head, *digest, *part.offsets], np.int64)
-        flat = self._layout.flatten(batch.data)
+        flat = self._flat(batch)
         try:
             outputs, tail = self._limit.run(
                 lambda: take(flat, tf.constant(numbers)),
@@ -378,7 +398,7 @@ class PartitionedStep:
         began = self._began()
         rows = self._rows(data, place, began)
         one_round = OneRound(self.captured, self.analysis)
-        graph = PieceGraph(one_round, self._layout.flat_spec)
+        graph = PieceGraph(one_round, self._batch.flat_spec)
         given = given_by_pieces(graph, rows, place.pieces(self._limit.in_graph()))
         if_others = IfOthers(self._collectives, self._world.has_others.read_value())
         collectives = Instead(if_others, place.has_rows, given)
@@ -399,7 +419,7 @@ class PartitionedStep:
     def any_rows(self) -> list[tf.Tensor]:
         """One row, for where it does not matter which."""
         return [
-            tf.zeros([n or 1 for n in spec.shape], spec.dtype) for spec in self._layout.flat_spec
+            tf.zeros([n or 1 for n in spec.shape], spec.dtype) for spec in self._batch.flat_spec
         ]
 
     def finished(

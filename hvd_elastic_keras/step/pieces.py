@@ -63,7 +63,8 @@ class PieceGraph:
         def compute(
             rows: Any, numbers: tf.Tensor, is_first: tf.Tensor, step: tf.Tensor
         ) -> list[tf.Tensor]:
-            part = Part(*tf.unstack(numbers), is_first)
+            low, size, total = tf.unstack(numbers)
+            part = Part(low, size, total, is_first)
             self._given = one_round.before(rows, part, step)
             return [g.tensor for g in self._given]
 

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_elastic_keras.step.micro_batches.graph_nodes import PYTHON_CALLS
+from hvd_elastic_keras.step.partition import within_micro_batches
 from hvd_elastic_keras.step.partition.captured_step import (
     ASSIGNMENTS,
     FUNCTIONS,
@@ -43,6 +44,7 @@ from hvd_elastic_keras.step.partition.operations.unrepeatable import unrepeatabl
 from hvd_elastic_keras.step.partition.plan import Collective, Plan, PlannedOperation
 from hvd_elastic_keras.step.partition.rules import RULES
 from hvd_elastic_keras.step.partition.walk import Walk
+from hvd_elastic_keras.step.partition.within_micro_batches import is_within
 
 SMALL_BYTES = 1 << 16
 """Up to this size, a tensor that is linear in partial ones is kept partial beside the whole."""
@@ -167,7 +169,7 @@ class Region:
             return Decision(states, (REPLICATED,), how="variable")
         if op.type == "Identity" and states == (HANDLE,):
             return Decision(states, (HANDLE,), how="variable")
-        rule = RULES.get(op.type)
+        rule = within_micro_batches.decision if is_within(op) else RULES.get(op.type)
         if rule is None and (why := unrepeatable(op)):
             raise NotPartitionedError(why)
         if rule is None and HANDLE in states:
@@ -332,7 +334,7 @@ class Region:
     # --- functions -----------------------------------------------------------------------
 
     def _is_walked_through(self, op: Any) -> bool:
-        names = FUNCTIONS.get(op.type, ())
+        names = () if is_within(op) else FUNCTIONS.get(op.type, ())
         return bool(names) and all(body_of(self.graph, op, n) is not None for n in names)
 
     def _of_functions(
