@@ -259,7 +259,7 @@ class PartitionedStep:
         """
         in_pieces = self._limit.is_limited and self._has_pieces
         needs_graph = self._options.skips_nonfinite or in_pieces or arrive is not None
-        if self._world.size == 1 and not needs_graph:
+        if self._world.size == 1 and self._has_own and not needs_graph:
             return self._alone(batch, step, stop)
         return self._taken_with_others(batch, step, stop, arrive)
 
@@ -270,12 +270,17 @@ class PartitionedStep:
           stops: whether only that is run which comes before assignments.
           has_others: whether other workers may ever take part.
         """
-        if not stops:
+        if not stops and self._has_own:
             self._alone(batch, 0, False)
-        if has_others or self._options.skips_nonfinite:
+        if has_others or self._options.skips_nonfinite or not self._has_own:
             self._taken_with_others(batch, 0, stops)
         if self._late is not None:
             self._taken_with_others(batch, 0, True, arrive=lambda: None)
+
+    @property
+    def _has_own(self) -> bool:
+        """Whether one worker takes it as plain Keras does."""
+        return True
 
     # --- one worker ----------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -90,12 +90,34 @@ class PieceGraph:
         return list(found)
 
 
-def given_by_pieces(graph: PieceGraph, rows: Sequence[Any], pieces: Pieces) -> list[Given]:
-    """What all pieces together give."""
+class Sums(Protocol):
+    """Sums over pieces, as variables of a loop; see `RunningSums`."""
+
+    def start(self) -> Any:
+        """Before the first piece."""
+
+    def shapes(self) -> Any:
+        """What is known of them in the loop."""
+
+    def add(self, i: Any, sums: Any, results: Sequence[tf.Tensor]) -> Any:
+        """After piece `i`."""
+
+    def end(self, sums: Any) -> list[tf.Tensor]:
+        """After the last one."""
+
+
+def given_by_pieces(
+    graph: PieceGraph, rows: Sequence[Any], pieces: Pieces, running: Sums | None = None
+) -> list[Given]:
+    """What all pieces together give.
+
+    Args:
+      running: adds up; None: in the order of the pieces.
+    """
     places = {k: [i for i, (kind, _) in enumerate(graph.specs) if kind == k] for k in (SUM, ROWS)}
     others = [i for i, (kind, _) in enumerate(graph.specs) if kind in EXTREMES]
     specs = [spec for _, spec in graph.specs]
-    running = RunningSums([specs[i] for i in places[SUM]], pieces.count)
+    running = running or RunningSums([specs[i] for i in places[SUM]], pieces.count)
     lists = [
         tf.TensorArray(
             specs[i].dtype, pieces.count, infer_shape=False, element_shape=specs[i].shape

@@ -149,6 +149,16 @@ class OneRound:
         return noted.given
 
 
+def results_of(given: Sequence[Given], collectives: OfRows, name: str) -> list[tf.Tensor]:
+    """What the collectives give, other than sums; the names of these begin with `name`."""
+    return [
+        collectives.gathered(one.tensor, f"{name}_rows_{i}")
+        if one.kind == ROWS
+        else collectives.extreme(one.tensor, one.kind, f"{name}_extreme_{i}")
+        for i, one in enumerate(given)
+    ]
+
+
 def given_alone(captured: CapturedStep, analysis: Analysis, rows: Sequence[Any]) -> list[tf.Tensor]:
     """What a worker gives to the collectives, in their order; for the form of the tensors.
 
