@@ -105,8 +105,10 @@ def _of_micro_batches(values: tf.Tensor, numbers: tf.Tensor, within: Sequence[in
     Args:
       within: further axes over which it is the mean.
     """
-    # A layer may see several rows for each row of the batch.
-    each = tf.shape(values)[0] // tf.shape(numbers)[0]
-    segments = tf.repeat(numbers - numbers[0], each)
+    rows = tf.shape(values)[0]
+    each = rows // tf.shape(numbers)[0]  # a layer may see several for each row of the batch
+    segments = tf.gather(numbers - numbers[0], tf.range(rows) // each)
     of_rows = tf.reduce_mean(values, within, keepdims=True) if within else values
-    return tf.gather(tf.math.segment_mean(of_rows, segments), segments)
+    # There are fewer, but XLA has to know their number.
+    means = tf.math.unsorted_segment_mean(of_rows, segments, rows)
+    return tf.gather(means, segments)

@@ -391,19 +391,40 @@ class Region:
         self.give(op.outputs, known)
         return Decision(states, states, how="loop"), (body, condition)
 
+    def _tried_branches(
+        self, op: Any, states: tuple[State, ...], level: int
+    ) -> tuple[list[Plan], list[list[Known]], int]:
+        """Plans of both branches, what is known of their results, and how many collectives."""
+        saved, before = self._walk.saved, len(self._walk.collectives)
+        plans, found = [], []
+        for name in ("then_branch", "else_branch"):
+            region = self._body(op, name, self.known(op.inputs[1:]))
+            plans.append(region.planned(states, [level] * len(states), None, ""))
+            found.append(region.known(plans[-1].graph.outputs))
+        count = len(self._walk.collectives) - before
+        self._walk.restore(saved)
+        return plans, found, count
+
     def _branches(
         self, op: Any, states: tuple[State, ...], level: int
     ) -> tuple[Decision, tuple[Plan, ...]]:
         names, inputs = ("then_branch", "else_branch"), op.inputs[1:]
-        known, levels = self.known(inputs), [level] * len(inputs)
-        saved = self._walk.saved
-        outs, found = [], []
-        for name in names:
-            region = self._body(op, name, known)
-            plan = region.planned(states[1:], levels, None, "")
-            outs.append(plan.outs)
-            found.append(region.known(plan.graph.outputs))
-        self._walk.restore(saved)
+        known = self.known(inputs)
+        plans, found, count = self._tried_branches(op, states[1:], level)
+        if count:
+            # Sums that a branch needs are made before it, with all others.
+            whole = tuple(REPLICATED if s == PARTIAL else s for s in states[1:])
+            tried, found_then, fewer = self._tried_branches(op, whole, level)
+            if fewer < count:
+                states, plans, found = (states[0], *whole), tried, found_then
+                reason = f"If {op.name}"
+                level = max(
+                    [
+                        level,
+                        *(self._bring(t, w, reason) for t, w in zip(inputs, whole, strict=True)),
+                    ]
+                )
+        levels, outs = [level] * len(inputs), [plan.outs for plan in plans]
         both = [_common(*pair) for pair in zip(*found, *outs, strict=True)]
         joint = [joined(a, b, d) for a, b, (d, _) in zip(*outs, both, strict=True)]
         plans = []
