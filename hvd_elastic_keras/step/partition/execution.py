@@ -248,6 +248,10 @@ class PartialStep:
 
     def _operation(self, planned: PlannedOperation, there: dict[str, Versions]) -> None:
         op, decision = planned.op, planned.decision
+        if decision.how == "alias":  # also of what is not there yet
+            for tensor, result in zip(op.inputs, op.outputs, strict=True):
+                there[result.name] = there.setdefault(tensor.name, {})
+            return
         inputs = [
             self._brought(t, there[t.name], want)
             for t, want in zip(op.inputs, decision.want, strict=True)
