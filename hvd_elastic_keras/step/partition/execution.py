@@ -27,6 +27,7 @@ from hvd_elastic_keras.step.partition.operations.states import (
     is_sharded,
 )
 from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
+from hvd_elastic_keras.step.partition.rules import draws
 
 
 class Collectives(Protocol):
@@ -171,7 +172,10 @@ class PartialStep:
             versions = there.setdefault(tensor.name, {})
             if i in planned.cut_again:
                 again = planned.cut_again[i]
-                versions[again] = self._own_rows(tensor, value, again.at_axis)
+                if decision.how == "draw":
+                    versions[again] = self._drawn_rows(op, inputs)
+                else:
+                    versions[again] = self._own_rows(tensor, value, again.at_axis)
             versions[state] = value
             if not tf.executing_eagerly() and tensor.dtype not in (tf.variant, tf.resource):
                 for version in versions.values():
@@ -273,7 +277,7 @@ class PartialStep:
                 return self._shapes(op, inputs, decision)
             case "element_shape":
                 return [self._element_shape(op, inputs, decision.want[0])]
-            case "run" | "variable":
+            case "run" | "variable" | "draw":
                 inputs = self._with_local_sizes(planned, inputs)
                 on_variables = on_variable(op, inputs, self.values)
                 return emit(op, inputs) if on_variables is None else on_variables
@@ -330,6 +334,21 @@ class PartialStep:
         total, own = (tf.cast(n, shape.dtype) for n in (self._part.total, self._part.size))
         chosen = tf.logical_and(tf.range(tf.size(shape)) == state.at_axis, shape >= 0)
         return tf.where(chosen, shape // own * total, shape)
+
+    def _drawn_rows(self, op: Any, inputs: list[Any]) -> Any:
+        """Rows of axis 0 of a whole draw, from the counter at which they begin."""
+        shape, key, counter, *others = inputs
+        size, per_block = tf.cast(shape, tf.int64), draws.numbers_per_block(op)
+        low, own, total = (
+            tf.cast(n, tf.int64) for n in (self._part.low, self._part.size, self._part.total)
+        )
+        per_row = tf.reduce_prod(size[1:]) * (size[0] // total)
+        begin, count = low * per_row, own * per_row
+        block, rest = begin // per_block, begin % per_block
+        moved = counter + tf.cast(tf.stack([block, 0]), counter.dtype)
+        length = tf.cast(count + per_block - 1, shape.dtype)
+        flat = emit(op, [length[None], key, moved, *others])[0]
+        return tf.reshape(flat[rest : rest + count], self._local(shape, 0))
 
     # --- functions -----------------------------------------------------------------------
 

@@ -230,7 +230,7 @@ class Region:
         again: dict[int, State] = {}
         for i, (tensor, state) in enumerate(zip(op.outputs, decision.out, strict=True)):
             found = {state: level}
-            if state == REPLICATED and not bodies and decision.how == "run":
+            if state == REPLICATED and not bodies and decision.how in ("run", "draw"):
                 axis = only_rows_axis(tensor, self._sizes.dims[tensor.name])
                 if axis is not None:
                     # Else one operation that all compute whole would make all that follow so.
