@@ -98,6 +98,20 @@ class Part:
     is_first: tf.Tensor
 
 
+def gathered_leaf(own: Any, gathered: Callable[[Any], Any], part: Part) -> Any:
+    """A tensor of the batch, dense, ragged or sparse, of which each worker has its rows."""
+    if isinstance(own, tf.RaggedTensor):
+        lengths = [gathered(n) for n in own.nested_row_lengths()]
+        values = gathered(own.flat_values)
+        return tf.RaggedTensor.from_nested_row_lengths(values, lengths, validate=False)
+    if isinstance(own, tf.SparseTensor):
+        first = tf.one_hot(0, own.shape.rank, tf.cast(part.low, tf.int64), 0, dtype=tf.int64)
+        indices, values = gathered(own.indices + first), gathered(own.values)
+        total = tf.cast(part.total, tf.int64)
+        return tf.SparseTensor(indices, values, tf.concat([[total], own.dense_shape[1:]], 0))
+    return gathered(own)
+
+
 Versions = dict[State, Any]
 """What is there of a tensor, by state."""
 
@@ -114,6 +128,7 @@ class PartialStep:
     ) -> None:
         self._captured = captured
         self._plan = analysis.plan
+        self._gathered_first = analysis.gathered
         self._part = part
         self._collectives = collectives
         self._num_collectives = 0
@@ -123,7 +138,7 @@ class PartialStep:
         """Computes the step; assigns nothing.
 
         Args:
-          rows: of each tensor of the batch, those of this worker.
+          rows: of each tensor of the batch, those of this worker; of one that has no rows, all.
           number: of the step, an integer scalar.
 
         Returns:
@@ -131,8 +146,12 @@ class PartialStep:
         """
         captured = self._captured
         self.values = {n: tf.identity(v) for n, v in captured.variables.items()}
-        given = dict(zip((t.name for t in captured.batch), rows, strict=True))
-        given[captured.number.name] = tf.cast(number, tf.int64)
+        given = {captured.number.name: tf.cast(number, tf.int64)}
+        for i, (leaf, own) in enumerate(zip(captured.leaves, rows, strict=True)):
+            whole = i in self._gathered_first
+            value = gathered_leaf(own, self._gathered_rows, self._part) if whole else own
+            components = tf.nest.flatten(value, expand_composites=True)
+            given.update(zip((p.name for p in leaf.placeholders), components, strict=True))
         inputs = []
         for tensor in captured.graph.inputs:
             name = tensor.name
@@ -220,9 +239,12 @@ class PartialStep:
         axis = state.at_axis + (tensor.dtype == tf.variant)
         order = [axis, *(i for i in range(value.shape.rank) if i != axis)]
         rows_first = tf.transpose(value, order) if axis else value
-        whole = self._collectives.gathered(rows_first, self._name("rows"))
+        whole = self._gathered_rows(rows_first)
         back = [order.index(i) for i in range(value.shape.rank)]
         return tf.transpose(whole, back) if axis else whole
+
+    def _gathered_rows(self, rows: Any) -> Any:
+        return self._collectives.gathered(rows, self._name("rows"))
 
     def _on_first(self, value: Any) -> Any:
         return tf.where(self._part.is_first, value, tf.zeros_like(value))

@@ -271,6 +271,10 @@ class Region:
         levels[want] = level
         return level
 
+    def note_gathered(self, tensor: Any, why: str) -> None:
+        """Everybody has gathered an input before all else."""
+        self._note_collective("allgather", tensor, f"all else, since {why}", 1)
+
     def _note_collective(self, what: str, tensor: Any, reason: str, level: int) -> None:
         size, in_loop = self._num_bytes(tensor), self._walk.loops > 0
         found = Collective(what, tensor.name, reason, level, size, in_loop)
