@@ -23,9 +23,9 @@ def emit(op: Any, inputs: list[Any]) -> list[Any]:
       ValueError: in a graph, if the shapes do not fit.
       tf.errors.OpError: eagerly, if the operation fails.
     """
-    if any(a.HasField("func") for a in op.node_def.attr.values()):
-        _register_functions(op)
     if tf.executing_eagerly():
+        if has_functions(op):
+            _register_functions(op)
         if op.type == "Const":
             return [tf.constant(tensor_util.MakeNdarray(op.get_attr("value")))]
         attributes = [x for a in op.op_def.attr for x in (a.name, _plain(op.get_attr(a.name)))]
@@ -40,6 +40,8 @@ def emit_operation(op: Any, inputs: list[Any]) -> Any:
     Raises:
       ValueError: the shapes do not fit.
     """
+    if has_functions(op):
+        _register_functions(op)
     attributes = {k: v for k, v in op.node_def.attr.items() if not k.startswith("_")}
     dtypes = [t.dtype for t in op.outputs]
     return get_default_graph()._create_op_internal(op.type, inputs, dtypes, attrs=attributes)
