@@ -40,6 +40,7 @@ from hvd_elastic_keras.step.compiled_steps import (
     trainable_in_steps,
     variables_kept,
 )
+from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
 from hvd_elastic_keras.step.trials import findings
 from hvd_elastic_keras.step.trials.findings import Findings
@@ -89,7 +90,9 @@ def _train(training: Training, membership: Membership) -> None:
     if membership.launched:  # what is tried out before the first step is this worker's affair
         world_of_process().enter_round(0, 1)
     joins = session.others_train(session.training + 1)
-    prepared, told_of_steps = _prepare(training, communicator, session.findings, joins=joins)
+    prepared, told_of_steps = _prepare(
+        training, communicator, session.findings, joins=joins, has_others=membership.has_others
+    )
     told = open_to(session, membership)
     along = read_along(session, by_phase(prepared.runners))
     session.join(
@@ -140,12 +143,14 @@ def _prepare(
     agreed: Callable[[str], str],
     *,
     joins: bool = False,
+    has_others: bool = True,
 ) -> tuple[Prepared, list[str]]:
     """Traces and tries out all that the training needs; also what people should be told of it.
 
     Args:
       agreed: see `Session.findings`.
       joins: whether others train already.
+      has_others: see `Membership.has_others`.
     """
     model = training.model
     variables = variables_kept(model)
@@ -161,7 +166,7 @@ def _prepare(
             told_of_steps.append(NOT_SHARED.format(", ".join(variables.lost)))
         model.stop_training = False
         late = _late_step(training, variables, runners[0]) if joins else None
-        warm_up(communicator, variables, runners, late)
+        warm_up(communicator, variables, runners, late, has_others=has_others)
     variables.assign(before)
     state = RunState(
         model,
@@ -189,7 +194,7 @@ def _prepare(
 
 def _late_step(
     training: Training, variables: ModelVariables, runner: PhaseRunner
-) -> AtomicStep | None:
+) -> AtomicStep | PartitionedStep | None:
     """The training step, if the others need not wait for the state that this joiner lacks.
 
     A batch that grows with the workers does so with those who compute something.
@@ -197,7 +202,9 @@ def _late_step(
     step = runner.step
     if training.growth is not None or variables.num_bytes < LEAST_LATE_BYTES:
         return None
-    return step if isinstance(step, AtomicStep) and step.may_be_late() else None
+    if isinstance(step, AtomicStep | PartitionedStep) and step.may_be_late():
+        return step
+    return None
 
 
 def open_to(session: Session, membership: Membership) -> list[Notice]:

@@ -14,6 +14,7 @@ from hvd_elastic_keras.data.plan.partition import step_share_of_batch
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
 from hvd_elastic_keras.loop.phase import PhaseRunner
 from hvd_elastic_keras.step.atomic import AtomicStep
+from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 
 LARGE_BYTES = 32 * 2**20
@@ -24,12 +25,15 @@ def warm_up(
     communicator: Communicator,
     variables: ModelVariables,
     phases: Sequence[PhaseRunner],
-    late: AtomicStep | None = None,
+    late: AtomicStep | PartitionedStep | None = None,
+    *,
+    has_others: bool = True,
 ) -> None:
     """Leaves compiled steps and warm kernels behind; all variables keep their values.
 
     Args:
       late: a step that may be taken before the state has come.
+      has_others: whether other workers may ever take part in a step.
     """
     # What a step assigns needs memory beside the values that are kept. Of a large model, whose
     # workers would never need as much again, all is computed, and the step stops there.
@@ -44,8 +48,11 @@ def warm_up(
                 count = int(batch.part.offsets[-1])
                 part = dataclasses.replace(batch.part, num_examples_of_step=count)
                 batch = dataclasses.replace(batch, part=part)
+                if isinstance(phase.step, PartitionedStep):
+                    phase.step.warm_up(batch, stops=stops, has_others=has_others)
+                    continue
                 phase.step(batch, 0, stop=stops)
-                if phase.step is late:
+                if phase.step is late and isinstance(late, AtomicStep):
                     late.warm_up_late(batch)
     finally:
         communicator.shut_down()

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import msgspec
 
+from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.data.input.interfaces import Input
@@ -18,9 +19,11 @@ from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, variables_of
 from hvd_elastic_keras.keras_internals.trainable import Trainable
 from hvd_elastic_keras.step.atomic import AtomicStep
+from hvd_elastic_keras.step.deterministic_partitioned_step import DeterministicPartitionedStep
 from hvd_elastic_keras.step.deterministic_step import DeterministicStep
 from hvd_elastic_keras.step.micro_batches.micro_batch import MicroBatch
 from hvd_elastic_keras.step.micro_batches.traced import Tracing
+from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
 from hvd_elastic_keras.step.trials.cut_trial import micro_batch_for_cut
 from hvd_elastic_keras.step.trials.findings import StepFindings, shape_of
@@ -72,7 +75,13 @@ def compiled_step(
     key = (train, deterministic, options, cut, seed, repr(source.batch_spec))
     steps = _kept_with(model)
     kept = steps.made.get(key)
-    if kept is None or (known and known.comparable != kept.findings.comparable):
+    if kept is None and env.is_step_partitioned():
+        step = DeterministicPartitionedStep if deterministic else PartitionedStep
+        with steps.as_first_traced(model):
+            steps.made[key] = _partitioned(
+                step, model, variables, source, train=train, seed=seed, options=options
+            )
+    elif kept is None or (known and known.comparable != kept.findings.comparable):
         kind = DeterministicStep if deterministic else AtomicStep
         with steps.as_first_traced(model):
             making = _Making(model, variables, source, train=train, cut=cut, seed=seed)
@@ -102,8 +111,32 @@ def trainable_in_steps(model: keras.Model) -> Trainable | None:
 class CompiledStep:
     """A step, and what it goes by."""
 
-    step: AtomicStep
+    step: AtomicStep | PartitionedStep
     findings: StepFindings
+
+
+def _partitioned(
+    kind: type[PartitionedStep],
+    model: keras.Model,
+    variables: ModelVariables,
+    source: Input,
+    *,
+    train: bool,
+    seed: int,
+    options: StepOptions,
+) -> CompiledStep:
+    """The user's own graph, of which nothing has to be found."""
+    step = kind(
+        model,
+        variables,
+        Layout(source.batch_spec),
+        world_of_process(),
+        train=train,
+        num_rows=source.global_batch_size,
+        seed=seed,
+        options=options,
+    )
+    return CompiledStep(step, StepFindings(0, 0))
 
 
 class _Making:

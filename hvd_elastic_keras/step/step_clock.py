@@ -58,6 +58,10 @@ class StepClock:
         self._timed_at = self._summed_at
         return StepSeconds(self._computed_at - self._began, self._summed_at - self._computed_at)
 
+    def computed_alone(self) -> None:
+        """A step has ended that had nobody to wait for."""
+        self._computed_at = self._summed_at = self._clock()
+
     def computed(self) -> tf.Tensor:
         """For the graph: this worker has computed its part."""
         return self._noted(self._note_computed)

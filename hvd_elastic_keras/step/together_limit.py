@@ -31,6 +31,11 @@ class TogetherLimit:
         with tf.device("CPU:0"):
             self._read = tf.Variable(self._most, trainable=False, name="together_limit")
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether there may be more micro-batches than are computed in one pass."""
+        return self._most < UNLIMITED
+
     def in_graph(self) -> tf.Tensor:
         """The present limit, int32 of shape []."""
         return self._read.read_value()

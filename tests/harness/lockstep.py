@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from hvd_elastic_keras.keras_internals.emission import emit
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep
-from hvd_elastic_keras.step.partition.execution import OfRows, Part, PartialStep
+from hvd_elastic_keras.step.partition.execution import OfRows, Part, PartialStep, Versions
+from hvd_elastic_keras.step.partition.moments import Moments
 from hvd_elastic_keras.step.partition.operations.states import (
     PARTIAL,
     REPLICATED,
@@ -95,6 +96,20 @@ class Verified(PartialStep):
         for one, other in zip(emit(op, whole), found, strict=True):
             assert_close(other, one, f"{op.type} {op.name}: {decision}")
         return outputs
+
+    def _find_moments(self, moments: Sequence[Moments], there: dict[str, Versions]) -> None:
+        super()._find_moments(moments, there)
+        for m in moments:
+            rows = m.mean.inputs[0]
+            whole = self._whole(m.mean, m.state, there[rows.name][m.state])
+            for tensor, expected in zip(
+                (m.mean.outputs[0], m.variance.outputs[0]),
+                tf.nn.moments(whole, m.axes),
+                strict=True,
+            ):
+                found = there[tensor.name][REPLICATED]
+                what = f"{m.mean.name} with {m.variance.name}"
+                assert_close(found, tf.reshape(expected, found.shape), what)
 
     def _whole(self, op: Any, state: State, value: Any) -> Any:
         call = (f"verify {state}", op.name)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -60,6 +61,7 @@ class CapturedStep:
       constants: by the name of a placeholder, another tensor from outside.
       results: makes what the step returns of the outputs of the graph.
       function: takes the step itself, given the tensors of a whole batch and the step's number.
+      step: what `function` was traced of.
     """
 
     graph: Any
@@ -69,11 +71,33 @@ class CapturedStep:
     constants: dict[str, Any]
     results: Callable[[Sequence[Any]], Any]
     function: Callable[..., Any]
+    step: Callable[..., Any]
 
     @property
     def batch(self) -> tuple[Any, ...]:
         """The placeholders of the batch, those of components included."""
         return tuple(p for leaf in self.leaves for p in leaf.placeholders)
+
+    @functools.cached_property
+    def assigned(self) -> frozenset[str]:
+        """The names of the handles of variables that the step assigns to."""
+        return frozenset(_assigned(self.graph, {name: name for name in self.variables}))
+
+
+def _assigned(graph: Any, handles: dict[str, str]) -> Iterator[str]:
+    """Names of handles that operations assign to, given those of tensors of the graph."""
+    known = dict(handles)
+    for op in operations(graph):
+        if op.type == "Identity" and op.inputs[0].name in known:
+            known[op.outputs[0].name] = known[op.inputs[0].name]
+        elif op.type in (*ASSIGNMENTS, *SCATTERS):
+            yield known[op.inputs[0].name]
+        skipped = int("then_branch" in FUNCTIONS.get(op.type, ()))
+        for function in FUNCTIONS.get(op.type, ()):
+            if (body := body_of(graph, op, function)) is not None:
+                pairs = zip(list(op.inputs)[skipped:], body.inputs, strict=True)
+                inner = {i.name: known[o.name] for o, i in pairs if o.name in known}
+                yield from _assigned(body, inner) if inner else ()
 
 
 def capture(
@@ -125,6 +149,7 @@ def capture(
         {name: outer for name, outer in captures if id(outer) not in owners},
         lambda outputs: _filled(structure, outputs),
         function,
+        traced,
     )
 
 

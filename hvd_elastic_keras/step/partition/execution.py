@@ -17,6 +17,8 @@ import tensorflow as tf
 from hvd_elastic_keras.keras_internals.emission import emit
 from hvd_elastic_keras.keras_internals.tensorflow_names import element_type_of_list
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, on_variable
+from hvd_elastic_keras.step.partition.gathered_leaf import gathered_leaf
+from hvd_elastic_keras.step.partition.moments import Moments, combined, own_moments
 from hvd_elastic_keras.step.partition.operations.states import (
     EMPTY,
     HANDLE,
@@ -26,8 +28,9 @@ from hvd_elastic_keras.step.partition.operations.states import (
     State,
     is_sharded,
 )
+from hvd_elastic_keras.step.partition.own_draws import drawn_rows
+from hvd_elastic_keras.step.partition.part_sizes import PartSizes
 from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
-from hvd_elastic_keras.step.partition.rules import draws
 
 
 class Collectives(Protocol):
@@ -43,34 +46,93 @@ class Collectives(Protocol):
         """The "Max", "Min", "All" or "Any" over all workers."""
 
 
+class IfOthers:
+    """Collectives that are left out where there is no other worker: each takes 0.6 ms even then.
+
+    Args:
+      has_others: whether there is one; a tensor, so that nothing is traced anew.
+    """
+
+    def __init__(self, collectives: Collectives, has_others: tf.Tensor) -> None:
+        self._collectives = collectives
+        self._has_others = has_others
+
+    def summed(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
+        """Alone, the tensors."""
+        sums = tf.cond(
+            self._has_others,
+            lambda: self._collectives.summed(tensors, name),
+            lambda: [tf.identity(t) for t in tensors],
+        )
+        return [sums] if tf.is_tensor(sums) else list(sums)
+
+    def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """Alone, the tensor."""
+        return tf.cond(
+            self._has_others,
+            lambda: self._collectives.gathered(tensor, name),
+            lambda: tf.identity(tensor),
+        )
+
+    def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
+        """Alone, the tensor."""
+        return tf.cond(
+            self._has_others,
+            lambda: self._collectives.extreme(tensor, kind, name),
+            lambda: tf.identity(tensor),
+        )
+
+
 class OfRows:
     """The collectives of a worker that may have no rows: what it computes then does not count.
 
     Which it is may change from step to step, and nothing is traced anew for it.
+
+    Attributes:
+      results: what collectives have given, and the loops and branches in which some stand.
     """
 
     def __init__(self, collectives: Collectives, has_rows: tf.Tensor) -> None:
         self._collectives = collectives
         self._has_rows = has_rows
+        self.results: list[tf.Tensor] = []
 
-    def summed(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
-        """Without rows, adds nothing."""
-        counted = [tf.where(self._has_rows, t, tf.zeros_like(t)) for t in tensors]
-        return self._collectives.summed(counted, name)
+    def summed(
+        self, tensors: list[tf.Tensor], name: str, beside: Sequence[tf.Tensor] = ()
+    ) -> list[tf.Tensor]:
+        """Without rows, adds nothing to the tensors, but to what travels beside them."""
+        # A condition, not a choice by element: that would copy all gradients.
+        counted = tensors and tf.cond(
+            self._has_rows,
+            lambda: [tf.identity(t) for t in tensors],
+            lambda: [tf.zeros_like(t) for t in tensors],
+        )
+        counted = [counted] if tf.is_tensor(counted) else counted
+        sums = self._collectives.summed([*counted, *beside], name)
+        self.results += sums[: len(tensors)]
+        return sums
 
     def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """Without rows, gives none."""
         count = tf.where(self._has_rows, tf.shape(tensor)[0], 0)
-        return self._collectives.gathered(tensor[:count], name)
+        whole = self._collectives.gathered(tensor[:count], name)
+        self.results.append(whole)
+        return whole
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
         """Without rows, gives what is no extreme."""
-        neutral = tf.cast(tf.fill(tf.shape(tensor), _neutral(tensor.dtype, kind)), tensor.dtype)
-        counted = tf.where(self._has_rows, tensor, neutral)
-        return self._collectives.extreme(counted, kind, name)
+        least = tf.cast(tf.fill(tf.shape(tensor), neutral(tensor.dtype, kind)), tensor.dtype)
+        counted = tf.where(self._has_rows, tensor, least)
+        found = self._collectives.extreme(counted, kind, name)
+        self.results.append(found)
+        return found
+
+    def outermost(self, graph: Any) -> list[tf.Tensor]:
+        """Those of `results` that are in this graph: all of them have to be there at its end."""
+        return [t for t in self.results if t.graph is graph]
 
 
-def _neutral(dtype: tf.DType, kind: str) -> Any:
+def neutral(dtype: tf.DType, kind: str) -> Any:
     """What does not change an extreme."""
     if kind in ("All", "Any"):
         return kind == "All"
@@ -98,41 +160,46 @@ class Part:
     is_first: tf.Tensor
 
 
-def gathered_leaf(own: Any, gathered: Callable[[Any], Any], part: Part) -> Any:
-    """A tensor of the batch, dense, ragged or sparse, of which each worker has its rows."""
-    if isinstance(own, tf.RaggedTensor):
-        lengths = [gathered(n) for n in own.nested_row_lengths()]
-        values = gathered(own.flat_values)
-        return tf.RaggedTensor.from_nested_row_lengths(values, lengths, validate=False)
-    if isinstance(own, tf.SparseTensor):
-        first = tf.one_hot(0, own.shape.rank, tf.cast(part.low, tf.int64), 0, dtype=tf.int64)
-        indices, values = gathered(own.indices + first), gathered(own.values)
-        total = tf.cast(part.total, tf.int64)
-        return tf.SparseTensor(indices, values, tf.concat([[total], own.dense_shape[1:]], 0))
-    return gathered(own)
-
-
 Versions = dict[State, Any]
 """What is there of a tensor, by state."""
+Tail = Callable[[Sequence[tf.Tensor]], tf.Tensor]
+"""Makes what travels with the last sums, shape [n], float32; given what has to be there before."""
 
 
 class PartialStep:
     """One worker's part of one step; to be used once.
 
+    Args:
+      name: its collectives' names begin with it.
+      tail: of a step that has no collective at all, too.
+
     Attributes:
       values: of the variables, by the name of their handle; as assigned so far.
+      tail_sum: of all workers, shape [n], float32.
     """
 
     def __init__(
-        self, captured: CapturedStep, analysis: Analysis, part: Part, collectives: Collectives
+        self,
+        captured: CapturedStep,
+        analysis: Analysis,
+        part: Part,
+        collectives: OfRows,
+        *,
+        name: str = "elastic",
+        tail: Tail | None = None,
     ) -> None:
         self._captured = captured
         self._plan = analysis.plan
         self._gathered_first = analysis.gathered
+        self._last_level = max((c.level for c in analysis.collectives), default=0)
         self._part = part
+        self._sizes = PartSizes(part.size, part.total)
         self._collectives = collectives
+        self._prefix = name
         self._num_collectives = 0
+        self._tail = tail
         self.values: dict[str, Any] = {}
+        self.tail_sum: Any = None
 
     def compute(self, rows: Sequence[tf.Tensor], number: Any = 0) -> list[tf.Tensor]:
         """Computes the step; assigns nothing.
@@ -146,12 +213,7 @@ class PartialStep:
         """
         captured = self._captured
         self.values = {n: tf.identity(v) for n, v in captured.variables.items()}
-        given = {captured.number.name: tf.cast(number, tf.int64)}
-        for i, (leaf, own) in enumerate(zip(captured.leaves, rows, strict=True)):
-            whole = i in self._gathered_first
-            value = gathered_leaf(own, self._gathered_rows, self._part) if whole else own
-            components = tf.nest.flatten(value, expand_composites=True)
-            given.update(zip((p.name for p in leaf.placeholders), components, strict=True))
+        given = self._given(rows, number)
         inputs = []
         for tensor in captured.graph.inputs:
             name = tensor.name
@@ -159,20 +221,39 @@ class PartialStep:
                 inputs.append(given[name])
             else:
                 inputs.append(name if name in captured.variables else captured.constants[name])
-        return self._run(self._plan, inputs)
+        outputs = self._run(self._plan, inputs)
+        if self._tail is not None and self.tail_sum is None:
+            own = self._tail([*outputs, *self.values.values()])
+            (self.tail_sum,) = self._collectives.summed([], self._name("tail"), [own])
+        return outputs
+
+    def _given(self, rows: Sequence[Any], number: Any) -> dict[str, Any]:
+        """By the name of its placeholder, what is given."""
+        given = {self._captured.number.name: tf.cast(number, tf.int64)}
+        low, total = self._part.low, self._part.total
+        for i, (leaf, own) in enumerate(zip(self._captured.leaves, rows, strict=True)):
+            whole = i in self._gathered_first
+            value = gathered_leaf(own, self._gathered_rows, low, total) if whole else own
+            components = tf.nest.flatten(value, expand_composites=True)
+            given.update(zip((p.name for p in leaf.placeholders), components, strict=True))
+        return given
 
     def _run(self, plan: Plan, inputs: Sequence[Any]) -> list[Any]:
         there: dict[str, Versions] = {
             t.name: {state: value}
             for t, state, value in zip(plan.graph.inputs, plan.ins, inputs, strict=True)
         }
-        reductions = sorted(plan.reductions.items())
+        reductions, moments = sorted(plan.reductions.items()), sorted(plan.moments.items())
         for planned in plan.operations:
+            while moments and moments[0][0] <= planned.level:
+                self._find_moments(moments.pop(0)[1], there)
             while reductions and reductions[0][0] <= planned.level:
-                self._reduce(reductions.pop(0)[1], there)
+                self._reduce(*reductions.pop(0), plan, there)
             self._operation(planned, there)
-        for _, tensors in reductions:
-            self._reduce(tensors, there)
+        for _, found in moments:
+            self._find_moments(found, there)
+        for level, tensors in reductions:
+            self._reduce(level, tensors, plan, there)
         return [
             self._brought(t, there[t.name], want)
             for t, want in zip(plan.graph.outputs, plan.outs, strict=True)
@@ -192,7 +273,7 @@ class PartialStep:
             if i in planned.cut_again:
                 again = planned.cut_again[i]
                 if decision.how == "draw":
-                    versions[again] = self._drawn_rows(op, inputs)
+                    versions[again] = drawn_rows(op, inputs, self._part.low, self._sizes)
                 else:
                     versions[again] = self._own_rows(tensor, value, again.at_axis)
             versions[state] = value
@@ -226,14 +307,33 @@ class PartialStep:
         versions[want] = whole
         return whole
 
-    def _reduce(self, tensors: Sequence[Any], there: dict[str, Versions]) -> None:
+    def _reduce(
+        self, level: int, tensors: Sequence[Any], plan: Plan, there: dict[str, Versions]
+    ) -> None:
         """Sums up together what is wanted at the same time; one group for each type."""
         todo = [t for t in tensors if t.dtype != tf.variant]
+        is_last = plan is self._plan and level == self._last_level
         for dtype in sorted({t.dtype.name for t in todo}):
             group = [there[t.name] for t in todo if t.dtype.name == dtype]
-            sums = self._collectives.summed([v[PARTIAL] for v in group], self._name(f"sum_{dtype}"))
+            parts, beside = [v[PARTIAL] for v in group], []
+            if self._tail is not None and is_last and dtype == tf.float32.name:
+                beside = [self._tail(parts)]
+            sums = self._collectives.summed(parts, self._name(f"sum_{dtype}"), beside)
+            if beside:
+                self.tail_sum = sums.pop()
             for versions, total in zip(group, sums, strict=True):
                 versions[REPLICATED] = total
+
+    def _find_moments(self, moments: Sequence[Moments], there: dict[str, Versions]) -> None:
+        """Means and variances of the same round travel together; one group for each type."""
+        for dtype in sorted({m.mean.outputs[0].dtype.name for m in moments}):
+            group = [m for m in moments if m.mean.outputs[0].dtype.name == dtype]
+            rows = [there[m.mean.inputs[0].name][m.state] for m in group]
+            own = own_moments(rows, group, self._sizes.fraction(rows[0].dtype))
+            whole = self._collectives.gathered(own, self._name(f"moments_{dtype}"))
+            for m, (mean, variance) in zip(group, combined(whole, group), strict=True):
+                there.setdefault(m.mean.outputs[0].name, {})[REPLICATED] = mean
+                there[m.variance.outputs[0].name] = {REPLICATED: variance}
 
     def _gathered(self, value: Any, tensor: Any, state: State) -> Any:
         axis = state.at_axis + (tensor.dtype == tf.variant)
@@ -277,7 +377,7 @@ class PartialStep:
     def _name(self, what: str) -> str:
         """The same on all workers, for any number of them."""
         self._num_collectives += 1
-        return f"elastic_{what}_{self._num_collectives}"
+        return f"{self._prefix}_{what}_{self._num_collectives}"
 
     # --- operations ----------------------------------------------------------------------
 
@@ -291,7 +391,8 @@ class PartialStep:
             case "call":
                 return self._run(planned.bodies[0], inputs)
             case "mean":
-                return [self._mean(op, inputs, decision)]
+                (mean,) = emit(op, inputs)
+                return [mean * self._sizes.fraction(mean.dtype)]
             case "extreme":
                 local = emit(op, inputs)[0]
                 return [self._collectives.extreme(local, op.type, self._name("extreme"))]
@@ -309,7 +410,12 @@ class PartialStep:
         decision = planned.decision
         if decision.local_size is not None:
             i, axis = decision.local_size
-            inputs = [*inputs[:i], self._local(inputs[i], axis), *inputs[i + 1 :]]
+            form = decision.forms[0] if decision.forms else None
+            if form is not None and inputs[i].shape == [len(form)]:
+                shape = self._sizes.own_shape(form, inputs[i].dtype)
+            else:
+                shape = self._local(inputs[i], axis)
+            inputs = [*inputs[:i], shape, *inputs[i + 1 :]]
         if decision.open_shape is not None:
             i = decision.open_shape
             inputs = [*inputs[:i], tf.constant(-1, inputs[i].dtype), *inputs[i + 1 :]]
@@ -319,58 +425,38 @@ class PartialStep:
         """The shape of the rows of this worker; a size of -1 stays open, and so does a rank."""
         if shape.shape.rank == 0:
             return shape
-        total, own = (tf.cast(n, shape.dtype) for n in (self._part.total, self._part.size))
-        count = shape[axis] // total
-        size = tf.where(shape[axis] < 0, shape[axis], count * own)
+        count = shape[axis] // self._sizes.total(shape.dtype)
+        size = tf.where(shape[axis] < 0, shape[axis], count * self._sizes.own(shape.dtype))
         return tf.tensor_scatter_nd_update(shape, [[axis]], [size])
-
-    def _mean(self, op: Any, inputs: list[Any], decision: Decision) -> Any:
-        value, axes = inputs
-        added = tf.reduce_sum(value, axes, keepdims=op.get_attr("keep_dims"))
-        whole = self._whole_shape(value, decision.want[0].at_axis)
-        size = tf.reduce_prod(tf.gather(whole, tf.reshape(axes % value.shape.rank, [-1])))
-        return added / tf.cast(size, added.dtype)
 
     def _shapes(self, op: Any, inputs: list[Any], decision: Decision) -> list[Any]:
         if op.type == "Rank":
             return emit(op, inputs)
         made = []
         for i, (value, out) in enumerate(zip(inputs, op.outputs, strict=True)):
-            state, shape = decision.want[i], tf.shape(value, tf.int64)
-            if is_sharded(state):
-                shape = self._whole_shape(value, state.at_axis)
-            shape = tf.reduce_prod(shape) if op.type == "Size" else shape
-            made.append(tf.cast(shape, out.dtype))
+            state, form = decision.want[i], decision.forms[i]
+            if not is_sharded(state):
+                shape = tf.shape(value, out.dtype)
+            elif form is not None:  # then nobody has to compute the tensor for it
+                shape = self._sizes.whole_shape(form, out.dtype)
+            else:
+                shape = self._whole_shape(value, state.at_axis, out.dtype)
+            made.append(tf.reduce_prod(shape) if op.type == "Size" else shape)
         return made
 
-    def _whole_shape(self, value: Any, axis: int) -> Any:
-        """The shape of the whole of a tensor of which this worker has its rows; int64."""
-        shape = tf.shape(value, tf.int64)
-        total, own = (tf.cast(n, tf.int64) for n in (self._part.total, self._part.size))
-        return tf.tensor_scatter_nd_update(shape, [[axis]], [shape[axis] // own * total])
+    def _whole_shape(self, value: Any, axis: int, dtype: tf.DType) -> Any:
+        """The shape of the whole of a tensor of which this worker has its rows."""
+        shape = tf.shape(value, dtype)
+        size = shape[axis] // self._sizes.own(dtype) * self._sizes.total(dtype)
+        return tf.tensor_scatter_nd_update(shape, [[axis]], [size])
 
     def _element_shape(self, op: Any, inputs: list[Any], state: State) -> Any:
         shape = emit(op, inputs)[0]
         if not is_sharded(state) or shape.shape.rank == 0:
             return shape
-        total, own = (tf.cast(n, shape.dtype) for n in (self._part.total, self._part.size))
+        own, total = self._sizes.own(shape.dtype), self._sizes.total(shape.dtype)
         chosen = tf.logical_and(tf.range(tf.size(shape)) == state.at_axis, shape >= 0)
         return tf.where(chosen, shape // own * total, shape)
-
-    def _drawn_rows(self, op: Any, inputs: list[Any]) -> Any:
-        """Rows of axis 0 of a whole draw, from the counter at which they begin."""
-        shape, key, counter, *others = inputs
-        size, per_block = tf.cast(shape, tf.int64), draws.numbers_per_block(op)
-        low, own, total = (
-            tf.cast(n, tf.int64) for n in (self._part.low, self._part.size, self._part.total)
-        )
-        per_row = tf.reduce_prod(size[1:]) * (size[0] // total)
-        begin, count = low * per_row, own * per_row
-        block, rest = begin // per_block, begin % per_block
-        moved = counter + tf.cast(tf.stack([block, 0]), counter.dtype)
-        length = tf.cast(count + per_block - 1, shape.dtype)
-        flat = emit(op, [length[None], key, moved, *others])[0]
-        return tf.reshape(flat[rest : rest + count], self._local(shape, 0))
 
     # --- functions -----------------------------------------------------------------------
 
@@ -396,12 +482,15 @@ class PartialStep:
         shapes = [t.shape for i, t in enumerate(planned.op.outputs) if i not in handles] + [
             self.values[k].shape for k in keys
         ]
+        before = len(self._collectives.results)
         flat = tf.while_loop(
             lambda *flat: self._run(condition, unpacked(flat))[0],
             lambda *flat: packed(self._run(body, unpacked(flat))),
             packed(inputs),
             shape_invariants=shapes,
         )
+        if len(self._collectives.results) > before:
+            self._collectives.results += flat
         return unpacked(flat)
 
     def _cond(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
@@ -411,7 +500,7 @@ class PartialStep:
         keys = sorted(
             {v for v, s in zip(inputs, planned.decision.want, strict=True) if s == HANDLE}
         )
-        before = dict(self.values)
+        before, num_results = dict(self.values), len(self._collectives.results)
 
         def branch(plan: Plan) -> list[Any]:
             self.values = dict(before)
@@ -420,6 +509,8 @@ class PartialStep:
 
         flat = tf.cond(inputs[0], lambda: branch(then), lambda: branch(otherwise))
         flat = list(flat) if isinstance(flat, list | tuple) else [flat]
+        if len(self._collectives.results) > num_results:
+            self._collectives.results += flat
         count = len(planned.op.outputs)
         self.values = before | dict(zip(keys, flat[count:], strict=True))
         return flat[:count]

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from hvd_elastic_keras.step.partition.moments import Moments
 from hvd_elastic_keras.step.partition.operations.states import Decision, State
 
 
@@ -36,6 +37,7 @@ class Plan:
       ins, outs: the states of its inputs and outputs.
       operations: in the order of their levels, so that none waits for a collective in vain.
       reductions: by level, the partial tensors that are summed together right before it.
+      moments: by level, means and variances that are found together right before it.
     """
 
     graph: Any
@@ -43,6 +45,7 @@ class Plan:
     operations: tuple[PlannedOperation, ...]
     outs: tuple[State, ...]
     reductions: Mapping[int, tuple[Any, ...]]
+    moments: Mapping[int, tuple[Moments, ...]]
 
 
 @dataclasses.dataclass(frozen=True)

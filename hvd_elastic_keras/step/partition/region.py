@@ -11,12 +11,14 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_elastic_keras.step.micro_batches.graph_nodes import PYTHON_CALLS
+from hvd_elastic_keras.step.partition import within_micro_batches
 from hvd_elastic_keras.step.partition.captured_step import (
     ASSIGNMENTS,
     FUNCTIONS,
     body_of,
     operations,
 )
+from hvd_elastic_keras.step.partition.moments import Moments, variances
 from hvd_elastic_keras.step.partition.operations.dimensions import (
     ROWS,
     Dims,
@@ -42,6 +44,7 @@ from hvd_elastic_keras.step.partition.operations.unrepeatable import unrepeatabl
 from hvd_elastic_keras.step.partition.plan import Collective, Plan, PlannedOperation
 from hvd_elastic_keras.step.partition.rules import RULES
 from hvd_elastic_keras.step.partition.walk import Walk
+from hvd_elastic_keras.step.partition.within_micro_batches import is_within
 
 SMALL_BYTES = 1 << 16
 """Up to this size, a tensor that is linear in partial ones is kept partial beside the whole."""
@@ -87,6 +90,8 @@ class Region:
         self._versions: dict[str, _Versions] = {}
         self._planned: list[PlannedOperation] = []
         self._reductions: dict[int, list[Any]] = collections.defaultdict(list)
+        self._variances: dict[Any, tuple[Any, tuple[int, ...]]] = {}
+        self._moments: dict[int, list[Moments]] = collections.defaultdict(list)
 
     def planned(
         self,
@@ -106,7 +111,9 @@ class Region:
             self._versions[tensor.name] = _Versions({state: level})
             if state == PARTIAL:
                 self._note_partial(tensor)
-        for op in operations(self.graph):
+        ordered = operations(self.graph)
+        self._variances = variances(ordered)
+        for op in ordered:
             self._plan(op)
         wanted = []
         for i, tensor in enumerate(self.graph.outputs):
@@ -119,6 +126,7 @@ class Region:
             tuple(sorted(self._planned, key=lambda p: p.level)),
             tuple(wanted),
             {level: tuple(tensors) for level, tensors in self._reductions.items()},
+            {level: tuple(found) for level, found in self._moments.items()},
         )
 
     # --- one operation -------------------------------------------------------------------
@@ -133,6 +141,8 @@ class Region:
             decision, bodies = self._of_functions(op, states, level)
         else:
             self._sizes.infer(op)
+            if op.type == "Mean" and op.outputs[0].name in self._versions:
+                return  # a variance, which has come with the mean
             decision = self._decide(op, states)
             kept = self._kept_partial(op, versions, states, decision)
             if kept is not None and decision.out == kept.out and not kept.whole:
@@ -146,6 +156,8 @@ class Region:
         if kept is not None:
             self._keep_partial(op, kept, level)
         self._give_outputs(op, decision, level, bodies)
+        if decision.how == "mean" and op in self._variances:
+            self._give_moments(op, decision.want[0], level + 1)
 
     def _decide(self, op: Any, states: tuple[State, ...]) -> Decision:
         view = View(op, states, self._sizes)
@@ -157,7 +169,7 @@ class Region:
             return Decision(states, (REPLICATED,), how="variable")
         if op.type == "Identity" and states == (HANDLE,):
             return Decision(states, (HANDLE,), how="variable")
-        rule = RULES.get(op.type)
+        rule = within_micro_batches.decision if is_within(op) else RULES.get(op.type)
         if rule is None and (why := unrepeatable(op)):
             raise NotPartitionedError(why)
         if rule is None and HANDLE in states:
@@ -165,7 +177,10 @@ class Region:
         if rule is None:
             return view.replicated(NO_RULE.get(op.type, "no rule"))
         try:
-            return rule(view)
+            found = rule(view)
+            if found.local_size is None:
+                return found
+            return dataclasses.replace(found, forms=view.output_forms)
         except UnknownSizeError:
             return view.replicated("a size is unknown")
 
@@ -238,14 +253,24 @@ class Region:
                     found = {again[i]: level, REPLICATED: level}
             before = self._versions.get(tensor.name)
             self._versions[tensor.name] = _Versions((before.levels if before else {}) | found)
-        planned = PlannedOperation(op, decision, level, again, bodies)
-        self._planned.append(planned)
-        for tensor, state in zip(op.outputs, decision.out, strict=True):
+        self._planned.append(PlannedOperation(op, decision, level, again, bodies))
+        for i, (tensor, state) in enumerate(zip(op.outputs, decision.out, strict=True)):
             if state == PARTIAL:
-                self._note_partial(tensor, op.inputs, decision.want)
+                # Of all gradients at once, each output is the input of its number.
+                of = slice(i, i + 1) if op.type == "IdentityN" else slice(None)
+                self._note_partial(tensor, op.inputs[of], decision.want[of])
                 key = (self.graph, tensor.name)
                 if key in self._walk.early and tensor.dtype != tf.variant:
                     self._bring(tensor, REPLICATED, f"what follows {op.type} {op.name}")
+
+    def _give_moments(self, mean: Any, state: State, level: int) -> None:
+        """The variance comes with the mean: else it would be a second round."""
+        variance, axes = self._variances[mean]
+        self._versions[mean.outputs[0].name].levels[REPLICATED] = level
+        self._versions[variance.outputs[0].name] = _Versions({REPLICATED: level})
+        self._moments[level].append(Moments(mean, variance, axes, state))
+        reason = f"what follows Mean {mean.name}, with {variance.name}"
+        self._note_collective("allgather", mean.outputs[0], reason, level)
 
     # --- conversions ---------------------------------------------------------------------
 
@@ -313,7 +338,7 @@ class Region:
     # --- functions -----------------------------------------------------------------------
 
     def _is_walked_through(self, op: Any) -> bool:
-        names = FUNCTIONS.get(op.type, ())
+        names = () if is_within(op) else FUNCTIONS.get(op.type, ())
         return bool(names) and all(body_of(self.graph, op, n) is not None for n in names)
 
     def _of_functions(
@@ -370,19 +395,40 @@ class Region:
         self.give(op.outputs, known)
         return Decision(states, states, how="loop"), (body, condition)
 
+    def _tried_branches(
+        self, op: Any, states: tuple[State, ...], level: int
+    ) -> tuple[list[Plan], list[list[Known]], int]:
+        """Plans of both branches, what is known of their results, and how many collectives."""
+        saved, before = self._walk.saved, len(self._walk.collectives)
+        plans, found = [], []
+        for name in ("then_branch", "else_branch"):
+            region = self._body(op, name, self.known(op.inputs[1:]))
+            plans.append(region.planned(states, [level] * len(states), None, ""))
+            found.append(region.known(plans[-1].graph.outputs))
+        count = len(self._walk.collectives) - before
+        self._walk.restore(saved)
+        return plans, found, count
+
     def _branches(
         self, op: Any, states: tuple[State, ...], level: int
     ) -> tuple[Decision, tuple[Plan, ...]]:
         names, inputs = ("then_branch", "else_branch"), op.inputs[1:]
-        known, levels = self.known(inputs), [level] * len(inputs)
-        saved = self._walk.saved
-        outs, found = [], []
-        for name in names:
-            region = self._body(op, name, known)
-            plan = region.planned(states[1:], levels, None, "")
-            outs.append(plan.outs)
-            found.append(region.known(plan.graph.outputs))
-        self._walk.restore(saved)
+        known = self.known(inputs)
+        plans, found, count = self._tried_branches(op, states[1:], level)
+        if count:
+            # Sums that a branch needs are made before it, with all others.
+            whole = tuple(REPLICATED if s == PARTIAL else s for s in states[1:])
+            tried, found_then, fewer = self._tried_branches(op, whole, level)
+            if fewer < count:
+                states, plans, found = (states[0], *whole), tried, found_then
+                reason = f"If {op.name}"
+                level = max(
+                    [
+                        level,
+                        *(self._bring(t, w, reason) for t, w in zip(inputs, whole, strict=True)),
+                    ]
+                )
+        levels, outs = [level] * len(inputs), [plan.outs for plan in plans]
         both = [_common(*pair) for pair in zip(*found, *outs, strict=True)]
         joint = [joined(a, b, d) for a, b, (d, _) in zip(*outs, both, strict=True)]
         plans = []

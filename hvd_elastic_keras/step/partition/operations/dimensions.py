@@ -51,6 +51,11 @@ def is_constant(dim: Dim) -> bool:
     return dim is not None and len(set(dim)) == 1
 
 
+def is_multiple(dim: Dim) -> bool:
+    """Whether a size is so many times the number of rows, and depends on nothing else."""
+    return dim is not None and _holds(dim, ROWS) and is_constant(_quotient(dim, ROWS))
+
+
 def is_rows(dim: Dim) -> bool:
     """Whether a size is the number of rows, or so many times it for each number of rows."""
     if dim is None or not _holds(dim, ROWS):

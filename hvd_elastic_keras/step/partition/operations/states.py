@@ -6,20 +6,22 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy.typing as npt
 import tensorflow as tf
 
 from hvd_elastic_keras.step.partition.operations.dimensions import (
+    ROWS,
     Dims,
     Sizes,
     dim_at,
+    is_multiple,
     is_rows,
     rows_axes,
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class State:
+class State(msgspec.Struct, frozen=True):
     """What a worker holds of a tensor.
 
     Attributes:
@@ -68,6 +70,10 @@ def joined(one: State, other: State, dims: Dims) -> State:
     return REPLICATED
 
 
+Form = tuple[tuple[int, bool], ...]
+"""The shape of a whole tensor: each dimension is a number, or that many times the rows."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Decision:
     """How an operation is computed by several workers.
@@ -80,6 +86,8 @@ class Decision:
         the worker.
       open_shape: this input has the shape of the elements of a list, which stays open.
       whole: why all is computed by everybody though there are rows; empty if it is not.
+      forms: of the inputs whose shapes are asked for, or, with `local_size`, of the outputs: the
+        `Form` if it is known.
     """
 
     want: tuple[State, ...]
@@ -88,6 +96,7 @@ class Decision:
     local_size: tuple[int, int] | None = None
     open_shape: int | None = None
     whole: str = ""
+    forms: tuple[Form | None, ...] = ()
 
 
 class View:
@@ -128,6 +137,16 @@ class View:
         """
         return len(known(self.idims[i]))
 
+    @property
+    def forms(self) -> tuple[Form | None, ...]:
+        """Of all inputs, if every dimension is known."""
+        return tuple(map(_form, self.op.inputs, self.idims))
+
+    @property
+    def output_forms(self) -> tuple[Form | None, ...]:
+        """Of all outputs, if every dimension is known."""
+        return tuple(map(_form, self.op.outputs, self.odims))
+
     def run(self, *want: State, out: State, **more: Any) -> Decision:
         """The operation itself; all outputs are in one state."""
         return Decision(want, (out,) * len(self.op.outputs), **more)
@@ -141,6 +160,21 @@ class View:
         """Everybody computes all of it: right for whatever follows from its inputs alone."""
         out = (REPLICATED,) * len(self.op.outputs)
         return Decision(tuple(map(_whole, self.ins)), out, whole=why if self.has_rows else "")
+
+
+def _form(tensor: Any, dims: Dims) -> Form | None:
+    """Dimensions are the trace's own, but for rows: those are as certain as the sharding."""
+    if dims is None or tensor.dtype == tf.variant or tensor.shape.rank != len(dims):
+        return None
+    found: list[tuple[int, bool]] = []
+    for size, dim in zip(tensor.shape, dims, strict=True):
+        if size is not None:
+            found.append((size, False))
+        elif dim is not None and is_multiple(dim):
+            found.append((dim[0] // ROWS[0], True))
+        else:
+            return None
+    return tuple(found)
 
 
 def _whole(state: State) -> State:

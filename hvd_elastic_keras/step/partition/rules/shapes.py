@@ -20,7 +20,7 @@ from hvd_elastic_keras.step.partition.operations.states import (
 
 def shape_of(v: View) -> Decision:
     """Sizes of the whole: those of the rows that a worker has, and the size of the batch."""
-    return Decision(v.ins, (REPLICATED,) * len(v.op.outputs), how="shape")
+    return Decision(v.ins, (REPLICATED,) * len(v.op.outputs), how="shape", forms=v.forms)
 
 
 def reshape(v: View) -> Decision:

@@ -14,7 +14,7 @@ tf = pytest.importorskip("tensorflow")
 from hvd_elastic_keras.step.partition import rules
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
-from hvd_elastic_keras.step.partition.execution import Part, PartialStep
+from hvd_elastic_keras.step.partition.execution import OfRows, Part, PartialStep
 from hvd_elastic_keras.step.partition.operations.states import PARTIAL, REPLICATED, Decision, View
 from hvd_elastic_keras.step.partition.plan import Analysis
 from tests.harness.lockstep import assert_close, take_step
@@ -107,7 +107,7 @@ def test_the_same_operations_can_be_added_to_a_graph(name: str) -> None:
 
     def partitioned(*rows: Any) -> dict[str, Any]:
         numbers = (tf.constant(0), tf.shape(rows[0])[0], tf.shape(rows[0])[0], tf.constant(True))
-        step = PartialStep(captured, analysis, Part(*numbers), Alone())
+        step = PartialStep(captured, analysis, Part(*numbers), OfRows(Alone(), tf.constant(True)))
         step.compute(rows)
         return step.values
 

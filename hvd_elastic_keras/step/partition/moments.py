@@ -1,0 +1,108 @@
+"""The mean and the variance over all rows, in one round of collectives in place of two.
+
+A graph computes them one after the other: the mean, and then the mean of the squared deviations
+from it. Workers that give both for their own rows can combine them (Chan, Golub and LeVeque,
+"Updating formulae and a pairwise algorithm for computing sample variances", 1979): the variance is
+the mean of their variances and of the squared deviations of their means. No large numbers are
+subtracted from each other, as they are in a difference of a mean square and a squared mean.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hvd_elastic_keras.step.partition.operations.states import State
+
+MOST_BYTES = 1 << 16
+"""Of a mean. Every worker is sent the moments of all others: two sums of more cost less."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Moments:
+    """Two operations of a graph that are computed together.
+
+    Attributes:
+      mean, variance: the operations, both `Mean`, over the same axes.
+      axes: those axes, from 0.
+      state: of the tensor whose mean it is: sharded along one of the axes.
+    """
+
+    mean: Any
+    variance: Any
+    axes: tuple[int, ...]
+    state: State
+
+
+def variances(operations: Iterable[Any]) -> dict[Any, tuple[Any, tuple[int, ...]]]:
+    """By the operation of a mean, that of the variance about it, and their axes."""
+    found = {}
+    for op in operations:
+        mean = _mean_within(op) if op.type == "Mean" else None
+        if mean is None or not mean.get_attr("keep_dims"):
+            continue
+        axes, shape = _axes(mean), mean.outputs[0].shape
+        if axes is None or axes != _axes(op) or not shape.is_fully_defined():
+            continue
+        if shape.num_elements() * mean.outputs[0].dtype.size <= MOST_BYTES:
+            found[mean] = op, axes
+    return found
+
+
+def _mean_within(variance: Any) -> Any | None:
+    """The mean about which it is the variance; None if it is none."""
+    deviations = variance.inputs[0].op
+    if deviations.type == "Square":
+        deviations = deviations.inputs[0].op
+        if deviations.type != "Sub":
+            return None
+    elif deviations.type != "SquaredDifference":
+        return None
+    for rows, centre in (deviations.inputs, reversed(deviations.inputs)):
+        mean = centre.op
+        while mean.type in ("StopGradient", "Identity"):
+            mean = mean.inputs[0].op
+        if mean.type == "Mean" and mean.inputs[0].name == rows.name:
+            return mean
+    return None
+
+
+def _axes(reduction: Any) -> tuple[int, ...] | None:
+    axes, rank = tf.get_static_value(reduction.inputs[1]), reduction.inputs[0].shape.rank
+    if axes is None or rank is None:
+        return None
+    return tuple(sorted({int(axis) % rank for axis in np.ravel(axes)}))
+
+
+def own_moments(rows: Sequence[tf.Tensor], found: Sequence[Moments], share: Any) -> tf.Tensor:
+    """What a worker tells the others, as one row: means, variances, and its share of the rows.
+
+    Args:
+      rows: its rows of each tensor.
+    """
+    pairs = [tf.nn.moments(x, m.axes) for x, m in zip(rows, found, strict=True)]
+    numbers = [tf.reshape(t, [-1]) for which in zip(*pairs, strict=True) for t in which]
+    return tf.concat([*numbers, share[None]], 0)[None]
+
+
+def combined(gathered: tf.Tensor, found: Sequence[Moments]) -> list[tuple[tf.Tensor, tf.Tensor]]:
+    """The means and variances over all rows, as the operations give them.
+
+    Args:
+      gathered: what workers with rows have told, one row each.
+    """
+    shares = gathered[:, -1:]
+    means, own_variances = tf.split(gathered[:, :-1], 2, 1)
+    deviations = means - means[0]
+    deviation = tf.reduce_sum(shares * deviations, 0)
+    variance = tf.reduce_sum(shares * (own_variances + (deviations - deviation) ** 2), 0)
+    sizes = [m.mean.outputs[0].shape.num_elements() for m in found]
+    pairs = zip(*(tf.split(t, sizes) for t in (means[0] + deviation, variance)), strict=True)
+    return [
+        (tf.reshape(mean, m.mean.outputs[0].shape), tf.reshape(own, m.variance.outputs[0].shape))
+        for m, (mean, own) in zip(found, pairs, strict=True)
+    ]

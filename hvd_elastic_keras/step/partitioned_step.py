@@ -1,0 +1,558 @@
+"""The atomic step as the user's own graph, partitioned over the rows of the global batch.
+
+One worker takes the step as plain Keras does: the graph of the user's `train_step`, over the whole
+batch. Several workers take it as `partition/` plans it: each computes its rows, and a collective
+stands where the graph needs the whole. With the last of them travel the count of examples and the
+flags "membership change pending" and "stop wanted". Only after all collectives is anything
+assigned: a worker that fails before stands exactly at its last finished step.
+
+Both graphs come from one trace and read the same variables, so that workers may come and go
+between any two steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.data.examples import structure
+from hvd_elastic_keras.data.examples.structure import Layout
+from hvd_elastic_keras.data.input.interfaces import LocalBatch
+from hvd_elastic_keras.data.plan import example_ids
+from hvd_elastic_keras.data.plan.example_ids import PIECES
+from hvd_elastic_keras.keras_internals.held_objects import optimizers_of
+from hvd_elastic_keras.keras_internals.model_building import has_batch_norm
+from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
+from hvd_elastic_keras.keras_internals.scaled_rate import scaled
+from hvd_elastic_keras.observe.notices import notices
+from hvd_elastic_keras.step.batch_norm import over_micro_batches
+from hvd_elastic_keras.step.direct_call import directly
+from hvd_elastic_keras.step.late_partitioned_step import LatePartitionedStep
+from hvd_elastic_keras.step.late_step import Arrive
+from hvd_elastic_keras.step.micro_batches.graph_nodes import calls_python, nodes_of
+from hvd_elastic_keras.step.micro_batches.refusals import check_variables
+from hvd_elastic_keras.step.partition.analysis import analysed
+from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
+from hvd_elastic_keras.step.partition.execution import (
+    Collectives,
+    IfOthers,
+    OfRows,
+    Part,
+    PartialStep,
+)
+from hvd_elastic_keras.step.partition.horovod_collectives import HorovodCollectives
+from hvd_elastic_keras.step.partition.one_round import (
+    Instead,
+    NotOneRoundError,
+    OneRound,
+    needs_rows,
+)
+from hvd_elastic_keras.step.partition.plan import Analysis
+from hvd_elastic_keras.step.partition.region import NotPartitionedError
+from hvd_elastic_keras.step.pieces import PieceGraph, Pieces, given_by_pieces
+from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
+from hvd_elastic_keras.step.step_result import Logs, StepResult, python_logs
+from hvd_elastic_keras.step.together_limit import TogetherLimit
+from hvd_elastic_keras.step.world import World
+
+COUNT_AND_FLAGS = 3
+"""Numbers at the beginning of the tail: examples, "membership change pending", "stop wanted"; after
+them the digest of the examples' ids and the workers' speeds, where they are wanted."""
+STOP_MESSAGE = "elastic: a callback wants to stop, so nobody takes this step"
+SKIP_MESSAGE = "elastic: not finite, so nobody takes this step"
+NOT_IN_PIECES = (
+    "warning: the step needs all rows of a worker at once, so that micro-batches are not computed "
+    "one after the other: it has several rounds of collectives, or what follows them needs the rows"
+)
+NUMBERS = 6
+"""At the beginning of the argument of a graph: see `Place`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """What a worker has of a step, in tensors: scalars, int64, but for the last two.
+
+    Attributes:
+      step: number of the step.
+      low, size: its rows are [low, low + size) of the batch.
+      total: rows of the batch.
+      stop: 1 if nobody is to take the step.
+      first_piece: number of its first micro-batch.
+      digest: of the ids of its rows, in pieces.
+      offsets: where its micro-batches begin within its rows, and where the last one ends.
+    """
+
+    step: tf.Tensor
+    low: tf.Tensor
+    size: tf.Tensor
+    total: tf.Tensor
+    stop: tf.Tensor
+    first_piece: tf.Tensor
+    digest: tf.Tensor
+    offsets: tf.Tensor
+
+    @classmethod
+    def of(cls, numbers: tf.Tensor, pieces: int) -> Place:
+        """That of the argument of a graph; the digest has so many pieces."""
+        end = NUMBERS + pieces
+        digest = tf.ensure_shape(numbers[NUMBERS:end], [pieces])
+        step, low, size, total, stop, first_piece = tf.unstack(numbers[:NUMBERS], NUMBERS)
+        return cls(step, low, size, total, stop, first_piece, digest, numbers[end:])
+
+    @property
+    def has_rows(self) -> tf.Tensor:
+        """Whether this worker has any."""
+        return self.size > 0
+
+    @property
+    def part(self) -> Part:
+        """As the partition takes it."""
+        low, size, total = (tf.cast(n, tf.int32) for n in (self.low, self.size, self.total))
+        is_first = tf.logical_and(self.has_rows, tf.equal(low, 0))
+        # Without rows, that of the first one, which there is.
+        low = tf.where(self.has_rows, low, 0)
+        return Part(low, tf.maximum(size, 1), total, is_first)
+
+    def pieces(self, together: Any) -> Pieces:
+        """So many micro-batches, at most, in one piece."""
+        bounds = tf.cond(
+            self.has_rows,
+            lambda: tf.concat([self.offsets[:-1][::together], self.offsets[-1:]], 0),
+            lambda: tf.constant([0, 1], tf.int64),
+        )
+        return Pieces(self.part, tf.cast(bounds, tf.int32), self.step)
+
+
+class PartitionedStep:
+    """A compiled step of a model: `train_step` or, without an optimizer, `test_step`.
+
+    Args:
+      model: built and compiled.
+      variables: all state of the model.
+      layout: the form of a batch.
+      world: what the graph has to know of the present round.
+      train: which of the two it is.
+      num_rows: of a global batch; what travels is compared for so many.
+      seed: stateful random operations follow from it.
+      options: what it does beyond that.
+      collectives: how the workers talk to each other.
+
+    Raises:
+      ConfigurationError: the step makes variables, or does what no other worker can repeat.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        variables: ModelVariables,
+        layout: Layout,
+        world: World,
+        *,
+        train: bool,
+        num_rows: int,
+        seed: int = 0,
+        options: StepOptions = PLAIN,
+        collectives: Collectives | None = None,
+    ) -> None:
+        self.model = model
+        self._variables = variables
+        self._normalises = train and has_batch_norm(model)
+        numbers = tf.TensorSpec([None], tf.int32)
+        self._batch = Layout((layout.spec, numbers if self._normalises else None))
+        """With the number of the micro-batch of each row, if a layer needs it."""
+        self._world = world
+        self._train = train
+        self._num_rows = num_rows
+        self._seed = seed + (0 if train else 1)
+        self._options = options
+        self._collectives = collectives or HorovodCollectives()
+        self._name = "elastic_train" if train else "elastic_evaluate"
+        self._pieces = PIECES if options.audited else 0
+        self._clock = world.clock if options.timed else None
+        self._newest_tail = tf.Variable(tf.zeros([self._tail_length]), trainable=False)
+        """That of a step that raises has no other way out."""
+        self._runs_eagerly = bool(model.run_eagerly)
+        self._has_pieces = True
+        """Whether it can be computed in pieces, as far as anybody knows."""
+        self._late: LatePartitionedStep | None = None
+        self._limit = TogetherLimit(options.together)
+        self._graph_of_several = self.directly(self._together)
+        self._graph_in_pieces = self.directly(self._in_pieces)
+
+    def directly(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        signature = [self._batch.flat_spec, tf.TensorSpec([None], tf.int64)]
+        return directly(tf.function(function, input_signature=signature, autograph=False))
+
+    @property
+    def _tail_length(self) -> int:
+        return COUNT_AND_FLAGS + self._pieces + self._options.measured_workers
+
+    @property
+    def tail_spec(self) -> tf.TensorSpec:
+        """Of what travels with the last sums."""
+        return tf.TensorSpec([self._tail_length], tf.float32)
+
+    @functools.cached_property
+    def captured(self) -> CapturedStep:
+        """The user's graph.
+
+        Raises:
+          ConfigurationError: it makes variables.
+        """
+        before = self._variables.present(self.model)
+        with self._scaled_rate():
+            found = capture(self._step_over_micro_batches, self._batch.spec, seed=self._seed)
+        check_variables(self._variables, self.model, before)
+        return found
+
+    @functools.cached_property
+    def analysis(self) -> Analysis:
+        """How several workers take it.
+
+        Raises:
+          ConfigurationError: that cannot be.
+        """
+        try:
+            return analysed(self.captured, self._num_rows)
+        except NotPartitionedError as error:
+            raise ConfigurationError(
+                f"The step of this model cannot be shared by several workers: {error}. Train it "
+                "with one worker, or change that operation."
+            ) from error
+
+    @functools.cached_property
+    def calls_python(self) -> bool:
+        """Whether Python code of the user's runs in every step."""
+        return self._runs_eagerly or calls_python(nodes_of(self.captured.graph))
+
+    def may_be_late(self) -> bool:
+        """Lets it be taken before the state has come. Returns whether that is possible."""
+        if self._late is None and not self.calls_python:
+            self._late = LatePartitionedStep.of(self)
+        return self._late is not None
+
+    def __call__(
+        self, batch: LocalBatch, step: int, stop: bool = False, arrive: Arrive | None = None
+    ) -> StepResult:
+        """Takes the step with everybody.
+
+        Args:
+          batch: this worker's part.
+          step: number of the step since the beginning.
+          stop: whether nobody is to take this step: this worker's callbacks want to end the
+            training before it, or its data have ended.
+          arrive: waits for the state of this worker, which has none yet and no part in the batch.
+
+        Returns:
+          What all workers agree on.
+
+        Raises:
+          tf.errors.OpError: a collective failed; nothing has been assigned.
+        """
+        in_pieces = self._limit.is_limited and self._has_pieces
+        needs_graph = self._options.skips_nonfinite or in_pieces or arrive is not None
+        if self._world.size == 1 and self._has_own and not needs_graph:
+            return self._alone(batch, step, stop)
+        return self._taken_with_others(batch, step, stop, arrive)
+
+    def warm_up(self, batch: LocalBatch, *, stops: bool, has_others: bool) -> None:
+        """Traces what a worker may have to do, and runs it once, alone.
+
+        Args:
+          stops: whether only that is run which comes before assignments.
+          has_others: whether other workers may ever take part.
+        """
+        if not stops and self._has_own:
+            self._alone(batch, 0, False)
+        if has_others or self._options.skips_nonfinite or not self._has_own:
+            self._taken_with_others(batch, 0, stops)
+        if self._late is not None:
+            self._taken_with_others(batch, 0, True, arrive=lambda: None)
+
+    @property
+    def _has_own(self) -> bool:
+        """Whether one worker takes it as plain Keras does."""
+        return True
+
+    # --- one worker ----------------------------------------------------------------------
+
+    def _alone(self, batch: LocalBatch, step: int, stop: bool) -> StepResult:
+        if stop:
+            return StepResult({}, self._change_pending, stopped=True)
+        began = time.perf_counter()
+        flat = self._flat(batch)
+        if self._runs_eagerly:
+            with self._scaled_rate():
+                logs = self._step_over_micro_batches(self._batch.pack(flat))
+        else:
+            logs = self._own_function(flat, step)
+        found = _logs(logs)
+        self._world.computed.assign(step)
+        if self._clock is not None:
+            self._clock.computed_alone()
+        seconds = [0.0] * self._options.measured_workers
+        if seconds:
+            seconds[0] = (time.perf_counter() - began) / max(1, int(batch.part.offsets[-1]))
+        digest = example_ids.digest(np.asarray(batch.ids)) if self._pieces else 0
+        return StepResult(found, self._change_pending, seconds=seconds, digest=digest)
+
+    @functools.cached_property
+    def _own_function(self) -> Callable[[list[Any], int], Any]:
+        """The step as Keras itself would trace it."""
+        function = self.captured.function
+        if self.model.jit_compile:
+            flat_spec, number = self._batch.flat_spec, tf.TensorSpec([], tf.int64)
+            function = tf.function(
+                self.captured.step, input_signature=[*flat_spec, number], jit_compile=True
+            ).get_concrete_function()
+        return lambda flat, number: function(*flat, tf.constant(number, tf.int64))
+
+    def _step_over_micro_batches(self, batch: tuple[Any, tf.Tensor | None]) -> Any:
+        data, numbers = batch
+        step = self.model.train_step if self._train else self.model.test_step
+        if numbers is None:
+            return step(data)
+        with over_micro_batches(numbers):
+            return step(data)
+
+    def _flat(self, batch: LocalBatch) -> list[Any]:
+        """The tensors of a worker's rows."""
+        numbers = None
+        if self._normalises:
+            sizes = np.diff(batch.part.offsets)
+            first = batch.part.first_micro_batch
+            numbers = tf.constant(np.repeat(np.arange(first, first + len(sizes)), sizes), tf.int32)
+        return self._batch.flatten((batch.data, numbers))
+
+    @property
+    def _change_pending(self) -> bool:
+        return bool(self._world.change_pending.numpy() > 0)
+
+    # --- several workers -----------------------------------------------------------------
+
+    def _with_others(self, flat: Any, numbers: tf.Tensor) -> Any:
+        """Takes the step in the graph of several workers, which is traced with the first one."""
+        assert self.analysis  # made before, not as a part of the graph that is made of it
+        if self._limit.is_limited and self._has_pieces:
+            try:
+                return self._graph_in_pieces(flat, numbers)
+            except NotOneRoundError:
+                self._has_pieces = False
+                notices.tell(NOT_IN_PIECES)
+        return self._graph_of_several(flat, numbers)
+
+    def _taken_with_others(
+        self, batch: LocalBatch, step: int, stop: bool, arrive: Arrive | None = None
+    ) -> StepResult:
+        take = self._with_others
+        if arrive is not None and self._late is not None:
+            take = functools.partial(self._late, arrive)
+        part = batch.part
+        digest = (
+            example_ids.pieces(example_ids.digest(np.asarray(batch.ids))) if self._pieces else ()
+        )
+        size, total = int(part.offsets[-1]), part.num_examples_of_step
+        # One array: each argument of a graph costs tens of microseconds.
+        head = (step, part.first_example, size, total, stop, part.first_micro_batch)
+        numbers = np.array([*head, *digest, *part.offsets], np.int64)
+        flat = self._flat(batch)
+        try:
+            outputs, tail = self._limit.run(
+                lambda: take(flat, tf.constant(numbers)),
+                len(part.offsets) - 1,
+                computing=lambda: int(self._world.computed.numpy()) != step,
+                repeatable=lambda: self.analysis.num_rounds <= 1 and not self.calls_python,
+            )
+        except tf.errors.InvalidArgumentError as error:
+            if STOP_MESSAGE in str(error):
+                return StepResult({}, stopped=True)
+            if SKIP_MESSAGE in str(error):
+                return self._result({}, self._newest_tail, skipped=True)
+            raise
+        return self._result(_logs(self.captured.results(outputs)), tail)
+
+    def _result(
+        self, logs: Logs, tail: tf.Tensor | tf.Variable, *, skipped: bool = False
+    ) -> StepResult:
+        _, change_pending, _, *further = tail.numpy().tolist()
+        return StepResult(
+            logs,
+            change_pending > 0,
+            skipped=skipped,
+            digest=example_ids.digest_of_sums(further[: self._pieces]),
+            seconds=further[self._pieces :],
+        )
+
+    def _together(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        place = self.place(numbers)
+        collectives = self.collectives_of(place)
+        step, outputs = self.computed(data, place, collectives)
+        return self.finished(step, outputs, place, collectives)
+
+    def _in_pieces(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """The same step, of which a piece of the rows after the other is in memory."""
+        place = self.place(numbers)
+        began = self._began()
+        rows = self._rows(data, place, began)
+        one_round = OneRound(self.captured, self.analysis)
+        graph = PieceGraph(one_round, self._batch.flat_spec)
+        given = given_by_pieces(graph, rows, place.pieces(self._limit.in_graph()))
+        if_others = IfOthers(self._collectives, self._world.has_others.read_value())
+        collectives = Instead(if_others, place.has_rows, given)
+        step = self._partial(place, collectives, began)
+        outputs = step.compute(rows, place.step)
+        if needs_rows(step, outputs, rows, collectives):
+            raise NotOneRoundError
+        return self.finished(step, outputs, place, collectives)
+
+    def place(self, numbers: tf.Tensor) -> Place:
+        """What the argument of a graph says."""
+        return Place.of(numbers, self._pieces)
+
+    def collectives_of(self, place: Place) -> OfRows:
+        """Those of this worker in a step."""
+        return OfRows(self._collectives, place.has_rows)
+
+    def any_rows(self) -> list[Any]:
+        """One row, for where it does not matter which; of what is ragged, none."""
+        return [
+            tf.zeros([n or 1 for n in spec.shape], spec.dtype)
+            if isinstance(spec, tf.TensorSpec)
+            else structure.empty(spec)
+            for spec in self._batch.flat_spec
+        ]
+
+    def finished(
+        self, step: PartialStep, outputs: list[tf.Tensor], place: Place, collectives: OfRows
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Assigns what the step would change, when all collectives have ended."""
+        done = collectives.outermost(tf.compat.v1.get_default_graph())
+        # One operation stands for all that comes before.
+        with tf.control_dependencies([tf.group(*done, *self.checks(step, outputs, place))]):
+            self.assign(step.values)
+            return [tf.identity(t) for t in outputs], tf.identity(step.tail_sum)
+
+    def computed(
+        self, data: Sequence[Any], place: Place, collectives: OfRows
+    ) -> tuple[PartialStep, list[tf.Tensor]]:
+        """This worker's part of a step, with all collectives; nothing is assigned.
+
+        Args:
+          data: its rows; of a worker without rows, no rows.
+        """
+        began = self._began()
+        rows = self._rows(data, place, began)
+        step = self._partial(place, collectives, began)
+        return step, step.compute(rows, place.step)
+
+    def _partial(self, place: Place, collectives: OfRows, began: tf.Tensor | None) -> PartialStep:
+        return PartialStep(
+            self.captured,
+            self.analysis,
+            place.part,
+            collectives,
+            name=self._name,
+            tail=lambda before: self._tail(before, place, began),
+        )
+
+    def _began(self) -> tf.Tensor | None:
+        """When this worker could begin its part, in seconds; None if nobody wants to know."""
+        return _now(self._world.part_began) if self._options.measured_workers else None
+
+    def _rows(self, data: Sequence[Any], place: Place, began: tf.Tensor | None) -> list[tf.Tensor]:
+        with tf.control_dependencies([] if began is None else [began]):
+            return [_at_least_one(t, place.has_rows) for t in data]
+
+    def assign(self, values: dict[str, Any]) -> None:
+        """Lets the step take effect; `values` are those of `PartialStep`."""
+        for name in sorted(self.captured.assigned):
+            self.captured.variables[name].assign(values[name])
+
+    def _tail(self, before: Iterable[Any], place: Place, began: Any) -> tf.Tensor:
+        """The count of examples, the flags, the digest and, in its place, this worker's speed.
+
+        Shape [COUNT_AND_FLAGS + digest + measured workers].
+        """
+        with tf.control_dependencies(list(before)):  # as late as possible
+            change_pending = self._world.change_pending.read_value()
+            done = [self._world.computed.assign(place.step, read_value=False)]
+            if self._clock is not None:
+                done.append(self._clock.computed())
+        with tf.control_dependencies([d for d in done if d is not None]):  # None when run eagerly
+            count = tf.cast(place.size, tf.float32)
+        numbers = [[count, change_pending, tf.cast(place.stop, tf.float32)]]
+        tail = tf.concat([*numbers, tf.cast(place.digest, tf.float32)], 0)
+        if began is None:
+            return tail
+        with tf.control_dependencies(list(before)):
+            seconds = tf.cast(_now() - began, tf.float32)
+        own = tf.one_hot(self._world.rank.read_value(), self._options.measured_workers)
+        return tf.concat([tail, own * tf.math.divide_no_nan(seconds, count)], 0)
+
+    def checks(self, step: PartialStep, outputs: Sequence[tf.Tensor], place: Place) -> list[Any]:
+        """What has to be there and right before anything is assigned."""
+        count, _, stop = tf.unstack(step.tail_sum[:COUNT_AND_FLAGS])
+        # On all workers alike: the wish of one ends the training before this step.
+        checks = [tf.debugging.assert_equal(stop, 0.0, message=STOP_MESSAGE)]
+        text = "The workers did not compute each example of the global batch exactly once."
+        # After the other one: whose data have ended takes part in a stop with no examples.
+        with tf.control_dependencies(_there(checks)):
+            total = tf.cast(place.total, tf.float32)
+            checks.append(tf.debugging.assert_equal(count, total, message=text))
+        if self._options.skips_nonfinite:
+            with tf.control_dependencies(_there(checks)):
+                checks.append(self._check_finite(step, outputs))
+        with tf.control_dependencies([step.tail_sum]):
+            noted = [self._clock.summed()] if self._clock is not None else []
+        return [*_there(checks), *noted]
+
+    def _check_finite(self, step: PartialStep, outputs: Sequence[tf.Tensor]) -> Any:
+        """Raises for all workers alike: all have the same values."""
+        finite = [tf.reduce_all(tf.math.is_finite(t)) for t in outputs if t.dtype.is_floating]
+        for name in self.captured.assigned:
+            new, old = step.values[name], self.captured.variables[name]
+            if new.dtype.is_floating:  # what was infinite before may stay so
+                finite.append(tf.reduce_all(tf.math.is_finite(new) | tf.equal(new, old)))
+        with tf.control_dependencies([self._newest_tail.assign(step.tail_sum)]):
+            return tf.debugging.assert_equal(
+                tf.reduce_all(tf.stack(finite)), True, message=SKIP_MESSAGE
+            )
+
+    def _scaled_rate(self) -> contextlib.AbstractContextManager[None]:
+        if not self._options.scales_rate:
+            return contextlib.nullcontext()
+        return scaled(optimizers_of(self.model), self._world.learning_rate_scale)
+
+
+def _logs(logs: Any) -> Logs:
+    return python_logs(logs) if isinstance(logs, dict) else {}
+
+
+def _there(operations: Iterable[Any]) -> list[Any]:
+    """Without those that an eager check gives."""
+    return [o for o in operations if o is not None]
+
+
+def _at_least_one(rows: Any, has_rows: tf.Tensor) -> Any:
+    """Rows of a batch; if there are none, one that stands for any. What is ragged is gathered."""
+    if not isinstance(rows, tf.Tensor):
+        return rows
+    return tf.cond(
+        has_rows,
+        lambda: tf.identity(rows),
+        lambda: tf.zeros(tf.concat([[1], tf.shape(rows)[1:]], 0), rows.dtype),
+    )
+
+
+def _now(clock: Callable[[], float] = time.perf_counter) -> tf.Tensor:
+    """Seconds of a steady clock, float64; `tf.timestamp` refuses with op determinism."""
+    return tf.ensure_shape(tf.numpy_function(clock, [], tf.float64), [])

@@ -1,0 +1,162 @@
+"""What a worker gives to the collectives of a step, computed in pieces of its rows.
+
+One piece after the other is in memory. Each is computed as the rows of a worker of its own would
+be; what they give is added up, put in a row, or compared, as the collective would.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from hvd_elastic_keras.step.micro_batches.running_sums import RunningSums
+from hvd_elastic_keras.step.partition.execution import Part, neutral
+from hvd_elastic_keras.step.partition.one_round import (
+    EXTREMES,
+    ROWS,
+    SUM,
+    Given,
+    NotOneRoundError,
+    OneRound,
+)
+
+Compute = Callable[[Any], list[tf.Tensor]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pieces:
+    """The pieces of a worker's rows.
+
+    Attributes:
+      part: all of them; at least one row.
+      bounds: shape [pieces + 1], int32, at least one piece: piece i has the rows
+        [bounds[i], bounds[i + 1]) of this worker.
+      step: its number.
+    """
+
+    part: Part
+    bounds: tf.Tensor
+    step: tf.Tensor
+
+    @property
+    def count(self) -> tf.Tensor:
+        """So many there are."""
+        return tf.size(self.bounds) - 1
+
+
+class PieceGraph:
+    """The graph of one piece, traced once.
+
+    Args:
+      specs: of the rows.
+
+    Raises:
+      NotOneRoundError: the step cannot be computed in pieces.
+    """
+
+    def __init__(self, one_round: OneRound, specs: Sequence[Any]) -> None:
+        self._given: list[Given] = []
+
+        def compute(
+            rows: Any, numbers: tf.Tensor, is_first: tf.Tensor, step: tf.Tensor
+        ) -> list[tf.Tensor]:
+            low, size, total = tf.unstack(numbers)
+            part = Part(low, size, total, is_first)
+            self._given = one_round.before(rows, part, step)
+            return [g.tensor for g in self._given]
+
+        signature = [
+            specs,
+            tf.TensorSpec([3], tf.int32),
+            tf.TensorSpec([], tf.bool),
+            tf.TensorSpec([], tf.int64),
+        ]
+        function = tf.function(compute, input_signature=signature, autograph=False)
+        self._function = function.get_concrete_function()
+        self.specs = [(g.kind, tf.TensorSpec(g.tensor.shape, g.tensor.dtype)) for g in self._given]
+        if any(kind != ROWS and not spec.shape.is_fully_defined() for kind, spec in self.specs):
+            raise NotOneRoundError
+
+    def __call__(self, rows: Sequence[Any], pieces: Pieces, i: Any) -> list[tf.Tensor]:
+        """What piece `i` gives."""
+        low, high = pieces.bounds[i], pieces.bounds[i + 1]
+        part = pieces.part
+        numbers = tf.stack([part.low + low, high - low, part.total])
+        is_first = tf.logical_and(part.is_first, tf.equal(i, 0))
+        found = self._function([r[low:high] for r in rows], numbers, is_first, pieces.step)
+        return list(found)
+
+
+class Sums(Protocol):
+    """Sums over pieces, as variables of a loop; see `RunningSums`."""
+
+    def start(self) -> Any:
+        """Before the first piece."""
+
+    def shapes(self) -> Any:
+        """What is known of them in the loop."""
+
+    def add(self, i: Any, sums: Any, results: Sequence[tf.Tensor]) -> Any:
+        """After piece `i`."""
+
+    def end(self, sums: Any) -> list[tf.Tensor]:
+        """After the last one."""
+
+
+def given_by_pieces(
+    graph: PieceGraph, rows: Sequence[Any], pieces: Pieces, running: Sums | None = None
+) -> list[Given]:
+    """What all pieces together give.
+
+    Args:
+      running: adds up; None: in the order of the pieces.
+    """
+    places = {k: [i for i, (kind, _) in enumerate(graph.specs) if kind == k] for k in (SUM, ROWS)}
+    others = [i for i, (kind, _) in enumerate(graph.specs) if kind in EXTREMES]
+    specs = [spec for _, spec in graph.specs]
+    running = running or RunningSums([specs[i] for i in places[SUM]], pieces.count)
+    lists = [
+        tf.TensorArray(
+            specs[i].dtype, pieces.count, infer_shape=False, element_shape=specs[i].shape
+        )
+        for i in places[ROWS]
+    ]
+    extremes = [
+        tf.cast(tf.fill(specs[i].shape, neutral(specs[i].dtype, graph.specs[i][0])), specs[i].dtype)
+        for i in others
+    ]
+
+    def body(i: Any, sums: Any, lists: Any, extremes: Any) -> tuple[Any, Any, Any, Any]:
+        found = graph(rows, pieces, i)
+        return (
+            i + 1,
+            running.add(i, sums, [found[j] for j in places[SUM]]),
+            [a.write(i, found[j]) for a, j in zip(lists, places[ROWS], strict=True)],
+            [
+                EXTREMES[graph.specs[j][0]](e, found[j])
+                for e, j in zip(extremes, others, strict=True)
+            ],
+        )
+
+    _, sums, lists, extremes = tf.while_loop(
+        lambda i, *_: i < pieces.count,
+        body,
+        (tf.constant(0), running.start(), lists, extremes),
+        shape_invariants=(
+            tf.TensorShape([]),
+            running.shapes(),
+            [tf.TensorShape(None) for _ in lists],
+            [e.shape for e in extremes],
+        ),
+        parallel_iterations=1,
+    )
+    found = dict(zip(places[SUM], running.end(sums), strict=True))
+    found |= {
+        i: tf.ensure_shape(a.concat(), specs[i].shape)
+        for a, i in zip(lists, places[ROWS], strict=True)
+    }
+    found |= dict(zip(others, extremes, strict=True))
+    return [Given(kind, found[i]) for i, (kind, _) in enumerate(graph.specs)]
