@@ -62,6 +62,7 @@ class CapturedStep:
       results: makes what the step returns of the outputs of the graph.
       function: takes the step itself, given the tensors of a whole batch and the step's number.
       step: what `function` was traced of.
+      stateful_draws: TensorFlow's names of operations that would draw from a state.
     """
 
     graph: Any
@@ -72,6 +73,7 @@ class CapturedStep:
     results: Callable[[Sequence[Any]], Any]
     function: Callable[..., Any]
     step: Callable[..., Any]
+    stateful_draws: tuple[str, ...] = ()
 
     @functools.cached_property
     def assigned(self) -> frozenset[str]:
@@ -122,11 +124,15 @@ def capture(
       ConfigurationError: the step draws from a state in a loop.
     """
     layout = Layout(batch_spec)
+    names: set[str] = set()
 
     def traced(*flat: Any) -> Any:
         *leaves, number = flat
-        with inlined_functions(), StatefulDraws(number, seed).replaced():
-            return step(layout.pack(leaves))
+        draws = StatefulDraws(number, seed)
+        with inlined_functions(), draws.replaced():
+            results = step(layout.pack(leaves))
+        names.update(draws.names)
+        return results
 
     function = tf.function(traced, autograph=False).get_concrete_function(
         *layout.flat_spec, tf.TensorSpec([], tf.int64)
@@ -150,6 +156,7 @@ def capture(
         lambda outputs: _filled(structure, outputs),
         function,
         traced,
+        tuple(sorted(names)),
     )
 
 
