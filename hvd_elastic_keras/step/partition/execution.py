@@ -446,7 +446,7 @@ class PartialStep:
             i, axis = decision.local_size
             form = decision.forms[0] if decision.forms else None
             if form is not None and inputs[i].shape == [len(form)]:
-                shape = self._sizes.own_shape(form, inputs[i].dtype)
+                shape = self._sizes.own_shape(form, axis, inputs[i].dtype)
             else:
                 shape = self._local(inputs[i], axis)
             inputs = [*inputs[:i], shape, *inputs[i + 1 :]]

@@ -13,8 +13,8 @@ import tensorflow as tf
 from hvd_elastic_keras.step.micro_batches.graph_nodes import PYTHON_CALLS
 from hvd_elastic_keras.step.partition import within_micro_batches
 from hvd_elastic_keras.step.partition.captured_step import (
-    ASSIGNMENTS,
     FUNCTIONS,
+    WRITES,
     body_of,
     operations,
 )
@@ -178,7 +178,7 @@ class Region:
         view = View(op, states, self._sizes)
         if op.type == "Const":
             return Decision((), (REPLICATED,))
-        if op.type in ASSIGNMENTS or op.type.startswith("ResourceScatter"):
+        if op.type in WRITES and HANDLE in states:
             return Decision(_with_handles(states), (), how="variable")
         if op.type in ("ReadVariableOp", "VariableShape", "VarIsInitializedOp"):
             return Decision(states, (REPLICATED,), how="variable")

@@ -280,6 +280,9 @@ def _of_opaque(op: Any, inputs: list[Dims]) -> list[Dims] | None:
     kind = op.type
     if kind == "ResourceGather" and inputs[0] is not None and inputs[1] is not None:
         return [(*inputs[1], *inputs[0][1:])] if op.get_attr("batch_dims") == 0 else None
+    if kind == "ResourceGatherNd" and inputs[0] is not None and inputs[1]:
+        (*outer, depth) = inputs[1]
+        return [(*outer, *inputs[0][depth[0] :])] if is_constant(depth) and depth else None
     if kind == "VariableShape" and inputs[0] is not None:
         return [(constant(len(inputs[0])),)]
     if kind in ("TensorListSetItem", "TensorListPushBack"):
