@@ -422,14 +422,9 @@ class PartitionedStep:
         """Those of this worker in a step."""
         return OfRows(self._collectives, place.has_rows)
 
-    def any_rows(self) -> list[Any]:
-        """One row, for where it does not matter which; of what is ragged, none."""
-        return [
-            tf.zeros([n or 1 for n in spec.shape], spec.dtype)
-            if isinstance(spec, tf.TensorSpec)
-            else structure.empty(spec)
-            for spec in self._batch.flat_spec
-        ]
+    def any_rows(self) -> list[tf.Tensor]:
+        """One row, for where it does not matter which."""
+        return [_one_row(spec) for spec in self._batch.flat_spec]
 
     def finished(
         self, step: PartialStep, outputs: list[tf.Tensor], place: Place, collectives: OfRows
@@ -542,9 +537,16 @@ def _there(operations: Iterable[Any]) -> list[Any]:
     return [o for o in operations if o is not None]
 
 
+def _one_row(spec: Any) -> Any:
+    """A row for where it does not matter which; of ragged tensors none."""
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return structure.empty(spec)
+    return tf.zeros([n or 1 for n in spec.shape], spec.dtype)
+
+
 def _at_least_one(rows: Any, has_rows: tf.Tensor) -> Any:
-    """Rows of a batch; if there are none, one that stands for any. What is ragged is gathered."""
-    if not isinstance(rows, tf.Tensor):
+    """Rows of a batch; if there are none, one that stands for any."""
+    if isinstance(rows, tf.RaggedTensor):  # which everybody has whole before all else
         return rows
     return tf.cond(
         has_rows,

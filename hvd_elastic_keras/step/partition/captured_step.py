@@ -73,15 +73,15 @@ class CapturedStep:
     function: Callable[..., Any]
     step: Callable[..., Any]
 
-    @property
-    def batch(self) -> tuple[Any, ...]:
-        """The placeholders of the batch, those of components included."""
-        return tuple(p for leaf in self.leaves for p in leaf.placeholders)
-
     @functools.cached_property
     def assigned(self) -> frozenset[str]:
         """The names of the handles of variables that the step assigns to."""
         return frozenset(_assigned(self.graph, {name: name for name in self.variables}))
+
+    @property
+    def batch(self) -> tuple[Any, ...]:
+        """The placeholders of the batch, those of components included."""
+        return tuple(p for leaf in self.leaves for p in leaf.placeholders)
 
 
 def _assigned(graph: Any, handles: dict[str, str]) -> Iterator[str]:

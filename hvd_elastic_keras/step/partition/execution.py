@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from hvd_elastic_keras.keras_internals.emission import emit
+from hvd_elastic_keras.keras_internals.emission import emit, emit_operation
 from hvd_elastic_keras.keras_internals.tensorflow_names import element_type_of_list
+from hvd_elastic_keras.step.micro_batches.graph_nodes import PYTHON_CALLS
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, on_variable
 from hvd_elastic_keras.step.partition.gathered_leaf import gathered_leaf
 from hvd_elastic_keras.step.partition.moments import Moments, combined, own_moments
@@ -190,13 +191,14 @@ class PartialStep:
     ) -> None:
         self._captured = captured
         self._plan = analysis.plan
-        self._gathered_first = analysis.gathered
         self._last_level = max((c.level for c in analysis.collectives), default=0)
+        self._gathered_first = analysis.gathered
         self._part = part
         self._sizes = PartSizes(part.size, part.total)
         self._collectives = collectives
         self._prefix = name
         self._num_collectives = 0
+        self._python_calls: dict[Any, Any] = {}
         self._tail = tail
         self.values: dict[str, Any] = {}
         self.tail_sum: Any = None
@@ -261,6 +263,10 @@ class PartialStep:
 
     def _operation(self, planned: PlannedOperation, there: dict[str, Versions]) -> None:
         op, decision = planned.op, planned.decision
+        if decision.how == "alias":  # also of what is not there yet
+            for tensor, result in zip(op.inputs, op.outputs, strict=True):
+                there[result.name] = there.setdefault(tensor.name, {})
+            return
         inputs = [
             self._brought(t, there[t.name], want)
             for t, want in zip(op.inputs, decision.want, strict=True)
@@ -403,8 +409,36 @@ class PartialStep:
             case "run" | "variable" | "draw":
                 inputs = self._with_local_sizes(planned, inputs)
                 on_variables = on_variable(op, inputs, self.values)
-                return emit(op, inputs) if on_variables is None else on_variables
+                if on_variables is not None:
+                    return on_variables
+                return (
+                    self._in_order(op, inputs) if self._python_comes_first(op) else emit(op, inputs)
+                )
         raise NotImplementedError(decision.how)
+
+    def _python_comes_first(self, op: Any) -> bool:
+        """Whether Python code is called here, or has to have been called before."""
+        if tf.executing_eagerly():
+            return False
+        return op.type in PYTHON_CALLS or bool(self._python_calls and op.control_inputs)
+
+    def _in_order(self, op: Any, inputs: list[Any]) -> list[Any]:
+        """An operation after the Python code that it waits for."""
+        with tf.control_dependencies(self._python_before(op)):
+            made = emit_operation(op, inputs)
+        if op.type in PYTHON_CALLS:
+            self._python_calls[op] = made
+        return list(made.outputs)
+
+    def _python_before(self, op: Any) -> list[Any]:
+        graph = tf.compat.v1.get_default_graph()
+        found: list[Any] = []
+        for before in op.control_inputs:
+            if before in self._python_calls:
+                found.append(self._python_calls[before])
+            elif before.type == "NoOp":
+                found += self._python_before(before)
+        return [made for made in found if made.graph is graph]
 
     def _with_local_sizes(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
         decision = planned.decision

@@ -132,6 +132,9 @@ class Region:
     # --- one operation -------------------------------------------------------------------
 
     def _plan(self, op: Any) -> None:
+        if op.type == "IdentityN":
+            self._plan_alias(op)
+            return
         versions = [self._versions[t.name] for t in op.inputs]
         states = tuple(v.state for v in versions)
         bodies: tuple[Plan, ...] = ()
@@ -141,6 +144,8 @@ class Region:
             decision, bodies = self._of_functions(op, states, level)
         else:
             self._sizes.infer(op)
+            if is_within(op):
+                within_micro_batches.give_sizes(op, self._sizes)
             if op.type == "Mean" and op.outputs[0].name in self._versions:
                 return  # a variance, which has come with the mean
             decision = self._decide(op, states)
@@ -158,6 +163,16 @@ class Region:
         self._give_outputs(op, decision, level, bodies)
         if decision.how == "mean" and op in self._variances:
             self._give_moments(op, decision.want[0], level + 1)
+
+    def _plan_alias(self, op: Any) -> None:
+        """Each output is the input of its number, whatever becomes of the others."""
+        for tensor, result in zip(op.inputs, op.outputs, strict=True):
+            self._versions[result.name] = self._versions[tensor.name]
+            self.give([result], self.known([tensor]))
+            if PARTIAL in self._versions[tensor.name].levels:
+                self._note_partial(result, [tensor], [PARTIAL])
+                self._reduce_early(result, op)
+        self._planned.append(PlannedOperation(op, Decision((), (), how="alias"), 0, {}))
 
     def _decide(self, op: Any, states: tuple[State, ...]) -> Decision:
         view = View(op, states, self._sizes)
@@ -254,14 +269,15 @@ class Region:
             before = self._versions.get(tensor.name)
             self._versions[tensor.name] = _Versions((before.levels if before else {}) | found)
         self._planned.append(PlannedOperation(op, decision, level, again, bodies))
-        for i, (tensor, state) in enumerate(zip(op.outputs, decision.out, strict=True)):
+        for tensor, state in zip(op.outputs, decision.out, strict=True):
             if state == PARTIAL:
-                # Of all gradients at once, each output is the input of its number.
-                of = slice(i, i + 1) if op.type == "IdentityN" else slice(None)
-                self._note_partial(tensor, op.inputs[of], decision.want[of])
-                key = (self.graph, tensor.name)
-                if key in self._walk.early and tensor.dtype != tf.variant:
-                    self._bring(tensor, REPLICATED, f"what follows {op.type} {op.name}")
+                self._note_partial(tensor, op.inputs, decision.want)
+                self._reduce_early(tensor, op)
+
+    def _reduce_early(self, tensor: Any, op: Any) -> None:
+        """Where the cut says so, and not where the sum is needed."""
+        if (self.graph, tensor.name) in self._walk.early and tensor.dtype != tf.variant:
+            self._bring(tensor, REPLICATED, f"what follows {op.type} {op.name}")
 
     def _give_moments(self, mean: Any, state: State, level: int) -> None:
         """The variance comes with the mean: else it would be a second round."""
