@@ -16,11 +16,12 @@ import tensorflow as tf
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, Leaf
 from hvd_elastic_keras.step.partition.operations.dimensions import (
     OTHER_SIZES,
-    ROWS,
     Dims,
     Sizes,
     Values,
     static,
+    tried,
+    tried_up_to,
 )
 from hvd_elastic_keras.step.partition.operations.states import HANDLE, REPLICATED, State, sharded
 from hvd_elastic_keras.step.partition.plan import Analysis, Plan
@@ -34,7 +35,7 @@ def analysed(captured: CapturedStep, num_rows: int, *, whole: bool = False) -> A
     """How several workers take a step.
 
     Args:
-      num_rows: of a batch; bytes are compared for so many.
+      num_rows: of a batch, at most; bytes are compared for so many.
       whole: whether everybody gathers the batch and computes all of it. This holds for batches of
         one row, too.
 
@@ -42,21 +43,31 @@ def analysed(captured: CapturedStep, num_rows: int, *, whole: bool = False) -> A
       NotPartitionedError: the step has operations that cannot be the same on all workers.
       ConfigurationError: it draws random numbers that no other worker can repeat.
     """
-    early: set[Key] = set()
-    sizes = Sizes()
     gathered = {
         i: "everybody computes all" if whole else _kind(leaf)
         for i, leaf in enumerate(captured.leaves)
         if leaf.per_row and (whole or _kind(leaf))
     }
+    with tried_up_to(num_rows):
+        plan, walk = _walked(captured, num_rows, gathered, whole=whole)
+        most_rows = None if whole else tried()[-1]
+    collectives = sorted(walk.collectives, key=lambda c: c.level)
+    first = frozenset(gathered)
+    return Analysis(plan, most_rows, first, tuple(collectives), tuple(walk.whole))
+
+
+def _walked(
+    captured: CapturedStep, num_rows: int, gathered: dict[int, str], *, whole: bool
+) -> tuple[Plan, Walk]:
+    early: set[Key] = set()
+    sizes = Sizes()
     for _ in range(MOST_WALKS):
         walk = Walk(num_rows, early)
         plan = _planned(captured, walk, sizes, gathered, whole=whole)
         if not walk.flow.needed - early:
             break
         early = walk.flow.cut()
-    collectives = sorted(walk.collectives, key=lambda c: c.level)
-    return Analysis(plan, frozenset(gathered), tuple(collectives), tuple(walk.whole))
+    return plan, walk
 
 
 def _kind(leaf: Leaf) -> str:
@@ -100,7 +111,7 @@ def _of_batch(tensor: Any, per_row: int, others: Any) -> Dims:
     known = static(tensor.shape)
     if known is None:
         return None
-    rows = tuple(n * per_row for n in ROWS)
+    rows = tuple(n * per_row for n in tried())
     return (rows, *(next(others, None) if d is None else d for d in known[1:]))
 
 
@@ -108,7 +119,7 @@ def _of_component(leaf: Leaf, k: int) -> tuple[Dims, Values | None]:
     """What is known of a component of a ragged or sparse tensor of all rows."""
     known = static(leaf.placeholders[k].shape)
     if isinstance(leaf.spec, tf.RaggedTensorSpec) and k == 1:  # where the rows begin and end
-        return (tuple(n + 1 for n in ROWS),), None
+        return (tuple(n + 1 for n in tried()),), None
     if isinstance(leaf.spec, tf.SparseTensorSpec) and k == 2 and None not in leaf.spec.shape[1:]:
-        return known, tuple(np.array([n, *leaf.spec.shape[1:]]) for n in ROWS)
+        return known, tuple(np.array([n, *leaf.spec.shape[1:]]) for n in tried())
     return known, None

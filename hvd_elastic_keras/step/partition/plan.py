@@ -78,12 +78,14 @@ class Analysis:
     """The plan of a step, and what people may want to know of it.
 
     Attributes:
+      most_rows: it holds for batches of 2 to so many rows; None: of 1 and more.
       gathered: numbers of the tensors of a batch that everybody has whole before all else.
       collectives: all of them, in the order of their levels.
       whole: operations that everybody computes whole though they see rows, with the reason.
     """
 
     plan: Plan
+    most_rows: int | None
     gathered: frozenset[int]
     collectives: tuple[Collective, ...]
     whole: tuple[str, ...]

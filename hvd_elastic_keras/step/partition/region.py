@@ -20,12 +20,12 @@ from hvd_elastic_keras.step.partition.captured_step import (
 )
 from hvd_elastic_keras.step.partition.moments import Moments, variances
 from hvd_elastic_keras.step.partition.operations.dimensions import (
-    ROWS,
     Dims,
     Sizes,
     Values,
     common_values,
     same_values,
+    tried,
 )
 from hvd_elastic_keras.step.partition.operations.states import (
     EMPTY,
@@ -340,7 +340,7 @@ class Region:
 
     def _num_elements(self, tensor: Any) -> int:
         dims = self._sizes.dims.get(tensor.name) or ()
-        large = ROWS[-1]
+        large = tried()[-1]
         return math.prod(
             max(1, d[-1] // large * self._walk.num_rows if d[-1] % large == 0 else d[-1])
             for d in dims

@@ -4,17 +4,20 @@ TensorFlow's own shape functions answer, for each of three numbers of rows: 2, a
 one larger than most batches. A dimension that is the same multiple of the rows at all three holds
 rows: a minimum or maximum with a constant, a remainder or a rounded quotient differs at one of
 them. What no shape function knows stays unknown, and is then never taken for rows. All of it
-holds for batches of 2 to 8,209 rows: a batch of one row can be a shape of its own (it is
-broadcast). Whole numbers that follow from sizes alone, such as the arguments of a reshape, are
-computed by TensorFlow's own kernels, in the same way.
+holds for batches of 2 rows up to the largest number that is tried, which `tried_up_to` chooses: a
+batch of one row can be a shape of its own (it is broadcast). Whole numbers that follow from sizes
+alone, such as the arguments of a reshape, are computed by TensorFlow's own kernels, in the same
+way.
 
 No value of the batch is looked at, and no operation of the model is run.
 """
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,12 +36,38 @@ Values = tuple[npt.NDArray[Any], ...]
 NO_ELEMENTS: Values = ()
 """Of a list that has none yet: they may turn out to be any values."""
 ROWS = (2, 11, 8209)
+"""Tried where batches are not larger."""
+LARGEST = (ROWS[-1], 131_101, 2_097_169, 33_554_467)
+"""Prime numbers. The least that will do is tried: sizes in 32 bits overflow at large ones, and are
+then unknown."""
+_TRIED = contextvars.ContextVar("tried", default=ROWS)
 OTHER_SIZES = ((13, 17, 19), (23, 29, 31), (37, 41, 43), (47, 53, 59), (61, 67, 71))
 """Stand for further sizes that a batch leaves open, say the length of texts."""
 MOST_VALUES = 64
 WHOLE_NUMBERS = (tf.int32, tf.int64, tf.bool)
 OPAQUE = (tf.variant, tf.resource)
 SAME_SHAPE = frozenset({"Identity", "StopGradient", "ZerosLike", "OnesLike", "Cast", "Snapshot"})
+
+
+def tried() -> tuple[int, ...]:
+    """The numbers of rows that are tried at present."""
+    return _TRIED.get()
+
+
+@contextlib.contextmanager
+def tried_up_to(num_rows: int) -> Iterator[None]:
+    """Tries so many rows or more, for a while.
+
+    Raises:
+      ValueError: nobody has thought of so many.
+    """
+    if num_rows > LARGEST[-1]:
+        raise ValueError(f"a batch has {num_rows} rows, expected {LARGEST[-1]} at most")
+    token = _TRIED.set((*ROWS[:-1], next(n for n in LARGEST if n >= num_rows)))
+    try:
+        yield
+    finally:
+        _TRIED.reset(token)
 
 
 def constant(size: int) -> Dim:
@@ -53,15 +82,15 @@ def is_constant(dim: Dim) -> bool:
 
 def is_multiple(dim: Dim) -> bool:
     """Whether a size is so many times the number of rows, and depends on nothing else."""
-    return dim is not None and _holds(dim, ROWS) and is_constant(_quotient(dim, ROWS))
+    return dim is not None and _holds(dim, tried()) and is_constant(_quotient(dim, tried()))
 
 
 def is_rows(dim: Dim) -> bool:
     """Whether a size is the number of rows, or so many times it for each number of rows."""
-    if dim is None or not _holds(dim, ROWS):
+    if dim is None or not _holds(dim, tried()):
         return False
-    count = _quotient(dim, ROWS)
-    for size in (ROWS, *OTHER_SIZES):
+    count = _quotient(dim, tried())
+    for size in (tried(), *OTHER_SIZES):
         while _holds(count, size):
             count = _quotient(count, size)
     return is_constant(count)

@@ -11,13 +11,13 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from hvd_elastic_keras.step.partition.operations.dimensions import (
-    ROWS,
     Dims,
     Sizes,
     dim_at,
     is_multiple,
     is_rows,
     rows_axes,
+    tried,
 )
 
 
@@ -171,7 +171,7 @@ def _form(tensor: Any, dims: Dims) -> Form | None:
         if size is not None:
             found.append((size, False))
         elif dim is not None and is_multiple(dim):
-            found.append((dim[0] // ROWS[0], True))
+            found.append((dim[0] // tried()[0], True))
         else:
             return None
     return tuple(found)

@@ -13,6 +13,7 @@ tf = pytest.importorskip("tensorflow")
 from hvd_elastic_keras.data.examples.structure import batched
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import capture
+from hvd_elastic_keras.step.partition.operations.dimensions import LARGEST
 from hvd_elastic_keras.step.partition.plan import Analysis
 from tests.harness.lockstep import assert_close, take_step
 
@@ -154,3 +155,32 @@ def test_of_a_batch_of_one_row_everybody_computes_all() -> None:
         found, _ = take_step(step, analysed(step, 1, whole=True), [row], shares)
         for one, other in zip(found, expected, strict=True):
             assert_close(one, other, f"{shares}")
+
+
+@pytest.mark.parametrize("num_rows", [5, 8209, 8210, 300_000])
+def test_the_plan_holds_for_as_many_rows_as_there_are(num_rows: int) -> None:
+    """At most 9,000 of them: up to there, these are all."""
+    step = capture(
+        lambda x: [tf.reduce_sum(x[: tf.minimum(tf.shape(x)[0], 9000)]), tf.reduce_mean(x)],
+        tf.TensorSpec([None], tf.float64),
+    )
+    x = np.arange(num_rows, dtype="float64") % 17
+    analysis = analysed(step, num_rows)
+    assert analysis.most_rows is not None
+    assert analysis.most_rows >= num_rows
+    expected = step.function(tf.constant(x), tf.constant(0, tf.int64))
+    found, _ = take_step(step, analysis, [x], [num_rows // 3, num_rows - num_rows // 3])
+    for one, other in zip(found, expected, strict=True):
+        assert_close(one, other, "the result")
+
+
+def test_numbers_of_rows_that_are_tried_are_prime() -> None:
+    for number in LARGEST:
+        divisors = np.arange(2, int(number**0.5) + 1)
+        assert np.all(number % divisors)
+
+
+def test_more_rows_than_are_tried_are_refused() -> None:
+    step = capture(lambda x: [x], tf.TensorSpec([None], tf.float64))
+    with pytest.raises(ValueError, match="rows, expected 33554467 at most"):
+        analysed(step, 2**26)
