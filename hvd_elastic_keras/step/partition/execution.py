@@ -390,7 +390,8 @@ class PartialStep:
         if decision.local_size is not None:
             i, axis = decision.local_size
             form = decision.forms[0] if decision.forms else None
-            if form is not None and inputs[i].shape == [len(form)]:
+            along = [n for n, (_, is_rows) in enumerate(form or ()) if is_rows]
+            if form is not None and along == [axis] and inputs[i].shape == [len(form)]:
                 shape = self._sizes.own_shape(form, inputs[i].dtype)
             else:
                 shape = self._local(inputs[i], axis)

@@ -35,7 +35,7 @@ class PartSizes:
         return self._once(("fraction", dtype), lambda: tf.cast(self._own / self._total, dtype))
 
     def own_shape(self, form: Form, dtype: tf.DType) -> tf.Tensor:
-        """The shape of the rows of this worker."""
+        """The shape of the rows of this worker, which lie along one axis."""
         return self._once((form, "own", dtype), lambda: _shape(form, self.own(dtype)))
 
     def whole_shape(self, form: Form, dtype: tf.DType) -> tf.Tensor:
