@@ -81,6 +81,10 @@ class IfOthers:
         )
 
 
+MOST_CHOSEN = 1 << 14
+"""Elements of a tensor that are chosen one by one: a condition takes long to trace."""
+
+
 class OfRows:
     """The collectives of a worker that may have no rows: what it computes then does not count.
 
@@ -99,12 +103,14 @@ class OfRows:
         self, tensors: list[tf.Tensor], name: str, beside: Sequence[tf.Tensor] = ()
     ) -> list[tf.Tensor]:
         """Without rows, adds nothing to the tensors, but to what travels beside them."""
-        # A condition, not a choice by element: that would copy all gradients.
-        counted = tensors and tf.cond(
-            self._has_rows,
-            lambda: [tf.identity(t) for t in tensors],
-            lambda: [tf.zeros_like(t) for t in tensors],
-        )
+        if all((t.shape.num_elements() or MOST_CHOSEN) < MOST_CHOSEN for t in tensors):
+            counted = [tf.where(self._has_rows, t, tf.zeros_like(t)) for t in tensors]
+        else:  # a choice by element would copy all gradients
+            counted = tf.cond(
+                self._has_rows,
+                lambda: [tf.identity(t) for t in tensors],
+                lambda: [tf.zeros_like(t) for t in tensors],
+            )
         counted = [counted] if tf.is_tensor(counted) else counted
         sums = self._collectives.summed([*counted, *beside], name)
         self.results += sums[: len(tensors)]

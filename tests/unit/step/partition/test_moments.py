@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 tf = pytest.importorskip("tensorflow")
 
+from hvd_elastic_keras.step.partition import execution
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import capture
+from hvd_elastic_keras.step.partition.moments import combined
 from hvd_elastic_keras.step.partition.plan import Analysis
 from tests.harness.lockstep import take_step
 
@@ -71,6 +73,18 @@ def test_a_large_mean_takes_nothing_from_a_small_variance() -> None:
     np.testing.assert_allclose(mean, true.astype(float).mean(0), rtol=1e-6)
     # A mean square less a squared mean would be off by more than all of it.
     np.testing.assert_allclose(variance, true.astype(float).var(0), rtol=1e-2)
+
+
+def test_a_wrong_combination_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_own_rows(gathered: Any, found: Any) -> Any:
+        """As if nobody else had any."""
+        return combined(gathered[:1], found)
+
+    monkeypatch.setattr(execution, "combined", of_own_rows)
+    x = np.random.default_rng(2).normal(size=(6, 2))
+    captured, analysis = planned(lambda x: tf.nn.moments(x, [0]), x)
+    with pytest.raises(AssertionError, match="moments/mean"):
+        take_step(captured, analysis, [x], [1, 5], verify=True)
 
 
 OTHERS: dict[str, Function] = {
