@@ -13,11 +13,14 @@ class HorovodCollectives:
 
     def summed(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
         """In one group."""
-        return list(hvd.grouped_allreduce(tensors, op=hvd.Sum, name=name, ignore_name_scope=True))
+        group = _at_least_two(tensors)
+        sums = hvd.grouped_allreduce(group, op=hvd.Sum, name=name, ignore_name_scope=True)
+        return list(sums[: len(tensors)])
 
     def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """Workers may have different numbers of rows; some may have none."""
-        whole = hvd.allgather(tensor, name=name, ignore_name_scope=True)
+        group = _at_least_two([tensor])
+        whole, *_ = hvd.grouped_allgather(group, name=name, ignore_name_scope=True)
         return tf.ensure_shape(whole, [None, *tensor.shape[1:]])
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
@@ -25,3 +28,8 @@ class HorovodCollectives:
         given = tf.cast(tensor, tf.int32) if tensor.dtype == tf.bool else tensor
         found = hvd.allreduce(given, op=EXTREMES[kind], name=name, ignore_name_scope=True)
         return tf.cast(found, tensor.dtype)
+
+
+def _at_least_two(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    """A group goes out at once. A tensor alone would wait for the end of Horovod's cycle."""
+    return tensors if len(tensors) > 1 else [*tensors, tf.zeros([1], tensors[0].dtype)]

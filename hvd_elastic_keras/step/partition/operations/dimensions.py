@@ -14,6 +14,7 @@ No value of the batch is looked at, and no operation of the model is run.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,6 +57,7 @@ def is_multiple(dim: Dim) -> bool:
     return dim is not None and _holds(dim, ROWS) and is_constant(_quotient(dim, ROWS))
 
 
+@functools.cache
 def is_rows(dim: Dim) -> bool:
     """Whether a size is the number of rows, or so many times it for each number of rows."""
     if dim is None or not _holds(dim, ROWS):
@@ -144,8 +146,10 @@ class Sizes:
         if any(t.dtype in OPAQUE for t in (*op.inputs, *op.outputs)):
             return _of_opaque(op, inputs) or known
         found = []
+        values = [self.values.get(t.name) or None for t in op.inputs]
+        attributes = _attributes(op)
         for i in range(len(ROWS)):
-            shapes = _shapes_at(op, inputs, [self.values.get(t.name) or None for t in op.inputs], i)
+            shapes = _shapes_at(op, attributes, inputs, values, i)
             if shapes is None:
                 return known
             found.append(shapes)
@@ -235,10 +239,12 @@ def _together(shapes: list[Any]) -> Dims:
 
 
 def _shapes_at(
-    op: Any, inputs: list[Dims], values: Sequence[Values | None], i: int
+    op: Any, attributes: Any, inputs: list[Dims], values: Sequence[Values | None], i: int
 ) -> list[tf.TensorShape] | None:
     """What TensorFlow says of the outputs, of inputs of these sizes; None if it refuses them."""
-    key = _key(op, inputs, values, i)
+    sizes = tuple(None if d is None else tuple(s and s[i] for s in d) for d in inputs)
+    numbers = tuple(None if v is None else (v[i].shape, v[i].tobytes()) for v in values)
+    key = (op.type, sizes, numbers, attributes)
     if key not in _ANSWERS:
         _ANSWERS[key] = _asked(op, inputs, values, i)
     return _ANSWERS[key]
@@ -247,15 +253,12 @@ def _shapes_at(
 _ANSWERS: dict[Any, list[tf.TensorShape] | None] = {}
 
 
-def _key(op: Any, inputs: list[Dims], values: Sequence[Values | None], i: int) -> Any:
-    sizes = tuple(None if d is None else tuple(s and s[i] for s in d) for d in inputs)
-    numbers = tuple(None if v is None else (v[i].shape, v[i].tobytes()) for v in values)
-    attributes = tuple(
+def _attributes(op: Any) -> Any:
+    return tuple(
         (name, value.SerializeToString())
         for name, value in sorted(op.node_def.attr.items())
         if not name.startswith("_")
     )
-    return op.type, sizes, numbers, attributes
 
 
 def _asked(
