@@ -40,6 +40,7 @@ from hvd_elastic_keras.step.compiled_steps import (
     trainable_in_steps,
     variables_kept,
 )
+from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
 from hvd_elastic_keras.step.trials import findings
 from hvd_elastic_keras.step.trials.findings import Findings
@@ -193,7 +194,7 @@ def _prepare(
 
 def _late_step(
     training: Training, variables: ModelVariables, runner: PhaseRunner
-) -> AtomicStep | None:
+) -> AtomicStep | PartitionedStep | None:
     """The training step, if the others need not wait for the state that this joiner lacks.
 
     A batch that grows with the workers does so with those who compute something.
@@ -201,7 +202,9 @@ def _late_step(
     step = runner.step
     if training.growth is not None or variables.num_bytes < LEAST_LATE_BYTES:
         return None
-    return step if isinstance(step, AtomicStep) and step.may_be_late() else None
+    if isinstance(step, AtomicStep | PartitionedStep) and step.may_be_late():
+        return step
+    return None
 
 
 def open_to(session: Session, membership: Membership) -> list[Notice]:

@@ -298,8 +298,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         if not fits and cut.micro_batch_size is None:
             cut = BatchCut(sys.maxsize)
             notices.tell(f"warning: {_NOT_CUT}")
-        # A partitioned step sees the whole batch, whatever the cut.
-        has_batch_norm = not env.is_step_partitioned() and model_building.has_batch_norm(call.model)
+        has_batch_norm = model_building.has_batch_norm(call.model)
         source.cut_into(cut.of(source.global_batch_size, has_batch_norm))
         return source, cut
 

@@ -180,8 +180,7 @@ class Trainer:
     def _cut_batches(self) -> None:
         """Cuts batches as fits the model, which has all its layers only when it is built."""
         cut = self.config.cut
-        # A partitioned step sees the whole batch, whatever the cut.
-        has_batch_norm = not env.is_step_partitioned() and model_building.has_batch_norm(self.model)
+        has_batch_norm = model_building.has_batch_norm(self.model)
         self._train.cut_into(cut.of(self._train.global_batch_size, has_batch_norm))
         if self._evaluate is not None:
             # The moving averages of batch normalisation are used here: any cut will do.

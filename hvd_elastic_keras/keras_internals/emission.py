@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -53,6 +54,28 @@ def function_of(graph: Any, name: str) -> Any:
             return graph._functions[name]
         graph = getattr(graph, "outer_graph", None)
     raise LookupError(name)
+
+
+def nodes_within(op: Any) -> Iterator[Any]:
+    """The operation and those of all functions that it calls, as `NodeDef`s."""
+    seen: set[str] = set()
+    todo = [op.node_def]
+    while todo:
+        node = todo.pop()
+        yield node
+        called = [a.func.name for a in node.attr.values() if a.HasField("func")]
+        called += [f.name for a in node.attr.values() for f in a.list.func]
+        for name in called:
+            if name not in seen:
+                seen.add(name)
+                todo += _definition(op.graph, name).node_def
+
+
+def _definition(graph: Any, name: str) -> Any:
+    try:
+        return function_of(graph, name).definition
+    except LookupError:  # only the functions that an operation calls itself are in its graph
+        return eager_context().get_function_def(name)
 
 
 def _register_functions(op: Any) -> None:

@@ -13,7 +13,7 @@ from tensorflow.python.eager.polymorphic_function.autograph_util import py_func_
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import (
     Function as PolymorphicFunction,
 )
-from tensorflow.python.framework import tensor_util
+from tensorflow.python.framework import op_def_registry, tensor_util
 from tensorflow.python.framework.config import is_op_determinism_enabled
 from tensorflow.python.framework.function import _DefinedFunction as DefinedFunction
 from tensorflow.python.framework.ops import get_default_graph
@@ -39,6 +39,7 @@ __all__ = [
     "get_default_graph",
     "global_seed",
     "is_op_determinism_enabled",
+    "op_def_registry",
     "py_func_from_autograph",
     "tensor_util",
 ]

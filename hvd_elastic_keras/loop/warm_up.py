@@ -25,7 +25,7 @@ def warm_up(
     communicator: Communicator,
     variables: ModelVariables,
     phases: Sequence[PhaseRunner],
-    late: AtomicStep | None = None,
+    late: AtomicStep | PartitionedStep | None = None,
     *,
     has_others: bool = True,
 ) -> None:
@@ -52,7 +52,7 @@ def warm_up(
                     phase.step.warm_up(batch, stops=stops, has_others=has_others)
                     continue
                 phase.step(batch, 0, stop=stops)
-                if phase.step is late:
+                if phase.step is late and isinstance(late, AtomicStep):
                     late.warm_up_late(batch)
     finally:
         communicator.shut_down()

@@ -19,6 +19,7 @@ from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, variables_of
 from hvd_elastic_keras.keras_internals.trainable import Trainable
 from hvd_elastic_keras.step.atomic import AtomicStep
+from hvd_elastic_keras.step.deterministic_partitioned_step import DeterministicPartitionedStep
 from hvd_elastic_keras.step.deterministic_step import DeterministicStep
 from hvd_elastic_keras.step.micro_batches.micro_batch import MicroBatch
 from hvd_elastic_keras.step.micro_batches.traced import Tracing
@@ -74,9 +75,12 @@ def compiled_step(
     key = (train, deterministic, options, cut, seed, repr(source.batch_spec))
     steps = _kept_with(model)
     kept = steps.made.get(key)
-    if kept is None and env.is_step_partitioned() and not deterministic:
+    if kept is None and env.is_step_partitioned():
+        step = DeterministicPartitionedStep if deterministic else PartitionedStep
         with steps.as_first_traced(model):
-            steps.made[key] = _partitioned(model, variables, source, train=train, options=options)
+            steps.made[key] = _partitioned(
+                step, model, variables, source, train=train, seed=seed, options=options
+            )
     elif kept is None or (known and known.comparable != kept.findings.comparable):
         kind = DeterministicStep if deterministic else AtomicStep
         with steps.as_first_traced(model):
@@ -112,21 +116,24 @@ class CompiledStep:
 
 
 def _partitioned(
+    kind: type[PartitionedStep],
     model: keras.Model,
     variables: ModelVariables,
     source: Input,
     *,
     train: bool,
+    seed: int,
     options: StepOptions,
 ) -> CompiledStep:
     """The user's own graph, of which nothing has to be found."""
-    step = PartitionedStep(
+    step = kind(
         model,
         variables,
         Layout(source.batch_spec),
         world_of_process(),
         train=train,
         num_rows=source.global_batch_size,
+        seed=seed,
         options=options,
     )
     return CompiledStep(step, StepFindings(0, 0))

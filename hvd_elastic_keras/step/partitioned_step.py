@@ -29,10 +29,13 @@ from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan import example_ids
 from hvd_elastic_keras.data.plan.example_ids import PIECES
 from hvd_elastic_keras.keras_internals.held_objects import optimizers_of
+from hvd_elastic_keras.keras_internals.model_building import has_batch_norm
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
 from hvd_elastic_keras.keras_internals.scaled_rate import scaled
 from hvd_elastic_keras.observe.notices import notices
+from hvd_elastic_keras.step.batch_norm import over_micro_batches
 from hvd_elastic_keras.step.direct_call import directly
+from hvd_elastic_keras.step.late_partitioned_step import LatePartitionedStep
 from hvd_elastic_keras.step.late_step import Arrive
 from hvd_elastic_keras.step.micro_batches.graph_nodes import calls_python, nodes_of
 from hvd_elastic_keras.step.micro_batches.refusals import check_variables
@@ -46,7 +49,12 @@ from hvd_elastic_keras.step.partition.execution import (
     PartialStep,
 )
 from hvd_elastic_keras.step.partition.horovod_collectives import HorovodCollectives
-from hvd_elastic_keras.step.partition.one_round import Instead, NotOneRoundError, OneRound
+from hvd_elastic_keras.step.partition.one_round import (
+    Instead,
+    NotOneRoundError,
+    OneRound,
+    needs_rows,
+)
 from hvd_elastic_keras.step.partition.plan import Analysis
 from hvd_elastic_keras.step.partition.region import NotPartitionedError
 from hvd_elastic_keras.step.pieces import PieceGraph, Pieces, given_by_pieces
@@ -65,11 +73,11 @@ NOT_IN_PIECES = (
     "one after the other: it has several rounds of collectives, or what follows them needs the rows"
 )
 NUMBERS = 6
-"""At the beginning of the argument of a graph: see `_Place`."""
+"""At the beginning of the argument of a graph: see `Place`."""
 
 
 @dataclasses.dataclass(frozen=True)
-class _Place:
+class Place:
     """What a worker has of a step, in tensors: scalars, int64, but for the last two.
 
     Attributes:
@@ -92,11 +100,12 @@ class _Place:
     offsets: tf.Tensor
 
     @classmethod
-    def of(cls, numbers: tf.Tensor, pieces: int) -> _Place:
+    def of(cls, numbers: tf.Tensor, pieces: int) -> Place:
         """That of the argument of a graph; the digest has so many pieces."""
         end = NUMBERS + pieces
         digest = tf.ensure_shape(numbers[NUMBERS:end], [pieces])
-        return cls(*tf.unstack(numbers[:NUMBERS], NUMBERS), digest=digest, offsets=numbers[end:])
+        step, low, size, total, stop, first_piece = tf.unstack(numbers[:NUMBERS], NUMBERS)
+        return cls(step, low, size, total, stop, first_piece, digest, numbers[end:])
 
     @property
     def has_rows(self) -> tf.Tensor:
@@ -119,7 +128,7 @@ class _Place:
             lambda: tf.concat([self.offsets[:-1][::together], self.offsets[-1:]], 0),
             lambda: tf.constant([0, 1], tf.int64),
         )
-        return Pieces(self.part, tf.cast(bounds, tf.int32))
+        return Pieces(self.part, tf.cast(bounds, tf.int32), self.step)
 
 
 class PartitionedStep:
@@ -132,6 +141,7 @@ class PartitionedStep:
       world: what the graph has to know of the present round.
       train: which of the two it is.
       num_rows: of a global batch; what travels is compared for so many.
+      seed: stateful random operations follow from it.
       options: what it does beyond that.
       collectives: how the workers talk to each other.
 
@@ -148,15 +158,20 @@ class PartitionedStep:
         *,
         train: bool,
         num_rows: int,
+        seed: int = 0,
         options: StepOptions = PLAIN,
         collectives: Collectives | None = None,
     ) -> None:
         self.model = model
         self._variables = variables
-        self._layout = layout
+        self._normalises = train and has_batch_norm(model)
+        numbers = tf.TensorSpec([None], tf.int32)
+        self._batch = Layout((layout.spec, numbers if self._normalises else None))
+        """With the number of the micro-batch of each row, if a layer needs it."""
         self._world = world
         self._train = train
         self._num_rows = num_rows
+        self._seed = seed + (0 if train else 1)
         self._options = options
         self._collectives = collectives or HorovodCollectives()
         self._name = "elastic_train" if train else "elastic_evaluate"
@@ -167,17 +182,23 @@ class PartitionedStep:
         self._runs_eagerly = bool(model.run_eagerly)
         self._has_pieces = True
         """Whether it can be computed in pieces, as far as anybody knows."""
+        self._late: LatePartitionedStep | None = None
         self._limit = TogetherLimit(options.together)
-        self._graph_of_several = self._directly(self._together)
-        self._graph_in_pieces = self._directly(self._in_pieces)
+        self._graph_of_several = self.directly(self._together)
+        self._graph_in_pieces = self.directly(self._in_pieces)
 
-    def _directly(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        signature = [self._layout.flat_spec, tf.TensorSpec([None], tf.int64)]
+    def directly(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        signature = [self._batch.flat_spec, tf.TensorSpec([None], tf.int64)]
         return directly(tf.function(function, input_signature=signature, autograph=False))
 
     @property
     def _tail_length(self) -> int:
         return COUNT_AND_FLAGS + self._pieces + self._options.measured_workers
+
+    @property
+    def tail_spec(self) -> tf.TensorSpec:
+        """Of what travels with the last sums."""
+        return tf.TensorSpec([self._tail_length], tf.float32)
 
     @functools.cached_property
     def captured(self) -> CapturedStep:
@@ -188,7 +209,7 @@ class PartitionedStep:
         """
         before = self._variables.present(self.model)
         with self._scaled_rate():
-            found = capture(self._user_step, self._layout.spec)
+            found = capture(self._step_over_micro_batches, self._batch.spec, seed=self._seed)
         check_variables(self._variables, self.model, before)
         return found
 
@@ -213,8 +234,10 @@ class PartitionedStep:
         return self._runs_eagerly or calls_python(nodes_of(self.captured.graph))
 
     def may_be_late(self) -> bool:
-        """Whether it can be taken before the state has come."""
-        return False
+        """Lets it be taken before the state has come. Returns whether that is possible."""
+        if self._late is None and not self.calls_python:
+            self._late = LatePartitionedStep.of(self)
+        return self._late is not None
 
     def __call__(
         self, batch: LocalBatch, step: int, stop: bool = False, arrive: Arrive | None = None
@@ -226,7 +249,7 @@ class PartitionedStep:
           step: number of the step since the beginning.
           stop: whether nobody is to take this step: this worker's callbacks want to end the
             training before it, or its data have ended.
-          arrive: waits for the state of this worker.
+          arrive: waits for the state of this worker, which has none yet and no part in the batch.
 
         Returns:
           What all workers agree on.
@@ -235,9 +258,10 @@ class PartitionedStep:
           tf.errors.OpError: a collective failed; nothing has been assigned.
         """
         in_pieces = self._limit.is_limited and self._has_pieces
-        if self._world.size == 1 and not self._options.skips_nonfinite and not in_pieces:
+        needs_graph = self._options.skips_nonfinite or in_pieces or arrive is not None
+        if self._world.size == 1 and self._has_own and not needs_graph:
             return self._alone(batch, step, stop)
-        return self._taken_with_others(batch, step, stop)
+        return self._taken_with_others(batch, step, stop, arrive)
 
     def warm_up(self, batch: LocalBatch, *, stops: bool, has_others: bool) -> None:
         """Traces what a worker may have to do, and runs it once, alone.
@@ -246,10 +270,17 @@ class PartitionedStep:
           stops: whether only that is run which comes before assignments.
           has_others: whether other workers may ever take part.
         """
-        if not stops:
+        if not stops and self._has_own:
             self._alone(batch, 0, False)
-        if has_others or self._options.skips_nonfinite:
+        if has_others or self._options.skips_nonfinite or not self._has_own:
             self._taken_with_others(batch, 0, stops)
+        if self._late is not None:
+            self._taken_with_others(batch, 0, True, arrive=lambda: None)
+
+    @property
+    def _has_own(self) -> bool:
+        """Whether one worker takes it as plain Keras does."""
+        return True
 
     # --- one worker ----------------------------------------------------------------------
 
@@ -257,12 +288,12 @@ class PartitionedStep:
         if stop:
             return StepResult({}, self._change_pending, stopped=True)
         began = time.perf_counter()
-        flat = self._layout.flatten(batch.data)
+        flat = self._flat(batch)
         if self._runs_eagerly:
             with self._scaled_rate():
-                logs = self._user_step(self._layout.pack(flat))
+                logs = self._step_over_micro_batches(self._batch.pack(flat))
         else:
-            logs = self._own_function(flat)
+            logs = self._own_function(flat, step)
         found = _logs(logs)
         self._world.computed.assign(step)
         if self._clock is not None:
@@ -274,27 +305,32 @@ class PartitionedStep:
         return StepResult(found, self._change_pending, seconds=seconds, digest=digest)
 
     @functools.cached_property
-    def _own_function(self) -> Callable[[list[Any]], Any]:
+    def _own_function(self) -> Callable[[list[Any], int], Any]:
         """The step as Keras itself would trace it."""
-        if not self.model.jit_compile:
-            function = self.captured.function
-            return lambda flat: function(*flat)
+        function = self.captured.function
+        if self.model.jit_compile:
+            flat_spec, number = self._batch.flat_spec, tf.TensorSpec([], tf.int64)
+            function = tf.function(
+                self.captured.step, input_signature=[*flat_spec, number], jit_compile=True
+            ).get_concrete_function()
+        return lambda flat, number: function(*flat, tf.constant(number, tf.int64))
 
-        def step(flat: Any) -> Any:
-            with self._scaled_rate():
-                return self._user_step(self._layout.pack(flat))
+    def _step_over_micro_batches(self, batch: tuple[Any, tf.Tensor | None]) -> Any:
+        data, numbers = batch
+        step = self.model.train_step if self._train else self.model.test_step
+        if numbers is None:
+            return step(data)
+        with over_micro_batches(numbers):
+            return step(data)
 
-        return directly(
-            tf.function(
-                step,
-                input_signature=[self._layout.flat_spec],
-                jit_compile=True,
-                autograph=False,
-            )
-        )
-
-    def _user_step(self, data: Any) -> Any:
-        return self.model.train_step(data) if self._train else self.model.test_step(data)
+    def _flat(self, batch: LocalBatch) -> list[Any]:
+        """The tensors of a worker's rows."""
+        numbers = None
+        if self._normalises:
+            sizes = np.diff(batch.part.offsets)
+            first = batch.part.first_micro_batch
+            numbers = tf.constant(np.repeat(np.arange(first, first + len(sizes)), sizes), tf.int32)
+        return self._batch.flatten((batch.data, numbers))
 
     @property
     def _change_pending(self) -> bool:
@@ -302,7 +338,7 @@ class PartitionedStep:
 
     # --- several workers -----------------------------------------------------------------
 
-    def _with_others(self, flat: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+    def _with_others(self, flat: Any, numbers: tf.Tensor) -> Any:
         """Takes the step in the graph of several workers, which is traced with the first one."""
         assert self.analysis  # made before, not as a part of the graph that is made of it
         if self._limit.is_limited and self._has_pieces:
@@ -313,7 +349,12 @@ class PartitionedStep:
                 notices.tell(NOT_IN_PIECES)
         return self._graph_of_several(flat, numbers)
 
-    def _taken_with_others(self, batch: LocalBatch, step: int, stop: bool) -> StepResult:
+    def _taken_with_others(
+        self, batch: LocalBatch, step: int, stop: bool, arrive: Arrive | None = None
+    ) -> StepResult:
+        take = self._with_others
+        if arrive is not None and self._late is not None:
+            take = functools.partial(self._late, arrive)
         part = batch.part
         digest = (
             example_ids.pieces(example_ids.digest(np.asarray(batch.ids))) if self._pieces else ()
@@ -322,10 +363,10 @@ class PartitionedStep:
         # One array: each argument of a graph costs tens of microseconds.
         head = (step, part.first_example, size, total, stop, part.first_micro_batch)
         numbers = np.array([*head, *digest, *part.offsets], np.int64)
-        flat = self._layout.flatten(batch.data)
+        flat = self._flat(batch)
         try:
             outputs, tail = self._limit.run(
-                lambda: self._with_others(flat, tf.constant(numbers)),
+                lambda: take(flat, tf.constant(numbers)),
                 len(part.offsets) - 1,
                 computing=lambda: int(self._world.computed.numpy()) != step,
                 repeatable=lambda: self.analysis.num_rounds <= 1 and not self.calls_python,
@@ -351,38 +392,53 @@ class PartitionedStep:
         )
 
     def _together(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        place = _Place.of(numbers, self._pieces)
-        collectives = OfRows(self._collectives, place.has_rows)
+        place = self.place(numbers)
+        collectives = self.collectives_of(place)
         step, outputs = self.computed(data, place, collectives)
-        return self._finished(step, outputs, place, collectives)
+        return self.finished(step, outputs, place, collectives)
 
     def _in_pieces(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         """The same step, of which a piece of the rows after the other is in memory."""
-        place = _Place.of(numbers, self._pieces)
+        place = self.place(numbers)
         began = self._began()
         rows = self._rows(data, place, began)
         one_round = OneRound(self.captured, self.analysis)
-        graph = PieceGraph(one_round, self._layout.flat_spec)
+        graph = PieceGraph(one_round, self._batch.flat_spec)
         given = given_by_pieces(graph, rows, place.pieces(self._limit.in_graph()))
         if_others = IfOthers(self._collectives, self._world.has_others.read_value())
         collectives = Instead(if_others, place.has_rows, given)
         step = self._partial(place, collectives, began)
-        outputs = step.compute(rows)
-        one_round.check_after(step, outputs, rows, collectives)
-        return self._finished(step, outputs, place, collectives)
+        outputs = step.compute(rows, place.step)
+        if needs_rows(step, outputs, rows, collectives):
+            raise NotOneRoundError
+        return self.finished(step, outputs, place, collectives)
 
-    def _finished(
-        self, step: PartialStep, outputs: list[tf.Tensor], place: _Place, collectives: OfRows
+    def place(self, numbers: tf.Tensor) -> Place:
+        """What the argument of a graph says."""
+        return Place.of(numbers, self._pieces)
+
+    def collectives_of(self, place: Place) -> OfRows:
+        """Those of this worker in a step."""
+        return OfRows(self._collectives, place.has_rows)
+
+    def any_rows(self) -> list[tf.Tensor]:
+        """One row, for where it does not matter which."""
+        return [
+            tf.zeros([n or 1 for n in spec.shape], spec.dtype) for spec in self._batch.flat_spec
+        ]
+
+    def finished(
+        self, step: PartialStep, outputs: list[tf.Tensor], place: Place, collectives: OfRows
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Assigns what the step would change, when all collectives have ended."""
         done = collectives.outermost(tf.compat.v1.get_default_graph())
         # One operation stands for all that comes before.
-        with tf.control_dependencies([tf.group(*done, *self._checks(step, outputs, place))]):
+        with tf.control_dependencies([tf.group(*done, *self.checks(step, outputs, place))]):
             self.assign(step.values)
             return [tf.identity(t) for t in outputs], tf.identity(step.tail_sum)
 
     def computed(
-        self, data: Sequence[Any], place: _Place, collectives: OfRows
+        self, data: Sequence[Any], place: Place, collectives: OfRows
     ) -> tuple[PartialStep, list[tf.Tensor]]:
         """This worker's part of a step, with all collectives; nothing is assigned.
 
@@ -392,9 +448,9 @@ class PartitionedStep:
         began = self._began()
         rows = self._rows(data, place, began)
         step = self._partial(place, collectives, began)
-        return step, step.compute(rows)
+        return step, step.compute(rows, place.step)
 
-    def _partial(self, place: _Place, collectives: OfRows, began: tf.Tensor | None) -> PartialStep:
+    def _partial(self, place: Place, collectives: OfRows, began: tf.Tensor | None) -> PartialStep:
         return PartialStep(
             self.captured,
             self.analysis,
@@ -408,7 +464,7 @@ class PartitionedStep:
         """When this worker could begin its part, in seconds; None if nobody wants to know."""
         return _now(self._world.part_began) if self._options.measured_workers else None
 
-    def _rows(self, data: Sequence[Any], place: _Place, began: tf.Tensor | None) -> list[tf.Tensor]:
+    def _rows(self, data: Sequence[Any], place: Place, began: tf.Tensor | None) -> list[tf.Tensor]:
         with tf.control_dependencies([] if began is None else [began]):
             return [_at_least_one(t, place.has_rows) for t in data]
 
@@ -417,7 +473,7 @@ class PartitionedStep:
         for name in sorted(self.captured.assigned):
             self.captured.variables[name].assign(values[name])
 
-    def _tail(self, before: Iterable[Any], place: _Place, began: Any) -> tf.Tensor:
+    def _tail(self, before: Iterable[Any], place: Place, began: Any) -> tf.Tensor:
         """The count of examples, the flags, the digest and, in its place, this worker's speed.
 
         Shape [COUNT_AND_FLAGS + digest + measured workers].
@@ -438,7 +494,7 @@ class PartitionedStep:
         own = tf.one_hot(self._world.rank.read_value(), self._options.measured_workers)
         return tf.concat([tail, own * tf.math.divide_no_nan(seconds, count)], 0)
 
-    def _checks(self, step: PartialStep, outputs: Sequence[tf.Tensor], place: _Place) -> list[Any]:
+    def checks(self, step: PartialStep, outputs: Sequence[tf.Tensor], place: Place) -> list[Any]:
         """What has to be there and right before anything is assigned."""
         count, _, stop = tf.unstack(step.tail_sum[:COUNT_AND_FLAGS])
         # On all workers alike: the wish of one ends the training before this step.

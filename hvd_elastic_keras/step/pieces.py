@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -34,10 +34,12 @@ class Pieces:
       part: all of them; at least one row.
       bounds: shape [pieces + 1], int32, at least one piece: piece i has the rows
         [bounds[i], bounds[i + 1]) of this worker.
+      step: its number.
     """
 
     part: Part
     bounds: tf.Tensor
+    step: tf.Tensor
 
     @property
     def count(self) -> tf.Tensor:
@@ -58,12 +60,20 @@ class PieceGraph:
     def __init__(self, one_round: OneRound, specs: Sequence[Any]) -> None:
         self._given: list[Given] = []
 
-        def compute(rows: Any, numbers: tf.Tensor, is_first: tf.Tensor) -> list[tf.Tensor]:
-            part = Part(*tf.unstack(numbers), is_first)
-            self._given = one_round.before(rows, part)
+        def compute(
+            rows: Any, numbers: tf.Tensor, is_first: tf.Tensor, step: tf.Tensor
+        ) -> list[tf.Tensor]:
+            low, size, total = tf.unstack(numbers)
+            part = Part(low, size, total, is_first)
+            self._given = one_round.before(rows, part, step)
             return [g.tensor for g in self._given]
 
-        signature = [specs, tf.TensorSpec([3], tf.int32), tf.TensorSpec([], tf.bool)]
+        signature = [
+            specs,
+            tf.TensorSpec([3], tf.int32),
+            tf.TensorSpec([], tf.bool),
+            tf.TensorSpec([], tf.int64),
+        ]
         function = tf.function(compute, input_signature=signature, autograph=False)
         self._function = function.get_concrete_function()
         self.specs = [(g.kind, tf.TensorSpec(g.tensor.shape, g.tensor.dtype)) for g in self._given]
@@ -76,16 +86,38 @@ class PieceGraph:
         part = pieces.part
         numbers = tf.stack([part.low + low, high - low, part.total])
         is_first = tf.logical_and(part.is_first, tf.equal(i, 0))
-        found = self._function([r[low:high] for r in rows], numbers, is_first)
+        found = self._function([r[low:high] for r in rows], numbers, is_first, pieces.step)
         return list(found)
 
 
-def given_by_pieces(graph: PieceGraph, rows: Sequence[Any], pieces: Pieces) -> list[Given]:
-    """What all pieces together give."""
+class Sums(Protocol):
+    """Sums over pieces, as variables of a loop; see `RunningSums`."""
+
+    def start(self) -> Any:
+        """Before the first piece."""
+
+    def shapes(self) -> Any:
+        """What is known of them in the loop."""
+
+    def add(self, i: Any, sums: Any, results: Sequence[tf.Tensor]) -> Any:
+        """After piece `i`."""
+
+    def end(self, sums: Any) -> list[tf.Tensor]:
+        """After the last one."""
+
+
+def given_by_pieces(
+    graph: PieceGraph, rows: Sequence[Any], pieces: Pieces, running: Sums | None = None
+) -> list[Given]:
+    """What all pieces together give.
+
+    Args:
+      running: adds up; None: in the order of the pieces.
+    """
     places = {k: [i for i, (kind, _) in enumerate(graph.specs) if kind == k] for k in (SUM, ROWS)}
     others = [i for i, (kind, _) in enumerate(graph.specs) if kind in EXTREMES]
     specs = [spec for _, spec in graph.specs]
-    running = RunningSums([specs[i] for i in places[SUM]], pieces.count)
+    running = running or RunningSums([specs[i] for i in places[SUM]], pieces.count)
     lists = [
         tf.TensorArray(
             specs[i].dtype, pieces.count, infer_shape=False, element_shape=specs[i].shape

@@ -146,12 +146,15 @@ def take_step(
     analysis: Analysis,
     batch: Sequence[Any],
     shares: Sequence[int],
+    *,
     verify: bool = False,
+    step_number: int = 0,
 ) -> tuple[list[Any], dict[str, Any]]:
     """One step of as many workers as there are shares of the rows.
 
     Args:
       verify: whether each decision is checked by itself.
+      step_number: as `PartialStep.compute` takes it.
 
     Returns:
       The outputs and the new values of the variables, which are the same on all workers.
@@ -172,7 +175,7 @@ def take_step(
         if isinstance(step, Verified):
             step.meeting, step.worker, step.has_rows = meeting, number, has_rows
         try:
-            outputs = step.compute([tf.constant(b[low:high]) for b in batch])
+            outputs = step.compute([tf.constant(b[low:high]) for b in batch], step_number)
         except BaseException:
             meeting.abort()
             raise

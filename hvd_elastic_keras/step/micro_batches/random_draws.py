@@ -29,15 +29,12 @@ import tensorflow as tf
 
 from hvd_elastic_keras.keras_internals.replaced import replaced
 from hvd_elastic_keras.keras_internals.tensorflow_names import (
-    gen_random_ops,
     gen_stateless_random_ops,
     gen_stateless_random_ops_v2,
 )
 from hvd_elastic_keras.step.micro_batches.rows import Rows
-from hvd_elastic_keras.step.micro_batches.stateful_draws import StatefulDraws
+from hvd_elastic_keras.step.micro_batches.stateful_draws import SCOPE, StatefulDraws, named
 
-SCOPE = "elastic_rows"
-"""Part of the name of all random operations that are made here."""
 BITS_PER_BLOCK = 128
 STATEFUL = frozenset(
     {
@@ -77,7 +74,7 @@ class RandomDraws:
         self._rows = rows
         self._static_shapes = static_shapes
         self._without = without
-        self._stateful = StatefulDraws(rows, seed)
+        self._stateful = StatefulDraws(rows.step, seed)
         self.are_random = False
         """Whether anything has been drawn."""
 
@@ -97,9 +94,8 @@ class RandomDraws:
         ]
         with contextlib.ExitStack() as stack:
             for module, name, draw in places:
-                stack.enter_context(replaced(module, name, self._noted(_named(draw))))
-            for name, draw in self._stateful.replacements.items():
-                stack.enter_context(replaced(gen_random_ops, name, _named(draw)))
+                stack.enter_context(replaced(module, name, self._noted(named(draw))))
+            stack.enter_context(self._stateful.replaced())
             yield
 
     @property
@@ -308,17 +304,6 @@ class RandomDraws:
             return seed
         seed = tf.convert_to_tensor(seed)
         return seed + tf.stack([tf.zeros([], seed.dtype), tf.cast(self._rows.index, seed.dtype)])
-
-
-def _named(draw: Operation) -> Operation:
-    """Makes operations whose names tell `unknown_draws` that they are known."""
-
-    def named(original: Operation, *args: Any, **kwargs: Any) -> Any:
-        kwargs.pop("name", None)
-        with tf.name_scope(SCOPE):
-            return draw(original, *args, **kwargs)
-
-    return named
 
 
 def unknown_draws(nodes: Iterable[Any]) -> dict[str, str]:

@@ -30,14 +30,17 @@ def check_variables(variables: ModelVariables, model: keras.Model, before: set[i
 def check_draws(nodes: Iterable[Any]) -> None:
     """Raises `ConfigurationError` for random operations that other workers cannot repeat."""
     unknown = unknown_draws(nodes)
-    if unknown:
-        name, kind = next(iter(unknown.items()))
-        raise ConfigurationError(
-            f"The model draws random numbers with the operation {kind} ({name}), which cannot "
-            "be made the same on all workers, expected keras.random, with or without a "
-            "SeedGenerator, or tf.random.stateless_*. (A tf.random.Generator and tf.raw_ops are "
-            "such cases.)"
-        )
+    for name, kind in unknown.items():
+        raise ConfigurationError(refused_draw(name, kind))
+
+
+def refused_draw(name: str, kind: str) -> str:
+    """What to say of a random operation that other workers cannot repeat."""
+    return (
+        f"The model draws random numbers with the operation {kind} ({name}), which cannot be made "
+        "the same on all workers, expected keras.random, with or without a SeedGenerator, or "
+        "tf.random.stateless_*. (A tf.random.Generator and tf.raw_ops are such cases.)"
+    )
 
 
 def check_assignments(dropped: Sequence[str]) -> None:

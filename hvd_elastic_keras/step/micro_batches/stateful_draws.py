@@ -6,35 +6,57 @@ here, but have other numbers than in plain `fit`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.keras_internals.tensorflow_names import WhileBodyFuncGraph
-from hvd_elastic_keras.step.micro_batches.rows import Rows
+from hvd_elastic_keras.keras_internals.replaced import replaced
+from hvd_elastic_keras.keras_internals.tensorflow_names import WhileBodyFuncGraph, gen_random_ops
 
+SCOPE = "elastic_rows"
+"""Part of the name of all random operations that are made in the place of others."""
 Operation = Callable[..., Any]
 
 
+def named(draw: Operation) -> Operation:
+    """Makes operations whose names tell `unknown_draws` that they are known."""
+
+    def known(original: Operation, *args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("name", None)
+        with tf.name_scope(SCOPE):
+            return draw(original, *args, **kwargs)
+
+    return known
+
+
 class StatefulDraws:
-    """Stateless operations in the place of stateful ones, for one micro-batch.
+    """Stateless operations in the place of stateful ones, while a step is traced.
 
     Args:
-      rows: of the micro-batch.
+      step: a number of its own for each step.
       seed: all numbers follow from it and from the step.
     """
 
-    def __init__(self, rows: Rows, seed: int) -> None:
-        self._rows = rows
+    def __init__(self, step: Any, seed: int) -> None:
+        self._step = step
         self._seed = seed
         self._ordinal = 0
         self.names: set[str] = set()
         """TensorFlow's names of the operations that have been replaced."""
 
+    @contextlib.contextmanager
+    def replaced(self) -> Iterator[None]:
+        """Draws by them for a while, in this thread."""
+        with contextlib.ExitStack() as stack:
+            for name, draw in self._replacements.items():
+                stack.enter_context(replaced(gen_random_ops, name, named(draw)))
+            yield
+
     @property
-    def replacements(self) -> dict[str, Operation]:
+    def _replacements(self) -> dict[str, Operation]:
         """By the name of the function in `gen_random_ops`; each is given the original, too."""
         return {
             "random_uniform": self._uniform,
@@ -56,7 +78,7 @@ class StatefulDraws:
         mixed = 0
         for number in numbers:
             mixed = (mixed * 1_000_003 + number) % (2**62)
-        return tf.stack([tf.constant(mixed, tf.int64), tf.cast(self._rows.step, tf.int64)])
+        return tf.stack([tf.constant(mixed, tf.int64), tf.cast(self._step, tf.int64)])
 
     def _refuse_loops(self, name: str) -> None:
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()

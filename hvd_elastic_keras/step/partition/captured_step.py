@@ -9,8 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.keras_internals.emission import function_of
 from hvd_elastic_keras.keras_internals.inlined_functions import inlined_functions
+from hvd_elastic_keras.step.micro_batches.stateful_draws import StatefulDraws
 
 WITHOUT_EFFECT = frozenset({"NoOp", "Assert", "PrintV2", "CheckNumericsV2"})
 FUNCTIONS = {
@@ -38,18 +40,22 @@ class CapturedStep:
     Attributes:
       graph: its operations.
       batch: the placeholders of the batch.
+      number: the placeholder of the step's number, from which some random numbers follow.
       variables: by the name of a placeholder, the variable whose handle it is.
       constants: by the name of a placeholder, another tensor from outside.
       results: makes what the step returns of the outputs of the graph.
-      function: takes the step itself, given the tensors of a whole batch.
+      function: takes the step itself, given the tensors of a whole batch and the step's number.
+      step: what `function` was traced of.
     """
 
     graph: Any
     batch: tuple[Any, ...]
+    number: Any
     variables: dict[str, tf.Variable]
     constants: dict[str, Any]
     results: Callable[[Sequence[Any]], Any]
     function: Callable[..., Any]
+    step: Callable[..., Any]
 
     @functools.cached_property
     def assigned(self) -> frozenset[str]:
@@ -73,31 +79,44 @@ def _assigned(graph: Any, handles: dict[str, str]) -> Iterator[str]:
                 yield from _assigned(body, inner) if inner else ()
 
 
-def capture(step: Callable[[Any], Any], batch_spec: Any) -> CapturedStep:
+def capture(step: Callable[[Any], Any], batch_spec: Any, *, seed: int = 0) -> CapturedStep:
     """Traces a step for batches of any number of rows.
+
+    Random numbers that would come from a state inside of the process follow from `seed` and from
+    the number of the step: they are the same on all workers, and other ones than in plain `fit`.
 
     Args:
       step: a `train_step` or `test_step`, whose variables have been made.
-      batch_spec: a structure of `tf.TensorSpec`; the first dimension of each is the rows.
+      batch_spec: a structure of `tf.TensorSpec`, or None where batches have nothing; the first
+        dimension of each is the rows.
+
+    Raises:
+      ConfigurationError: the step draws from a state in a loop.
     """
-    flat_spec = tf.nest.flatten(batch_spec)
+    layout = Layout(batch_spec)
 
     def traced(*flat: Any) -> Any:
-        with inlined_functions():
-            return step(tf.nest.pack_sequence_as(batch_spec, list(flat)))
+        *leaves, number = flat
+        with inlined_functions(), StatefulDraws(number, seed).replaced():
+            return step(layout.pack(leaves))
 
-    function = tf.function(traced, autograph=False).get_concrete_function(*flat_spec)
+    function = tf.function(traced, autograph=False).get_concrete_function(
+        *layout.flat_spec, tf.TensorSpec([], tf.int64)
+    )
     graph = function.graph
+    num_inputs = len(layout.flat_spec)
     owners = {id(v.handle): v for v in graph.variables}
     captures = [(inner.name, outer) for outer, inner in graph.captures]
     structure = function.structured_outputs
     return CapturedStep(
         graph,
-        tuple(graph.inputs[: len(flat_spec)]),
+        tuple(graph.inputs[:num_inputs]),
+        graph.inputs[num_inputs],
         {name: owners[id(outer)] for name, outer in captures if id(outer) in owners},
         {name: outer for name, outer in captures if id(outer) not in owners},
         lambda outputs: _filled(structure, outputs),
         function,
+        traced,
     )
 
 

@@ -204,11 +204,12 @@ class PartialStep:
         self.values: dict[str, Any] = {}
         self.tail_sum: Any = None
 
-    def compute(self, rows: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def compute(self, rows: Sequence[tf.Tensor], number: Any = 0) -> list[tf.Tensor]:
         """Computes the step; assigns nothing.
 
         Args:
           rows: of each tensor of the batch, those of this worker.
+          number: of the step, an integer scalar.
 
         Returns:
           The outputs of the graph. `values` holds what the variables would become.
@@ -216,6 +217,7 @@ class PartialStep:
         captured = self._captured
         self.values = {n: tf.identity(v) for n, v in captured.variables.items()}
         given = dict(zip((t.name for t in captured.batch), rows, strict=True))
+        given[captured.number.name] = tf.cast(number, tf.int64)
         inputs = []
         for tensor in captured.graph.inputs:
             name = tensor.name
@@ -252,6 +254,10 @@ class PartialStep:
 
     def _operation(self, planned: PlannedOperation, there: dict[str, Versions]) -> None:
         op, decision = planned.op, planned.decision
+        if decision.how == "alias":  # also of what is not there yet
+            for tensor, result in zip(op.inputs, op.outputs, strict=True):
+                there[result.name] = there.setdefault(tensor.name, {})
+            return
         inputs = [
             self._brought(t, there[t.name], want)
             for t, want in zip(op.inputs, decision.want, strict=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
+HALF = (tf.float16, tf.bfloat16)
+"""Of these Horovod rounds each partial sum, or knows nothing."""
 EXTREMES = {"Max": hvd.Max, "Min": hvd.Min, "All": hvd.Min, "Any": hvd.Max}
 
 
@@ -12,20 +14,24 @@ class HorovodCollectives:
     """See `execution.Collectives`. Names are the same for any number of workers."""
 
     def summed(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
-        """In one group."""
-        group = _at_least_two(tensors)
+        """In one group; half precision travels in single, so that it is rounded once."""
+        given = [tf.cast(t, tf.float32) if t.dtype in HALF else t for t in tensors]
+        group = _at_least_two(given)
         sums = hvd.grouped_allreduce(group, op=hvd.Sum, name=name, ignore_name_scope=True)
-        return list(sums[: len(tensors)])
+        return [tf.cast(s, t.dtype) for s, t in zip(sums, tensors, strict=False)]
 
     def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """Workers may have different numbers of rows; some may have none."""
-        group = _at_least_two([tensor])
+        given = tf.bitcast(tensor, tf.int16) if tensor.dtype in HALF else tensor
+        group = _at_least_two([given])
         whole, *_ = hvd.grouped_allgather(group, name=name, ignore_name_scope=True)
+        whole = tf.bitcast(whole, tensor.dtype) if tensor.dtype in HALF else whole
         return tf.ensure_shape(whole, [None, *tensor.shape[1:]])
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
         """Horovod knows no extremes of truth values."""
         given = tf.cast(tensor, tf.int32) if tensor.dtype == tf.bool else tensor
+        given = tf.cast(tensor, tf.float32) if tensor.dtype in HALF else given
         found = hvd.allreduce(given, op=EXTREMES[kind], name=name, ignore_name_scope=True)
         return tf.cast(found, tensor.dtype)
 

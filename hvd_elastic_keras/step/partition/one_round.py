@@ -29,6 +29,10 @@ class NotOneRoundError(Exception):
     """A collective waits for another one, stands in a loop, or what follows needs the rows."""
 
 
+class NotApartError(Exception):
+    """What follows the collectives needs more than these: rows, or a collective in a loop."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Given:
     """What a worker gives to a collective: to a sum, to rows of all, or to an extreme by name."""
@@ -132,11 +136,11 @@ class OneRound:
         if analysis.num_rounds > 1 or any(c.in_loop for c in analysis.collectives):
             raise NotOneRoundError
 
-    def before(self, rows: Sequence[Any], part: Part) -> list[Given]:
-        """What a worker with these rows gives to the round."""
+    def before(self, rows: Sequence[Any], part: Part, number: Any) -> list[Given]:
+        """What a worker with these rows gives to the round of a step with this number."""
         noted = _Noted()
         everybody = OfRows(noted, tf.constant(True))
-        PartialStep(self._captured, self._analysis, part, everybody).compute(rows)
+        PartialStep(self._captured, self._analysis, part, everybody).compute(rows, number)
         graph = tf.compat.v1.get_default_graph()
         if any(g.tensor.graph is not graph for g in noted.given):
             raise NotOneRoundError
@@ -144,18 +148,53 @@ class OneRound:
             raise NotOneRoundError
         return noted.given
 
-    def check_after(
-        self, step: PartialStep, outputs: Sequence[Any], rows: Sequence[Any], collectives: OfRows
-    ) -> None:
-        """Looks whether a step needs its rows for anything but its collectives.
 
-        Raises:
-          NotOneRoundError: it does.
-        """
-        needed = [*outputs, *(step.values[name] for name in self._captured.assigned)]
-        of_rows = {t.op for t in rows}
-        if _reaches(needed, lambda op: op in of_rows, collectives.results):
-            raise NotOneRoundError
+def results_of(given: Sequence[Given], collectives: OfRows, name: str) -> list[tf.Tensor]:
+    """What the collectives give, other than sums; the names of these begin with `name`."""
+    return [
+        collectives.gathered(one.tensor, f"{name}_rows_{i}")
+        if one.kind == ROWS
+        else collectives.extreme(one.tensor, one.kind, f"{name}_extreme_{i}")
+        for i, one in enumerate(given)
+    ]
+
+
+def given_alone(captured: CapturedStep, analysis: Analysis, rows: Sequence[Any]) -> list[tf.Tensor]:
+    """What a worker gives to the collectives, in their order; for the form of the tensors.
+
+    Raises:
+      NotApartError: a collective stands in a loop or branch.
+    """
+    noted = _Noted()
+    part = Part(tf.constant(0), tf.constant(1), tf.constant(2), tf.constant(True))
+    PartialStep(captured, analysis, part, OfRows(noted, tf.constant(True))).compute(rows)
+    tensors = [g.tensor for g in noted.given]
+    if any(t.graph is not tf.compat.v1.get_default_graph() for t in tensors):
+        raise NotApartError
+    return [_of_any_length(g) for g in noted.given]
+
+
+def _of_any_length(given: Given) -> tf.Tensor:
+    """With what is known of the result of its collective."""
+    if given.kind != ROWS:
+        return given.tensor
+    shape = tf.TensorShape([None, *given.tensor.shape[1:]])
+    return tf.compat.v1.placeholder_with_default(given.tensor, shape)
+
+
+def needs_rows(
+    step: PartialStep, outputs: Sequence[Any], rows: Sequence[Any], collectives: OfRows
+) -> bool:
+    """Whether what a step comes to needs a worker's rows for anything but its collectives.
+
+    Args:
+      rows: that `step` was given.
+      outputs: that `step` has returned.
+      collectives: through which it has gone.
+    """
+    needed = [*outputs, *step.values.values()]
+    of_rows = {t.op for t in rows}
+    return _reaches(needed, lambda op: op in of_rows, collectives.results)
 
 
 def _reaches(tensors: Iterable[Any], is_wanted: Callable[[Any], bool], ends: Sequence[Any]) -> bool:

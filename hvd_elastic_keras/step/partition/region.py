@@ -10,7 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_elastic_keras.keras_internals.emission import has_functions
+from hvd_elastic_keras.step.micro_batches.graph_nodes import PYTHON_CALLS
+from hvd_elastic_keras.step.partition import within_micro_batches
 from hvd_elastic_keras.step.partition.captured_step import (
     ASSIGNMENTS,
     FUNCTIONS,
@@ -39,23 +40,21 @@ from hvd_elastic_keras.step.partition.operations.states import (
     only_rows_axis,
     sharded,
 )
+from hvd_elastic_keras.step.partition.operations.unrepeatable import unrepeatable
 from hvd_elastic_keras.step.partition.plan import Collective, Plan, PlannedOperation
 from hvd_elastic_keras.step.partition.rules import RULES
 from hvd_elastic_keras.step.partition.walk import Walk
+from hvd_elastic_keras.step.partition.within_micro_batches import is_within
 
 SMALL_BYTES = 1 << 16
 """Up to this size, a tensor that is linear in partial ones is kept partial beside the whole."""
 Known = tuple[Dims, Values | None]
 """Of a tensor, as `Sizes` has it."""
-STATEFUL_DRAWS = (
-    *("Random", "Multinomial", "ParameterizedTruncated", "TruncatedNormal"),
-    *("Stateful", "Rng", "NonDeterministic"),
-)
-"""How the names of operations begin that draw from a state, if they have one."""
+NO_RULE = dict.fromkeys(PYTHON_CALLS, "Python code, which has to do the same on all workers")
 
 
 class NotPartitionedError(Exception):
-    """An operation draws random numbers that no other worker can repeat, or is not known at all."""
+    """Other workers cannot repeat an operation, or nobody knows what it does to variables."""
 
 
 @dataclasses.dataclass
@@ -133,6 +132,9 @@ class Region:
     # --- one operation -------------------------------------------------------------------
 
     def _plan(self, op: Any) -> None:
+        if op.type == "IdentityN":
+            self._plan_alias(op)
+            return
         versions = [self._versions[t.name] for t in op.inputs]
         states = tuple(v.state for v in versions)
         bodies: tuple[Plan, ...] = ()
@@ -142,6 +144,8 @@ class Region:
             decision, bodies = self._of_functions(op, states, level)
         else:
             self._sizes.infer(op)
+            if is_within(op):
+                within_micro_batches.give_sizes(op, self._sizes)
             if op.type == "Mean" and op.outputs[0].name in self._versions:
                 return  # a variance, which has come with the mean
             decision = self._decide(op, states)
@@ -160,6 +164,16 @@ class Region:
         if decision.how == "mean" and op in self._variances:
             self._give_moments(op, decision.want[0], level + 1)
 
+    def _plan_alias(self, op: Any) -> None:
+        """Each output is the input of its number, whatever becomes of the others."""
+        for tensor, result in zip(op.inputs, op.outputs, strict=True):
+            self._versions[result.name] = self._versions[tensor.name]
+            self.give([result], self.known([tensor]))
+            if PARTIAL in self._versions[tensor.name].levels:
+                self._note_partial(result, [tensor], [PARTIAL])
+                self._reduce_early(result, op)
+        self._planned.append(PlannedOperation(op, Decision((), (), how="alias"), 0, {}))
+
     def _decide(self, op: Any, states: tuple[State, ...]) -> Decision:
         view = View(op, states, self._sizes)
         if op.type == "Const":
@@ -170,16 +184,13 @@ class Region:
             return Decision(states, (REPLICATED,), how="variable")
         if op.type == "Identity" and states == (HANDLE,):
             return Decision(states, (HANDLE,), how="variable")
-        if op.type.startswith(STATEFUL_DRAWS) and op.op_def.is_stateful:
-            raise NotPartitionedError(
-                f"{op.name} draws random numbers with {op.type}, from a state that no other worker "
-                "has"
-            )
-        rule = RULES.get(op.type)
-        if HANDLE in states and has_functions(op):
+        rule = within_micro_batches.decision if is_within(op) else RULES.get(op.type)
+        if rule is None and (why := unrepeatable(op)):
+            raise NotPartitionedError(why)
+        if rule is None and HANDLE in states:
             raise NotPartitionedError(f"nobody knows what {op.type} {op.name} does to variables")
         if rule is None:
-            return view.replicated("no rule")
+            return view.replicated(NO_RULE.get(op.type, "no rule"))
         try:
             found = rule(view)
             if found.local_size is None:
@@ -258,14 +269,15 @@ class Region:
             before = self._versions.get(tensor.name)
             self._versions[tensor.name] = _Versions((before.levels if before else {}) | found)
         self._planned.append(PlannedOperation(op, decision, level, again, bodies))
-        for i, (tensor, state) in enumerate(zip(op.outputs, decision.out, strict=True)):
+        for tensor, state in zip(op.outputs, decision.out, strict=True):
             if state == PARTIAL:
-                # Of all gradients at once, each output is the input of its number.
-                of = slice(i, i + 1) if op.type == "IdentityN" else slice(None)
-                self._note_partial(tensor, op.inputs[of], decision.want[of])
-                key = (self.graph, tensor.name)
-                if key in self._walk.early and tensor.dtype != tf.variant:
-                    self._bring(tensor, REPLICATED, f"what follows {op.type} {op.name}")
+                self._note_partial(tensor, op.inputs, decision.want)
+                self._reduce_early(tensor, op)
+
+    def _reduce_early(self, tensor: Any, op: Any) -> None:
+        """Where the cut says so, and not where the sum is needed."""
+        if (self.graph, tensor.name) in self._walk.early and tensor.dtype != tf.variant:
+            self._bring(tensor, REPLICATED, f"what follows {op.type} {op.name}")
 
     def _give_moments(self, mean: Any, state: State, level: int) -> None:
         """The variance comes with the mean: else it would be a second round."""
@@ -338,7 +350,7 @@ class Region:
     # --- functions -----------------------------------------------------------------------
 
     def _is_walked_through(self, op: Any) -> bool:
-        names = FUNCTIONS.get(op.type, ())
+        names = () if is_within(op) else FUNCTIONS.get(op.type, ())
         return bool(names) and all(body_of(self.graph, op, n) is not None for n in names)
 
     def _of_functions(
@@ -395,19 +407,40 @@ class Region:
         self.give(op.outputs, known)
         return Decision(states, states, how="loop"), (body, condition)
 
+    def _tried_branches(
+        self, op: Any, states: tuple[State, ...], level: int
+    ) -> tuple[list[Plan], list[list[Known]], int]:
+        """Plans of both branches, what is known of their results, and how many collectives."""
+        saved, before = self._walk.saved, len(self._walk.collectives)
+        plans, found = [], []
+        for name in ("then_branch", "else_branch"):
+            region = self._body(op, name, self.known(op.inputs[1:]))
+            plans.append(region.planned(states, [level] * len(states), None, ""))
+            found.append(region.known(plans[-1].graph.outputs))
+        count = len(self._walk.collectives) - before
+        self._walk.restore(saved)
+        return plans, found, count
+
     def _branches(
         self, op: Any, states: tuple[State, ...], level: int
     ) -> tuple[Decision, tuple[Plan, ...]]:
         names, inputs = ("then_branch", "else_branch"), op.inputs[1:]
-        known, levels = self.known(inputs), [level] * len(inputs)
-        saved = self._walk.saved
-        outs, found = [], []
-        for name in names:
-            region = self._body(op, name, known)
-            plan = region.planned(states[1:], levels, None, "")
-            outs.append(plan.outs)
-            found.append(region.known(plan.graph.outputs))
-        self._walk.restore(saved)
+        known = self.known(inputs)
+        plans, found, count = self._tried_branches(op, states[1:], level)
+        if count:
+            # Sums that a branch needs are made before it, with all others.
+            whole = tuple(REPLICATED if s == PARTIAL else s for s in states[1:])
+            tried, found_then, fewer = self._tried_branches(op, whole, level)
+            if fewer < count:
+                states, plans, found = (states[0], *whole), tried, found_then
+                reason = f"If {op.name}"
+                level = max(
+                    [
+                        level,
+                        *(self._bring(t, w, reason) for t, w in zip(inputs, whole, strict=True)),
+                    ]
+                )
+        levels, outs = [level] * len(inputs), [plan.outs for plan in plans]
         both = [_common(*pair) for pair in zip(*found, *outs, strict=True)]
         joint = [joined(a, b, d) for a, b, (d, _) in zip(*outs, both, strict=True)]
         plans = []

@@ -107,11 +107,6 @@ def _widens(v: View) -> bool:
     return bool(before.is_floating and after.is_floating and before.size <= after.size)
 
 
-def batch_identity(v: View) -> Decision:
-    """`IdentityN`: every output is the input of its number."""
-    return Decision(v.ins, v.ins)
-
-
 def bitcast(v: View) -> Decision:
     """The same bits as another type; of another size it has an axis more or less."""
     same = v.op.inputs[0].dtype.size == v.op.outputs[0].dtype.size
@@ -132,6 +127,5 @@ def bias_add(v: View) -> Decision:
 RULES: dict[str, Rule] = dict.fromkeys(
     LINEAR | SUMS | {"Mul"} | LINEAR_IN_FIRST | SELECTIONS | OTHERS | LINEAR_IN.keys(), elementwise
 )
-RULES["IdentityN"] = batch_identity
 RULES["BiasAdd"] = bias_add
 RULES["Bitcast"] = bitcast

@@ -223,12 +223,3 @@ def test_what_mixes_rows_is_computed_whole_by_every_worker(name: str, drawn: Any
     batch, parts, _ = drawn
     analysis = compared(MIXES_ROWS[name], batch, parts)
     assert analysis.whole
-
-
-def test_random_numbers_of_a_state_that_no_other_worker_has_are_refused() -> None:
-    from hvd_elastic_keras.step.partition.region import NotPartitionedError
-
-    spec = (tf.TensorSpec([None, 2], tf.float32),)
-    captured = capture(lambda data: data[0] + tf.random.normal(tf.shape(data[0])), spec)
-    with pytest.raises(NotPartitionedError, match="RandomStandardNormal"):
-        analysed(captured, 8)

@@ -1,0 +1,114 @@
+"""Batch normalisation over each micro-batch by itself, in a step over a whole batch.
+
+What a row becomes depends on the rows of its micro-batch. These are all with one worker, so that no
+collective is needed, and the result depends on the cut and not on who computes it. (Horovod and
+others normalise over what a worker has, which changes with their number.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from hvd_elastic_keras.keras_internals.replaced import replaced
+from hvd_elastic_keras.step.partition.within_micro_batches import within_micro_batches
+
+
+@contextlib.contextmanager
+def over_micro_batches(numbers: tf.Tensor) -> Iterator[None]:
+    """Lets layers that train normalise each micro-batch by itself.
+
+    Masked ones, those with renormalisation and synchronised ones normalise over the whole batch.
+
+    Args:
+      numbers: shape [rows], of the micro-batch of each row, in their order.
+    """
+
+    def call(
+        original: Callable[..., Any],
+        layer: Any,
+        inputs: Any,
+        training: Any = None,
+        mask: Any = None,
+    ) -> Any:
+        examples_first = layer.axis % len(inputs.shape) != 0
+        over_whole_batch = mask is not None or layer.renorm or layer.synchronized
+        if not (training and layer.trainable and examples_first) or over_whole_batch:
+            return original(layer, inputs, training=training, mask=mask)
+        return _called(numbers, layer, inputs)
+
+    with replaced(keras.layers.BatchNormalization, "call", call):
+        yield
+
+
+def _called(numbers: tf.Tensor, layer: keras.layers.BatchNormalization, inputs: Any) -> Any:
+    # As Keras: half precision overflows here.
+    values = keras.ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
+    axis = layer.axis % len(inputs.shape)
+    outputs, *moments = _normalised(values, numbers, axis, layer.epsilon)
+    for average, of_rows in zip((layer.moving_mean, layer.moving_variance), moments, strict=True):
+        moved = tf.reshape(tf.reduce_mean(tf.stop_gradient(of_rows), 0), average.shape)
+        average.assign(
+            keras.ops.cast(average, values.dtype) * layer.momentum + moved * (1.0 - layer.momentum)
+        )
+    shape = [1] * len(inputs.shape)
+    shape[axis] = inputs.shape[axis]
+    if layer.gamma is not None:
+        outputs *= tf.reshape(keras.ops.cast(layer.gamma, values.dtype), shape)
+    if layer.beta is not None:
+        outputs += tf.reshape(keras.ops.cast(layer.beta, values.dtype), shape)
+    return keras.ops.cast(outputs, layer.compute_dtype)
+
+
+def _normalised(
+    values: tf.Tensor, numbers: tf.Tensor, axis: int, epsilon: float
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Values with mean 0 and variance 1 in each micro-batch; and its mean and variance by row.
+
+    The gradient is that of Ioffe and Szegedy, "Batch Normalization", 2015.
+    """
+    within = [i for i in range(1, len(values.shape)) if i != axis]
+
+    def forward(values: tf.Tensor, numbers: tf.Tensor) -> list[tf.Tensor]:
+        mean = _of_micro_batches(values, numbers, within)
+        variance = _of_micro_batches(tf.math.squared_difference(values, mean), numbers, within)
+        inverse = tf.math.rsqrt(variance + epsilon)
+        return [(values - mean) * inverse, mean, variance, inverse]
+
+    def backward(
+        gradient: tf.Tensor, numbers: tf.Tensor, normalised: tf.Tensor, inverse: tf.Tensor
+    ) -> list[tf.Tensor]:
+        mean = _of_micro_batches(gradient, numbers, within)
+        slope = _of_micro_batches(gradient * normalised, numbers, within)
+        return [inverse * (gradient - mean - normalised * slope)]
+
+    @tf.custom_gradient
+    def normalised(values: tf.Tensor) -> tuple[Sequence[tf.Tensor], Callable[..., Any]]:
+        found, mean, variance, inverse = within_micro_batches(forward, values, numbers)
+
+        def gradients(of_found: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
+            return within_micro_batches(backward, of_found, numbers, found, inverse)[0]
+
+        return (found, mean, variance), gradients
+
+    found, mean, variance = normalised(values)
+    return found, mean, variance
+
+
+def _of_micro_batches(values: tf.Tensor, numbers: tf.Tensor, within: Sequence[int]) -> tf.Tensor:
+    """Means over micro-batches, by row, shape [rows, 1, …].
+
+    Args:
+      within: further axes over which it is the mean.
+    """
+    rows = tf.shape(values)[0]
+    each = rows // tf.shape(numbers)[0]  # a layer may see several for each row of the batch
+    segments = tf.gather(numbers - numbers[0], tf.range(rows) // each)
+    of_rows = tf.reduce_mean(values, within, keepdims=True) if within else values
+    # There are fewer, but XLA has to know their number.
+    means = tf.math.unsorted_segment_mean(of_rows, segments, rows)
+    return tf.gather(means, segments)

@@ -1,0 +1,140 @@
+"""The partitioned step with sums whose bits do not depend on who computes which micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.step.node_exchange import sum_over_workers
+from hvd_elastic_keras.step.partition.execution import IfOthers, OfRows
+from hvd_elastic_keras.step.partition.one_round import (
+    SUM,
+    Known,
+    NotOneRoundError,
+    OneRound,
+    needs_rows,
+    results_of,
+)
+from hvd_elastic_keras.step.partitioned_step import PartitionedStep, Place
+from hvd_elastic_keras.step.pieces import PieceGraph, given_by_pieces
+from hvd_elastic_keras.step.tree_sum import Nodes, TreeSum
+
+NOT_ONE_ROUND = (
+    "--deterministic was given, but the step of this model needs more than one round of "
+    "collectives, or rows after it: {}. Expected a step whose only collective is the sum of what "
+    "micro-batches give. Leave --deterministic out, or what needs the whole batch in the step."
+)
+
+
+class DeterministicPartitionedStep(PartitionedStep):
+    """A `PartitionedStep` that adds up by the binary tree of `tree_sum.py`.
+
+    A micro-batch is a leaf: what it gives to sums is one vector. In place of the allreduce, workers
+    exchange nodes of the tree with their places in it, and count and flags.
+    """
+
+    def _with_others(self, flat: Any, numbers: tf.Tensor) -> Any:
+        assert self.analysis
+        try:
+            return self._graph_in_pieces(flat, numbers)
+        except NotOneRoundError as error:
+            rounds = "; ".join(self.analysis.lines()[1:4])
+            raise ConfigurationError(NOT_ONE_ROUND.format(rounds)) from error
+
+    @property
+    def _has_own(self) -> bool:
+        return False
+
+    def _in_pieces(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        place = self.place(numbers)
+        began = self._began()
+        rows = self._rows(data, place, began)
+        graph = PieceGraph(OneRound(self.captured, self.analysis), self._batch.flat_spec)
+        tree = _Leaves(graph, place)
+        given = given_by_pieces(graph, rows, place.pieces(1), tree)
+        tail = self._tail([g.tensor for g in given], place, began)
+        has_others = self._world.has_others.read_value()
+        vector, tail = tf.cond(
+            has_others,
+            lambda: self._over_workers(tree, tail),
+            lambda: [tree.total(), tail],
+        )
+        others = OfRows(IfOthers(self._collectives, has_others), place.has_rows)
+        sums = iter(tree.split(vector))
+        rest = iter(results_of([g for g in given if g.kind != SUM], others, self._name))
+        known = Known([next(sums if g.kind == SUM else rest) for g in given], tail)
+        step = self._partial(place, known, began)
+        outputs = step.compute(rows, place.step)
+        if needs_rows(step, outputs, rows, known):
+            raise NotOneRoundError
+        return self.finished(step, outputs, place, known)
+
+    def _over_workers(self, tree: _Leaves, tail: tf.Tensor) -> list[tf.Tensor]:
+        workers = self._world.num_workers.read_value()
+        name = f"{self._name}.nodes"
+        return sum_over_workers(tree.vectors(), tree.nodes, tail, workers, name)
+
+
+class _Leaves:
+    """The sums of the micro-batches of a worker, as nodes of the tree.
+
+    In the place of `RunningSums`.
+    """
+
+    def __init__(self, graph: PieceGraph, place: Place) -> None:
+        self._specs = [spec for kind, spec in graph.specs if kind == SUM]
+        self._sizes = [int(s.shape.num_elements()) for s in self._specs]
+        wide = any(s.dtype == tf.float64 or s.dtype.is_integer for s in self._specs)
+        self._dtype = tf.float64 if wide else tf.float32
+        self._first = place.first_piece
+        count = tf.where(place.has_rows, tf.size(place.offsets, tf.int64) - 1, 0)
+        self._last = self._first + count
+        self._tree = self._of(None)
+
+    def _of(self, array: Any) -> TreeSum:
+        return TreeSum(sum(self._sizes), self._dtype, self._first, array)
+
+    @property
+    def nodes(self) -> Nodes:
+        """Those that the worker has."""
+        return Nodes.of_range(self._first, self._last)
+
+    def vectors(self) -> tf.Tensor:
+        """Of these nodes."""
+        return self._tree.vectors(self.nodes)
+
+    def total(self) -> tf.Tensor:
+        """The sum, where one worker has all leaves."""
+        return self._tree.total(self._last)
+
+    def start(self) -> Any:
+        """See `RunningSums`."""
+        return self._tree.array
+
+    def shapes(self) -> Any:
+        """See `RunningSums`."""
+        return tf.TensorShape(None)
+
+    def add(self, i: Any, array: Any, found: Sequence[tf.Tensor]) -> Any:
+        """See `RunningSums`."""
+        grown = self._of(array)
+        flat = [tf.cast(tf.reshape(t, [-1]), self._dtype) for t in found]
+        leaf = self._first + tf.cast(i, tf.int64)
+        grown.add(tf.concat(flat, 0), tf.constant(0, tf.int64), leaf)
+        return grown.array
+
+    def end(self, array: Any) -> list[tf.Tensor]:
+        """See `RunningSums`; the sums come later."""
+        self._tree = self._of(array)
+        return [tf.zeros(s.shape, s.dtype) for s in self._specs]
+
+    def split(self, vector: tf.Tensor) -> list[tf.Tensor]:
+        """A sum of all, as tensors."""
+        parts = tf.split(vector, self._sizes)
+        return [
+            tf.cast(tf.reshape(p, s.shape), s.dtype)
+            for p, s in zip(parts, self._specs, strict=True)
+        ]

@@ -1,0 +1,62 @@
+"""Which operations other workers cannot repeat: they follow from more than from their inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.keras_internals.emission import nodes_within
+from hvd_elastic_keras.keras_internals.tensorflow_names import op_def_registry
+from hvd_elastic_keras.step.micro_batches.refusals import refused_draw
+from hvd_elastic_keras.step.partition.operations.states import names
+
+DRAWS = (
+    *("Random", "Multinomial", "ParameterizedTruncated", "TruncatedNormal", "SampleDistorted"),
+    *("Stateful", "Rng", "NonDeterministic"),
+)
+"""How the names of operations begin that draw from a state, if they have one."""
+SAMPLER = "CandidateSampler"
+POOLS = frozenset(("FractionalMaxPool", "FractionalAvgPool"))
+"""They draw, but have no state in TensorFlow's books."""
+REPEATABLE = names(
+    """
+    StatefulPartitionedCall If While Case EagerPyFunc PyFunc CheckNumerics CheckNumericsV2 Assert
+    Print PrintV2 LookupTableFindV2 LookupTableSizeV2 LookupTableExportV2 StatelessRandomGetAlg
+    GuaranteeConst DeviceIndex Empty SummaryWriter FlushSummaryWriter WriteSummary
+    WriteScalarSummary WriteHistogramSummary WriteImageSummary WriteAudioSummary
+    WriteRawProtoSummary WriteGraphSummary ReadVariableOp VariableShape VarIsInitializedOp
+    AssignVariableOp AssignAddVariableOp AssignSubVariableOp
+    """
+)
+"""Stateful operations that do the same on all workers, given the same: tables are filled before
+training, and what Python code does is the user's word."""
+
+
+def unrepeatable(op: Any) -> str:
+    """Why other workers cannot repeat an operation; empty if they can.
+
+    Raises:
+      ConfigurationError: it draws random numbers from a state.
+    """
+    for node in nodes_within(op):
+        if _draws(node):
+            raise ConfigurationError(refused_draw(node.name, node.op))
+        if _is_stateful(node) and node.op not in REPEATABLE:
+            return (
+                f"{node.op} ({node.name}) follows from a state of its process, which no other "
+                "worker has"
+            )
+    return ""
+
+
+def _draws(node: Any) -> bool:
+    if node.op in POOLS:
+        return not node.attr["deterministic"].b
+    may_draw = node.op.startswith(DRAWS) or node.op.endswith(SAMPLER)
+    return may_draw and _is_stateful(node) and node.op not in REPEATABLE
+
+
+def _is_stateful(node: Any) -> bool:
+    definition = op_def_registry.get(node.op)  # None: the call of a function by its name
+    on_variable = node.op.startswith("Resource")
+    return definition is not None and definition.is_stateful and not on_variable

@@ -1,0 +1,62 @@
+"""Computations whose rows depend on those of the same micro-batch, and on no others.
+
+In a graph they stand as one operation each, which is computed of the rows of any number of whole
+micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_elastic_keras.step.partition.operations.dimensions import Dims, Sizes, is_rows, static
+from hvd_elastic_keras.step.partition.operations.states import Decision, View, sharded
+
+MARK = "within_micro_batches"
+CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+
+
+def within_micro_batches(
+    function: Callable[..., list[tf.Tensor]], *tensors: tf.Tensor
+) -> list[tf.Tensor]:
+    """Calls a function as one operation.
+
+    Args:
+      function: each row of its results follows from the rows of the same micro-batch alone.
+      tensors: with the rows of the batch, or so many for each, along their first axis; the second
+        one holds the numbers of the micro-batches.
+
+    Returns:
+      Tensors with as many rows as the first one.
+    """
+    specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
+
+    def elastic_within_micro_batches(*given: tf.Tensor) -> list[tf.Tensor]:
+        return function(*given)
+
+    made = tf.function(elastic_within_micro_batches, input_signature=specs, autograph=False)
+    # Not `made(...)`, which would be traced as a part of the step.
+    return list(made.get_concrete_function()(*tensors))
+
+
+def is_within(op: Any) -> bool:
+    """Whether an operation is such a call."""
+    return op.type in CALLS and MARK in op.get_attr("f").name
+
+
+def decision(view: View) -> Decision:
+    """Everybody computes it of the rows that it has, which are whole micro-batches."""
+    if all(s == sharded(0) for s in view.ins):
+        return Decision(view.ins, (sharded(0),) * len(view.op.outputs))
+    return view.replicated("it is not computed of rows along the first axis")
+
+
+def give_sizes(op: Any, sizes: Sizes) -> None:
+    """Notes the rows of the results, of which TensorFlow knows nothing."""
+    first = sizes.dims[op.inputs[0].name]
+    rows = first[0] if first and is_rows(first[0]) else None
+    for tensor in op.outputs:
+        known: Dims = static(tensor.shape)
+        sizes.give(tensor, (rows, *known[1:]) if known else known)
