@@ -13,6 +13,7 @@ from typing import Any
 from hvd_elastic_keras.step.partition.captured_step import (
     CapturedStep,
 )
+from hvd_elastic_keras.step.partition.late_sums import with_late_sums
 from hvd_elastic_keras.step.partition.operations.dimensions import (
     OTHER_SIZES,
     ROWS,
@@ -50,7 +51,7 @@ def analysed(captured: CapturedStep, num_rows: int) -> Analysis:
             break
         early = walk.flow.cut()
     collectives = sorted(walk.collectives, key=lambda c: c.level)
-    return Analysis(plan, tuple(collectives), tuple(walk.whole))
+    return with_late_sums(Analysis(plan, tuple(collectives), tuple(walk.whole)))
 
 
 def _planned(captured: CapturedStep, walk: Walk, sizes: Sizes) -> Plan:

@@ -215,7 +215,7 @@ class PartialStep:
           The outputs of the graph. `values` holds what the variables would become.
         """
         captured = self._captured
-        self.values = {n: tf.identity(v) for n, v in captured.variables.items()}
+        self.values = {n: tf.convert_to_tensor(v) for n, v in captured.variables.items()}
         given = dict(zip((t.name for t in captured.batch), rows, strict=True))
         given[captured.number.name] = tf.cast(number, tf.int64)
         inputs = []
@@ -327,7 +327,7 @@ class PartialStep:
             whole = self._collectives.gathered(own, self._name(f"moments_{dtype}"))
             for m, (mean, variance) in zip(group, combined(whole, group), strict=True):
                 there.setdefault(m.mean.outputs[0].name, {})[REPLICATED] = mean
-                there[m.variance.outputs[0].name] = {REPLICATED: variance}
+                there.setdefault(m.variance.outputs[0].name, {})[REPLICATED] = variance
 
     def _gathered(self, value: Any, tensor: Any, state: State) -> Any:
         axis = state.at_axis + (tensor.dtype == tf.variant)
