@@ -23,19 +23,28 @@ def emit(op: Any, inputs: list[Any]) -> list[Any]:
       ValueError: in a graph, if the shapes do not fit.
       tf.errors.OpError: eagerly, if the operation fails.
     """
-    attributes_of_node = op.node_def.attr
-    if any(a.HasField("func") for a in attributes_of_node.values()):
-        _register_functions(op)
     if tf.executing_eagerly():
+        if has_functions(op):
+            _register_functions(op)
         if op.type == "Const":
             return [tf.constant(tensor_util.MakeNdarray(op.get_attr("value")))]
         attributes = [x for a in op.op_def.attr for x in (a.name, _plain(op.get_attr(a.name)))]
         count = len(op.outputs)
         return list(execute(op.type, count, list(inputs), tuple(attributes), eager_context()))
-    attributes_of_new = {k: v for k, v in attributes_of_node.items() if not k.startswith("_")}
+    return list(emit_operation(op, inputs).outputs)
+
+
+def emit_operation(op: Any, inputs: list[Any]) -> Any:
+    """The same operation for these inputs, in the graph that is being made.
+
+    Raises:
+      ValueError: the shapes do not fit.
+    """
+    if has_functions(op):
+        _register_functions(op)
+    attributes = {k: v for k, v in op.node_def.attr.items() if not k.startswith("_")}
     dtypes = [t.dtype for t in op.outputs]
-    made = get_default_graph()._create_op_internal(op.type, inputs, dtypes, attrs=attributes_of_new)
-    return list(made.outputs)
+    return get_default_graph()._create_op_internal(op.type, inputs, dtypes, attrs=attributes)
 
 
 def has_functions(op: Any) -> bool:

@@ -24,6 +24,7 @@ from tensorflow.python.ops import (
     handle_data_util,
 )
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
+from tensorflow.python.ops.parallel_for import control_flow_ops as parallel_for
 
 __all__ = [
     "DefinedFunction",
@@ -40,6 +41,7 @@ __all__ = [
     "global_seed",
     "is_op_determinism_enabled",
     "op_def_registry",
+    "parallel_for",
     "py_func_from_autograph",
     "tensor_util",
 ]

@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan import example_ids
@@ -423,9 +424,7 @@ class PartitionedStep:
 
     def any_rows(self) -> list[tf.Tensor]:
         """One row, for where it does not matter which."""
-        return [
-            tf.zeros([n or 1 for n in spec.shape], spec.dtype) for spec in self._batch.flat_spec
-        ]
+        return [_one_row(spec) for spec in self._batch.flat_spec]
 
     def finished(
         self, step: PartialStep, outputs: list[tf.Tensor], place: Place, collectives: OfRows
@@ -538,8 +537,17 @@ def _there(operations: Iterable[Any]) -> list[Any]:
     return [o for o in operations if o is not None]
 
 
-def _at_least_one(rows: tf.Tensor, has_rows: tf.Tensor) -> tf.Tensor:
+def _one_row(spec: Any) -> Any:
+    """A row for where it does not matter which; of ragged tensors none."""
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return structure.empty(spec)
+    return tf.zeros([n or 1 for n in spec.shape], spec.dtype)
+
+
+def _at_least_one(rows: Any, has_rows: tf.Tensor) -> Any:
     """Rows of a batch; if there are none, one that stands for any."""
+    if isinstance(rows, tf.RaggedTensor):  # which everybody has whole before all else
+        return rows
     return tf.cond(
         has_rows,
         lambda: tf.identity(rows),

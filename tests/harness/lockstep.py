@@ -141,6 +141,18 @@ def assert_close(
     np.testing.assert_allclose(found, expected, rtol=0, atol=exact * scale, err_msg=what)
 
 
+def rows_of(tensor: Any, low: int, high: int) -> Any:
+    """Entries [low, high) of the first axis; all of what has no rows."""
+    if high == 0:
+        return tf.identity(tensor)
+    if isinstance(tensor, tf.SparseTensor):
+        sizes = tensor.dense_shape.numpy()[1:]
+        return tf.sparse.slice(tensor, [low, *(0 for _ in sizes)], [high - low, *sizes])
+    return (
+        tensor[low:high] if isinstance(tensor, tf.RaggedTensor) else tf.constant(tensor[low:high])
+    )
+
+
 def take_step(
     captured: CapturedStep,
     analysis: Analysis,
@@ -175,7 +187,9 @@ def take_step(
         if isinstance(step, Verified):
             step.meeting, step.worker, step.has_rows = meeting, number, has_rows
         try:
-            outputs = step.compute([tf.constant(b[low:high]) for b in batch], step_number)
+            leaves = zip(batch, captured.leaves, strict=True)
+            rows = [rows_of(b, low * leaf.per_row, high * leaf.per_row) for b, leaf in leaves]
+            outputs = step.compute(rows, step_number)
         except BaseException:
             meeting.abort()
             raise

@@ -14,7 +14,11 @@ import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.keras_internals.replaced import replaced
-from hvd_elastic_keras.keras_internals.tensorflow_names import WhileBodyFuncGraph, gen_random_ops
+from hvd_elastic_keras.keras_internals.tensorflow_names import (
+    WhileBodyFuncGraph,
+    gen_random_ops,
+    parallel_for,
+)
 
 SCOPE = "elastic_rows"
 """Part of the name of all random operations that are made in the place of others."""
@@ -44,6 +48,7 @@ class StatefulDraws:
         self._step = step
         self._seed = seed
         self._ordinal = 0
+        self._parallel_loops = 0
         self.names: set[str] = set()
         """TensorFlow's names of the operations that have been replaced."""
 
@@ -53,7 +58,16 @@ class StatefulDraws:
         with contextlib.ExitStack() as stack:
             for name, draw in self._replacements.items():
                 stack.enter_context(replaced(gen_random_ops, name, named(draw)))
+            stack.enter_context(replaced(parallel_for, "_pfor_impl", self._within_parallel_loop))
             yield
+
+    def _within_parallel_loop(self, original: Operation, *args: Any, **kwargs: Any) -> Any:
+        """Of `tf.vectorized_map`, whose body is traced once: all elements would draw the same."""
+        self._parallel_loops += 1
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._parallel_loops -= 1
 
     @property
     def _replacements(self) -> dict[str, Operation]:
@@ -81,16 +95,13 @@ class StatefulDraws:
         return tf.stack([tf.constant(mixed, tf.int64), tf.cast(self._step, tf.int64)])
 
     def _refuse_loops(self, name: str) -> None:
-        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        while graph is not None:
-            if isinstance(graph, WhileBodyFuncGraph):
-                raise ConfigurationError(
-                    f"The model draws random numbers with tf.random ({name}) inside a loop "
-                    "(tf.while_loop, tf.map_fn, a loop over tf.range), where they cannot be made "
-                    "the same on all workers. Draw them for all iterations before the loop, or use "
-                    "tf.random.stateless_* with a seed that depends on the iteration."
-                )
-            graph = getattr(graph, "outer_graph", None)
+        if self._parallel_loops or _is_in_loop():
+            raise ConfigurationError(
+                f"The model draws random numbers with tf.random ({name}) inside a loop "
+                "(tf.while_loop, tf.map_fn, tf.vectorized_map, a loop over tf.range), where they "
+                "cannot be made the same on all workers. Draw them for all iterations before the "
+                "loop, or use tf.random.stateless_* with a seed that depends on the iteration."
+            )
 
     def _uniform(self, _: Operation, shape: Any, dtype: Any, seed: int = 0, seed2: int = 0) -> Any:
         return tf.random.stateless_uniform(
@@ -152,3 +163,12 @@ class StatefulDraws:
         rate = tf.convert_to_tensor(rate)
         whole = tf.concat([tf.cast(shape, tf.int32), tf.shape(rate)], 0)
         return tf.random.stateless_poisson(whole, found, rate, dtype)
+
+
+def _is_in_loop() -> bool:
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    while graph is not None:
+        if isinstance(graph, WhileBodyFuncGraph):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False

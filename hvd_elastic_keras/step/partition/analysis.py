@@ -10,22 +10,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvd_elastic_keras.step.partition.captured_step import (
-    CapturedStep,
-)
+import numpy as np
+import tensorflow as tf
+
+from hvd_elastic_keras.step.partition.captured_step import CapturedStep, Leaf
 from hvd_elastic_keras.step.partition.late_sums import with_late_sums
 from hvd_elastic_keras.step.partition.operations.dimensions import (
     OTHER_SIZES,
     ROWS,
     Dims,
     Sizes,
+    Values,
     static,
 )
-from hvd_elastic_keras.step.partition.operations.states import (
-    HANDLE,
-    REPLICATED,
-    sharded,
-)
+from hvd_elastic_keras.step.partition.operations.states import HANDLE, REPLICATED, State, sharded
 from hvd_elastic_keras.step.partition.plan import Analysis, Plan
 from hvd_elastic_keras.step.partition.region import Region
 from hvd_elastic_keras.step.partition.walk import Key, Walk
@@ -33,50 +31,86 @@ from hvd_elastic_keras.step.partition.walk import Key, Walk
 MOST_WALKS = 4
 
 
-def analysed(captured: CapturedStep, num_rows: int) -> Analysis:
+def analysed(captured: CapturedStep, num_rows: int, *, whole: bool = False) -> Analysis:
     """How several workers take a step.
 
     Args:
       num_rows: of a batch; bytes are compared for so many.
+      whole: whether everybody gathers the batch and computes all of it. This holds for batches of
+        one row, too.
 
     Raises:
       NotPartitionedError: the step has operations that cannot be the same on all workers.
+      ConfigurationError: it draws random numbers that no other worker can repeat.
     """
     early: set[Key] = set()
     sizes = Sizes()
+    gathered = {
+        i: "everybody computes all" if whole else _kind(leaf)
+        for i, leaf in enumerate(captured.leaves)
+        if leaf.per_row and (whole or _kind(leaf))
+    }
     for _ in range(MOST_WALKS):
         walk = Walk(num_rows, early)
-        plan = _planned(captured, walk, sizes)
+        plan = _planned(captured, walk, sizes, gathered, whole=whole)
         if not walk.flow.needed - early:
             break
         early = walk.flow.cut()
     collectives = sorted(walk.collectives, key=lambda c: c.level)
-    return with_late_sums(Analysis(plan, tuple(collectives), tuple(walk.whole)))
+    found = Analysis(plan, frozenset(gathered), tuple(collectives), tuple(walk.whole))
+    return with_late_sums(found)
 
 
-def _planned(captured: CapturedStep, walk: Walk, sizes: Sizes) -> Plan:
+def _kind(leaf: Leaf) -> str:
+    """Of a tensor whose rows do not all have the same form."""
+    if isinstance(leaf.spec, tf.RaggedTensorSpec):
+        return "its tensor is ragged"
+    return "its tensor is sparse" if isinstance(leaf.spec, tf.SparseTensorSpec) else ""
+
+
+def _planned(
+    captured: CapturedStep, walk: Walk, sizes: Sizes, gathered: dict[int, str], *, whole: bool
+) -> Plan:
     """The whole graph: rows come in, and the results go out replicated."""
-    of_batch = {t.name for t in captured.batch}
     others = iter(OTHER_SIZES)
-    states = []
+    region = Region(walk, captured.graph, sizes)
+    states: dict[str, State] = {}
+    for i, leaf in enumerate(captured.leaves):
+        for k, tensor in enumerate(leaf.placeholders):
+            if i in gathered:
+                if not whole:  # else nothing is taken for rows, and cut into them
+                    sizes.give(tensor, *_of_component(leaf, k))
+                region.note_gathered(tensor, gathered[i])
+            elif leaf.per_row:
+                states[tensor.name] = sharded(0)
+                sizes.give(tensor, _of_batch(tensor, leaf.per_row, others))
     for tensor in captured.graph.inputs:
-        if tensor.name in of_batch:
-            states.append(sharded(0))
-            sizes.give(tensor, _of_batch(tensor, others))
-        elif tensor.name in captured.variables:
-            states.append(HANDLE)
+        if tensor.name in captured.variables:
+            states[tensor.name] = HANDLE
             sizes.give(tensor, static(captured.variables[tensor.name].shape))
-        else:
-            states.append(REPLICATED)
+        elif tensor.name not in sizes.dims:
             sizes.give(tensor, static(tensor.shape))
-    levels = [0] * len(states)
-    outs = [REPLICATED] * len(captured.graph.outputs)
-    return Region(walk, captured.graph, sizes).planned(states, levels, outs, "the logs")
+    first = {p.name for i in gathered for p in captured.leaves[i].placeholders}
+    inputs = captured.graph.inputs
+    levels = [int(t.name in first) for t in inputs]
+    ins = [states.get(t.name, REPLICATED) for t in inputs]
+    return region.planned(ins, levels, [REPLICATED] * len(captured.graph.outputs), "the logs")
 
 
-def _of_batch(tensor: Any, others: Any) -> Dims:
+def _of_batch(tensor: Any, per_row: int, others: Any) -> Dims:
     """The rows, and stand-ins for whatever else is not known when the step is traced."""
     known = static(tensor.shape)
     if known is None:
         return None
-    return (ROWS, *(next(others, None) if d is None else d for d in known[1:]))
+    rows = tuple(n * per_row for n in ROWS)
+    return (rows, *(next(others, None) if d is None else d for d in known[1:]))
+
+
+def _of_component(leaf: Leaf, k: int) -> tuple[Dims, Values | None]:
+    """What is known of a component of a ragged or sparse tensor of all rows."""
+    known = static(leaf.placeholders[k].shape)
+    if isinstance(leaf.spec, tf.RaggedTensorSpec) and k == 1:  # where the rows begin and end
+        return (tuple(n + 1 for n in ROWS),), None
+    if isinstance(leaf.spec, tf.SparseTensorSpec) and k == 2 and None not in leaf.spec.shape[1:]:
+        return known, tuple(np.array([n, *leaf.spec.shape[1:]]) for n in ROWS)
+    return known, None

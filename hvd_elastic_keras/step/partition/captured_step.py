@@ -34,12 +34,28 @@ SCATTERS: dict[str, Callable[..., Any]] = {
 
 
 @dataclasses.dataclass(frozen=True)
+class Leaf:
+    """One of the tensors that a batch consists of.
+
+    Attributes:
+      spec: its form.
+      placeholders: for it, or for the components of a ragged or sparse tensor.
+      per_row: so many entries of its first axis belong to each row; 0: it has no rows, and all
+        workers have the whole of it.
+    """
+
+    spec: Any
+    placeholders: tuple[Any, ...]
+    per_row: int
+
+
+@dataclasses.dataclass(frozen=True)
 class CapturedStep:
     """What a step does to a batch.
 
     Attributes:
       graph: its operations.
-      batch: the placeholders of the batch.
+      leaves: the tensors of the batch.
       number: the placeholder of the step's number, from which some random numbers follow.
       variables: by the name of a placeholder, the variable whose handle it is.
       constants: by the name of a placeholder, another tensor from outside.
@@ -49,7 +65,7 @@ class CapturedStep:
     """
 
     graph: Any
-    batch: tuple[Any, ...]
+    leaves: tuple[Leaf, ...]
     number: Any
     variables: dict[str, tf.Variable]
     constants: dict[str, Any]
@@ -61,6 +77,11 @@ class CapturedStep:
     def assigned(self) -> frozenset[str]:
         """The names of the handles of variables that the step assigns to."""
         return frozenset(_assigned(self.graph, {name: name for name in self.variables}))
+
+    @property
+    def batch(self) -> tuple[Any, ...]:
+        """The placeholders of the batch, those of components included."""
+        return tuple(p for leaf in self.leaves for p in leaf.placeholders)
 
 
 def _assigned(graph: Any, handles: dict[str, str]) -> Iterator[str]:
@@ -79,7 +100,13 @@ def _assigned(graph: Any, handles: dict[str, str]) -> Iterator[str]:
                 yield from _assigned(body, inner) if inner else ()
 
 
-def capture(step: Callable[[Any], Any], batch_spec: Any, *, seed: int = 0) -> CapturedStep:
+def capture(
+    step: Callable[[Any], Any],
+    batch_spec: Any,
+    *,
+    seed: int = 0,
+    per_row: Sequence[int] | None = None,
+) -> CapturedStep:
     """Traces a step for batches of any number of rows.
 
     Random numbers that would come from a state inside of the process follow from `seed` and from
@@ -87,8 +114,9 @@ def capture(step: Callable[[Any], Any], batch_spec: Any, *, seed: int = 0) -> Ca
 
     Args:
       step: a `train_step` or `test_step`, whose variables have been made.
-      batch_spec: a structure of `tf.TensorSpec`, or None where batches have nothing; the first
-        dimension of each is the rows.
+      batch_spec: a structure of specs of tensors, or None where batches have nothing.
+      per_row: of each tensor, so many entries of its first axis belong to each row, or 0. By
+        default 1; 0 of a scalar, and of what has a first dimension of known size.
 
     Raises:
       ConfigurationError: the step draws from a state in a loop.
@@ -104,20 +132,29 @@ def capture(step: Callable[[Any], Any], batch_spec: Any, *, seed: int = 0) -> Ca
         *layout.flat_spec, tf.TensorSpec([], tf.int64)
     )
     graph = function.graph
-    num_inputs = len(layout.flat_spec)
+    inputs = iter(graph.inputs)
+    leaves = []
+    for i, spec in enumerate(layout.flat_spec):
+        parts = tf.nest.flatten(spec, expand_composites=True)
+        rows = _per_row(spec) if per_row is None else per_row[i]
+        leaves.append(Leaf(spec, tuple(next(inputs) for _ in parts), rows))
     owners = {id(v.handle): v for v in graph.variables}
     captures = [(inner.name, outer) for outer, inner in graph.captures]
     structure = function.structured_outputs
     return CapturedStep(
         graph,
-        tuple(graph.inputs[:num_inputs]),
-        graph.inputs[num_inputs],
+        tuple(leaves),
+        next(inputs),
         {name: owners[id(outer)] for name, outer in captures if id(outer) in owners},
         {name: outer for name, outer in captures if id(outer) not in owners},
         lambda outputs: _filled(structure, outputs),
         function,
         traced,
     )
+
+
+def _per_row(spec: Any) -> int:
+    return int(spec.shape.rank is None or (spec.shape.rank > 0 and spec.shape[0] is None))
 
 
 def _filled(structure: Any, outputs: Sequence[Any]) -> Any:

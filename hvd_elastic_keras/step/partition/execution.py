@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from hvd_elastic_keras.keras_internals.emission import emit
+from hvd_elastic_keras.keras_internals.emission import emit, emit_operation
 from hvd_elastic_keras.keras_internals.tensorflow_names import element_type_of_list
+from hvd_elastic_keras.step.micro_batches.graph_nodes import PYTHON_CALLS
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, on_variable
 from hvd_elastic_keras.step.partition.moments import Moments, combined, own_moments
 from hvd_elastic_keras.step.partition.operations.states import (
@@ -29,6 +30,7 @@ from hvd_elastic_keras.step.partition.operations.states import (
 )
 from hvd_elastic_keras.step.partition.part_sizes import PartSizes
 from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
+from hvd_elastic_keras.step.partition.rules import draws
 
 
 class Collectives(Protocol):
@@ -164,6 +166,20 @@ class Part:
     is_first: tf.Tensor
 
 
+def gathered_leaf(own: Any, gathered: Callable[[Any], Any], part: Part) -> Any:
+    """A tensor of the batch, dense, ragged or sparse, of which each worker has its rows."""
+    if isinstance(own, tf.RaggedTensor):
+        lengths = [gathered(n) for n in own.nested_row_lengths()]
+        values = gathered(own.flat_values)
+        return tf.RaggedTensor.from_nested_row_lengths(values, lengths, validate=False)
+    if isinstance(own, tf.SparseTensor):
+        first = tf.one_hot(0, own.shape.rank, tf.cast(part.low, tf.int64), 0, dtype=tf.int64)
+        indices, values = gathered(own.indices + first), gathered(own.values)
+        total = tf.cast(part.total, tf.int64)
+        return tf.SparseTensor(indices, values, tf.concat([[total], own.dense_shape[1:]], 0))
+    return gathered(own)
+
+
 Versions = dict[State, Any]
 """What is there of a tensor, by state."""
 Tail = Callable[[Sequence[tf.Tensor]], tf.Tensor]
@@ -195,11 +211,13 @@ class PartialStep:
         self._captured = captured
         self._plan = analysis.plan
         self._last_level = max((c.level for c in analysis.collectives), default=0)
+        self._gathered_first = analysis.gathered
         self._part = part
         self._sizes = PartSizes(part.size, part.total)
         self._collectives = collectives
         self._prefix = name
         self._num_collectives = 0
+        self._python_calls: dict[Any, Any] = {}
         self._tail = tail
         self.values: dict[str, Any] = {}
         self.tail_sum: Any = None
@@ -208,7 +226,7 @@ class PartialStep:
         """Computes the step; assigns nothing.
 
         Args:
-          rows: of each tensor of the batch, those of this worker.
+          rows: of each tensor of the batch, those of this worker; of one that has no rows, all.
           number: of the step, an integer scalar.
 
         Returns:
@@ -216,8 +234,12 @@ class PartialStep:
         """
         captured = self._captured
         self.values = {n: tf.convert_to_tensor(v) for n, v in captured.variables.items()}
-        given = dict(zip((t.name for t in captured.batch), rows, strict=True))
-        given[captured.number.name] = tf.cast(number, tf.int64)
+        given = {captured.number.name: tf.cast(number, tf.int64)}
+        for i, (leaf, own) in enumerate(zip(captured.leaves, rows, strict=True)):
+            whole = i in self._gathered_first
+            value = gathered_leaf(own, self._gathered_rows, self._part) if whole else own
+            components = tf.nest.flatten(value, expand_composites=True)
+            given.update(zip((p.name for p in leaf.placeholders), components, strict=True))
         inputs = []
         for tensor in captured.graph.inputs:
             name = tensor.name
@@ -269,7 +291,10 @@ class PartialStep:
             versions = there.setdefault(tensor.name, {})
             if i in planned.cut_again:
                 again = planned.cut_again[i]
-                versions[again] = self._own_rows(tensor, value, again.at_axis)
+                if decision.how == "draw":
+                    versions[again] = self._drawn_rows(op, inputs)
+                else:
+                    versions[again] = self._own_rows(tensor, value, again.at_axis)
             versions[state] = value
             if not tf.executing_eagerly() and tensor.dtype not in (tf.variant, tf.resource):
                 for version in versions.values():
@@ -333,9 +358,12 @@ class PartialStep:
         axis = state.at_axis + (tensor.dtype == tf.variant)
         order = [axis, *(i for i in range(value.shape.rank) if i != axis)]
         rows_first = tf.transpose(value, order) if axis else value
-        whole = self._collectives.gathered(rows_first, self._name("rows"))
+        whole = self._gathered_rows(rows_first)
         back = [order.index(i) for i in range(value.shape.rank)]
         return tf.transpose(whole, back) if axis else whole
+
+    def _gathered_rows(self, rows: Any) -> Any:
+        return self._collectives.gathered(rows, self._name("rows"))
 
     def _on_first(self, value: Any) -> Any:
         return tf.where(self._part.is_first, value, tf.zeros_like(value))
@@ -391,11 +419,39 @@ class PartialStep:
                 return self._shapes(op, inputs, decision)
             case "element_shape":
                 return [self._element_shape(op, inputs, decision.want[0])]
-            case "run" | "variable":
+            case "run" | "variable" | "draw":
                 inputs = self._with_local_sizes(planned, inputs)
                 on_variables = on_variable(op, inputs, self.values)
-                return emit(op, inputs) if on_variables is None else on_variables
+                if on_variables is not None:
+                    return on_variables
+                return (
+                    self._in_order(op, inputs) if self._python_comes_first(op) else emit(op, inputs)
+                )
         raise NotImplementedError(decision.how)
+
+    def _python_comes_first(self, op: Any) -> bool:
+        """Whether Python code is called here, or has to have been called before."""
+        if tf.executing_eagerly():
+            return False
+        return op.type in PYTHON_CALLS or bool(self._python_calls and op.control_inputs)
+
+    def _in_order(self, op: Any, inputs: list[Any]) -> list[Any]:
+        """An operation after the Python code that it waits for."""
+        with tf.control_dependencies(self._python_before(op)):
+            made = emit_operation(op, inputs)
+        if op.type in PYTHON_CALLS:
+            self._python_calls[op] = made
+        return list(made.outputs)
+
+    def _python_before(self, op: Any) -> list[Any]:
+        graph = tf.compat.v1.get_default_graph()
+        found: list[Any] = []
+        for before in op.control_inputs:
+            if before in self._python_calls:
+                found.append(self._python_calls[before])
+            elif before.type == "NoOp":
+                found += self._python_before(before)
+        return [made for made in found if made.graph is graph]
 
     def _with_local_sizes(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
         decision = planned.decision
@@ -449,6 +505,21 @@ class PartialStep:
         own, total = self._sizes.own(shape.dtype), self._sizes.total(shape.dtype)
         chosen = tf.logical_and(tf.range(tf.size(shape)) == state.at_axis, shape >= 0)
         return tf.where(chosen, shape // own * total, shape)
+
+    def _drawn_rows(self, op: Any, inputs: list[Any]) -> Any:
+        """Rows of axis 0 of a whole draw, from the counter at which they begin."""
+        shape, key, counter, *others = inputs
+        size, per_block = tf.cast(shape, tf.int64), draws.numbers_per_block(op)
+        low, own, total = (
+            tf.cast(n, tf.int64) for n in (self._part.low, self._part.size, self._part.total)
+        )
+        per_row = tf.reduce_prod(size[1:]) * (size[0] // total)
+        begin, count = low * per_row, own * per_row
+        block, rest = begin // per_block, begin % per_block
+        moved = counter + tf.cast(tf.stack([block, 0]), counter.dtype)
+        length = tf.cast(count + per_block - 1, shape.dtype)
+        flat = emit(op, [length[None], key, moved, *others])[0]
+        return tf.reshape(flat[rest : rest + count], self._local(shape, 0))
 
     # --- functions -----------------------------------------------------------------------
 

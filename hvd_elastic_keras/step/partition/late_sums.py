@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from hvd_elastic_keras.step.micro_batches.graph_nodes import PYTHON_CALLS
 from hvd_elastic_keras.step.partition.operations.states import HANDLE
 from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
 
@@ -75,7 +76,8 @@ def _before_collectives(plan: Plan, names: _Names, exchanged: set[str]) -> set[s
     for planned in reversed(plan.operations):
         if planned.decision.how == ALIAS:
             continue
-        if planned.bodies or names.results(planned) & (before | exchanged):
+        stays = planned.bodies or planned.op.type in PYTHON_CALLS  # Python code keeps its order
+        if stays or names.results(planned) & exchanged or names.results(planned) & before:
             before |= names.inputs(planned)
     return before
 

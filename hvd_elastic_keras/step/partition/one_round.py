@@ -193,7 +193,7 @@ def needs_rows(
       collectives: through which it has gone.
     """
     needed = [*outputs, *step.values.values()]
-    of_rows = {t.op for t in rows}
+    of_rows = {t.op for t in tf.nest.flatten(list(rows), expand_composites=True)}
     return _reaches(needed, lambda op: op in of_rows, collectives.results)
 
 

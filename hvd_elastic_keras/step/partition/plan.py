@@ -78,11 +78,13 @@ class Analysis:
     """The plan of a step, and what people may want to know of it.
 
     Attributes:
+      gathered: numbers of the tensors of a batch that everybody has whole before all else.
       collectives: all of them, in the order of their levels.
       whole: operations that everybody computes whole though they see rows, with the reason.
     """
 
     plan: Plan
+    gathered: frozenset[int]
     collectives: tuple[Collective, ...]
     whole: tuple[str, ...]
 

@@ -260,7 +260,7 @@ class Region:
         again: dict[int, State] = {}
         for i, (tensor, state) in enumerate(zip(op.outputs, decision.out, strict=True)):
             found = {state: level}
-            if state == REPLICATED and not bodies and decision.how == "run":
+            if state == REPLICATED and not bodies and decision.how in ("run", "draw"):
                 axis = only_rows_axis(tensor, self._sizes.dims[tensor.name])
                 if axis is not None:
                     # Else one operation that all compute whole would make all that follow so.
@@ -311,6 +311,10 @@ class Region:
                 self._reductions[level].append(tensor)
         levels[want] = level
         return level
+
+    def note_gathered(self, tensor: Any, why: str) -> None:
+        """Everybody has gathered an input before all else."""
+        self._note_collective("allgather", tensor, f"all else, since {why}", 1)
 
     def _note_collective(self, what: str, tensor: Any, reason: str, level: int) -> None:
         size, in_loop = self._num_bytes(tensor), self._walk.loops > 0

@@ -102,9 +102,13 @@ def _of_partial(v: View) -> Decision:
 
 
 def _widens(v: View) -> bool:
-    """Whether a cast loses nothing: what is summed in a narrower type has another rounding."""
+    """Whether a cast loses nothing: what is summed in a narrower type has another rounding.
+
+    Half precision is left before, not after the sum: that may be too large for it, which an
+    optimizer that scales losses has to see.
+    """
     before, after = v.op.inputs[0].dtype, v.op.outputs[0].dtype
-    return bool(before.is_floating and after.is_floating and before.size <= after.size)
+    return bool(before.is_floating and after.is_floating and 4 <= before.size <= after.size)
 
 
 def bitcast(v: View) -> Decision:

@@ -104,9 +104,10 @@ def test_other_draws_from_a_state_are_refused(kind: str) -> None:
         analysed(step, 9)
 
 
-def test_draws_from_a_state_in_a_loop_are_refused() -> None:
+@pytest.mark.parametrize("loop", [tf.map_fn, tf.vectorized_map])
+def test_draws_from_a_state_in_a_loop_are_refused(loop: Any) -> None:
     with pytest.raises(ConfigurationError, match="inside a loop"):
-        captured(lambda x: tf.map_fn(lambda row: row * tf.random.uniform([]), x))
+        captured(lambda x: loop(lambda row: row * tf.random.uniform([]), x))
 
 
 def test_a_draw_within_an_operation_without_a_rule_is_refused() -> None:

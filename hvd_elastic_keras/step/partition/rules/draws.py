@@ -1,0 +1,44 @@
+"""Random numbers from a seed: all workers can draw all of them, and each only its own rows.
+
+Random bits come from a counter-based generator (Philox; Salmon et al., "Parallel random numbers: as
+easy as 1, 2, 3", SC 2011), which makes blocks of 128 bits. Any block can be made without those
+before it. So a worker draws its rows alone, where each number takes the same number of bits; they
+are those of the whole draw, bit for bit. In a graph, the whole is drawn only if somebody wants it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hvd_elastic_keras.step.partition.operations.dimensions import rows_axes
+from hvd_elastic_keras.step.partition.operations.states import Decision, Rule, View, names
+
+BITS_PER_BLOCK, LEAST_BITS = 128, 32
+PHILOX = (1, 3)
+"""As TensorFlow counts algorithms; it is what 3, the choice of a device, comes to but on TPUs."""
+KINDS = names(
+    """
+    StatelessRandomUniformV2 StatelessRandomNormalV2 StatelessRandomUniformIntV2
+    StatelessRandomUniformFullIntV2
+    """
+)
+"""They take shape, key, counter and algorithm. (Of truncated normal numbers nobody knows how many
+bits they take.)"""
+
+
+def numbers_per_block(op: Any) -> int:
+    """So many numbers are made of one block."""
+    return BITS_PER_BLOCK // max(LEAST_BITS, 8 * int(op.outputs[0].dtype.size))
+
+
+def draw(v: View) -> Decision:
+    """Everybody has the whole and its own rows, if they lie along the first axis."""
+    decision = v.replicated()
+    algorithm = v.const(3)
+    from_seed = v.op.inputs[2].op.type == "StatelessRandomGetKeyCounter"  # whose low half is 0
+    if rows_axes(v.odims[0]) != [0] or not from_seed or algorithm not in PHILOX:
+        return decision
+    return Decision(decision.want, decision.out, how="draw")
+
+
+RULES: dict[str, Rule] = dict.fromkeys(KINDS, draw)
