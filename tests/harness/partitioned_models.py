@@ -431,6 +431,7 @@ MODELS: dict[str, Callable[[], Made]] = {
     "two networks and two optimizers": adversaries,
 }
 ONE_ROUND = {
+    "a condition round apply, and a learning rate that the step sets",
     "accumulation, dropout, EMA",
     "gradients clipped in the step",
     "a gradient penalty",
