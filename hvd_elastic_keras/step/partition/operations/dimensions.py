@@ -96,10 +96,16 @@ def static(shape: tf.TensorShape) -> Dims:
 
 @dataclasses.dataclass
 class Sizes:
-    """Dimensions and values of the tensors of one graph, by their names."""
+    """Dimensions and values of the tensors of one graph, by their names.
+
+    Attributes:
+      of_bodies: of the functions that it calls, by their graphs and the states of the inputs: what
+        is known of the inputs, and what has been found of all tensors.
+    """
 
     dims: dict[str, Dims] = dataclasses.field(default_factory=dict)
     values: dict[str, Values] = dataclasses.field(default_factory=dict)
+    of_bodies: dict[Any, list[tuple[Any, Sizes]]] = dataclasses.field(default_factory=dict)
 
     def const(self, tensor: Any) -> npt.NDArray[Any] | None:
         """Its value, if it is the same for any number of rows."""
