@@ -18,6 +18,7 @@ from hvd_elastic_keras.keras_internals.emission import emit, emit_operation
 from hvd_elastic_keras.keras_internals.tensorflow_names import element_type_of_list
 from hvd_elastic_keras.step.micro_batches.graph_nodes import PYTHON_CALLS
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, on_variable
+from hvd_elastic_keras.step.partition.gathered_leaf import gathered_leaf
 from hvd_elastic_keras.step.partition.moments import Moments, combined, own_moments
 from hvd_elastic_keras.step.partition.operations.states import (
     EMPTY,
@@ -28,9 +29,9 @@ from hvd_elastic_keras.step.partition.operations.states import (
     State,
     is_sharded,
 )
+from hvd_elastic_keras.step.partition.own_draws import drawn_rows
 from hvd_elastic_keras.step.partition.part_sizes import PartSizes
 from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
-from hvd_elastic_keras.step.partition.rules import draws
 
 
 class Collectives(Protocol):
@@ -166,20 +167,6 @@ class Part:
     is_first: tf.Tensor
 
 
-def gathered_leaf(own: Any, gathered: Callable[[Any], Any], part: Part) -> Any:
-    """A tensor of the batch, dense, ragged or sparse, of which each worker has its rows."""
-    if isinstance(own, tf.RaggedTensor):
-        lengths = [gathered(n) for n in own.nested_row_lengths()]
-        values = gathered(own.flat_values)
-        return tf.RaggedTensor.from_nested_row_lengths(values, lengths, validate=False)
-    if isinstance(own, tf.SparseTensor):
-        first = tf.one_hot(0, own.shape.rank, tf.cast(part.low, tf.int64), 0, dtype=tf.int64)
-        indices, values = gathered(own.indices + first), gathered(own.values)
-        total = tf.cast(part.total, tf.int64)
-        return tf.SparseTensor(indices, values, tf.concat([[total], own.dense_shape[1:]], 0))
-    return gathered(own)
-
-
 Versions = dict[State, Any]
 """What is there of a tensor, by state."""
 Tail = Callable[[Sequence[tf.Tensor]], tf.Tensor]
@@ -234,12 +221,7 @@ class PartialStep:
         """
         captured = self._captured
         self.values = {n: tf.convert_to_tensor(v) for n, v in captured.variables.items()}
-        given = {captured.number.name: tf.cast(number, tf.int64)}
-        for i, (leaf, own) in enumerate(zip(captured.leaves, rows, strict=True)):
-            whole = i in self._gathered_first
-            value = gathered_leaf(own, self._gathered_rows, self._part) if whole else own
-            components = tf.nest.flatten(value, expand_composites=True)
-            given.update(zip((p.name for p in leaf.placeholders), components, strict=True))
+        given = self._given(rows, number)
         inputs = []
         for tensor in captured.graph.inputs:
             name = tensor.name
@@ -252,6 +234,17 @@ class PartialStep:
             own = self._tail([*outputs, *self.values.values()])
             (self.tail_sum,) = self._collectives.summed([], self._name("tail"), [own])
         return outputs
+
+    def _given(self, rows: Sequence[Any], number: Any) -> dict[str, Any]:
+        """By the name of its placeholder, what is given."""
+        given = {self._captured.number.name: tf.cast(number, tf.int64)}
+        low, total = self._part.low, self._part.total
+        for i, (leaf, own) in enumerate(zip(self._captured.leaves, rows, strict=True)):
+            whole = i in self._gathered_first
+            value = gathered_leaf(own, self._gathered_rows, low, total) if whole else own
+            components = tf.nest.flatten(value, expand_composites=True)
+            given.update(zip((p.name for p in leaf.placeholders), components, strict=True))
+        return given
 
     def _run(self, plan: Plan, inputs: Sequence[Any]) -> list[Any]:
         there: dict[str, Versions] = {
@@ -292,7 +285,7 @@ class PartialStep:
             if i in planned.cut_again:
                 again = planned.cut_again[i]
                 if decision.how == "draw":
-                    versions[again] = self._drawn_rows(op, inputs)
+                    versions[again] = drawn_rows(op, inputs, self._part.low, self._sizes)
                 else:
                     versions[again] = self._own_rows(tensor, value, again.at_axis)
             versions[state] = value
@@ -505,21 +498,6 @@ class PartialStep:
         own, total = self._sizes.own(shape.dtype), self._sizes.total(shape.dtype)
         chosen = tf.logical_and(tf.range(tf.size(shape)) == state.at_axis, shape >= 0)
         return tf.where(chosen, shape // own * total, shape)
-
-    def _drawn_rows(self, op: Any, inputs: list[Any]) -> Any:
-        """Rows of axis 0 of a whole draw, from the counter at which they begin."""
-        shape, key, counter, *others = inputs
-        size, per_block = tf.cast(shape, tf.int64), draws.numbers_per_block(op)
-        low, own, total = (
-            tf.cast(n, tf.int64) for n in (self._part.low, self._part.size, self._part.total)
-        )
-        per_row = tf.reduce_prod(size[1:]) * (size[0] // total)
-        begin, count = low * per_row, own * per_row
-        block, rest = begin // per_block, begin % per_block
-        moved = counter + tf.cast(tf.stack([block, 0]), counter.dtype)
-        length = tf.cast(count + per_block - 1, shape.dtype)
-        flat = emit(op, [length[None], key, moved, *others])[0]
-        return tf.reshape(flat[rest : rest + count], self._local(shape, 0))
 
     # --- functions -----------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ tf = pytest.importorskip("tensorflow")
 
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import capture
-from hvd_elastic_keras.step.partition.execution import Part, PartialStep
+from hvd_elastic_keras.step.partition.execution import OfRows, Part, PartialStep
 from hvd_elastic_keras.step.partition.plan import Analysis
 from tests.harness.lockstep import take_step
 
@@ -102,11 +102,14 @@ def test_in_a_graph_the_whole_is_not_drawn() -> None:
         tf.TensorSpec([None, 1]),
     )
 
+    analysis = analysed(step, 9)
+
     def partial(rows: Any) -> Any:
         part = Part(*map(tf.constant, (2, 3, 9)), tf.constant(False))
-        return PartialStep(step, analysed(step, 9), part, Alone()).compute([rows])
+        collectives = OfRows(Alone(), tf.constant(True))
+        return PartialStep(step, analysis, part, collectives).compute([rows])
 
-    graph = tf.function(partial).get_concrete_function(tf.TensorSpec([3, 1])).graph
+    graph = tf.function(partial, autograph=False).get_concrete_function(tf.TensorSpec([3, 1])).graph
     assert count_needed(graph, "StatelessRandomUniformV2") == 1
 
 
