@@ -84,6 +84,10 @@ class IfOthers:
         )
 
 
+MOST_CHOSEN = 1 << 14
+"""Elements of a tensor that are chosen one by one: a condition takes long to trace."""
+
+
 class OfRows:
     """The collectives of a worker that may have no rows: what it computes then does not count.
 
@@ -102,12 +106,14 @@ class OfRows:
         self, tensors: list[tf.Tensor], name: str, beside: Sequence[tf.Tensor] = ()
     ) -> list[tf.Tensor]:
         """Without rows, adds nothing to the tensors, but to what travels beside them."""
-        # A condition, not a choice by element: that would copy all gradients.
-        counted = tensors and tf.cond(
-            self._has_rows,
-            lambda: [tf.identity(t) for t in tensors],
-            lambda: [tf.zeros_like(t) for t in tensors],
-        )
+        if all((t.shape.num_elements() or MOST_CHOSEN) < MOST_CHOSEN for t in tensors):
+            counted = [tf.where(self._has_rows, t, tf.zeros_like(t)) for t in tensors]
+        else:  # a choice by element would copy all gradients
+            counted = tf.cond(
+                self._has_rows,
+                lambda: [tf.identity(t) for t in tensors],
+                lambda: [tf.zeros_like(t) for t in tensors],
+            )
         counted = [counted] if tf.is_tensor(counted) else counted
         sums = self._collectives.summed([*counted, *beside], name)
         self.results += sums[: len(tensors)]
@@ -214,7 +220,7 @@ class PartialStep:
           The outputs of the graph. `values` holds what the variables would become.
         """
         captured = self._captured
-        self.values = {n: tf.identity(v) for n, v in captured.variables.items()}
+        self.values = {n: tf.convert_to_tensor(v) for n, v in captured.variables.items()}
         given = self._given(rows, number)
         inputs = []
         for tensor in captured.graph.inputs:
@@ -339,7 +345,7 @@ class PartialStep:
             whole = self._collectives.gathered(own, self._name(f"moments_{dtype}"))
             for m, (mean, variance) in zip(group, combined(whole, group), strict=True):
                 there.setdefault(m.mean.outputs[0].name, {})[REPLICATED] = mean
-                there[m.variance.outputs[0].name] = {REPLICATED: variance}
+                there.setdefault(m.variance.outputs[0].name, {})[REPLICATED] = variance
 
     def _gathered(self, value: Any, tensor: Any, state: State) -> Any:
         axis = state.at_axis + (tensor.dtype == tf.variant)
