@@ -15,6 +15,7 @@ from hvd_elastic_keras.step.partition.captured_step import CapturedStep
 from hvd_elastic_keras.step.partition.execution import OfRows, Part, PartialStep, Versions
 from hvd_elastic_keras.step.partition.moments import Moments
 from hvd_elastic_keras.step.partition.operations.states import (
+    CONJUNCT,
     PARTIAL,
     REPLICATED,
     State,
@@ -113,6 +114,9 @@ class Verified(PartialStep):
 
     def _whole(self, op: Any, state: State, value: Any) -> Any:
         call = (f"verify {state}", op.name)
+        if state == CONJUNCT:
+            value = tf.logical_or(value, not self.has_rows)
+            return tf.reduce_all(tf.stack(self.meeting.exchanged(self.worker, call, value)), 0)
         if not self.has_rows and state != REPLICATED:
             at = tf.one_hot(state.at_axis, len(value.shape), 0, -1, dtype=tf.int32)
             value = tf.slice(value, tf.zeros_like(at), at) if is_sharded(state) else value * 0
@@ -182,7 +186,8 @@ def take_step(
             low, high = 0, 1
         numbers = (low, high - low, bounds[-1])
         is_first = number == next(i for i, share in enumerate(shares) if share)
-        part = Part(*(tf.constant(n, tf.int32) for n in numbers), tf.constant(is_first))
+        flags = tf.constant(is_first), tf.constant(has_rows)
+        part = Part(*(tf.constant(n, tf.int32) for n in numbers), *flags)
         step = (Verified if verify else PartialStep)(captured, analysis, part, collectives)
         if isinstance(step, Verified):
             step.meeting, step.worker, step.has_rows = meeting, number, has_rows

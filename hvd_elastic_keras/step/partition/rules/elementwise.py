@@ -32,7 +32,7 @@ SELECTIONS = frozenset(("Select", "SelectV2"))
 OTHERS = names(
     """
     Abs Acos Acosh Angle Asin Asinh Atan Atan2 Atanh BesselI0e BesselI1e Betainc BitwiseAnd
-    BitwiseOr BitwiseXor Cast Ceil CheckNumerics ClipByValue Complex Conj Cos Cosh Digamma Elu
+    BitwiseOr BitwiseXor Cast Ceil ClipByValue Complex Conj Cos Cosh Digamma Elu
     Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual Igamma Igammac
     Inv Invert IsFinite IsInf IsNan LeakyRelu LeftShift Less LessEqual Lgamma Log Log1p
     LogicalAnd LogicalNot LogicalOr Maximum Minimum Mod Ndtri NextAfter NotEqual OnesLike Pow
