@@ -122,7 +122,7 @@ class Place:
         is_first = tf.logical_and(self.has_rows, tf.equal(low, 0))
         # Without rows, that of the first one, which there is.
         low = tf.where(self.has_rows, low, 0)
-        return Part(low, tf.maximum(size, 1), total, is_first)
+        return Part(low, tf.maximum(size, 1), total, is_first, self.has_rows)
 
     def pieces(self, together: Any) -> Pieces:
         """So many micro-batches, at most, in one piece."""

@@ -63,14 +63,14 @@ class PieceGraph:
         def compute(
             rows: Any, numbers: tf.Tensor, is_first: tf.Tensor, step: tf.Tensor
         ) -> list[tf.Tensor]:
-            low, size, total = tf.unstack(numbers)
-            part = Part(low, size, total, is_first)
+            low, size, total, has_rows = tf.unstack(numbers)
+            part = Part(low, size, total, is_first, tf.cast(has_rows, tf.bool))
             self._given = one_round.before(rows, part, step)
             return [g.tensor for g in self._given]
 
         signature = [
             specs,
-            tf.TensorSpec([3], tf.int32),
+            tf.TensorSpec([4], tf.int32),
             tf.TensorSpec([], tf.bool),
             tf.TensorSpec([], tf.int64),
         ]
@@ -84,7 +84,8 @@ class PieceGraph:
         """What piece `i` gives."""
         low, high = pieces.bounds[i], pieces.bounds[i + 1]
         part = pieces.part
-        numbers = tf.stack([part.low + low, high - low, part.total])
+        has_rows = tf.cast(part.has_rows, tf.int32)
+        numbers = tf.stack([part.low + low, high - low, part.total, has_rows])
         is_first = tf.logical_and(part.is_first, tf.equal(i, 0))
         found = self._function([r[low:high] for r in rows], numbers, is_first, pieces.step)
         return list(found)

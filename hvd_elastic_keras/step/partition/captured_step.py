@@ -14,7 +14,7 @@ from hvd_elastic_keras.keras_internals.emission import function_of
 from hvd_elastic_keras.keras_internals.inlined_functions import inlined_functions
 from hvd_elastic_keras.step.micro_batches.stateful_draws import StatefulDraws
 
-WITHOUT_EFFECT = frozenset({"NoOp", "Assert", "PrintV2", "CheckNumericsV2"})
+WITHOUT_EFFECT = frozenset({"NoOp", "PrintV2", "CheckNumericsV2"})
 FUNCTIONS = {
     **dict.fromkeys(("While", "StatelessWhile"), ("body", "cond")),
     **dict.fromkeys(("If", "StatelessIf"), ("then_branch", "else_branch")),

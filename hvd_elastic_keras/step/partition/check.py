@@ -20,6 +20,7 @@ from hvd_elastic_keras.step.partition.captured_step import CapturedStep, Leaf, o
 from hvd_elastic_keras.step.partition.execution import OfRows, Part, PartialStep, Versions
 from hvd_elastic_keras.step.partition.moments import Moments
 from hvd_elastic_keras.step.partition.operations.states import (
+    CONJUNCT,
     PARTIAL,
     REPLICATED,
     State,
@@ -261,4 +262,6 @@ def _whole(state: State, values: list[Any]) -> Any:
     """The tensor of which workers hold these."""
     if is_sharded(state):
         return tf.concat(values, state.at_axis)
+    if state == CONJUNCT:
+        return tf.reduce_all(tf.stack(values), 0)
     return tf.add_n(values) if state == PARTIAL else values[0]

@@ -21,6 +21,7 @@ from hvd_elastic_keras.step.partition.captured_step import CapturedStep, on_vari
 from hvd_elastic_keras.step.partition.gathered_leaf import gathered_leaf
 from hvd_elastic_keras.step.partition.moments import Moments, combined, own_moments
 from hvd_elastic_keras.step.partition.operations.states import (
+    CONJUNCT,
     EMPTY,
     HANDLE,
     PARTIAL,
@@ -95,11 +96,13 @@ class OfRows:
 
     Attributes:
       results: what collectives have given, and the loops and branches in which some stand.
+      asserts: whether assertions are made that so many rounds of collectives come before.
     """
 
     def __init__(self, collectives: Collectives, has_rows: tf.Tensor) -> None:
         self._collectives = collectives
         self._has_rows = has_rows
+        self.asserts: Callable[[int], bool] = lambda rounds: True
         self.results: list[tf.Tensor] = []
 
     def summed(
@@ -159,12 +162,14 @@ class Part:
       total: rows of the whole batch, at least 2.
       is_first: whether what is replicated counts here where partial sums are wanted; true on one
         worker only.
+      has_rows: else nothing that this worker would assert of its rows counts.
     """
 
     low: tf.Tensor
     size: tf.Tensor
     total: tf.Tensor
     is_first: tf.Tensor
+    has_rows: tf.Tensor | bool = True
 
 
 Versions = dict[State, Any]
@@ -303,7 +308,9 @@ class PartialStep:
         if EMPTY in (first, want):
             return value
         if REPLICATED not in versions:
-            if first == PARTIAL:
+            if first == CONJUNCT:
+                made = self._collectives.extreme(value, "All", self._name("extreme"))
+            elif first == PARTIAL:
                 name = self._name("sum")
                 made = self._of_list(
                     tensor, value, lambda t: self._collectives.summed([t], name)[0]
@@ -408,6 +415,8 @@ class PartialStep:
             case "extreme":
                 local = emit(op, inputs)[0]
                 return [self._collectives.extreme(local, op.type, self._name("extreme"))]
+            case "assertion":
+                return self._assertion(planned, inputs)
             case "shape":
                 return self._shapes(op, inputs, decision)
             case "element_shape":
@@ -421,6 +430,22 @@ class PartialStep:
                     self._in_order(op, inputs) if self._python_comes_first(op) else emit(op, inputs)
                 )
         raise NotImplementedError(decision.how)
+
+    def _assertion(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
+        op, want = planned.op, planned.decision.want
+        if not self._collectives.asserts(planned.level):
+            return inputs[: len(op.outputs)]
+        if op.type == "CheckNumerics":
+            (value,) = inputs
+            return emit(op, [tf.where(self._part.has_rows, value, tf.zeros_like(value))])
+        is_excused = tf.logical_not(self._part.has_rows)
+        return emit(
+            op,
+            [
+                tf.logical_or(value, is_excused) if state == CONJUNCT else value
+                for value, state in zip(inputs, want, strict=True)
+            ],
+        )
 
     def _python_comes_first(self, op: Any) -> bool:
         """Whether Python code is called here, or has to have been called before."""

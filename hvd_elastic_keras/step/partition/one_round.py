@@ -60,6 +60,11 @@ class _Noted:
         return _apart(tensor)
 
 
+def _after_the_round(rounds: int) -> bool:
+    """What comes before has been asserted where it was computed."""
+    return rounds > 0
+
+
 class Instead(OfRows):
     """Collectives to which other tensors are given than those that the step has.
 
@@ -69,6 +74,7 @@ class Instead(OfRows):
 
     def __init__(self, collectives: Collectives, has_rows: tf.Tensor, given: Sequence[Given]):
         super().__init__(collectives, has_rows)
+        self.asserts = _after_the_round
         self._given = (g.tensor for g in given)
 
     def summed(
@@ -96,6 +102,7 @@ class Known(OfRows):
 
     def __init__(self, results: Sequence[tf.Tensor], tail: tf.Tensor) -> None:
         self.results = list(results)
+        self.asserts = _after_the_round
         self._left = iter(results)
         self._tail = tail
 
@@ -140,6 +147,7 @@ class OneRound:
         """What a worker with these rows gives to the round of a step with this number."""
         noted = _Noted()
         everybody = OfRows(noted, tf.constant(True))
+        everybody.asserts = lambda rounds: rounds == 0
         PartialStep(self._captured, self._analysis, part, everybody).compute(rows, number)
         graph = tf.compat.v1.get_default_graph()
         if any(g.tensor.graph is not graph for g in noted.given):
@@ -167,7 +175,9 @@ def given_alone(captured: CapturedStep, analysis: Analysis, rows: Sequence[Any])
     """
     noted = _Noted()
     part = Part(tf.constant(0), tf.constant(1), tf.constant(2), tf.constant(True))
-    PartialStep(captured, analysis, part, OfRows(noted, tf.constant(True))).compute(rows)
+    collectives = OfRows(noted, tf.constant(True))
+    collectives.asserts = lambda rounds: False
+    PartialStep(captured, analysis, part, collectives).compute(rows)
     tensors = [g.tensor for g in noted.given]
     if any(t.graph is not tf.compat.v1.get_default_graph() for t in tensors):
         raise NotApartError

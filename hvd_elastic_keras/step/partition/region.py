@@ -28,6 +28,7 @@ from hvd_elastic_keras.step.partition.operations.dimensions import (
     tried,
 )
 from hvd_elastic_keras.step.partition.operations.states import (
+    CONJUNCT,
     EMPTY,
     HANDLE,
     PARTIAL,
@@ -36,6 +37,7 @@ from hvd_elastic_keras.step.partition.operations.states import (
     State,
     UnknownSizeError,
     View,
+    is_sharded,
     joined,
     only_rows_axis,
     sharded,
@@ -43,6 +45,7 @@ from hvd_elastic_keras.step.partition.operations.states import (
 from hvd_elastic_keras.step.partition.operations.unrepeatable import unrepeatable
 from hvd_elastic_keras.step.partition.plan import Collective, Plan, PlannedOperation
 from hvd_elastic_keras.step.partition.rules import RULES
+from hvd_elastic_keras.step.partition.rules.assertions import is_guard
 from hvd_elastic_keras.step.partition.walk import Walk
 from hvd_elastic_keras.step.partition.within_micro_batches import is_within
 
@@ -136,7 +139,7 @@ class Region:
             self._plan_alias(op)
             return
         versions = [self._versions[t.name] for t in op.inputs]
-        states = tuple(v.state for v in versions)
+        states = tuple(_taken(op, v.state) for v in versions)
         bodies: tuple[Plan, ...] = ()
         kept: Decision | None = None
         if self._is_walked_through(op):
@@ -304,7 +307,7 @@ class Region:
         ):
             level = levels[first] + 1
             levels[REPLICATED] = level
-            what = "allreduce" if first == PARTIAL else "allgather"
+            what = "allgather" if is_sharded(first) else "allreduce"
             self._note_collective(what, tensor, reason, level)
             if first == PARTIAL:
                 self._walk.flow.needed.add((self.graph, tensor.name))
@@ -354,7 +357,7 @@ class Region:
     # --- functions -----------------------------------------------------------------------
 
     def _is_walked_through(self, op: Any) -> bool:
-        names = () if is_within(op) else FUNCTIONS.get(op.type, ())
+        names = () if is_within(op) or is_guard(op) else FUNCTIONS.get(op.type, ())
         return bool(names) and all(body_of(self.graph, op, n) is not None for n in names)
 
     def _of_functions(
@@ -475,6 +478,12 @@ def _common(one: Known, other: Known, state: State, other_state: State) -> Known
 
 def _same(one: Sequence[Known], other: Sequence[Known]) -> bool:
     return all(a[0] == b[0] and same_values(a[1], b[1]) for a, b in zip(one, other, strict=True))
+
+
+def _taken(op: Any, state: State) -> State:
+    """The state in which a rule sees an input."""
+    asserts = op.type == "Assert" or is_guard(op)
+    return REPLICATED if state == CONJUNCT and not asserts else state
 
 
 def _with_handles(states: tuple[State, ...]) -> tuple[State, ...]:

@@ -27,7 +27,8 @@ class State(msgspec.Struct, frozen=True):
     Attributes:
       kind: "replicated": all of it, the same on all workers. "sharded": its rows, along `axis`.
         "partial": a summand; the sum over the workers is the tensor. "empty": a TensorList without
-        elements, which may become any of these. "handle": of a variable.
+        elements, which may become any of these. "handle": of a variable. "conjunct": whether all of
+        its rows are so; whether all are, if all workers say so.
       axis: of the rows, if it is sharded. Of a TensorList, that of its elements.
     """
 
@@ -43,7 +44,9 @@ class State(msgspec.Struct, frozen=True):
         return self.kind if self.axis is None else f"{self.kind}({self.axis})"
 
 
-REPLICATED, PARTIAL, EMPTY, HANDLE = map(State, ("replicated", "partial", "empty", "handle"))
+REPLICATED, PARTIAL, EMPTY, HANDLE, CONJUNCT = map(
+    State, ("replicated", "partial", "empty", "handle", "conjunct")
+)
 
 
 def sharded(axis: int) -> State:

@@ -8,6 +8,7 @@ correctness, and each has tests of its own.
 
 from hvd_elastic_keras.step.partition.operations.states import Rule
 from hvd_elastic_keras.step.partition.rules import (
+    assertions,
     contractions,
     draws,
     elementwise,
@@ -19,5 +20,8 @@ from hvd_elastic_keras.step.partition.rules import (
     slices,
 )
 
-FAMILIES = (contractions, draws, elementwise, joining, lists, per_row, reductions, shapes, slices)
+FAMILIES = (
+    *(assertions, contractions, draws, elementwise, joining, lists, per_row, reductions, shapes),
+    slices,
+)
 RULES: dict[str, Rule] = {name: rule for family in FAMILIES for name, rule in family.RULES.items()}

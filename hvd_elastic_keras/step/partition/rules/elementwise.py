@@ -34,7 +34,7 @@ SELECTIONS = frozenset(("Select", "SelectV2"))
 OTHERS = names(
     """
     Abs Acos Acosh Angle Asin Asinh Atan Atan2 Atanh BesselI0e BesselI1e Betainc BitwiseAnd
-    BitwiseOr BitwiseXor Bucketize Cast Ceil CheckNumerics ClipByValue Complex ComplexAbs Conj
+    BitwiseOr BitwiseXor Bucketize Cast Ceil ClipByValue Complex ComplexAbs Conj
     Cos Cosh Digamma Elu Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater
     GreaterEqual Igamma Igammac Inv Invert IsFinite IsInf IsNan LeakyRelu LeftShift Less LessEqual
     Lgamma Log Log1p

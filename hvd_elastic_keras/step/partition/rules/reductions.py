@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hvd_elastic_keras.step.partition.operations.states import (
+    CONJUNCT,
     PARTIAL,
     REPLICATED,
     Decision,
@@ -35,6 +36,8 @@ def reduction(v: View) -> Decision:
         return v.only(0, PARTIAL)
     if v.kind == "Mean" and v.op.inputs[0].dtype.is_floating:
         return v.only(0, PARTIAL, how="mean")
+    if v.kind == "All":
+        return v.only(0, CONJUNCT)
     if v.kind in EXTREMES:
         return v.only(0, REPLICATED, how="extreme")
     return v.replicated("no part of it is known from some rows")
