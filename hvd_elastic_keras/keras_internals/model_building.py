@@ -149,6 +149,9 @@ def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> bool:
     compiled = model._compile_metrics
     if batch is not None and compiled is not None and not compiled.built:
         _build_by_step(model, batch)
+    if compiled is not None and compiled.built and not had_metrics:
+        for metric in compiled.metrics:  # a step that was tried has left something in them
+            metric.reset_state()
     note_built_early(model, had_metrics)
     for optimizer in optimizers_of(model):
         if not optimizer.built:
