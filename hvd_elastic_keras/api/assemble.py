@@ -162,6 +162,11 @@ def _prepare(
         (runners, told_of_steps), found = made_alike(
             functools.partial(_runners, training, variables), agreed
         )
+        partitioned = [r.step for r in runners if isinstance(r.step, PartitionedStep)]
+        if has_others:
+            told_of_steps += [text for step in partitioned for text in step.told_of_several]
+        variables = variables.with_given(v for step in partitioned for v in step.assigned_beside)
+        before += [tf.identity(v) for v in variables.all[len(before) :]]
         if variables.lost:
             told_of_steps.append(NOT_SHARED.format(", ".join(variables.lost)))
         model.stop_training = False

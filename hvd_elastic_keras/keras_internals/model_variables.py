@@ -87,6 +87,10 @@ class ModelVariables:
         """Variables that a model has got since `present` returned `before`."""
         return [v for v in _state_of(model) if id(v) not in before]
 
+    def with_given(self, others: Iterable[tf.Variable]) -> ModelVariables:
+        """With variables of a training loop that are in no model."""
+        return dataclasses.replace(self, given=(*self.given, *_without(others, self.given)))
+
     def values(self) -> list[tf.Tensor]:
         """A copy of the present values."""
         return [tf.identity(v) for v in self.all]

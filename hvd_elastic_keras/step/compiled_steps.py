@@ -136,7 +136,7 @@ def _partitioned(
         seed=seed,
         options=options,
     )
-    return CompiledStep(step, StepFindings(0, 0))
+    return CompiledStep(step, StepFindings(0, 0, told=step.told))
 
 
 class _Making:

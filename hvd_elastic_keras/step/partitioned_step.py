@@ -31,15 +31,17 @@ from hvd_elastic_keras.data.plan import example_ids
 from hvd_elastic_keras.data.plan.example_ids import PIECES
 from hvd_elastic_keras.keras_internals.held_objects import optimizers_of
 from hvd_elastic_keras.keras_internals.model_building import has_batch_norm
-from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
+from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, can_be_sent
 from hvd_elastic_keras.keras_internals.scaled_rate import scaled
 from hvd_elastic_keras.observe.notices import notices
+from hvd_elastic_keras.step import told_of_step
 from hvd_elastic_keras.step.batch_norm import over_micro_batches
 from hvd_elastic_keras.step.direct_call import directly
 from hvd_elastic_keras.step.late_partitioned_step import LatePartitionedStep
 from hvd_elastic_keras.step.late_step import Arrive
 from hvd_elastic_keras.step.micro_batches.graph_nodes import calls_python, nodes_of
 from hvd_elastic_keras.step.micro_batches.refusals import check_variables
+from hvd_elastic_keras.step.micro_batches.staged_changes import state_of_python_generators
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
 from hvd_elastic_keras.step.partition.execution import (
@@ -181,6 +183,7 @@ class PartitionedStep:
         self._newest_tail = tf.Variable(tf.zeros([self._tail_length]), trainable=False)
         """That of a step that raises has no other way out."""
         self._runs_eagerly = bool(model.run_eagerly)
+        self._draws_in_python = False
         self._has_pieces = True
         """Whether it can be computed in pieces, as far as anybody knows."""
         self._late: LatePartitionedStep | None = None
@@ -208,11 +211,47 @@ class PartitionedStep:
         Raises:
           ConfigurationError: it makes variables.
         """
-        before = self._variables.present(self.model)
+        before, generators = self._variables.present(self.model), state_of_python_generators()
         with self._scaled_rate():
             found = capture(self._step_over_micro_batches, self._batch.spec, seed=self._seed)
         check_variables(self._variables, self.model, before)
+        self._draws_in_python = generators != state_of_python_generators()
         return found
+
+    @functools.cached_property
+    def beside(self) -> list[tf.Variable]:
+        """Variables that it reads or assigns to, and that neither the model nor its layers hold."""
+        known = {id(v) for v in (*self._variables.all, *self._world.variables)}
+        return [v for v in self.captured.variables.values() if id(v) not in known]
+
+    @functools.cached_property
+    def assigned_beside(self) -> list[tf.Variable]:
+        """Those of them that it assigns to: they belong to the state of a training."""
+        assigned = {id(self.captured.variables[name]) for name in self.captured.assigned}
+        return [v for v in self.beside if id(v) in assigned and can_be_sent(v)]
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What people should know before the first step."""
+        sent = {id(v) for v in self.assigned_beside}
+        read_only = [v.name for v in self.beside if id(v) not in sent]
+        return told_of_step.listed(
+            [
+                told_of_step.of_draws(self.captured),
+                [told_of_step.DRAWS_IN_PYTHON] if self._draws_in_python else [],
+                told_of_step.of_variables(read_only),
+            ]
+        )
+
+    @property
+    def told_of_several(self) -> tuple[str, ...]:
+        """What people should know before the first step of a job with several workers."""
+        return told_of_step.listed(
+            [
+                [told_of_step.EAGERLY] if self._runs_eagerly else [],
+                [told_of_step.WITHOUT_XLA] if self.model.jit_compile else [],
+            ]
+        )
 
     @functools.cached_property
     def analysis(self) -> Analysis:

@@ -48,6 +48,11 @@ class World:
         self._session: Session | None = None
         self._lock = threading.Lock()
 
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """Those that are here."""
+        return [v for v in vars(self).values() if isinstance(v, tf.Variable)]
+
     def follow(self, session: Session) -> None:
         """Reads from now on what this session knows."""
         self._session = session

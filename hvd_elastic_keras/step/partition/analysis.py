@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, Leaf
+from hvd_elastic_keras.step.partition.late_sums import with_late_sums
 from hvd_elastic_keras.step.partition.operations.dimensions import (
     OTHER_SIZES,
     Dims,
@@ -53,7 +54,8 @@ def analysed(captured: CapturedStep, num_rows: int, *, whole: bool = False) -> A
         most_rows = None if whole else tried()[-1]
     collectives = sorted(walk.collectives, key=lambda c: c.level)
     first = frozenset(gathered)
-    return Analysis(plan, most_rows, first, tuple(collectives), tuple(walk.whole))
+    found = Analysis(plan, most_rows, first, tuple(collectives), tuple(walk.whole))
+    return with_late_sums(found)
 
 
 def _walked(

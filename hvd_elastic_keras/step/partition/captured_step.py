@@ -30,7 +30,15 @@ SCATTERS: dict[str, Callable[..., Any]] = {
     "ResourceScatterAdd": tf.tensor_scatter_nd_add,
     "ResourceScatterSub": tf.tensor_scatter_nd_sub,
     "ResourceScatterUpdate": tf.tensor_scatter_nd_update,
+    "ResourceScatterMax": tf.tensor_scatter_nd_max,
+    "ResourceScatterMin": tf.tensor_scatter_nd_min,
+    "ResourceScatterNdAdd": tf.tensor_scatter_nd_add,
+    "ResourceScatterNdSub": tf.tensor_scatter_nd_sub,
+    "ResourceScatterNdUpdate": tf.tensor_scatter_nd_update,
 }
+WRITES = frozenset((*ASSIGNMENTS, *SCATTERS, "ResourceStridedSliceAssign"))
+"""Operations that assign to a variable."""
+SLICE = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +70,7 @@ class CapturedStep:
       results: makes what the step returns of the outputs of the graph.
       function: takes the step itself, given the tensors of a whole batch and the step's number.
       step: what `function` was traced of.
+      stateful_draws: TensorFlow's names of operations that would draw from a state.
     """
 
     graph: Any
@@ -72,6 +81,7 @@ class CapturedStep:
     results: Callable[[Sequence[Any]], Any]
     function: Callable[..., Any]
     step: Callable[..., Any]
+    stateful_draws: tuple[str, ...] = ()
 
     @functools.cached_property
     def assigned(self) -> frozenset[str]:
@@ -90,7 +100,7 @@ def _assigned(graph: Any, handles: dict[str, str]) -> Iterator[str]:
     for op in operations(graph):
         if op.type == "Identity" and op.inputs[0].name in known:
             known[op.outputs[0].name] = known[op.inputs[0].name]
-        elif op.type in (*ASSIGNMENTS, *SCATTERS):
+        elif op.type in WRITES:
             yield known[op.inputs[0].name]
         skipped = int("then_branch" in FUNCTIONS.get(op.type, ()))
         for function in FUNCTIONS.get(op.type, ()):
@@ -122,11 +132,15 @@ def capture(
       ConfigurationError: the step draws from a state in a loop.
     """
     layout = Layout(batch_spec)
+    names: set[str] = set()
 
     def traced(*flat: Any) -> Any:
         *leaves, number = flat
-        with inlined_functions(), StatefulDraws(number, seed).replaced():
-            return step(layout.pack(leaves))
+        draws = StatefulDraws(number, seed)
+        with inlined_functions(), draws.replaced():
+            results = step(layout.pack(leaves))
+        names.update(draws.names)
+        return results
 
     function = tf.function(traced, autograph=False).get_concrete_function(
         *layout.flat_spec, tf.TensorSpec([], tf.int64)
@@ -150,6 +164,7 @@ def capture(
         lambda outputs: _filled(structure, outputs),
         function,
         traced,
+        tuple(sorted(names)),
     )
 
 
@@ -219,7 +234,25 @@ def on_variable(op: Any, inputs: Sequence[Any], values: dict[str, Any]) -> list[
         return [tf.constant(True)]
     if kind == "ResourceGather":
         return [tf.gather(values[name], inputs[1], batch_dims=op.get_attr("batch_dims"))]
+    if kind == "ResourceGatherNd":
+        return [tf.gather_nd(values[name], inputs[1])]
     if kind in SCATTERS:
-        values[name] = SCATTERS[kind](values[name], inputs[1][..., None], inputs[2])
+        indices = inputs[1] if "Nd" in kind else inputs[1][..., None]
+        values[name] = SCATTERS[kind](values[name], indices, _spread(values[name], *inputs[1:]))
+        return []
+    if kind == "ResourceStridedSliceAssign":
+        masks = {mask: op.get_attr(mask) for mask in SLICE}
+        values[name] = tf.raw_ops.TensorStridedSliceUpdate(
+            input=values[name],
+            **dict(zip(("begin", "end", "strides", "value"), inputs[1:], strict=True)),
+            **masks,
+        )
         return []
     raise NotImplementedError(f"{kind} on a variable")
+
+
+def _spread(value: Any, indices: Any, updates: Any) -> Any:
+    """One number is scattered to all elements of the rows that are named."""
+    if updates.shape.rank != 0:
+        return updates
+    return tf.fill(tf.concat([tf.shape(indices), tf.shape(value)[1:]], 0), updates)

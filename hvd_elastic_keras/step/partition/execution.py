@@ -85,6 +85,10 @@ class IfOthers:
         )
 
 
+MOST_CHOSEN = 1 << 14
+"""Elements of a tensor that are chosen one by one: a condition takes long to trace."""
+
+
 class OfRows:
     """The collectives of a worker that may have no rows: what it computes then does not count.
 
@@ -105,12 +109,14 @@ class OfRows:
         self, tensors: list[tf.Tensor], name: str, beside: Sequence[tf.Tensor] = ()
     ) -> list[tf.Tensor]:
         """Without rows, adds nothing to the tensors, but to what travels beside them."""
-        # A condition, not a choice by element: that would copy all gradients.
-        counted = tensors and tf.cond(
-            self._has_rows,
-            lambda: [tf.identity(t) for t in tensors],
-            lambda: [tf.zeros_like(t) for t in tensors],
-        )
+        if all((t.shape.num_elements() or MOST_CHOSEN) < MOST_CHOSEN for t in tensors):
+            counted = [tf.where(self._has_rows, t, tf.zeros_like(t)) for t in tensors]
+        else:  # a choice by element would copy all gradients
+            counted = tf.cond(
+                self._has_rows,
+                lambda: [tf.identity(t) for t in tensors],
+                lambda: [tf.zeros_like(t) for t in tensors],
+            )
         counted = [counted] if tf.is_tensor(counted) else counted
         sums = self._collectives.summed([*counted, *beside], name)
         self.results += sums[: len(tensors)]
@@ -219,7 +225,7 @@ class PartialStep:
           The outputs of the graph. `values` holds what the variables would become.
         """
         captured = self._captured
-        self.values = {n: tf.identity(v) for n, v in captured.variables.items()}
+        self.values = {n: tf.convert_to_tensor(v) for n, v in captured.variables.items()}
         given = self._given(rows, number)
         inputs = []
         for tensor in captured.graph.inputs:
@@ -284,7 +290,7 @@ class PartialStep:
             if i in planned.cut_again:
                 again = planned.cut_again[i]
                 if decision.how == "draw":
-                    versions[again] = drawn_rows(op, inputs, self._part.low, self._sizes)
+                    versions[again] = self._drawn_rows(op, inputs)
                 else:
                     versions[again] = self._own_rows(tensor, value, again.at_axis)
             versions[state] = value
@@ -346,7 +352,7 @@ class PartialStep:
             whole = self._collectives.gathered(own, self._name(f"moments_{dtype}"))
             for m, (mean, variance) in zip(group, combined(whole, group), strict=True):
                 there.setdefault(m.mean.outputs[0].name, {})[REPLICATED] = mean
-                there[m.variance.outputs[0].name] = {REPLICATED: variance}
+                there.setdefault(m.variance.outputs[0].name, {})[REPLICATED] = variance
 
     def _gathered(self, value: Any, tensor: Any, state: State) -> Any:
         axis = state.at_axis + (tensor.dtype == tf.variant)
@@ -374,6 +380,9 @@ class PartialStep:
             return tf.slice(value, begin, chosen * (self._part.size * count + 1) - 1)
 
         return self._of_list(tensor, whole, cut)
+
+    def _drawn_rows(self, op: Any, inputs: list[Any]) -> Any:
+        return drawn_rows(op, inputs, self._part.low, self._sizes)
 
     def _of_list(self, tensor: Any, value: Any, function: Callable[[Any], Any]) -> Any:
         """A function of a tensor; of a TensorList, of its elements in one tensor."""
@@ -471,7 +480,7 @@ class PartialStep:
             i, axis = decision.local_size
             form = decision.forms[0] if decision.forms else None
             if form is not None and inputs[i].shape == [len(form)]:
-                shape = self._sizes.own_shape(form, inputs[i].dtype)
+                shape = self._sizes.own_shape(form, axis, inputs[i].dtype)
             else:
                 shape = self._local(inputs[i], axis)
             inputs = [*inputs[:i], shape, *inputs[i + 1 :]]

@@ -16,13 +16,15 @@ class HorovodCollectives:
     def summed(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
         """In one group; half precision travels in single, so that it is rounded once."""
         given = [tf.cast(t, tf.float32) if t.dtype in HALF else t for t in tensors]
-        sums = hvd.grouped_allreduce(given, op=hvd.Sum, name=name, ignore_name_scope=True)
-        return [tf.cast(s, t.dtype) for s, t in zip(sums, tensors, strict=True)]
+        group = _at_least_two(given)
+        sums = hvd.grouped_allreduce(group, op=hvd.Sum, name=name, ignore_name_scope=True)
+        return [tf.cast(s, t.dtype) for s, t in zip(sums, tensors, strict=False)]
 
     def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """Workers may have different numbers of rows; some may have none."""
         given = tf.bitcast(tensor, tf.int16) if tensor.dtype in HALF else tensor
-        whole = hvd.allgather(given, name=name, ignore_name_scope=True)
+        group = _at_least_two([given])
+        whole, *_ = hvd.grouped_allgather(group, name=name, ignore_name_scope=True)
         whole = tf.bitcast(whole, tensor.dtype) if tensor.dtype in HALF else whole
         return tf.ensure_shape(whole, [None, *tensor.shape[1:]])
 
@@ -32,3 +34,8 @@ class HorovodCollectives:
         given = tf.cast(tensor, tf.float32) if tensor.dtype in HALF else given
         found = hvd.allreduce(given, op=EXTREMES[kind], name=name, ignore_name_scope=True)
         return tf.cast(found, tensor.dtype)
+
+
+def _at_least_two(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    """A group goes out at once. A tensor alone would wait for the end of Horovod's cycle."""
+    return tensors if len(tensors) > 1 else [*tensors, tf.zeros([1], tensors[0].dtype)]

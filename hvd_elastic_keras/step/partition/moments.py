@@ -84,9 +84,12 @@ def own_moments(rows: Sequence[tf.Tensor], found: Sequence[Moments], share: Any)
     Args:
       rows: its rows of each tensor.
     """
-    pairs = [tf.nn.moments(x, m.axes) for x, m in zip(rows, found, strict=True)]
-    numbers = [tf.reshape(t, [-1]) for which in zip(*pairs, strict=True) for t in which]
-    return tf.concat([*numbers, share[None]], 0)[None]
+    means = [tf.reduce_mean(x, m.axes, True) for x, m in zip(rows, found, strict=True)]
+    own_variances = [
+        tf.reduce_mean(tf.math.squared_difference(x, mean), m.axes)
+        for x, mean, m in zip(rows, means, found, strict=True)
+    ]
+    return tf.concat([tf.reshape(t, [1, -1]) for t in (*means, *own_variances, share)], 1)
 
 
 def combined(gathered: tf.Tensor, found: Sequence[Moments]) -> list[tuple[tf.Tensor, tf.Tensor]]:
@@ -95,14 +98,14 @@ def combined(gathered: tf.Tensor, found: Sequence[Moments]) -> list[tuple[tf.Ten
     Args:
       gathered: what workers with rows have told, one row each.
     """
-    shares = gathered[:, -1:]
-    means, own_variances = tf.split(gathered[:, :-1], 2, 1)
-    deviations = means - means[0]
-    deviation = tf.reduce_sum(shares * deviations, 0)
-    variance = tf.reduce_sum(shares * (own_variances + (deviations - deviation) ** 2), 0)
     sizes = [m.mean.outputs[0].shape.num_elements() for m in found]
-    pairs = zip(*(tf.split(t, sizes) for t in (means[0] + deviation, variance)), strict=True)
+    means, own_variances, shares = tf.split(gathered, [sum(sizes), sum(sizes), 1], 1)
+    about = tf.reduce_mean(means, 0)  # any number near to them will do
+    deviations = means - about
+    deviation = tf.reduce_sum(shares * deviations, 0)
+    squares = own_variances + tf.math.squared_difference(deviations, deviation)
+    whole = (about + deviation, tf.reduce_sum(shares * squares, 0))
     return [
         (tf.reshape(mean, m.mean.outputs[0].shape), tf.reshape(own, m.variance.outputs[0].shape))
-        for m, (mean, own) in zip(found, pairs, strict=True)
+        for m, mean, own in zip(found, *(tf.split(t, sizes) for t in whole), strict=True)
     ]

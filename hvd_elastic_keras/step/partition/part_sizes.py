@@ -34,9 +34,14 @@ class PartSizes:
         """What part of the rows this worker has; numbers of rows may be too large for the type."""
         return self._once(("fraction", dtype), lambda: tf.cast(self._own / self._total, dtype))
 
-    def own_shape(self, form: Form, dtype: tf.DType) -> tf.Tensor:
-        """The shape of the rows of this worker."""
-        return self._once((form, "own", dtype), lambda: _shape(form, self.own(dtype)))
+    def own_shape(self, form: Form, axis: int, dtype: tf.DType) -> tf.Tensor:
+        """The shape of the rows of this worker, along one of the axes that have rows."""
+
+        def made() -> tf.Tensor:
+            own, total = self.own(dtype), self.total(dtype)
+            return _shape(form, [own if i == axis else total for i in range(len(form))])
+
+        return self._once((form, axis, dtype), made)
 
     def whole_shape(self, form: Form, dtype: tf.DType) -> tf.Tensor:
         """The shape of all rows."""
@@ -49,7 +54,9 @@ class PartSizes:
         return self._made[key]
 
 
-def _shape(form: Form, num_rows: tf.Tensor) -> tf.Tensor:
-    sizes = tf.constant([0 if is_rows else n for n, is_rows in form], num_rows.dtype)
-    per_row = tf.constant([n if is_rows else 0 for n, is_rows in form], num_rows.dtype)
+def _shape(form: Form, num_rows: Any) -> tf.Tensor:
+    """Of so many rows, by axis if it is a list."""
+    dtype = tf.nest.flatten(num_rows)[0].dtype
+    sizes = tf.constant([0 if is_rows else n for n, is_rows in form], dtype)
+    per_row = tf.constant([n if is_rows else 0 for n, is_rows in form], dtype)
     return sizes + per_row * num_rows

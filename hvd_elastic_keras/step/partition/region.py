@@ -13,8 +13,8 @@ import tensorflow as tf
 from hvd_elastic_keras.step.micro_batches.graph_nodes import PYTHON_CALLS
 from hvd_elastic_keras.step.partition import within_micro_batches
 from hvd_elastic_keras.step.partition.captured_step import (
-    ASSIGNMENTS,
     FUNCTIONS,
+    WRITES,
     body_of,
     operations,
 )
@@ -181,7 +181,7 @@ class Region:
         view = View(op, states, self._sizes)
         if op.type == "Const":
             return Decision((), (REPLICATED,))
-        if op.type in ASSIGNMENTS or op.type.startswith("ResourceScatter"):
+        if op.type in WRITES and HANDLE in states:
             return Decision(_with_handles(states), (), how="variable")
         if op.type in ("ReadVariableOp", "VariableShape", "VarIsInitializedOp"):
             return Decision(states, (REPLICATED,), how="variable")
@@ -367,7 +367,7 @@ class Region:
             return self._loop(op, states, level)
         if "then_branch" in FUNCTIONS[op.type]:
             return self._branches(op, states, level)
-        region = self._body(op, "f", self.known(op.inputs))
+        region = self._body(op, "f", self.known(op.inputs), states)
         plan = region.planned(states, [level] * len(states), None, op.name)
         self.give(op.outputs, region.known(plan.graph.outputs))
         return Decision(states, plan.outs, how="call"), (plan,)
@@ -380,10 +380,17 @@ class Region:
         for tensor, (dims, values) in zip(tensors, known, strict=True):
             self._sizes.give(tensor, dims, values)
 
-    def _body(self, op: Any, name: str, known: Sequence[Known]) -> Region:
+    def _body(
+        self, op: Any, name: str, known: Sequence[Known], states: tuple[State, ...]
+    ) -> Region:
+        """What is known of its tensors follows from `known` and `states`: it is found once."""
         graph = body_of(self.graph, op, name)
-        region = Region(self._walk, graph, Sizes())
-        region.give(graph.inputs, known)
+        found = self._sizes.of_bodies.setdefault((graph, states), [])
+        sizes = next((sizes for inputs, sizes in found if _same(inputs, known)), None)
+        region = Region(self._walk, graph, sizes or Sizes())
+        if sizes is None:
+            region.give(graph.inputs, known)
+            found.append((known, region._sizes))
         return region
 
     def _loop(
@@ -395,7 +402,7 @@ class Region:
         self._walk.loops += 1
         while True:
             saved = self._walk.saved
-            region = self._body(op, "body", known)
+            region = self._body(op, "body", known, states)
             plan = region.planned(states, levels, None, "")
             found = region.known(plan.graph.outputs)
             later = [_common(*pair) for pair in zip(known, found, states, plan.outs, strict=True)]
@@ -406,9 +413,9 @@ class Region:
             if joint == states and _same(later, known):
                 break
             states, known = joint, later
-        region = self._body(op, "body", known)
+        region = self._body(op, "body", known, states)
         body = region.planned(states, levels, states, f"the next round of {op.name}")
-        region = self._body(op, "cond", known)
+        region = self._body(op, "cond", known, states)
         condition = region.planned(states, levels, [REPLICATED], f"the condition of {op.name}")
         self._walk.loops -= 1
         self.give(op.outputs, known)
@@ -421,7 +428,7 @@ class Region:
         saved, before = self._walk.saved, len(self._walk.collectives)
         plans, found = [], []
         for name in ("then_branch", "else_branch"):
-            region = self._body(op, name, self.known(op.inputs[1:]))
+            region = self._body(op, name, self.known(op.inputs[1:]), states)
             plans.append(region.planned(states, [level] * len(states), None, ""))
             found.append(region.known(plans[-1].graph.outputs))
         count = len(self._walk.collectives) - before
@@ -452,7 +459,7 @@ class Region:
         joint = [joined(a, b, d) for a, b, (d, _) in zip(*outs, both, strict=True)]
         plans = []
         for name in names:
-            region = self._body(op, name, known)
+            region = self._body(op, name, known, states[1:])
             plans.append(region.planned(states[1:], levels, joint, f"the result of {op.name}"))
         self.give(op.outputs, both)
         return Decision((REPLICATED, *states[1:]), tuple(joint), how="cond"), tuple(plans)

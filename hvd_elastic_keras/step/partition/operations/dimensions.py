@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -87,10 +88,15 @@ def is_multiple(dim: Dim) -> bool:
 
 def is_rows(dim: Dim) -> bool:
     """Whether a size is the number of rows, or so many times it for each number of rows."""
-    if dim is None or not _holds(dim, tried()):
+    return _is_rows(dim, tried())
+
+
+@functools.cache
+def _is_rows(dim: Dim, rows: tuple[int, ...]) -> bool:
+    if dim is None or not _holds(dim, rows):
         return False
-    count = _quotient(dim, tried())
-    for size in (tried(), *OTHER_SIZES):
+    count = _quotient(dim, rows)
+    for size in (rows, *OTHER_SIZES):
         while _holds(count, size):
             count = _quotient(count, size)
     return is_constant(count)
@@ -123,10 +129,16 @@ def static(shape: tf.TensorShape) -> Dims:
 
 @dataclasses.dataclass
 class Sizes:
-    """Dimensions and values of the tensors of one graph, by their names."""
+    """Dimensions and values of the tensors of one graph, by their names.
+
+    Attributes:
+      of_bodies: of the functions that it calls, by their graphs and the states of the inputs: what
+        is known of the inputs, and what has been found of all tensors.
+    """
 
     dims: dict[str, Dims] = dataclasses.field(default_factory=dict)
     values: dict[str, Values] = dataclasses.field(default_factory=dict)
+    of_bodies: dict[Any, list[tuple[Any, Sizes]]] = dataclasses.field(default_factory=dict)
 
     def const(self, tensor: Any) -> npt.NDArray[Any] | None:
         """Its value, if it is the same for any number of rows."""
@@ -173,8 +185,10 @@ class Sizes:
         if any(t.dtype in OPAQUE for t in (*op.inputs, *op.outputs)):
             return _of_opaque(op, inputs) or known
         found = []
+        values = [self.values.get(t.name) or None for t in op.inputs]
+        attributes = _attributes(op)
         for i in range(len(ROWS)):
-            shapes = _shapes_at(op, inputs, [self.values.get(t.name) or None for t in op.inputs], i)
+            shapes = _shapes_at(op, attributes, inputs, values, i)
             if shapes is None:
                 return known
             found.append(shapes)
@@ -264,10 +278,12 @@ def _together(shapes: list[Any]) -> Dims:
 
 
 def _shapes_at(
-    op: Any, inputs: list[Dims], values: Sequence[Values | None], i: int
+    op: Any, attributes: Any, inputs: list[Dims], values: Sequence[Values | None], i: int
 ) -> list[tf.TensorShape] | None:
     """What TensorFlow says of the outputs, of inputs of these sizes; None if it refuses them."""
-    key = _key(op, inputs, values, i)
+    sizes = tuple(None if d is None else tuple(s and s[i] for s in d) for d in inputs)
+    numbers = tuple(None if v is None else (v[i].shape, v[i].tobytes()) for v in values)
+    key = (op.type, sizes, numbers, attributes)
     if key not in _ANSWERS:
         _ANSWERS[key] = _asked(op, inputs, values, i)
     return _ANSWERS[key]
@@ -276,15 +292,12 @@ def _shapes_at(
 _ANSWERS: dict[Any, list[tf.TensorShape] | None] = {}
 
 
-def _key(op: Any, inputs: list[Dims], values: Sequence[Values | None], i: int) -> Any:
-    sizes = tuple(None if d is None else tuple(s and s[i] for s in d) for d in inputs)
-    numbers = tuple(None if v is None else (v[i].shape, v[i].tobytes()) for v in values)
-    attributes = tuple(
+def _attributes(op: Any) -> Any:
+    return tuple(
         (name, value.SerializeToString())
         for name, value in sorted(op.node_def.attr.items())
         if not name.startswith("_")
     )
-    return op.type, sizes, numbers, attributes
 
 
 def _asked(
@@ -309,6 +322,9 @@ def _of_opaque(op: Any, inputs: list[Dims]) -> list[Dims] | None:
     kind = op.type
     if kind == "ResourceGather" and inputs[0] is not None and inputs[1] is not None:
         return [(*inputs[1], *inputs[0][1:])] if op.get_attr("batch_dims") == 0 else None
+    if kind == "ResourceGatherNd" and inputs[0] is not None and inputs[1]:
+        (*outer, depth) = inputs[1]
+        return [(*outer, *inputs[0][depth[0] :])] if is_constant(depth) and depth else None
     if kind == "VariableShape" and inputs[0] is not None:
         return [(constant(len(inputs[0])),)]
     if kind in ("TensorListSetItem", "TensorListPushBack"):

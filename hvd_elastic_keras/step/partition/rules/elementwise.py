@@ -17,7 +17,9 @@ from hvd_elastic_keras.step.partition.operations.states import (
     sharded,
 )
 
-LINEAR = names("Identity EnsureShape Neg StopGradient PreventGradient Snapshot Real DebugIdentity")
+LINEAR = names(
+    "Identity EnsureShape Neg StopGradient PreventGradient Snapshot Real Imag DebugIdentity"
+)
 """f(a + b) = f(a) + f(b)."""
 SUMS = names("Add AddV2 Sub AddN")
 """Linear in all inputs together."""
@@ -32,9 +34,10 @@ SELECTIONS = frozenset(("Select", "SelectV2"))
 OTHERS = names(
     """
     Abs Acos Acosh Angle Asin Asinh Atan Atan2 Atanh BesselI0e BesselI1e Betainc BitwiseAnd
-    BitwiseOr BitwiseXor Cast Ceil ClipByValue Complex Conj Cos Cosh Digamma Elu
-    Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual Igamma Igammac
-    Inv Invert IsFinite IsInf IsNan LeakyRelu LeftShift Less LessEqual Lgamma Log Log1p
+    BitwiseOr BitwiseXor Bucketize Cast Ceil ClipByValue Complex ComplexAbs Conj
+    Cos Cosh Digamma Elu Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater
+    GreaterEqual Igamma Igammac Inv Invert IsFinite IsInf IsNan LeakyRelu LeftShift Less LessEqual
+    Lgamma Log Log1p
     LogicalAnd LogicalNot LogicalOr Maximum Minimum Mod Ndtri NextAfter NotEqual OnesLike Pow
     Reciprocal Relu Relu6 RightShift Rint Round Rsqrt Selu Sigmoid Sign Sin Sinh Softplus
     Softsign Sqrt Square SquaredDifference Tan Tanh TruncateDiv TruncateMod Xdivy Xlog1py Xlogy

@@ -19,7 +19,9 @@ FIRST_AXIS = names(
     MaxPool MaxPoolGrad MaxPoolGradGrad AvgPool MaxPool3D MaxPool3DGrad AvgPool3D
     SparseSoftmaxCrossEntropyWithLogits SoftmaxCrossEntropyWithLogits InTopKV2 ResizeBilinear
     ResizeNearestNeighbor ResizeBicubic ResizeBilinearGrad ResizeBicubicGrad
-    ImageProjectiveTransformV3 SpaceToDepth DepthToSpace AdjustHue AdjustSaturation
+    ImageProjectiveTransformV3 SpaceToDepth DepthToSpace AdjustHue AdjustSaturation RGBToHSV
+    HSVToRGB ExtractImagePatches ExtractVolumePatches LRN LRNGrad ResizeArea
+    ResizeNearestNeighborGrad
     """
 )
 WITH_SIZES = names("AvgPoolGrad AvgPool3DGrad")
@@ -28,7 +30,8 @@ LAST_AXIS = names("Softmax LogSoftmax TopKV2 FFT IFFT RFFT IRFFT")
 LAST_TWO_AXES = names(
     """
     MatrixDiagPartV3 MatrixBandPart MatrixInverse Cholesky CholeskyGrad MatrixDeterminant
-    LogMatrixDeterminant MatrixSolve MatrixTriangularSolve Qr SelfAdjointEigV2 Svd
+    LogMatrixDeterminant MatrixSolve MatrixTriangularSolve Qr SelfAdjointEigV2 Svd FFT2D IFFT2D
+    RFFT2D IRFFT2D
     """
 )
 

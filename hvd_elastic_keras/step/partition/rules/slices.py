@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvd_elastic_keras.step.partition.operations.dimensions import dim_at, is_rows
+from hvd_elastic_keras.step.partition.operations.dimensions import dim_at, is_constant, is_rows
 from hvd_elastic_keras.step.partition.operations.states import (
     HANDLE,
     PARTIAL,
@@ -14,8 +14,13 @@ from hvd_elastic_keras.step.partition.operations.states import (
     View,
     is_sharded,
     known,
+    names,
     sharded,
 )
+
+LINEAR_SCATTERS = names("TensorScatterAdd TensorScatterSub TensorScatterUpdate")
+"""In the tensor and the data together."""
+SCATTERS = LINEAR_SCATTERS | names("TensorScatterMax TensorScatterMin")
 
 
 def strided_slice(v: View) -> Decision:
@@ -133,6 +138,9 @@ def gather_of_variable(v: View) -> Decision:
 def gather_nd(v: View) -> Decision:
     """Elements or slices by tuples of numbers along the last axis."""
     params, indices = v.ins
+    if params == HANDLE:
+        kept = is_sharded(indices) and indices.at_axis < v.rank(1) - 1
+        return v.run(HANDLE, indices, out=indices) if kept else v.replicated("rows by number")
     if params == PARTIAL and not is_sharded(indices):
         return v.only(0, PARTIAL)
     if is_sharded(indices) and indices.at_axis < v.rank(1) - 1:
@@ -149,6 +157,43 @@ def segment_sum(v: View) -> Decision:
 def scatter(v: View) -> Decision:
     """`ScatterNd(numbers, data, shape)`."""
     return _added(v, data=1, numbers=0, inner=1)
+
+
+def scattered_into(v: View) -> Decision:
+    """`TensorScatterUpdate(tensor, numbers, data)` and the like."""
+    tensor, numbers, data = v.ins
+    if not v.has_rows:
+        if PARTIAL in (tensor, data) and v.kind in LINEAR_SCATTERS and numbers == REPLICATED:
+            return v.run(PARTIAL, REPLICATED, PARTIAL, out=PARTIAL)
+        return v.replicated()
+    depth = dim_at(v.idims[1], v.rank(1) - 1)
+    if is_sharded(numbers) or depth is None or not is_constant(depth):
+        return v.replicated("scatters rows")
+    # Axes of the data: those of the numbers but the last, then those of what they name.
+    shift = v.rank(1) - 1 - depth[0]
+    axis = tensor.at_axis if is_sharded(tensor) else data.at_axis - shift
+    rows = [is_rows(dim_at(v.idims[0], axis)), is_rows(dim_at(v.idims[2], axis + shift))]
+    if axis < depth[0] or not all(rows):
+        return v.replicated("scatters rows")
+    if is_sharded(data) and data.at_axis != axis + shift:
+        return v.replicated("rows along different axes")
+    return v.run(sharded(axis), REPLICATED, sharded(axis + shift), out=sharded(axis))
+
+
+def counts(v: View) -> Decision:
+    """`DenseBincount(numbers, size, weights)`: of all rows together, or of each row of a matrix."""
+    numbers, _, weights = v.ins
+    if not v.has_rows or v.attr("binary_output"):
+        return v.replicated("whether a number is there at all")
+    if not is_rows(dim_at(v.idims[0], 0)) or {numbers, weights} - {sharded(0), REPLICATED}:
+        return v.replicated("nobody knows whether both have rows")
+    first = dim_at(v.idims[2], 0)
+    if is_rows(first):
+        weights = sharded(0)
+    elif first is None or set(first) != {0}:  # without weights, their size is 0
+        return v.replicated("nobody knows whether both have rows")
+    out = PARTIAL if v.rank(0) == 1 else sharded(0)
+    return v.run(sharded(0), REPLICATED, weights, out=out)
 
 
 def _added(v: View, data: int, numbers: int, inner: int) -> Decision:
@@ -178,4 +223,7 @@ RULES: dict[str, Rule] = {
     "GatherNd": gather_nd,
     "UnsortedSegmentSum": segment_sum,
     "ScatterNd": scatter,
+    "ResourceGatherNd": gather_nd,
+    "DenseBincount": counts,
+    **dict.fromkeys(SCATTERS, scattered_into),
 }

@@ -88,6 +88,18 @@ WITH_ROWS: dict[str, Function] = {
     "a matrix with a diagonal": lambda x, y, k: tf.linalg.diag(x) + 1.0,
     "times a matrix": lambda x, y, k: tf.einsum("abc,cd->abd", x, fixed(x.shape[2], 2)),
     "gathered within rows": lambda x, y, k: tf.gather(x, [0, 0], axis=2),
+    "scattered within rows": lambda x, y, k: tf.transpose(
+        tf.tensor_scatter_nd_max(
+            tf.transpose(x, [2, 0, 1]),
+            [[0], [0]],
+            tf.transpose(tf.stack([y, y])[..., 0], [0, 1, 2]),
+        )
+    ),
+    "put in place within rows": lambda x, y, k: tf.tensor_scatter_nd_update(
+        tf.transpose(x, [2, 0, 1]), [[0]], tf.transpose(y, [2, 0, 1])[-1:]
+    ),
+    "in the frequency domain": lambda x, y, k: tf.abs(tf.signal.fft2d(within(x, y))),
+    "in classes": lambda x, y, k: tf.raw_ops.Bucketize(input=x, boundaries=[-0.5, 0.5]),
 }
 """Of x and y, whose rows are along one of the first two axes; k has a number for each row."""
 FROM_ROWS: dict[str, Function] = {
@@ -101,6 +113,10 @@ FROM_ROWS: dict[str, Function] = {
     "a product of two": lambda x, y, k: tf.einsum("abc,abd->cd", x, y),
     "a matrix product over rows": lambda x, y, k: tf.matmul(x[:, 0], y[:, 0], transpose_a=True),
     "sums by numbers": lambda x, y, k: tf.math.unsorted_segment_sum(x, k, 4),
+    "counted": lambda x, y, k: tf.math.bincount(k, minlength=4, maxlength=4),
+    "weights added by numbers": lambda x, y, k: tf.math.bincount(
+        k, weights=x[:, 0, 0], minlength=4, maxlength=4
+    ),
     "scattered": lambda x, y, k: tf.scatter_nd(k[:, None], x, [4, *x.shape[1:]]),
     "looked up and added": lambda x, y, k: tf.reduce_sum(tf.gather(fixed(4, 2), k), 0),
     "one hot": lambda x, y, k: tf.reduce_sum(tf.one_hot(k, 4, dtype=tf.float64), 0),
@@ -120,6 +136,8 @@ OF_PARTIAL: dict[str, Function] = {
     "times a matrix": lambda s, t: tf.matmul(s, fixed(s.shape[1], 2)),
     "as another type": lambda s, t: tf.cast(tf.cast(s, tf.float32), tf.float64),
     "selected": lambda s, t: tf.where(fixed(1, 1) > 0.0, s, t),
+    "scattered": lambda s, t: tf.tensor_scatter_nd_add(s, [[0]], t[:1]),
+    "put in place": lambda s, t: tf.tensor_scatter_nd_update(s, [[0]], t[:1]),
     "spread": lambda s, t: tf.broadcast_to(s, [2, *s.shape]) + 0.0 * tf.tile(t, [1, 1]),
 }
 """Of two partial sums, with two axes: one round of reductions at the end."""
@@ -145,6 +163,12 @@ MIXES_ROWS: dict[str, Function] = {
     ),
     "chosen rows": lambda x, y, k: tf.boolean_mask(x, k > 1),
     "repeated rows": lambda x, y, k: tf.tile(x, [2, 1, 1]) * 2.0,
+    "scattered to rows": lambda x, y, k: tf.tensor_scatter_nd_add(x, [[0]], y[:1]) * 2.0,
+    "whether a number is there": lambda x, y, k: tf.math.bincount(
+        k, minlength=4, maxlength=4, binary_output=True
+    ),
+    "differences of pairs, and their gradient": lambda x, y, k: pairs(x, tf.abs),
+    "products of pairs, and their gradient": lambda x, y, k: pairs(x, tf.sin, tf.multiply),
     "padded with rows": lambda x, y, k: tf.pad(x, [[0, 1], [0, 0], [0, 0]]) * 2.0,
     "at most so many rows": lambda x, y, k: tf.reduce_sum(x[: tf.minimum(tf.shape(x)[0], 3)], 0),
     "at least so many rows": lambda x, y, k: (
@@ -152,6 +176,20 @@ MIXES_ROWS: dict[str, Function] = {
     ),
 }
 """With the rows first."""
+
+
+def pairs(x: Any, function: Any, both: Any = tf.subtract) -> Any:
+    """A mean over all pairs of rows, and its gradient, for which shapes have rows twice."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        each = tf.reduce_sum(function(both(x[:, None], x[None])), [2, 3])
+        mean = tf.reduce_mean(each**2)
+    return mean, tape.gradient(mean, x)
+
+
+def within(x: Any, y: Any) -> Any:
+    """Matrices of complex numbers behind the first two axes."""
+    return tf.complex(x, y)[..., None] * tf.constant([1.0, 2.0], tf.complex128)
 
 
 def squares(x: Any) -> Any:
@@ -223,3 +261,89 @@ def test_what_mixes_rows_is_computed_whole_by_every_worker(name: str, drawn: Any
     batch, parts, _ = drawn
     analysis = compared(MIXES_ROWS[name], batch, parts)
     assert analysis.whole
+
+
+OF_IMAGES: dict[str, Function] = {
+    "patches": lambda x: tf.image.extract_patches(
+        x, [1, 2, 2, 1], [1, 2, 2, 1], [1, 1, 1, 1], "VALID"
+    ),
+    "larger": lambda x: tf.image.resize(x, (7, 5), "nearest"),
+    "by areas": lambda x: tf.image.resize(x, (2, 3), "area"),
+    "normalised across channels": lambda x: tf.nn.local_response_normalization(
+        tf.cast(x, "float32")
+    ),
+    "colours": lambda x: tf.image.hsv_to_rgb(tf.image.rgb_to_hsv(tf.sigmoid(x))),
+}
+"""Of images with the rows first, with their gradients."""
+
+
+@pytest.mark.parametrize("name", OF_IMAGES)
+@settings(max_examples=EXAMPLES)
+@given(parts=shares())
+def test_each_row_of_images_is_computed_by_itself(name: str, parts: list[int]) -> None:
+    images = np.random.default_rng(len(parts)).normal(size=(sum(parts), 4, 4, 3))
+
+    def function(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            found = OF_IMAGES[name](x)
+            total = tf.reduce_sum(found**2)
+        gradient = tape.gradient(total, x) if name in WITH_GRADIENTS else x
+        return found, gradient
+
+    analysis = compared(function, [images], parts)
+    assert not analysis.whole
+
+
+WITH_GRADIENTS = {"larger", "normalised across channels"}
+TABLE = np.arange(20.0).reshape(5, 4)
+ON_VARIABLES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "rows are read": lambda v, x, k: tf.gather(v, k),
+    "elements are read": lambda v, x, k: tf.gather_nd(v, tf.stack([k, k], 1)),
+    "rows are added": lambda v, x, k: v.scatter_add(tf.IndexedSlices(x, k)),
+    "rows are put": lambda v, x, k: v.scatter_update(tf.IndexedSlices(0.0 * x, k)),
+    "the largest stay": lambda v, x, k: v.scatter_max(tf.IndexedSlices(4.0 * x, k)),
+    "the smallest stay": lambda v, x, k: v.scatter_min(tf.IndexedSlices(4.0 * x, k)),
+    "rows are put by numbers": lambda v, x, k: v.scatter_nd_update(k[:, None], 0.0 * x),
+    "elements are added": lambda v, x, k: v.scatter_nd_add(tf.stack([k, k], 1), x[:, 0]),
+    "elements are taken away": lambda v, x, k: v.scatter_nd_sub(tf.stack([k, k], 1), x[:, 0]),
+    "a row is put": lambda v, x, k: v[1].assign(tf.reduce_sum(x, 0)),
+    "a part is put": lambda v, x, k: v[1:3, ::2].assign(tf.fill([2, 2], tf.reduce_mean(x))),
+}
+"""Of a variable, rows and numbers."""
+
+
+@pytest.mark.parametrize("name", ON_VARIABLES)
+@settings(max_examples=EXAMPLES)
+@given(parts=shares())
+def test_variables_are_read_and_written_at_places_of_all_rows(name: str, parts: list[int]) -> None:
+    random = np.random.default_rng(len(parts))
+    batch = [random.normal(size=(sum(parts), 4)), random.integers(0, 4, sum(parts))]
+    variable = tf.Variable(TABLE)
+
+    def step(data: Any) -> Any:
+        found = ON_VARIABLES[name](variable, *data)
+        return [variable.read_value(), found if name.endswith("read") else tf.constant(0.0)]
+
+    captured = capture(step, tuple(tf.TensorSpec([None, *b.shape[1:]], b.dtype) for b in batch))
+    outputs, values = take_step(captured, analysed(captured, sum(parts)), batch, parts, verify=True)
+    expected = step(tuple(map(tf.constant, batch)))
+    for one, other in zip(outputs, expected, strict=True):
+        assert_close(one, other, "the result")
+    (value,) = values.values()
+    assert_close(value, variable, "the variable")
+    assert name.endswith("read") == (not captured.assigned)
+
+
+def test_what_nobody_knows_to_do_to_a_variable_is_refused() -> None:
+    from hvd_elastic_keras.step.partition.region import NotPartitionedError
+
+    variable = tf.Variable([1.0, 2.0])
+
+    def step(data: Any) -> Any:
+        variable.scatter_mul(tf.IndexedSlices(data[0][:1, 0], [0]))
+        return []
+
+    captured = capture(step, (tf.TensorSpec([None, 2], tf.float32),))
+    with pytest.raises(NotPartitionedError, match="ResourceScatterMul"):
+        analysed(captured, 8)

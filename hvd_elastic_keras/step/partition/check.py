@@ -1,0 +1,268 @@
+"""Checks the plan of a step on one worker: threads, one for each worker, take it for one batch.
+
+What the threads hold of a tensor comes to the whole tensor. So each operation is computed of whole
+inputs as well, and what the threads have got has to come to the same; a wrong rule is found at the
+operation where it is wrong. Rules are proved by their tests: this is for whoever doubts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hvd_elastic_keras.keras_internals.emission import emit
+from hvd_elastic_keras.step.partition.analysis import analysed
+from hvd_elastic_keras.step.partition.captured_step import CapturedStep, Leaf, operations
+from hvd_elastic_keras.step.partition.execution import OfRows, Part, PartialStep, Versions
+from hvd_elastic_keras.step.partition.moments import Moments
+from hvd_elastic_keras.step.partition.operations.states import (
+    CONJUNCT,
+    PARTIAL,
+    REPLICATED,
+    State,
+    is_sharded,
+)
+from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
+from hvd_elastic_keras.step.partition.thread_collectives import (
+    Meeting,
+    ThreadCollectives,
+    in_threads,
+)
+
+ROUNDING = {tf.float64: 1e-9, tf.complex128: 1e-9, tf.float32: 1e-4, tf.complex64: 1e-4}
+"""What sums in another order may differ by, relative to the largest number; other types: 1e-2."""
+LEAST = 1e-3
+"""The largest number is taken for at least so large: zeros are often sums that cancel out."""
+OPAQUE = (tf.variant, tf.resource)
+READS = ("ReadVariableOp", "VariableShape", "VarIsInitializedOp", "ResourceGather")
+Taken = tuple[list[Any], dict[str, Any]]
+"""What a worker has at the end: the outputs of the graph, and the values of the variables."""
+
+
+def check_step(captured: CapturedStep, batch: Sequence[Any], num_workers: int) -> list[str]:
+    """What is wrong with the plan of a step for so many workers; nothing, mostly.
+
+    All of it is computed by this process, operation by operation: the activations of the whole
+    batch have to fit into its memory, several times. Nothing is assigned.
+
+    Args:
+      batch: the tensors of a whole batch, as the step was captured for; at least two rows.
+
+    Raises:
+      NotPartitionedError: there is no plan.
+    """
+    leaves = zip(batch, captured.leaves, strict=True)
+    rows = next(int(b.shape[0]) // leaf.per_row for b, leaf in leaves if leaf.per_row)
+    analysis = analysed(captured, rows)
+    bounds = [rows * i // num_workers for i in range(num_workers + 1)]
+    shares = [high - low for low, high in itertools.pairwise(bounds)]
+    problems = list(out_of_order(analysis.plan))
+    try:
+        taken = taken_in_threads(captured, analysis, batch, shares, problems=problems)
+    except (tf.errors.OpError, ValueError) as error:
+        return [*problems, f"a worker fails: {error}"]
+    names = {n: getattr(v, "path", v.name) for n, v in captured.variables.items()}
+    return [*problems, *_disagreements(taken, names)]
+
+
+def out_of_order(plan: Plan) -> Iterator[str]:
+    """Operations on variables that have changed places, of which one assigns."""
+    places = {op: i for i, op in enumerate(operations(plan.graph))}
+    seen: dict[str, list[PlannedOperation]] = {}
+    names = {t.name: t.name for t in plan.graph.inputs}
+    for planned in plan.operations:
+        op = planned.op
+        for tensor in op.inputs:
+            if tensor.dtype != tf.resource or tensor.name not in names:
+                continue
+            if op.type == "Identity":
+                names[op.outputs[0].name] = names[tensor.name]
+                continue
+            before = seen.setdefault(names[tensor.name], [])
+            for other in before:
+                writes = op.type not in READS or other.op.type not in READS
+                if writes and places[other.op] > places[op]:
+                    yield f"{other.op.name} comes before {op.name}, on the same variable"
+            before.append(planned)
+        for body in planned.bodies:
+            yield from out_of_order(body)
+
+
+def taken_in_threads(
+    captured: CapturedStep,
+    analysis: Analysis,
+    batch: Sequence[Any],
+    shares: Sequence[int],
+    *,
+    problems: list[str] | None = None,
+    step_number: int = 0,
+) -> list[Taken]:
+    """One step of as many workers as there are shares of the rows; what each of them has got.
+
+    Args:
+      problems: each decision is checked by itself, and what is wrong is noted there; None: not.
+    """
+    meeting = Meeting(len(shares))
+
+    def worker(number: int) -> Taken:
+        has_rows, part = shares[number] > 0, _part(shares, number)
+        collectives = OfRows(ThreadCollectives(meeting, number), tf.constant(has_rows))
+        step = PartialStep(captured, analysis, part, collectives)
+        if problems is not None:
+            step = Checked(captured, analysis, part, collectives)
+            step.meeting, step.worker, step.has_rows = meeting, number, has_rows
+            step.problems = problems
+        try:
+            leaves = zip(batch, captured.leaves, strict=True)
+            outputs = step.compute([_rows(b, leaf, part) for b, leaf in leaves], step_number)
+        except BaseException:
+            meeting.abort()
+            raise
+        return outputs, step.values
+
+    return in_threads(worker, len(shares))
+
+
+def _part(shares: Sequence[int], number: int) -> Part:
+    """Of one worker; without rows, any row will do."""
+    low, size = (sum(shares[:number]), shares[number]) if shares[number] else (0, 1)
+    is_first = number == next(i for i, share in enumerate(shares) if share)
+    of_rows = [tf.constant(n, tf.int32) for n in (low, size, sum(shares))]
+    has_rows = tf.constant(shares[number] > 0)
+    return Part(of_rows[0], of_rows[1], of_rows[2], tf.constant(is_first), has_rows)
+
+
+def _rows(tensor: Any, leaf: Leaf, part: Part) -> Any:
+    """The rows of a worker; all of what has no rows."""
+    low, size = int(part.low) * leaf.per_row, int(part.size) * leaf.per_row
+    if size == 0:
+        return tf.identity(tensor)
+    if isinstance(tensor, tf.SparseTensor):
+        sizes = tensor.dense_shape.numpy()[1:]
+        return tf.sparse.slice(tensor, [low, *(0 for _ in sizes)], [size, *sizes])
+    rows = tensor[low : low + size]
+    return rows if isinstance(tensor, tf.RaggedTensor) else tf.constant(rows)
+
+
+def _disagreements(taken: list[Taken], names: dict[str, str]) -> Iterator[str]:
+    """Variables that workers do not have the same bits of."""
+    for name, value in taken[0][1].items():
+        bits = np.asarray(value).tobytes()
+        others = [i for i, t in enumerate(taken) if np.asarray(t[1][name]).tobytes() != bits]
+        if others:
+            yield f"{names[name]}: workers {others} have other values than worker 0"
+
+
+def difference(found: Any, expected: Any, parts: Sequence[Any] = ()) -> str:
+    """How two tensors differ, by more than rounding; empty if they do not.
+
+    Args:
+      parts: what has been added up to `found`.
+    """
+    if found.shape != expected.shape:
+        return f"of shape {found.shape.as_list()}, expected {expected.shape.as_list()}"
+    dtype = expected.dtype
+    if not (dtype.is_floating or dtype.is_complex):
+        unequal = int(tf.math.count_nonzero(tf.not_equal(found, expected)))
+        return f"{unequal} of {tf.size(expected)} elements differ" if unequal else ""
+    one, other, *wide = (_wide(t) for t in (found, expected, *parts))
+    numbers = [np.abs(t[np.isfinite(t)]).max(initial=LEAST) for t in (other, *wide)]
+    rounding = ROUNDING.get(dtype, 1e-2) * max(numbers)
+    wrong = ~np.isclose(one, other, rtol=0, atol=rounding, equal_nan=True)
+    if not wrong.any():
+        return ""
+    at = tuple(int(i[0]) for i in np.nonzero(np.atleast_1d(wrong)))
+    pair = [np.atleast_1d(t)[at] for t in (one, other)]
+    return f"{pair[0]:.7g} at {list(at)}, expected {pair[1]:.7g}; {wrong.sum()} elements differ"
+
+
+def _wide(tensor: Any) -> Any:
+    return np.asarray(tf.cast(tensor, tf.complex128 if tensor.dtype.is_complex else tf.float64))
+
+
+class Checked(PartialStep):
+    """Computes each operation of whole inputs as well: what the workers have must come to the same.
+
+    Attributes:
+      problems: what is wrong; the first worker notes it.
+    """
+
+    meeting: Meeting
+    worker: int
+    has_rows: bool
+    problems: list[str]
+
+    def _computed(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
+        outputs = super()._computed(planned, inputs)
+        op, decision = planned.op, planned.decision
+        if planned.bodies or any(t.dtype in OPAQUE for t in (*op.inputs, *op.outputs)):
+            return outputs
+        states = [*decision.want, *decision.out]
+        if {*states} <= {REPLICATED}:
+            return outputs
+        values = self._exchanged(op.name, [*inputs, *outputs])
+        if self.worker == 0:
+            whole = [_whole(s, v) for s, v in zip(states, values, strict=True)]
+            count = len(inputs)
+            for i, expected in enumerate(emit(op, whole[:count])):
+                wrong = difference(whole[count + i], expected, values[count + i])
+                takes, gives = (", ".join(map(str, s)) for s in (decision.want, decision.out))
+                self._note(f"{op.type} {op.name} ({takes} to {gives})", wrong)
+        return outputs
+
+    def _find_moments(self, moments: Sequence[Moments], there: dict[str, Versions]) -> None:
+        super()._find_moments(moments, there)
+        for m in moments:
+            (rows,) = self._exchanged(m.mean.name, [there[m.mean.inputs[0].name][m.state]])
+            if self.worker == 0:
+                expected = tf.nn.moments(_whole(m.state, rows), m.axes)
+                for op, whole in zip((m.mean, m.variance), expected, strict=True):
+                    found = there[op.outputs[0].name][REPLICATED]
+                    self._note(
+                        f"{op.type} {op.name}", difference(found, tf.reshape(whole, found.shape))
+                    )
+
+    def _own_rows(self, tensor: Any, whole: Any, axis: int) -> Any:
+        own = super()._own_rows(tensor, whole, axis)
+        self._compare(f"the own rows of {tensor.name}", tensor, State("sharded", axis), own, whole)
+        return own
+
+    def _drawn_rows(self, op: Any, inputs: list[Any]) -> Any:
+        own, (whole,) = super()._drawn_rows(op, inputs), emit(op, inputs)
+        self._compare(f"the own rows of {op.name}", op.outputs[0], State("sharded", 0), own, whole)
+        return own
+
+    def _gathered(self, value: Any, tensor: Any, state: State) -> Any:
+        whole = super()._gathered(value, tensor, state)
+        self._compare(f"the rows of {tensor.name}, gathered", tensor, state, value, whole)
+        return whole
+
+    def _compare(self, what: str, tensor: Any, state: State, own: Any, whole: Any) -> None:
+        """What the workers have in some state, with what all of them have."""
+        if tensor.dtype in OPAQUE:
+            return
+        (values,) = self._exchanged(what, [own])
+        if self.worker == 0:
+            self._note(what, difference(whole, _whole(state, values)))
+
+    def _exchanged(self, what: str, tensors: list[Any]) -> list[list[Any]]:
+        """Of each tensor, what those workers have that have rows."""
+        given = self.meeting.exchanged(self.worker, ("check", what), (self.has_rows, tensors))
+        return [list(values) for values in zip(*(t for rows, t in given if rows), strict=True)]
+
+    def _note(self, what: str, wrong: str) -> None:
+        if wrong:
+            self.problems.append(f"{what}: {wrong}")
+
+
+def _whole(state: State, values: list[Any]) -> Any:
+    """The tensor of which workers hold these."""
+    if is_sharded(state):
+        return tf.concat(values, state.at_axis)
+    if state == CONJUNCT:
+        return tf.reduce_all(tf.stack(values), 0)
+    return tf.add_n(values) if state == PARTIAL else values[0]

@@ -1,0 +1,47 @@
+"""What people should know of a step before the first one is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hvd_elastic_keras.step.partition.captured_step import CapturedStep
+
+DRAWS_IN_PYTHON = (
+    "the model draws random numbers with numpy.random or Python's random in its step. They are not "
+    "the same on all workers, and, without run_eagerly, the same in every step. Use keras.random."
+)
+EAGERLY = (
+    "run_eagerly was given: one worker runs the step eagerly; several compile it, and do not call "
+    "its Python code in each step."
+)
+WITHOUT_XLA = (
+    "jit_compile was given: one worker compiles the step with XLA; several take it without, whose "
+    "collectives XLA does not know. Random numbers of the two are not the same."
+)
+
+
+def of_draws(captured: CapturedStep) -> list[str]:
+    """Of random numbers that are not those of plain `fit`."""
+    if not captured.stateful_draws:
+        return []
+    return [
+        f"the model draws random numbers with {', '.join(captured.stateful_draws)}. They are the "
+        "same for any number of workers, but not those of plain fit. keras.random, with or without "
+        "a SeedGenerator, would give the same."
+    ]
+
+
+def of_variables(names: Sequence[str]) -> list[str]:
+    """Of variables that a step looks at and no newcomer is sent."""
+    if not names:
+        return []
+    return [
+        "the step looks at variables that neither the model nor its layers hold: "
+        f"{', '.join(names)}. Workers that come later do not get their values. Make them "
+        "attributes of the model or of a layer."
+    ]
+
+
+def listed(texts: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """All of them, each once."""
+    return tuple(dict.fromkeys(text for some in texts for text in some))

@@ -1,0 +1,284 @@
+"""Words, times and what reads them one after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.harness.partitioned_models.common import (
+    LENGTH,
+    ROWS,
+    WORDS,
+    Made,
+    Makers,
+    Subclassed,
+    classifier,
+    crossentropy,
+    labels,
+    layers,
+    normal,
+    ops,
+    tokens,
+)
+
+TEXT = (LENGTH,)
+
+
+def _words(**more: Any) -> layers.Layer:
+    return layers.Embedding(WORDS, 4, **more)
+
+
+def _text(*inner: layers.Layer, optimizer: Any = "adam") -> Made:
+    """A classifier of words."""
+    stack = [keras.Input(TEXT, dtype="int32"), *inner, layers.Dense(3)]
+    model = keras.Sequential(stack)
+    model.compile(optimizer, crossentropy())
+    return model, tokens()
+
+
+def _tags(seed: int = 8) -> Any:
+    return np.random.default_rng(seed).integers(0, 4, (ROWS, LENGTH)).astype("int32")
+
+
+def embeddings() -> Made:
+    """Repeated rows of a table."""
+    adam = keras.optimizers.Adam(0.01, clipnorm=0.01)
+    return _text(layers.Embedding(WORDS, 4), layers.Flatten(), optimizer=adam)
+
+
+def recurrent() -> Made:
+    """With masks."""
+    inner = layers.LSTM(3, return_sequences=True), layers.GRU(2, go_backwards=True)
+    return _text(_words(mask_zero=True), *inner)
+
+
+def both_ways() -> Made:
+    """Bidirectional, and dropout of states."""
+    inner = layers.Bidirectional(layers.GRU(2, return_sequences=True), merge_mode="concat")
+    return _text(_words(mask_zero=True), inner, layers.GlobalMaxPooling1D())
+
+
+def convolutions_in_time() -> Made:
+    """ConvLSTM2D with batch norm."""
+    inner = layers.ConvLSTM2D(2, 2, padding="same", return_sequences=True)
+    model = classifier(
+        inner, layers.BatchNormalization(), layers.GlobalAveragePooling3D(), shape=(2, 4, 4, 1)
+    )
+    return model, (normal(ROWS, 2, 4, 4, 1), labels())
+
+
+def attention() -> Made:
+    """A causal block."""
+    inputs = keras.Input(TEXT, dtype="int32")
+    hidden = _words()(inputs)
+    hidden += layers.MultiHeadAttention(2, 3)(hidden, hidden, use_causal_mask=True)
+    hidden = layers.LayerNormalization()(hidden)
+    model = keras.Model(inputs, layers.Dense(3)(layers.GlobalAveragePooling1D()(hidden)))
+    model.compile(keras.optimizers.AdamW(0.01), crossentropy())
+    return model, tokens()
+
+
+def entities() -> Made:
+    """As keras.io has it: a loss over places that are not padded, by the number of these."""
+
+    def loss(y: Any, p: Any) -> Any:
+        each = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)(y, p)
+        mask = ops.cast(y > 0, each.dtype)
+        return ops.sum(each * mask) / ops.sum(mask)
+
+    inputs = keras.Input(TEXT, dtype="int32")
+    hidden = _words(mask_zero=True)(inputs) + layers.Embedding(LENGTH, 4)(ops.arange(LENGTH))
+    hidden = layers.MultiHeadAttention(2, 2)(hidden, hidden)
+    hidden = layers.Dropout(0.1)(hidden)
+    model = keras.Model(inputs, layers.Dense(4)(hidden))
+    model.compile("adam", loss)
+    return model, (tokens()[0], _tags())
+
+
+def masked_loss() -> Made:
+    """The mask of Keras itself reaches the loss."""
+    model = keras.Sequential(
+        [
+            keras.Input(TEXT, dtype="int32"),
+            _words(mask_zero=True),
+            layers.LSTM(3, return_sequences=True),
+            layers.Dense(4),
+        ]
+    )
+    model.compile("rmsprop", crossentropy(), metrics=["accuracy"])
+    return model, (tokens()[0], _tags())
+
+
+class Crf(Subclassed):
+    """A chain of tags whose forward sums are a scan (Lafferty et al., 2001)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.scores = _words(), layers.Dense(4)
+        self.moves = self.add_weight(shape=(4, 4), initializer="glorot_uniform")
+
+    def loss_of(self, x: Any, y: Any) -> Any:
+        """The log likelihood of the tags."""
+        scores = self.scores(self.words(x))
+        rows, places = tf.meshgrid(tf.range(tf.shape(x)[0]), tf.range(LENGTH), indexing="ij")
+        gold = tf.reduce_sum(tf.gather_nd(scores, tf.stack([rows, places, y], -1)), 1)
+        gold += tf.reduce_sum(
+            tf.gather_nd(self.moves.value, tf.stack([y[:, :-1], y[:, 1:]], -1)), 1
+        )
+
+        def forward(sums: Any, emitted: Any) -> Any:
+            return tf.reduce_logsumexp(sums[:, :, None] + self.moves, 1) + emitted
+
+        in_time = tf.transpose(scores, [1, 0, 2])
+        sums = tf.scan(forward, in_time[1:], initializer=in_time[0])
+        return tf.reduce_mean(tf.reduce_logsumexp(sums[-1], 1) - gold)
+
+
+def crf() -> Made:
+    """Of tags."""
+    model = Crf()
+    model.words.build((None, LENGTH))
+    model.scores.build((None, LENGTH, 4))
+    model.compile("adam")
+    model.optimizer.build(model.trainable_variables)
+    return model, (tokens()[0], _tags())
+
+
+def translation() -> Made:
+    """Encoder, decoder and attention between them, with masks of both."""
+    source, target = (keras.Input(TEXT, dtype="int32") for _ in range(2))
+    encoded, *state = layers.LSTM(3, return_sequences=True, return_state=True)(
+        _words(mask_zero=True)(source)
+    )
+    decoded = layers.LSTM(3, return_sequences=True)(
+        _words(mask_zero=True)(target), initial_state=state
+    )
+    heard = layers.AdditiveAttention()([decoded, encoded])
+    model = keras.Model([source, target], layers.Dense(4)(layers.Concatenate()([decoded, heard])))
+    model.compile(keras.optimizers.Nadam(0.01), crossentropy(), metrics=["accuracy"])
+    other = np.roll(tokens()[0], 1, 1)
+    return model, ((tokens()[0], other), _tags())
+
+
+class Speech(keras.Model):
+    """CTC in a step of one's own, with lengths."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Lengths of what is said and of the labels."""
+        x, y = data
+        with tf.GradientTape() as tape:
+            said = self(x, training=True)
+            lengths = tf.reduce_sum(tf.cast(y > 0, tf.int32), 1)
+            frames = tf.fill([tf.shape(x)[0]], tf.shape(x)[1])
+            each = keras.ops.ctc_loss(y, said, lengths, frames, mask_index=0)
+            loss = tf.reduce_mean(each / tf.cast(tf.maximum(lengths, 1), each.dtype))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return {"loss": loss}
+
+
+def speech() -> Made:
+    """Five frames."""
+    inputs = keras.Input((5, 3))
+    hidden = layers.Conv1D(4, 3, padding="same")(inputs)
+    model = Speech(inputs, layers.Dense(4)(layers.ReLU()(hidden)))
+    model.compile("adam")
+    return model, (normal(ROWS, 5, 3), np.sort(_tags()[:, :2])[:, ::-1].copy())
+
+
+class Experts(layers.Layer):
+    """A switch, whose load is balanced over all tokens of the batch (Fedus et al., 2022)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = layers.Dense(2)
+        self.experts = [layers.Dense(4, activation="relu") for _ in range(2)]
+
+    def call(self, x: Any) -> Any:
+        """Each token to the expert that the router prefers, as far as that one has room."""
+        flat = ops.reshape(x, [-1, 4])
+        chances = ops.softmax(self.router(flat))
+        chosen = ops.one_hot(ops.argmax(chances, -1), 2, dtype=x.dtype)
+        load = ops.mean(chosen, axis=0) * ops.mean(chances, axis=0)
+        self.add_loss(0.1 * 2 * ops.sum(load))
+        place = ops.cumsum(chosen, axis=0) * chosen
+        chosen *= ops.cast(place <= 15, x.dtype)
+        outputs = ops.stack([expert(flat) for expert in self.experts], axis=1)
+        weights = (chosen * chances)[:, :, None]
+        return ops.reshape(ops.sum(outputs * weights, axis=1), ops.shape(x))
+
+
+def experts() -> Made:
+    """Behind embeddings."""
+    return _text(_words(), Experts(), layers.GlobalMaxPooling1D())
+
+
+class Language(Subclassed):
+    """The next word of a window, with tied weights and a penalty of the partition function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.reader = _words(), layers.GRU(4, return_sequences=True)
+
+    def loss_of(self, x: Any, y: Any) -> Any:
+        """Label smoothing, and z-loss."""
+        hidden = self.reader(self.words(x[:, :-1]))
+        logits = ops.matmul(hidden, ops.transpose(self.words.embeddings))
+        truth = 0.9 * tf.one_hot(x[:, 1:], WORDS, dtype=logits.dtype) + 0.1 / WORDS
+        loss = tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(truth, logits))
+        return loss + 1e-2 * tf.reduce_mean(tf.reduce_logsumexp(logits, -1) ** 2)
+
+
+def language() -> Made:
+    """Gradients of the table are both dense and sparse."""
+    model = Language()
+    model.words.build((None, LENGTH))
+    model.reader.build((None, LENGTH, 4))
+    model.compile(keras.optimizers.Adam(0.01, global_clipnorm=0.1))
+    model.optimizer.build(model.trainable_variables)
+    return model, tokens()
+
+
+class Sampled(Subclassed):
+    """Skip-gram: a table is asked by words and by their negatives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.contexts = _words(), _words()
+
+    def loss_of(self, x: Any, y: Any) -> Any:
+        """The first word is the target."""
+        target, contexts = self.words(x[:, 0]), self.contexts(x)
+        logits = tf.einsum("bd,bnd->bn", target, contexts)
+        truth = tf.cast(tf.range(LENGTH) == 1, logits.dtype) * tf.ones_like(logits)
+        return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(truth, logits))
+
+
+def sampled() -> Made:
+    """Under Adam, whose moments of sparse gradients are summed before they are squared."""
+    model = Sampled()
+    model.words.build(None)
+    model.contexts.build(None)
+    model.compile(keras.optimizers.Adam(0.01))
+    model.optimizer.build(model.trainable_variables)
+    return model, tokens()
+
+
+MODELS: Makers = {
+    "embeddings under Adam with clipnorm": embeddings,
+    "an LSTM and a GRU backwards, with masks": recurrent,
+    "a GRU both ways": both_ways,
+    "convolutions in time": convolutions_in_time,
+    "attention": attention,
+    "entities, by the number of their words": entities,
+    "a mask that reaches the loss": masked_loss,
+    "a chain of tags": crf,
+    "translation with attention": translation,
+    "speech with lengths": speech,
+    "experts with a balanced load": experts,
+    "a language model with tied weights": language,
+    "words and their contexts": sampled,
+}
