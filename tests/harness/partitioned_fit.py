@@ -20,11 +20,15 @@ from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.step import compiled_steps
 from hvd_elastic_keras.step.partition.execution import OfRows
+from hvd_elastic_keras.step.partition.thread_collectives import (
+    Meeting,
+    ThreadCollectives,
+    in_threads,
+)
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep, Place
 from hvd_elastic_keras.step.step_result import StepResult, python_logs
 from tests.harness import shared_fit
 from tests.harness.keras_models.case import Case
-from tests.harness.lockstep import Meeting, ThreadCollectives, in_threads
 from tests.harness.shared_fit import Outcome
 
 
