@@ -132,7 +132,8 @@ def _part(shares: Sequence[int], number: int) -> Part:
     low, size = (sum(shares[:number]), shares[number]) if shares[number] else (0, 1)
     is_first = number == next(i for i, share in enumerate(shares) if share)
     of_rows = [tf.constant(n, tf.int32) for n in (low, size, sum(shares))]
-    return Part(of_rows[0], of_rows[1], of_rows[2], tf.constant(is_first))
+    has_rows = tf.constant(shares[number] > 0)
+    return Part(of_rows[0], of_rows[1], of_rows[2], tf.constant(is_first), has_rows)
 
 
 def _rows(tensor: Any, leaf: Leaf, part: Part) -> Any:

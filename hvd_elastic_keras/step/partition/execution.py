@@ -290,7 +290,7 @@ class PartialStep:
             if i in planned.cut_again:
                 again = planned.cut_again[i]
                 if decision.how == "draw":
-                    versions[again] = drawn_rows(op, inputs, self._part.low, self._sizes)
+                    versions[again] = self._drawn_rows(op, inputs)
                 else:
                     versions[again] = self._own_rows(tensor, value, again.at_axis)
             versions[state] = value
@@ -380,6 +380,9 @@ class PartialStep:
             return tf.slice(value, begin, chosen * (self._part.size * count + 1) - 1)
 
         return self._of_list(tensor, whole, cut)
+
+    def _drawn_rows(self, op: Any, inputs: list[Any]) -> Any:
+        return drawn_rows(op, inputs, self._part.low, self._sizes)
 
     def _of_list(self, tensor: Any, value: Any, function: Callable[[Any], Any]) -> Any:
         """A function of a tensor; of a TensorList, of its elements in one tensor."""
