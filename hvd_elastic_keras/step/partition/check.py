@@ -196,6 +196,14 @@ class Checked(PartialStep):
     has_rows: bool
     problems: list[str]
 
+    def _operation(self, planned: PlannedOperation, there: dict[str, Versions]) -> None:
+        super()._operation(planned, there)
+        if planned.decision.how == "draw":
+            for i, state in planned.cut_again.items():
+                tensor = planned.op.outputs[i]
+                own, whole = (there[tensor.name][s] for s in (state, REPLICATED))
+                self._compare(f"the drawn rows of {tensor.name}", tensor, state, own, whole)
+
     def _computed(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
         outputs = super()._computed(planned, inputs)
         op, decision = planned.op, planned.decision
@@ -229,11 +237,6 @@ class Checked(PartialStep):
     def _own_rows(self, tensor: Any, whole: Any, axis: int) -> Any:
         own = super()._own_rows(tensor, whole, axis)
         self._compare(f"the own rows of {tensor.name}", tensor, State("sharded", axis), own, whole)
-        return own
-
-    def _drawn_rows(self, op: Any, inputs: list[Any]) -> Any:
-        own, (whole,) = super()._drawn_rows(op, inputs), emit(op, inputs)
-        self._compare(f"the own rows of {op.name}", op.outputs[0], State("sharded", 0), own, whole)
         return own
 
     def _gathered(self, value: Any, tensor: Any, state: State) -> Any:

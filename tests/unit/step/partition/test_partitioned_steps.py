@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ tf = pytest.importorskip("tensorflow")
 from hvd_elastic_keras.step.partition import rules
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
-from hvd_elastic_keras.step.partition.check import check_step
+from hvd_elastic_keras.step.partition.check import check_step, out_of_order
 from hvd_elastic_keras.step.partition.execution import OfRows, Part, PartialStep
 from hvd_elastic_keras.step.partition.operations.states import PARTIAL, REPLICATED, Decision, View
 from hvd_elastic_keras.step.partition.plan import Analysis
@@ -191,6 +192,26 @@ def test_a_wrong_rule_is_found_at_its_operation(kind: str, monkeypatch: pytest.M
     captured, (batch, _), _ = captured_of(MODELS[name]())
     problems = check_step(captured, tf.nest.flatten(batch), num_workers=3)
     assert problems[0].startswith(kind) or f"{{{{node {kind}" in problems[0], problems
+
+
+def test_rows_that_are_gathered_in_another_order_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    gathered = PartialStep._gathered
+
+    def backwards(self: Any, value: Any, tensor: Any, state: Any) -> Any:
+        return tf.reverse(gathered(self, value, tensor, state), [state.at_axis])
+
+    monkeypatch.setattr(PartialStep, "_gathered", backwards)
+    captured, (batch, _), _ = captured_of(MODELS["the hardest half of the batch"]())
+    problems = check_step(captured, tf.nest.flatten(batch), num_workers=3)
+    assert problems[0].startswith("the rows of"), problems
+
+
+def test_assignments_that_have_changed_places_are_found() -> None:
+    captured, _, _ = captured_of(MODELS["a rate that the step halves"]())
+    plan = analysed(captured, ROWS).plan
+    assert not list(out_of_order(plan))
+    backwards = dataclasses.replace(plan, operations=plan.operations[::-1])
+    assert any("learning_rate" in found or "Assign" in found for found in out_of_order(backwards))
 
 
 def test_each_collective_is_explained() -> None:
