@@ -86,7 +86,6 @@ def _normalised(
         slope = _of_micro_batches(gradient * normalised, numbers, within)
         return [inverse * (gradient - mean - normalised * slope)]
 
-    @tf.custom_gradient
     def normalised(values: tf.Tensor) -> tuple[Sequence[tf.Tensor], Callable[..., Any]]:
         found, mean, variance, inverse = within_micro_batches(forward, values, numbers)
 
@@ -95,7 +94,7 @@ def _normalised(
 
         return (found, mean, variance), gradients
 
-    found, mean, variance = normalised(values)
+    found, mean, variance = tf.custom_gradient(normalised)(values)
     return found, mean, variance
 
 

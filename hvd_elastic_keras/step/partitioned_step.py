@@ -23,14 +23,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan import example_ids
 from hvd_elastic_keras.data.plan.example_ids import PIECES
 from hvd_elastic_keras.keras_internals.held_objects import optimizers_of
-from hvd_elastic_keras.keras_internals.model_building import has_batch_norm
+from hvd_elastic_keras.keras_internals.model_building import first_sentence, has_batch_norm
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, can_be_sent
 from hvd_elastic_keras.keras_internals.scaled_rate import scaled
 from hvd_elastic_keras.observe.notices import notices
@@ -75,8 +75,8 @@ NOT_IN_PIECES = (
     "warning: the step needs all rows of a worker at once, so that micro-batches are not computed "
     "one after the other: it has several rounds of collectives, or what follows them needs the rows"
 )
-NUMBERS = 6
-"""At the beginning of the argument of a graph: see `Place`."""
+NUMBERS, TOTAL = 6, 3
+"""How many are at the beginning of the argument of a graph, see `Place`; and which is `total`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,7 +188,8 @@ class PartitionedStep:
         """Whether it can be computed in pieces, as far as anybody knows."""
         self._late: LatePartitionedStep | None = None
         self._limit = TogetherLimit(options.together)
-        self._graph_of_several = self.directly(self._together)
+        self._graph_of_several = self.directly(lambda *given: self._together(*given))
+        self._graphs_of_others: dict[int, Callable[..., Any]] = {}
         self._graph_in_pieces = self.directly(self._in_pieces)
 
     def directly(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -212,8 +213,17 @@ class PartitionedStep:
           ConfigurationError: it makes variables.
         """
         before, generators = self._variables.present(self.model), state_of_python_generators()
-        with self._scaled_rate():
-            found = capture(self._step_over_micro_batches, self._batch.spec, seed=self._seed)
+        try:
+            with self._scaled_rate():
+                found = capture(self._step_over_micro_batches, self._batch.spec, seed=self._seed)
+        except ElasticError:
+            raise
+        except Exception as error:  # what cannot be traced may raise anything
+            if not self._runs_eagerly:
+                raise
+            raise ConfigurationError(
+                told_of_step.NOT_TRACED.format(first_sentence(error))
+            ) from error
         check_variables(self._variables, self.model, before)
         self._draws_in_python = generators != state_of_python_generators()
         return found
@@ -221,6 +231,8 @@ class PartitionedStep:
     @functools.cached_property
     def beside(self) -> list[tf.Variable]:
         """Variables that it reads or assigns to, and that neither the model nor its layers hold."""
+        if self._runs_eagerly:  # who trains alone need not have a step that can be traced
+            return []
         known = {id(v) for v in (*self._variables.all, *self._world.variables)}
         return [v for v in self.captured.variables.values() if id(v) not in known]
 
@@ -233,6 +245,8 @@ class PartitionedStep:
     @property
     def told(self) -> tuple[str, ...]:
         """What people should know before the first step."""
+        if self._runs_eagerly:
+            return ()
         sent = {id(v) for v in self.assigned_beside}
         read_only = [v.name for v in self.beside if id(v) not in sent]
         return told_of_step.listed(
@@ -380,22 +394,40 @@ class PartitionedStep:
 
     def _with_others(self, flat: Any, numbers: tf.Tensor) -> Any:
         """Takes the step in the graph of several workers, which is traced with the first one."""
-        assert self.analysis  # made before, not as a part of the graph that is made of it
-        if self._limit.is_limited and self._has_pieces:
+        graph = self._graph_for(int(numbers[TOTAL]))
+        if graph is self._graph_of_several and self._limit.is_limited and self._has_pieces:
             try:
                 return self._graph_in_pieces(flat, numbers)
             except NotOneRoundError:
                 self._has_pieces = False
                 notices.tell(NOT_IN_PIECES)
-        return self._graph_of_several(flat, numbers)
+        return graph(flat, numbers)
+
+    def _graph_for(self, num_rows: int) -> Callable[..., Any]:
+        """That for a batch of so many rows; for sizes of which nobody knew, made when they come."""
+        most_rows = self.analysis.most_rows or 0
+        if 1 < num_rows <= most_rows:
+            return self._graph_of_several
+        key = 1 if num_rows == 1 else 2 ** num_rows.bit_length()
+        if key not in self._graphs_of_others:
+            analysis = analysed(self.captured, key, whole=num_rows == 1)
+            self._graphs_of_others[key] = self.directly(
+                lambda *given: self._together(*given, analysis)
+            )
+        return self._graphs_of_others[key]
 
     def _taken_with_others(
         self, batch: LocalBatch, step: int, stop: bool, arrive: Arrive | None = None
     ) -> StepResult:
-        take = self._with_others
-        if arrive is not None and self._late is not None:
-            take = functools.partial(self._late, arrive)
-        part = batch.part
+        take, part = self._with_others, batch.part
+        if arrive is not None:
+            if (
+                self._late is not None
+                and self._graph_for(part.num_examples_of_step) is self._graph_of_several
+            ):
+                take = functools.partial(self._late, arrive)
+            else:  # of other sizes there is one graph only
+                arrive()
         digest = (
             example_ids.pieces(example_ids.digest(np.asarray(batch.ids))) if self._pieces else ()
         )
@@ -431,10 +463,12 @@ class PartitionedStep:
             seconds=further[self._pieces :],
         )
 
-    def _together(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+    def _together(
+        self, data: Any, numbers: tf.Tensor, analysis: Analysis | None = None
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
         place = self.place(numbers)
         collectives = self.collectives_of(place)
-        step, outputs = self.computed(data, place, collectives)
+        step, outputs = self.computed(data, place, collectives, analysis)
         return self.finished(step, outputs, place, collectives)
 
     def _in_pieces(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
@@ -476,25 +510,36 @@ class PartitionedStep:
             return [tf.identity(t) for t in outputs], tf.identity(step.tail_sum)
 
     def computed(
-        self, data: Sequence[Any], place: Place, collectives: OfRows
+        self,
+        data: Sequence[Any],
+        place: Place,
+        collectives: OfRows,
+        analysis: Analysis | None = None,
     ) -> tuple[PartialStep, list[tf.Tensor]]:
         """This worker's part of a step, with all collectives; nothing is assigned.
 
         Args:
           data: its rows; of a worker without rows, no rows.
+          analysis: None: that of usual batches.
         """
         began = self._began()
         rows = self._rows(data, place, began)
-        step = self._partial(place, collectives, began)
+        step = self._partial(place, collectives, began, analysis)
         return step, step.compute(rows, place.step)
 
-    def _partial(self, place: Place, collectives: OfRows, began: tf.Tensor | None) -> PartialStep:
+    def _partial(
+        self,
+        place: Place,
+        collectives: OfRows,
+        began: tf.Tensor | None,
+        analysis: Analysis | None = None,
+    ) -> PartialStep:
         return PartialStep(
             self.captured,
-            self.analysis,
+            analysis or self.analysis,
             place.part,
             collectives,
-            name=self._name,
+            name=self._name if analysis is None else f"{self._name}_{analysis.most_rows}",
             tail=lambda before: self._tail(before, place, began),
         )
 

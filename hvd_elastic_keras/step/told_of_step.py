@@ -20,6 +20,13 @@ WITHOUT_XLA = (
 )
 
 
+NOT_TRACED = (
+    "run_eagerly was given, and the step cannot be compiled, as several workers have to: {}. "
+    "Expected a train_step that uses TensorFlow or keras.ops on the tensors that it is given, and "
+    "not their values in Python. Train with one worker outside of a job, or change the step."
+)
+
+
 def of_draws(captured: CapturedStep) -> list[str]:
     """Of random numbers that are not those of plain `fit`."""
     if not captured.stateful_draws:
