@@ -1,0 +1,109 @@
+"""Jobs whose steps are partitioned end as one process does, whatever happens to their workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hvd_elastic_keras.common import env
+from tests.harness.fault_model import FaultPoint
+from tests.harness.faults import Fault
+from tests.harness.fit_job import FitJob, FitResult
+from tests.harness.fit_scenario import Scenario, scenario
+from tests.harness.job import Job, assert_same_weights
+from tests.harness.recorded_fit import Script
+from tests.harness.small_classifier import arrays, classifier, sgd
+
+layers = keras.layers
+
+
+@pytest.fixture(autouse=True)
+def partitioned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers take over the environment."""
+    monkeypatch.setenv(env.STEP, env.PARTITIONED)
+
+
+def test_a_kill_and_a_joiner_change_nothing(
+    tmp_path: Path, expected_weights: dict[str, np.ndarray]
+) -> None:
+    """With batch norm over each micro-batch, and dropout; the one process takes the other step."""
+    plan = [Fault("kill", "train", 1, step=5), Fault("gate", "train", 0, step=12, action="wait")]
+    with Job(tmp_path, "--num_workers=3", "--audit", plan=plan) as job:
+        job.wait_for_fault("gate")
+        job.wait_for("worker_ready", lambda e: e["worker_id"] == "w3")
+        job.plan.open_gate("gate")
+        job.finish()
+        assert job.plan.happened("kill")
+        assert [e["world_size"] for e in job.events("round_running")] == [3, 2, 3]
+        assert_same_weights(job.weights(), expected_weights)
+
+
+class Adversaries(keras.Model):
+    """Two networks with an optimizer each: a loss over pairs of a batch, which is clipped as one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maker = keras.Sequential([layers.Dense(8, activation="tanh"), layers.Dense(6)])
+        self.judge = keras.Sequential(
+            [FaultPoint(), layers.Dense(8, activation="tanh"), layers.Dense(1)]
+        )
+        self.other = sgd()
+
+    def build(self, shape: Any) -> None:
+        """Both networks."""
+        self.maker.build(shape)
+        self.judge.build(shape)
+        self.other.build(self.maker.trainable_variables)
+
+    def call(self, x: Any) -> Any:
+        """What the judge says."""
+        return self.judge(x)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """The judge learns first, then the maker from what it has learnt."""
+        x, _ = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self.judge(x, training=True) - 1.0))
+            loss += tf.reduce_mean(tf.square(self.judge(self.maker(x[::-1]))))
+        gradients, norm = tf.clip_by_global_norm(
+            tape.gradient(loss, self.judge.trainable_variables), 0.1
+        )
+        self.optimizer.apply(gradients, self.judge.trainable_variables)
+        with tf.GradientTape() as tape:
+            made = self.maker(x)
+            pairs = tf.linalg.norm(made[:, None] - made[None] + 1e-3, axis=-1)
+            other = tf.reduce_mean(tf.square(self.judge(made) - 1.0)) - 0.1 * tf.reduce_mean(pairs)
+        self.other.apply(tape.gradient(other, self.maker.trainable_variables))
+        return {"judge": loss, "maker": other, "norm": norm}
+
+
+@scenario(plain=True)
+def adversaries(script: Script) -> None:
+    """Several rounds of collectives in a step, of which a kill in the forward pass is in one."""
+    model = Adversaries()
+    model.build((None, 6))
+    model.compile(sgd())
+    script.fit(model, **arrays(epochs=3))
+
+
+@scenario(plain=True)
+def one_after_the_other(script: Script) -> None:
+    """Micro-batches in pieces."""
+    script.fit(classifier(FaultPoint(), metrics=[keras.metrics.AUC(from_logits=True)]
+                          if False else ["accuracy"]), **arrays(epochs=2))
+
+
+@pytest.mark.parametrize("options", [(), ("--micro_batches=loop",)], ids=["whole", "pieces"])
+def test_several_optimizers_and_a_kill_within_a_step_end_like_plain_fit(
+    tmp_path: Path, options: tuple[str, ...], fit_alone: Callable[[Scenario], FitResult]
+) -> None:
+    plan = [Fault("kill", "train", 1, step=3)]
+    with FitJob(tmp_path, adversaries, "--num_workers=3", *options, plan=plan) as job:
+        job.finish_with(["w0", "w2", "w3"], fit_alone(adversaries))
+        assert job.plan.happened("kill")
