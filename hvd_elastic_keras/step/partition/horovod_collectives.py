@@ -5,6 +5,8 @@ from __future__ import annotations
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
+from hvd_elastic_keras.step.partition import texts
+
 HALF = (tf.float16, tf.bfloat16)
 """Of these Horovod rounds each partial sum, or knows nothing."""
 EXTREMES = {"Max": hvd.Max, "Min": hvd.Min, "All": hvd.Min, "Any": hvd.Max}
@@ -22,6 +24,10 @@ class HorovodCollectives:
 
     def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """Workers may have different numbers of rows; some may have none."""
+        if tensor.dtype == tf.string:
+            lengths, values = texts.as_bytes(tensor)
+            values = self.gathered(values, f"{name}_bytes")
+            return texts.from_bytes(self.gathered(lengths, name), values)
         given = tf.bitcast(tensor, tf.int16) if tensor.dtype in HALF else tensor
         group = _at_least_two([given])
         whole, *_ = hvd.grouped_allgather(group, name=name, ignore_name_scope=True)

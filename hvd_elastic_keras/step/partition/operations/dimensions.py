@@ -325,6 +325,8 @@ def _of_opaque(op: Any, inputs: list[Dims]) -> list[Dims] | None:
     if kind == "ResourceGatherNd" and inputs[0] is not None and inputs[1]:
         (*outer, depth) = inputs[1]
         return [(*outer, *inputs[0][depth[0] :])] if is_constant(depth) and depth else None
+    if kind == "LookupTableFindV2" and inputs[1] is not None:
+        return [inputs[1]] if op.outputs[0].shape.rank == len(inputs[1]) else None
     if kind == "VariableShape" and inputs[0] is not None:
         return [(constant(len(inputs[0])),)]
     if kind in ("TensorListSetItem", "TensorListPushBack"):

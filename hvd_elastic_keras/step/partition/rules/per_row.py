@@ -86,7 +86,13 @@ def diagonal(v: View) -> Decision:
     return _within(v, 1 if number is not None and number.size == 1 else 2)
 
 
+def lookup(v: View) -> Decision:
+    """`LookupTableFindV2(table, keys, default)`: nobody writes to a table during a step."""
+    return v.only(1, v.ins[1]) if is_sharded(v.ins[1]) else v.replicated()
+
+
 RULES: dict[str, Rule] = {
+    "LookupTableFindV2": lookup,
     **dict.fromkeys(FIRST_AXIS | WITH_SIZES, first_axis),
     **dict.fromkeys(LAST_AXIS, last_axis),
     **dict.fromkeys(LAST_TWO_AXES, last_two_axes),
