@@ -188,7 +188,7 @@ class PartitionedStep:
         """Whether it can be computed in pieces, as far as anybody knows."""
         self._late: LatePartitionedStep | None = None
         self._limit = TogetherLimit(options.together)
-        self._graph_of_several = self.directly(lambda *given: self._together(*given))
+        self._graph_of_several = self.directly(self._together)
         self._graphs_of_others: dict[int, Callable[..., Any]] = {}
         self._graph_in_pieces = self.directly(self._in_pieces)
 
@@ -412,7 +412,7 @@ class PartitionedStep:
         if key not in self._graphs_of_others:
             analysis = analysed(self.captured, key, whole=num_rows == 1)
             self._graphs_of_others[key] = self.directly(
-                lambda *given: self._together(*given, analysis)
+                lambda data, numbers: self._planned_by(analysis, data, numbers)
             )
         return self._graphs_of_others[key]
 
@@ -463,8 +463,11 @@ class PartitionedStep:
             seconds=further[self._pieces :],
         )
 
-    def _together(
-        self, data: Any, numbers: tf.Tensor, analysis: Analysis | None = None
+    def _together(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        return self._planned_by(None, data, numbers)
+
+    def _planned_by(
+        self, analysis: Analysis | None, data: Any, numbers: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         place = self.place(numbers)
         collectives = self.collectives_of(place)
