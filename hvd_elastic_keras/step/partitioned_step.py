@@ -214,7 +214,7 @@ class PartitionedStep:
         """
         before, generators = self._variables.present(self.model), state_of_python_generators()
         try:
-            with self._scaled_rate():
+            with self._scaled_rate(), self._tracing():
                 found = capture(self._step_over_micro_batches, self._batch.spec, seed=self._seed)
         except ElasticError:
             raise
@@ -227,6 +227,10 @@ class PartitionedStep:
         check_variables(self._variables, self.model, before)
         self._draws_in_python = generators != state_of_python_generators()
         return found
+
+    def _tracing(self) -> contextlib.AbstractContextManager[None]:
+        """What holds while the user's step is traced."""
+        return contextlib.nullcontext()
 
     @functools.cached_property
     def beside(self) -> list[tf.Variable]:
