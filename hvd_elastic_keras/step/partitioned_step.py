@@ -486,8 +486,7 @@ class PartitionedStep:
         one_round = OneRound(self.captured, self.analysis)
         graph = PieceGraph(one_round, self._batch.flat_spec)
         given = given_by_pieces(graph, rows, place.pieces(self._limit.in_graph()))
-        if_others = IfOthers(self._collectives, self._world.has_others.read_value())
-        collectives = Instead(if_others, place.has_rows, given)
+        collectives = Instead(self._if_others, place.has_rows, given)
         step = self._partial(place, collectives, began)
         outputs = step.compute(rows, place.step)
         if needs_rows(step, outputs, rows, collectives):
@@ -500,7 +499,12 @@ class PartitionedStep:
 
     def collectives_of(self, place: Place) -> OfRows:
         """Those of this worker in a step."""
-        return OfRows(self._collectives, place.has_rows)
+        return OfRows(self._if_others, place.has_rows)
+
+    @property
+    def _if_others(self) -> IfOthers:
+        """The collectives, in a round of several workers: before it, each is by itself."""
+        return IfOthers(self._collectives, self._world.has_others.read_value())
 
     def any_rows(self) -> list[tf.Tensor]:
         """One row, for where it does not matter which."""
