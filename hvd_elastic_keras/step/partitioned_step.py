@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -66,6 +67,7 @@ from hvd_elastic_keras.step.step_result import Logs, StepResult, python_logs
 from hvd_elastic_keras.step.together_limit import TogetherLimit
 from hvd_elastic_keras.step.world import World
 
+log = logging.getLogger(__name__)
 COUNT_AND_FLAGS = 3
 """Numbers at the beginning of the tail: examples, "membership change pending", "stop wanted"; after
 them the digest of the examples' ids and the workers' speeds, where they are wanted."""
@@ -279,12 +281,14 @@ class PartitionedStep:
           ConfigurationError: that cannot be.
         """
         try:
-            return analysed(self.captured, self._num_rows)
+            found = analysed(self.captured, self._num_rows)
         except NotPartitionedError as error:
             raise ConfigurationError(
                 f"The step of this model cannot be shared by several workers: {error}. Train it "
                 "with one worker, or change that operation."
             ) from error
+        log.info("%s: %s", self._name, "; ".join(found.lines()))
+        return found
 
     @functools.cached_property
     def calls_python(self) -> bool:
