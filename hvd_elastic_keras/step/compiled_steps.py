@@ -69,13 +69,16 @@ def compiled_step(
       ConfigurationError: the loss of a batch does not follow from those of its micro-batches, or
         they are to be computed together, which would change the result.
     """
-    if deterministic or source.micro_batch_size >= source.global_batch_size:
+    is_partitioned = env.is_step_partitioned()
+    if is_partitioned and source.micro_batch_size >= source.global_batch_size:
+        options = dataclasses.replace(options, together=None)
+    elif deterministic or source.micro_batch_size >= source.global_batch_size:
         options = dataclasses.replace(options, together=1)
     cut = Cut(source.global_batch_size, source.micro_batch_size, cut_is_chosen or not train)
     key = (train, deterministic, options, cut, seed, repr(source.batch_spec))
     steps = _kept_with(model)
     kept = steps.made.get(key)
-    if kept is None and env.is_step_partitioned():
+    if kept is None and is_partitioned:
         step = DeterministicPartitionedStep if deterministic else PartitionedStep
         with steps.as_first_traced(model):
             steps.made[key] = _partitioned(

@@ -65,6 +65,27 @@ class DeterministicPartitionedStep(PartitionedStep):
         place = self.place(numbers)
         began = self._began()
         rows = self._rows(data, place, began)
+        known = Known(*self._exchanged(rows, place, began))
+        step = self._partial(place, known, began)
+        outputs = step.compute(rows, place.step)
+        if needs_rows(step, outputs, rows, known):
+            raise NotOneRoundError
+        return self.finished(step, outputs, place, known)
+
+    def sums_of_all(
+        self, data: Sequence[Any], numbers: tf.Tensor
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """See `PartitionedStep`."""
+        place = self.place(numbers)
+        began = self._began()
+        results, tail = self._exchanged(self._rows(data, place, began), place, began)
+        with tf.control_dependencies(self.agreed(tail, place)):
+            return [tf.identity(t) for t in results], tf.identity(tail)
+
+    def _exchanged(
+        self, rows: Sequence[Any], place: Place, began: tf.Tensor | None
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """What all workers give together, and the sum of the tails."""
         graph = PieceGraph(OneRound(self.captured, self.analysis), self._batch.flat_spec)
         tree = _Leaves(graph, place)
         given = given_by_pieces(graph, rows, place.pieces(1), tree)
@@ -78,12 +99,7 @@ class DeterministicPartitionedStep(PartitionedStep):
         others = OfRows(IfOthers(self._collectives, has_others), place.has_rows)
         sums = iter(tree.split(vector))
         rest = iter(results_of([g for g in given if g.kind != SUM], others, self._name))
-        known = Known([next(sums if g.kind == SUM else rest) for g in given], tail)
-        step = self._partial(place, known, began)
-        outputs = step.compute(rows, place.step)
-        if needs_rows(step, outputs, rows, known):
-            raise NotOneRoundError
-        return self.finished(step, outputs, place, known)
+        return [next(sums if g.kind == SUM else rest) for g in given], tail
 
     def _over_workers(self, tree: _Leaves, tail: tf.Tensor) -> list[tf.Tensor]:
         workers = self._world.num_workers.read_value()

@@ -55,7 +55,7 @@ class LatePartitionedStep:
             ).get_concrete_function()
         except NotApartError:
             return None
-        return cls(step.directly(lambda *given: _sums_of_all(step, *given)), apply)
+        return cls(step.directly(step.sums_of_all), apply)
 
     def __call__(self, arrive: Arrive, flat: Any, numbers: tf.Tensor) -> Taken:
         """Takes the step, which waits for the state only when it needs it."""
@@ -63,15 +63,6 @@ class LatePartitionedStep:
         arrive()
         outputs, tail = self.apply(results, tail, numbers)
         return list(outputs), tail
-
-
-def _sums_of_all(step: PartitionedStep, data: Any, numbers: tf.Tensor) -> Taken:
-    place = step.place(numbers)
-    collectives = step.collectives_of(place)
-    collectives.asserts = lambda rounds: False  # the state is not there yet
-    computed, outputs = step.computed(data, place, collectives)
-    with tf.control_dependencies([tf.group(*step.checks(computed, outputs, place))]):
-        return [tf.identity(t) for t in collectives.results], tf.identity(computed.tail_sum)
 
 
 def _applied(

@@ -558,6 +558,17 @@ class PartitionedStep:
             tail=lambda before: self._tail(before, place, began),
         )
 
+    def sums_of_all(
+        self, data: Sequence[Any], numbers: tf.Tensor
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """What the collectives give, and the sum of the tails; for a worker without its state."""
+        place = self.place(numbers)
+        collectives = self.collectives_of(place)
+        collectives.asserts = lambda rounds: False  # of what is not there yet
+        step, _ = self.computed(data, place, collectives)
+        with tf.control_dependencies(self.agreed(step.tail_sum, place)):
+            return [tf.identity(t) for t in collectives.results], tf.identity(step.tail_sum)
+
     def _began(self) -> tf.Tensor | None:
         """When this worker could begin its part, in seconds; None if nobody wants to know."""
         return _now(self._world.part_began) if self._options.measured_workers else None
@@ -594,20 +605,25 @@ class PartitionedStep:
 
     def checks(self, step: PartialStep, outputs: Sequence[tf.Tensor], place: Place) -> list[Any]:
         """What has to be there and right before anything is assigned."""
-        count, _, stop = tf.unstack(step.tail_sum[:COUNT_AND_FLAGS])
-        # On all workers alike: the wish of one ends the training before this step.
-        checks = [tf.debugging.assert_equal(stop, 0.0, message=STOP_MESSAGE)]
-        text = "The workers did not compute each example of the global batch exactly once."
-        # After the other one: whose data have ended takes part in a stop with no examples.
-        with tf.control_dependencies(_there(checks)):
-            total = tf.cast(place.total, tf.float32)
-            checks.append(tf.debugging.assert_equal(count, total, message=text))
+        checks = self.agreed(step.tail_sum, place)
         if self._options.skips_nonfinite:
-            with tf.control_dependencies(_there(checks)):
-                checks.append(self._check_finite(step, outputs))
+            with tf.control_dependencies(checks):
+                checks += _there([self._check_finite(step, outputs)])
         with tf.control_dependencies([step.tail_sum]):
             noted = [self._clock.summed()] if self._clock is not None else []
-        return [*_there(checks), *noted]
+        return [*checks, *noted]
+
+    def agreed(self, tail: tf.Tensor, place: Place) -> list[Any]:
+        """Whether all workers take the step, and have its rows, each once."""
+        count, _, stop = tf.unstack(tail[:COUNT_AND_FLAGS])
+        # On all workers alike: the wish of one ends the training before this step.
+        checks = _there([tf.debugging.assert_equal(stop, 0.0, message=STOP_MESSAGE)])
+        text = "The workers did not compute each example of the global batch exactly once."
+        # After the other one: whose data have ended takes part in a stop with no examples.
+        with tf.control_dependencies(checks):
+            total = tf.cast(place.total, tf.float32)
+            checks += _there([tf.debugging.assert_equal(count, total, message=text)])
+        return checks
 
     def _check_finite(self, step: PartialStep, outputs: Sequence[tf.Tensor]) -> Any:
         """Raises for all workers alike: all have the same values."""
