@@ -186,6 +186,8 @@ class PartitionedStep:
         self._draws_in_python = False
         self._has_pieces = True
         """Whether it can be computed in pieces, as far as anybody knows."""
+        self._most_calls = 0
+        """Of collectives, in one of its graphs."""
         self._late: LatePartitionedStep | None = None
         self._limit = TogetherLimit(options.together)
         self._graph_of_several = self.directly(lambda *given: self._together(*given))
@@ -274,8 +276,11 @@ class PartitionedStep:
         Raises:
           ConfigurationError: that cannot be.
         """
+        return self._analysed(self._num_rows)
+
+    def _analysed(self, num_rows: int, *, whole: bool = False) -> Analysis:
         try:
-            return analysed(self.captured, self._num_rows)
+            return analysed(self.captured, num_rows, whole=whole)
         except NotPartitionedError as error:
             raise ConfigurationError(
                 f"The step of this model cannot be shared by several workers: {error}. Train it "
@@ -410,9 +415,9 @@ class PartitionedStep:
             return self._graph_of_several
         key = 1 if num_rows == 1 else 2 ** num_rows.bit_length()
         if key not in self._graphs_of_others:
-            analysis = analysed(self.captured, key, whole=num_rows == 1)
+            analysis = self._analysed(key, whole=num_rows == 1)
             self._graphs_of_others[key] = self.directly(
-                lambda *given: self._together(*given, analysis)
+                lambda data, numbers: self._together(data, numbers, analysis)
             )
         return self._graphs_of_others[key]
 
@@ -441,7 +446,7 @@ class PartitionedStep:
                 lambda: take(flat, tf.constant(numbers)),
                 len(part.offsets) - 1,
                 computing=lambda: int(self._world.computed.numpy()) != step,
-                repeatable=lambda: self.analysis.num_rounds <= 1 and not self.calls_python,
+                repeatable=lambda: self._is_repeatable,
             )
         except tf.errors.InvalidArgumentError as error:
             if STOP_MESSAGE in str(error):
@@ -450,6 +455,14 @@ class PartitionedStep:
                 return self._result({}, self._newest_tail, skipped=True)
             raise
         return self._result(_logs(self.captured.results(outputs)), tail)
+
+    @property
+    def _is_repeatable(self) -> bool:
+        """Whether a worker may compute its part again while others wait for it.
+
+        Of several collectives one may have ended, and the others may not make it again.
+        """
+        return not self.calls_python and (self._world.size == 1 or self._most_calls <= 1)
 
     def _result(
         self, logs: Logs, tail: tf.Tensor | tf.Variable, *, skipped: bool = False
@@ -473,6 +486,7 @@ class PartitionedStep:
 
     def _in_pieces(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         """The same step, of which a piece of the rows after the other is in memory."""
+        self._check_pieces()
         place = self.place(numbers)
         began = self._began()
         rows = self._rows(data, place, began)
@@ -483,9 +497,14 @@ class PartitionedStep:
         collectives = Instead(if_others, place.has_rows, given)
         step = self._partial(place, collectives, began)
         outputs = step.compute(rows, place.step)
+        self._most_calls = max(self._most_calls, step.num_collectives)
         if needs_rows(step, outputs, rows, collectives):
             raise NotOneRoundError
         return self.finished(step, outputs, place, collectives)
+
+    def _check_pieces(self) -> None:
+        if calls_python(nodes_of(self.captured.graph)):  # each piece would call it
+            raise NotOneRoundError
 
     def place(self, numbers: tf.Tensor) -> Place:
         """What the argument of a graph says."""
@@ -505,7 +524,7 @@ class PartitionedStep:
         """Assigns what the step would change, when all collectives have ended."""
         done = collectives.outermost(tf.compat.v1.get_default_graph())
         # One operation stands for all that comes before.
-        with tf.control_dependencies([tf.group(*done, *self.checks(step, outputs, place))]):
+        with tf.control_dependencies([tf.group(*done, *self.checks(step, place, outputs))]):
             self.assign(step.values)
             return [tf.identity(t) for t in outputs], tf.identity(step.tail_sum)
 
@@ -525,7 +544,9 @@ class PartitionedStep:
         began = self._began()
         rows = self._rows(data, place, began)
         step = self._partial(place, collectives, began, analysis)
-        return step, step.compute(rows, place.step)
+        outputs = step.compute(rows, place.step)
+        self._most_calls = max(self._most_calls, step.num_collectives)
+        return step, outputs
 
     def _partial(
         self,
@@ -577,8 +598,14 @@ class PartitionedStep:
         own = tf.one_hot(self._world.rank.read_value(), self._options.measured_workers)
         return tf.concat([tail, own * tf.math.divide_no_nan(seconds, count)], 0)
 
-    def checks(self, step: PartialStep, outputs: Sequence[tf.Tensor], place: Place) -> list[Any]:
-        """What has to be there and right before anything is assigned."""
+    def checks(
+        self, step: PartialStep, place: Place, outputs: Sequence[tf.Tensor] | None
+    ) -> list[Any]:
+        """What has to be there and right before anything is assigned.
+
+        Args:
+          outputs: None: they and the new values follow from variables that are not there yet.
+        """
         count, _, stop = tf.unstack(step.tail_sum[:COUNT_AND_FLAGS])
         # On all workers alike: the wish of one ends the training before this step.
         checks = [tf.debugging.assert_equal(stop, 0.0, message=STOP_MESSAGE)]
@@ -587,7 +614,7 @@ class PartitionedStep:
         with tf.control_dependencies(_there(checks)):
             total = tf.cast(place.total, tf.float32)
             checks.append(tf.debugging.assert_equal(count, total, message=text))
-        if self._options.skips_nonfinite:
+        if self._options.skips_nonfinite and outputs is not None:
             with tf.control_dependencies(_there(checks)):
                 checks.append(self._check_finite(step, outputs))
         with tf.control_dependencies([step.tail_sum]):
