@@ -190,7 +190,7 @@ class PartitionedStep:
         """Of collectives, in one of its graphs."""
         self._late: LatePartitionedStep | None = None
         self._limit = TogetherLimit(options.together)
-        self._graph_of_several = self.directly(lambda *given: self._together(*given))
+        self._graph_of_several = self.directly(self._of_several)
         self._graphs_of_others: dict[int, Callable[..., Any]] = {}
         self._graph_in_pieces = self.directly(self._in_pieces)
 
@@ -233,29 +233,41 @@ class PartitionedStep:
     @functools.cached_property
     def beside(self) -> list[tf.Variable]:
         """Variables that it reads or assigns to, and that neither the model nor its layers hold."""
-        if self._runs_eagerly:  # who trains alone need not have a step that can be traced
-            return []
         known = {id(v) for v in (*self._variables.all, *self._world.variables)}
         return [v for v in self.captured.variables.values() if id(v) not in known]
 
     @functools.cached_property
-    def assigned_beside(self) -> list[tf.Variable]:
-        """Those of them that it assigns to: they belong to the state of a training."""
+    def _changed_beside(self) -> list[tf.Variable]:
+        """Those of them that it assigns to."""
         assigned = {id(self.captured.variables[name]) for name in self.captured.assigned}
-        return [v for v in self.beside if id(v) in assigned and can_be_sent(v)]
+        return [v for v in self.beside if id(v) in assigned]
+
+    def assigned_beside(self, *, has_others: bool) -> list[tf.Variable]:
+        """Those that belong to the state of a training, since the step assigns to them.
+
+        Args:
+          has_others: whether other workers may ever take part. A worker that runs the step eagerly
+            and alone need not have one that can be traced, and has no such variables.
+        """
+        if self._runs_eagerly and not has_others:
+            return []
+        return [v for v in self._changed_beside if can_be_sent(v)]
+
+    @property
+    def _not_sent(self) -> list[str]:
+        sent = {id(v) for v in self.assigned_beside(has_others=True)}
+        return [v.name for v in self.beside if id(v) not in sent]
 
     @property
     def told(self) -> tuple[str, ...]:
         """What people should know before the first step."""
         if self._runs_eagerly:
             return ()
-        sent = {id(v) for v in self.assigned_beside}
-        read_only = [v.name for v in self.beside if id(v) not in sent]
         return told_of_step.listed(
             [
                 told_of_step.of_draws(self.captured),
                 [told_of_step.DRAWS_IN_PYTHON] if self._draws_in_python else [],
-                told_of_step.of_variables(read_only),
+                told_of_step.of_variables(self._not_sent),
             ]
         )
 
@@ -265,6 +277,7 @@ class PartitionedStep:
         return told_of_step.listed(
             [
                 [told_of_step.EAGERLY] if self._runs_eagerly else [],
+                told_of_step.of_variables(self._not_sent) if self._runs_eagerly else [],
                 [told_of_step.WITHOUT_XLA] if self.model.jit_compile else [],
             ]
         )
@@ -325,16 +338,25 @@ class PartitionedStep:
     def warm_up(self, batch: LocalBatch, *, stops: bool, has_others: bool) -> None:
         """Traces what a worker may have to do, and runs it once, alone.
 
+        A step that runs eagerly has nothing to be traced, and what its Python code changes could
+        not be taken back. Variables that no newcomer is sent keep their values here.
+
         Args:
           stops: whether only that is run which comes before assignments.
           has_others: whether other workers may ever take part.
         """
-        if not stops and self._has_own:
+        needs_graph = has_others or self._options.skips_nonfinite or not self._has_own
+        is_traced = needs_graph or not self._runs_eagerly
+        unsent = [v for v in self._changed_beside if not can_be_sent(v)] if is_traced else []
+        before = [v.read_value() for v in unsent]
+        if not stops and self._has_own and not self._runs_eagerly:
             self._alone(batch, 0, False)
-        if has_others or self._options.skips_nonfinite or not self._has_own:
+        if needs_graph:
             self._taken_with_others(batch, 0, stops)
         if self._late is not None:
             self._taken_with_others(batch, 0, True, arrive=lambda: None)
+        for variable, value in zip(unsent, before, strict=True):
+            variable.assign(value)
 
     @property
     def _has_own(self) -> bool:
@@ -475,6 +497,9 @@ class PartitionedStep:
             digest=example_ids.digest_of_sums(further[: self._pieces]),
             seconds=further[self._pieces :],
         )
+
+    def _of_several(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        return self._together(data, numbers)
 
     def _together(
         self, data: Any, numbers: tf.Tensor, analysis: Analysis | None = None
