@@ -59,7 +59,7 @@ HOSTNAME = "HVD_ELASTIC_HOSTNAME"
 GLOO_TIMEOUT = "HVD_ELASTIC_GLOO_TIMEOUT"
 TIMELINE = "HVD_ELASTIC_TIMELINE"
 OPTIONS = "HVD_ELASTIC_OPTIONS"
-STEP = "HVD_ELASTIC_STEP"
+STEP, PARTITIONED = "HVD_ELASTIC_STEP", "partitioned"
 RUN_PREFIX = "HVD_ELASTIC_RUN_"
 RESUMED = "HVD_ELASTIC_RESUMED"
 CACHE_HOME = "XDG_CACHE_HOME"
@@ -316,7 +316,7 @@ def run_options(asked: Asked = NOTHING) -> RunOptions:
 
 def is_step_partitioned() -> bool:
     """Whether steps are the user's graph, partitioned by rules (`step/partitioned_step.py`)."""
-    return os.environ.get(STEP) == "partitioned"
+    return os.environ.get(STEP) == PARTITIONED
 
 
 def cache_dir() -> Path:

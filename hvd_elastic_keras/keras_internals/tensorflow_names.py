@@ -13,6 +13,7 @@ from tensorflow.python.eager.polymorphic_function.autograph_util import py_func_
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import (
     Function as PolymorphicFunction,
 )
+from tensorflow.python.framework import config as framework_config
 from tensorflow.python.framework import op_def_registry, tensor_util
 from tensorflow.python.framework.config import is_op_determinism_enabled
 from tensorflow.python.framework.function import _DefinedFunction as DefinedFunction
@@ -34,6 +35,7 @@ __all__ = [
     "eager_context",
     "element_type_of_list",
     "execute",
+    "framework_config",
     "gen_random_ops",
     "gen_stateless_random_ops",
     "gen_stateless_random_ops_v2",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.keras_internals.replaced import replaced
+from hvd_elastic_keras.keras_internals.tensorflow_names import framework_config
 from hvd_elastic_keras.step.node_exchange import sum_over_workers
 from hvd_elastic_keras.step.partition.execution import IfOthers, OfRows
 from hvd_elastic_keras.step.partition.one_round import (
@@ -54,6 +57,16 @@ class DeterministicPartitionedStep(PartitionedStep):
     @property
     def _has_own(self) -> bool:
         return False
+
+    def _tracing(self) -> contextlib.AbstractContextManager[None]:
+        """Lets TensorFlow make its usual operations where there is no GPU.
+
+        Their bits are the same on processors. The others, of losses of classes, add up over the
+        whole batch what belongs to one row, so that a sum of micro-batches would not do.
+        """
+        if tf.config.list_physical_devices("GPU"):
+            return contextlib.nullcontext()
+        return replaced(framework_config, "is_op_determinism_enabled", lambda _: False)
 
     def _in_pieces(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         self._check_pieces()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -66,6 +67,7 @@ from hvd_elastic_keras.step.step_result import Logs, StepResult, python_logs
 from hvd_elastic_keras.step.together_limit import TogetherLimit
 from hvd_elastic_keras.step.world import World
 
+log = logging.getLogger(__name__)
 COUNT_AND_FLAGS = 3
 """Numbers at the beginning of the tail: examples, "membership change pending", "stop wanted"; after
 them the digest of the examples' ids and the workers' speeds, where they are wanted."""
@@ -190,7 +192,7 @@ class PartitionedStep:
         """Of collectives, in one of its graphs."""
         self._late: LatePartitionedStep | None = None
         self._limit = TogetherLimit(options.together)
-        self._graph_of_several = self.directly(self._of_several)
+        self._graph_of_several = self.directly(self._together)
         self._graphs_of_others: dict[int, Callable[..., Any]] = {}
         self._graph_in_pieces = self.directly(self._in_pieces)
 
@@ -216,7 +218,7 @@ class PartitionedStep:
         """
         before, generators = self._variables.present(self.model), state_of_python_generators()
         try:
-            with self._scaled_rate():
+            with self._scaled_rate(), self._tracing():
                 found = capture(self._step_over_micro_batches, self._batch.spec, seed=self._seed)
         except ElasticError:
             raise
@@ -229,6 +231,10 @@ class PartitionedStep:
         check_variables(self._variables, self.model, before)
         self._draws_in_python = generators != state_of_python_generators()
         return found
+
+    def _tracing(self) -> contextlib.AbstractContextManager[None]:
+        """What holds while the user's step is traced."""
+        return contextlib.nullcontext()
 
     @functools.cached_property
     def beside(self) -> list[tf.Variable]:
@@ -293,12 +299,14 @@ class PartitionedStep:
 
     def _analysed(self, num_rows: int, *, whole: bool = False) -> Analysis:
         try:
-            return analysed(self.captured, num_rows, whole=whole)
+            found = analysed(self.captured, num_rows, whole=whole)
         except NotPartitionedError as error:
             raise ConfigurationError(
                 f"The step of this model cannot be shared by several workers: {error}. Train it "
                 "with one worker, or change that operation."
             ) from error
+        log.info("%s: %s", self._name, "; ".join(found.lines()))
+        return found
 
     @functools.cached_property
     def calls_python(self) -> bool:
@@ -439,7 +447,7 @@ class PartitionedStep:
         if key not in self._graphs_of_others:
             analysis = self._analysed(key, whole=num_rows == 1)
             self._graphs_of_others[key] = self.directly(
-                lambda data, numbers: self._together(data, numbers, analysis)
+                lambda data, numbers: self._planned_by(analysis, data, numbers)
             )
         return self._graphs_of_others[key]
 
@@ -498,11 +506,11 @@ class PartitionedStep:
             seconds=further[self._pieces :],
         )
 
-    def _of_several(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        return self._together(data, numbers)
+    def _together(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        return self._planned_by(None, data, numbers)
 
-    def _together(
-        self, data: Any, numbers: tf.Tensor, analysis: Analysis | None = None
+    def _planned_by(
+        self, analysis: Analysis | None, data: Any, numbers: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         place = self.place(numbers)
         collectives = self.collectives_of(place)
@@ -518,8 +526,7 @@ class PartitionedStep:
         one_round = OneRound(self.captured, self.analysis)
         graph = PieceGraph(one_round, self._batch.flat_spec)
         given = given_by_pieces(graph, rows, place.pieces(self._limit.in_graph()))
-        if_others = IfOthers(self._collectives, self._world.has_others.read_value())
-        collectives = Instead(if_others, place.has_rows, given)
+        collectives = Instead(self._if_others, place.has_rows, given)
         step = self._partial(place, collectives, began)
         outputs = step.compute(rows, place.step)
         self._most_calls = max(self._most_calls, step.num_collectives)
@@ -537,7 +544,12 @@ class PartitionedStep:
 
     def collectives_of(self, place: Place) -> OfRows:
         """Those of this worker in a step."""
-        return OfRows(self._collectives, place.has_rows)
+        return OfRows(self._if_others, place.has_rows)
+
+    @property
+    def _if_others(self) -> IfOthers:
+        """The collectives, in a round of several workers: before it, each is by itself."""
+        return IfOthers(self._collectives, self._world.has_others.read_value())
 
     def any_rows(self) -> list[tf.Tensor]:
         """One row, for where it does not matter which."""

@@ -18,7 +18,7 @@ from tests.harness.fit_job import FitJob, FitResult
 from tests.harness.fit_scenario import Scenario, scenario
 from tests.harness.job import Job, assert_same_weights
 from tests.harness.recorded_fit import Script
-from tests.harness.small_classifier import arrays, classifier, sgd
+from tests.harness.small_classifier import arrays, sgd
 
 layers = keras.layers
 
@@ -45,7 +45,7 @@ def test_a_kill_and_a_joiner_change_nothing(
 
 
 class Adversaries(keras.Model):
-    """Two networks with an optimizer each: a loss over pairs of a batch, which is clipped as one."""
+    """Two networks with an optimizer each, a loss of pairs, gradients that are clipped as one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Adversaries(keras.Model):
             pairs = tf.linalg.norm(made[:, None] - made[None] + 1e-3, axis=-1)
             other = tf.reduce_mean(tf.square(self.judge(made) - 1.0)) - 0.1 * tf.reduce_mean(pairs)
         self.other.apply(tape.gradient(other, self.maker.trainable_variables))
-        return {"judge": loss, "maker": other, "norm": norm}
+        return {"loss": loss, "maker": other, "norm": norm}
 
 
 @scenario(plain=True)
@@ -89,14 +89,8 @@ def adversaries(script: Script) -> None:
     model = Adversaries()
     model.build((None, 6))
     model.compile(sgd())
+    model.optimizer.build(model.judge.trainable_variables)  # else of all variables
     script.fit(model, **arrays(epochs=3))
-
-
-@scenario(plain=True)
-def one_after_the_other(script: Script) -> None:
-    """Micro-batches in pieces."""
-    script.fit(classifier(FaultPoint(), metrics=[keras.metrics.AUC(from_logits=True)]
-                          if False else ["accuracy"]), **arrays(epochs=2))
 
 
 @pytest.mark.parametrize("options", [(), ("--micro_batches=loop",)], ids=["whole", "pieces"])
@@ -105,5 +99,5 @@ def test_several_optimizers_and_a_kill_within_a_step_end_like_plain_fit(
 ) -> None:
     plan = [Fault("kill", "train", 1, step=3)]
     with FitJob(tmp_path, adversaries, "--num_workers=3", *options, plan=plan) as job:
-        job.finish_with(["w0", "w2", "w3"], fit_alone(adversaries))
+        job.finish_with(["w0", "w2"], fit_alone(adversaries))
         assert job.plan.happened("kill")

@@ -86,7 +86,7 @@ class CapturedStep:
     @functools.cached_property
     def assigned(self) -> frozenset[str]:
         """The names of the handles of variables that the step assigns to."""
-        return frozenset(_assigned(self.graph, {name: name for name in self.variables}))
+        return frozenset(assigned_in(self.graph, {name: name for name in self.variables}))
 
     @property
     def batch(self) -> tuple[Any, ...]:
@@ -94,8 +94,8 @@ class CapturedStep:
         return tuple(p for leaf in self.leaves for p in leaf.placeholders)
 
 
-def _assigned(graph: Any, handles: dict[str, str]) -> Iterator[str]:
-    """Names of handles that operations assign to, given those of tensors of the graph."""
+def assigned_in(graph: Any, handles: dict[str, str]) -> Iterator[str]:
+    """The handles that operations assign to, given those of tensors of the graph by their names."""
     known = dict(handles)
     for op in operations(graph):
         if op.type == "Identity" and op.inputs[0].name in known:
@@ -107,7 +107,7 @@ def _assigned(graph: Any, handles: dict[str, str]) -> Iterator[str]:
             if (body := body_of(graph, op, function)) is not None:
                 pairs = zip(list(op.inputs)[skipped:], body.inputs, strict=True)
                 inner = {i.name: known[o.name] for o, i in pairs if o.name in known}
-                yield from _assigned(body, inner) if inner else ()
+                yield from assigned_in(body, inner) if inner else ()
 
 
 def capture(

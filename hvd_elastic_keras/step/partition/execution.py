@@ -17,7 +17,7 @@ import tensorflow as tf
 from hvd_elastic_keras.keras_internals.emission import emit, emit_operation
 from hvd_elastic_keras.keras_internals.tensorflow_names import element_type_of_list
 from hvd_elastic_keras.step.micro_batches.graph_nodes import PYTHON_CALLS
-from hvd_elastic_keras.step.partition.captured_step import CapturedStep, on_variable
+from hvd_elastic_keras.step.partition.captured_step import CapturedStep, assigned_in, on_variable
 from hvd_elastic_keras.step.partition.gathered_leaf import gathered_leaf
 from hvd_elastic_keras.step.partition.moments import Moments, combined, own_moments
 from hvd_elastic_keras.step.partition.operations.states import (
@@ -546,7 +546,8 @@ class PartialStep:
                 inputs = self._run(body, inputs)
             return inputs
         handles = [i for i, s in enumerate(planned.decision.want) if s == HANDLE]
-        keys = sorted({inputs[i] for i in handles})
+        # What it only reads does not become a result of the loop.
+        keys = self._assigned_by(planned.bodies[:1], inputs)
 
         def packed(values: Sequence[Any]) -> list[Any]:
             others = [v for i, v in enumerate(values) if i not in handles]
@@ -572,13 +573,21 @@ class PartialStep:
             self._collectives.results += flat
         return unpacked(flat)
 
+    def _assigned_by(self, plans: Sequence[Plan], inputs: Sequence[Any]) -> list[str]:
+        """The handles of variables that a function of these inputs assigns to."""
+        found: set[str] = set()
+        for plan in plans:
+            pairs = zip(plan.graph.inputs, inputs, strict=True)
+            found.update(
+                assigned_in(plan.graph, {t.name: v for t, v in pairs if isinstance(v, str)})
+            )
+        return sorted(found)
+
     def _cond(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
         then, otherwise = planned.bodies
         if tf.executing_eagerly():
             return self._run(then if bool(inputs[0]) else otherwise, inputs[1:])
-        keys = sorted(
-            {v for v, s in zip(inputs, planned.decision.want, strict=True) if s == HANDLE}
-        )
+        keys = self._assigned_by(planned.bodies, inputs[1:])
         before, num_results = dict(self.values), len(self._collectives.results)
 
         def branch(plan: Plan) -> list[Any]:
