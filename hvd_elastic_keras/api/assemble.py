@@ -165,7 +165,9 @@ def _prepare(
         partitioned = [r.step for r in runners if isinstance(r.step, PartitionedStep)]
         if has_others:
             told_of_steps += [text for step in partitioned for text in step.told_of_several]
-        variables = variables.with_given(v for step in partitioned for v in step.assigned_beside)
+        variables = variables.with_given(
+            v for step in partitioned for v in step.assigned_beside(has_others=has_others)
+        )
         before += [tf.identity(v) for v in variables.all[len(before) :]]
         if variables.lost:
             told_of_steps.append(NOT_SHARED.format(", ".join(variables.lost)))

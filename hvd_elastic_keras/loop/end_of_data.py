@@ -39,9 +39,11 @@ def announce_end(runner: PhaseRunner, communicator: Communicator, cursor: Cursor
     """
     if not runner.input.ends_unannounced:
         return
+    # Others may have a batch: so that all make the same collectives, one of the usual size.
+    usual = runner.input.global_batch_size
     nothing = LocalBatch(
         structure.empty(runner.input.batch_spec),
-        StepShare(0, 0, np.zeros(1, np.int32), 0, num_examples_of_step=1),
+        StepShare(0, 0, np.zeros(1, np.int32), 0, num_examples_of_step=usual),
         np.zeros(0, np.int64),
     )
     with communicator.collective():

@@ -60,12 +60,12 @@ def warm_up(
 
 
 def _first_batch(phase: PhaseRunner) -> LocalBatch:
-    """One micro-batch of the front, or all if the phase is not shared."""
+    """One micro-batch of the front, two of one row, or all if the phase is not shared."""
     whole = phase.input.first_batch()
     count = phase.input.num_micro_batches
     size = structure.num_examples(whole)
-    part = step_share_of_batch(
-        size, -(-size // count), Share(0, 1 if phase.shared else count), count
-    )
+    each = -(-size // count)
+    some = min(count, 2 if each == 1 else 1)  # batches of one row have a graph of their own
+    part = step_share_of_batch(size, each, Share(0, some if phase.shared else count), count)
     ids = np.arange(part.stop - part.start)
     return LocalBatch(structure.cut(whole, part.start, part.stop), part, ids)

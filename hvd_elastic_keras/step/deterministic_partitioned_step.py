@@ -21,7 +21,7 @@ from hvd_elastic_keras.step.partition.one_round import (
     needs_rows,
     results_of,
 )
-from hvd_elastic_keras.step.partitioned_step import PartitionedStep, Place
+from hvd_elastic_keras.step.partitioned_step import TOTAL, PartitionedStep, Place
 from hvd_elastic_keras.step.pieces import PieceGraph, given_by_pieces
 from hvd_elastic_keras.step.tree_sum import Nodes, TreeSum
 
@@ -40,11 +40,14 @@ class DeterministicPartitionedStep(PartitionedStep):
     """
 
     def _with_others(self, flat: Any, numbers: tf.Tensor) -> Any:
-        assert self.analysis
+        analysis = self.analysis  # before a graph is traced that needs it
+        num_rows = int(numbers[TOTAL])
+        if num_rows == 1:  # everybody computes it
+            return self._graph_for(num_rows)(flat, numbers)
         try:
             return self._graph_in_pieces(flat, numbers)
         except NotOneRoundError as error:
-            rounds = "; ".join(self.analysis.lines()[1:4])
+            rounds = "; ".join(analysis.lines()[1:4])
             raise ConfigurationError(NOT_ONE_ROUND.format(rounds)) from error
 
     @property
@@ -62,6 +65,7 @@ class DeterministicPartitionedStep(PartitionedStep):
         return replaced(framework_config, "is_op_determinism_enabled", lambda _: False)
 
     def _in_pieces(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        self._check_pieces()
         place = self.place(numbers)
         began = self._began()
         rows = self._rows(data, place, began)

@@ -188,6 +188,8 @@ class PartitionedStep:
         self._draws_in_python = False
         self._has_pieces = True
         """Whether it can be computed in pieces, as far as anybody knows."""
+        self._most_calls = 0
+        """Of collectives, in one of its graphs."""
         self._late: LatePartitionedStep | None = None
         self._limit = TogetherLimit(options.together)
         self._graph_of_several = self.directly(self._together)
@@ -237,29 +239,41 @@ class PartitionedStep:
     @functools.cached_property
     def beside(self) -> list[tf.Variable]:
         """Variables that it reads or assigns to, and that neither the model nor its layers hold."""
-        if self._runs_eagerly:  # who trains alone need not have a step that can be traced
-            return []
         known = {id(v) for v in (*self._variables.all, *self._world.variables)}
         return [v for v in self.captured.variables.values() if id(v) not in known]
 
     @functools.cached_property
-    def assigned_beside(self) -> list[tf.Variable]:
-        """Those of them that it assigns to: they belong to the state of a training."""
+    def _changed_beside(self) -> list[tf.Variable]:
+        """Those of them that it assigns to."""
         assigned = {id(self.captured.variables[name]) for name in self.captured.assigned}
-        return [v for v in self.beside if id(v) in assigned and can_be_sent(v)]
+        return [v for v in self.beside if id(v) in assigned]
+
+    def assigned_beside(self, *, has_others: bool) -> list[tf.Variable]:
+        """Those that belong to the state of a training, since the step assigns to them.
+
+        Args:
+          has_others: whether other workers may ever take part. A worker that runs the step eagerly
+            and alone need not have one that can be traced, and has no such variables.
+        """
+        if self._runs_eagerly and not has_others:
+            return []
+        return [v for v in self._changed_beside if can_be_sent(v)]
+
+    @property
+    def _not_sent(self) -> list[str]:
+        sent = {id(v) for v in self.assigned_beside(has_others=True)}
+        return [v.name for v in self.beside if id(v) not in sent]
 
     @property
     def told(self) -> tuple[str, ...]:
         """What people should know before the first step."""
         if self._runs_eagerly:
             return ()
-        sent = {id(v) for v in self.assigned_beside}
-        read_only = [v.name for v in self.beside if id(v) not in sent]
         return told_of_step.listed(
             [
                 told_of_step.of_draws(self.captured),
                 [told_of_step.DRAWS_IN_PYTHON] if self._draws_in_python else [],
-                told_of_step.of_variables(read_only),
+                told_of_step.of_variables(self._not_sent),
             ]
         )
 
@@ -269,6 +283,7 @@ class PartitionedStep:
         return told_of_step.listed(
             [
                 [told_of_step.EAGERLY] if self._runs_eagerly else [],
+                told_of_step.of_variables(self._not_sent) if self._runs_eagerly else [],
                 [told_of_step.WITHOUT_XLA] if self.model.jit_compile else [],
             ]
         )
@@ -280,8 +295,11 @@ class PartitionedStep:
         Raises:
           ConfigurationError: that cannot be.
         """
+        return self._analysed(self._num_rows)
+
+    def _analysed(self, num_rows: int, *, whole: bool = False) -> Analysis:
         try:
-            found = analysed(self.captured, self._num_rows)
+            found = analysed(self.captured, num_rows, whole=whole)
         except NotPartitionedError as error:
             raise ConfigurationError(
                 f"The step of this model cannot be shared by several workers: {error}. Train it "
@@ -328,16 +346,25 @@ class PartitionedStep:
     def warm_up(self, batch: LocalBatch, *, stops: bool, has_others: bool) -> None:
         """Traces what a worker may have to do, and runs it once, alone.
 
+        A step that runs eagerly has nothing to be traced, and what its Python code changes could
+        not be taken back. Variables that no newcomer is sent keep their values here.
+
         Args:
           stops: whether only that is run which comes before assignments.
           has_others: whether other workers may ever take part.
         """
-        if not stops and self._has_own:
+        needs_graph = has_others or self._options.skips_nonfinite or not self._has_own
+        is_traced = needs_graph or not self._runs_eagerly
+        unsent = [v for v in self._changed_beside if not can_be_sent(v)] if is_traced else []
+        before = [v.read_value() for v in unsent]
+        if not stops and self._has_own and not self._runs_eagerly:
             self._alone(batch, 0, False)
-        if has_others or self._options.skips_nonfinite or not self._has_own:
+        if needs_graph:
             self._taken_with_others(batch, 0, stops)
         if self._late is not None:
             self._taken_with_others(batch, 0, True, arrive=lambda: None)
+        for variable, value in zip(unsent, before, strict=True):
+            variable.assign(value)
 
     @property
     def _has_own(self) -> bool:
@@ -418,7 +445,7 @@ class PartitionedStep:
             return self._graph_of_several
         key = 1 if num_rows == 1 else 2 ** num_rows.bit_length()
         if key not in self._graphs_of_others:
-            analysis = analysed(self.captured, key, whole=num_rows == 1)
+            analysis = self._analysed(key, whole=num_rows == 1)
             self._graphs_of_others[key] = self.directly(
                 lambda data, numbers: self._planned_by(analysis, data, numbers)
             )
@@ -449,7 +476,7 @@ class PartitionedStep:
                 lambda: take(flat, tf.constant(numbers)),
                 len(part.offsets) - 1,
                 computing=lambda: int(self._world.computed.numpy()) != step,
-                repeatable=lambda: self.analysis.num_rounds <= 1 and not self.calls_python,
+                repeatable=lambda: self._is_repeatable,
             )
         except tf.errors.InvalidArgumentError as error:
             if STOP_MESSAGE in str(error):
@@ -458,6 +485,14 @@ class PartitionedStep:
                 return self._result({}, self._newest_tail, skipped=True)
             raise
         return self._result(_logs(self.captured.results(outputs)), tail)
+
+    @property
+    def _is_repeatable(self) -> bool:
+        """Whether a worker may compute its part again while others wait for it.
+
+        Of several collectives one may have ended, and the others may not make it again.
+        """
+        return not self.calls_python and (self._world.size == 1 or self._most_calls <= 1)
 
     def _result(
         self, logs: Logs, tail: tf.Tensor | tf.Variable, *, skipped: bool = False
@@ -484,6 +519,7 @@ class PartitionedStep:
 
     def _in_pieces(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         """The same step, of which a piece of the rows after the other is in memory."""
+        self._check_pieces()
         place = self.place(numbers)
         began = self._began()
         rows = self._rows(data, place, began)
@@ -493,9 +529,14 @@ class PartitionedStep:
         collectives = Instead(self._if_others, place.has_rows, given)
         step = self._partial(place, collectives, began)
         outputs = step.compute(rows, place.step)
+        self._most_calls = max(self._most_calls, step.num_collectives)
         if needs_rows(step, outputs, rows, collectives):
             raise NotOneRoundError
         return self.finished(step, outputs, place, collectives)
+
+    def _check_pieces(self) -> None:
+        if calls_python(nodes_of(self.captured.graph)):  # each piece would call it
+            raise NotOneRoundError
 
     def place(self, numbers: tf.Tensor) -> Place:
         """What the argument of a graph says."""
@@ -540,7 +581,9 @@ class PartitionedStep:
         began = self._began()
         rows = self._rows(data, place, began)
         step = self._partial(place, collectives, began, analysis)
-        return step, step.compute(rows, place.step)
+        outputs = step.compute(rows, place.step)
+        self._most_calls = max(self._most_calls, step.num_collectives)
+        return step, outputs
 
     def _partial(
         self,

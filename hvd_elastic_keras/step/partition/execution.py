@@ -85,6 +85,8 @@ class IfOthers:
         )
 
 
+Tail = Callable[[Sequence[tf.Tensor]], tf.Tensor]
+"""Makes what travels with the last sums, shape [n], float32; given what has to be there before."""
 MOST_CHOSEN = 1 << 14
 """Elements of a tensor that are chosen one by one: a condition takes long to trace."""
 
@@ -106,9 +108,17 @@ class OfRows:
         self.results: list[tf.Tensor] = []
 
     def summed(
-        self, tensors: list[tf.Tensor], name: str, beside: Sequence[tf.Tensor] = ()
+        self, tensors: list[tf.Tensor], name: str, tail: Tail | None = None
     ) -> list[tf.Tensor]:
-        """Without rows, adds nothing to the tensors, but to what travels beside them."""
+        """Without rows, adds nothing to the tensors, but to the tail.
+
+        Args:
+          tail: makes what travels with them, when they are there.
+
+        Returns:
+          The sums of the tensors; after them that of the tail, if there is one.
+        """
+        beside = [] if tail is None else [tail(tensors)]
         if all((t.shape.num_elements() or MOST_CHOSEN) < MOST_CHOSEN for t in tensors):
             counted = [tf.where(self._has_rows, t, tf.zeros_like(t)) for t in tensors]
         else:  # a choice by element would copy all gradients
@@ -174,8 +184,6 @@ class Part:
 
 Versions = dict[State, Any]
 """What is there of a tensor, by state."""
-Tail = Callable[[Sequence[tf.Tensor]], tf.Tensor]
-"""Makes what travels with the last sums, shape [n], float32; given what has to be there before."""
 
 
 class PartialStep:
@@ -188,6 +196,7 @@ class PartialStep:
     Attributes:
       values: of the variables, by the name of their handle; as assigned so far.
       tail_sum: of all workers, shape [n], float32.
+      num_collectives: so many calls, so far.
     """
 
     def __init__(
@@ -208,7 +217,7 @@ class PartialStep:
         self._sizes = PartSizes(part.size, part.total)
         self._collectives = collectives
         self._prefix = name
-        self._num_collectives = 0
+        self.num_collectives = 0
         self._python_calls: dict[Any, Any] = {}
         self._tail = tail
         self.values: dict[str, Any] = {}
@@ -235,9 +244,12 @@ class PartialStep:
             else:
                 inputs.append(name if name in captured.variables else captured.constants[name])
         outputs = self._run(self._plan, inputs)
-        if self._tail is not None and self.tail_sum is None:
-            own = self._tail([*outputs, *self.values.values()])
-            (self.tail_sum,) = self._collectives.summed([], self._name("tail"), [own])
+        tail = self._tail
+        if tail is not None and self.tail_sum is None:
+            before = [*outputs, *self.values.values()]
+            (self.tail_sum,) = self._collectives.summed(
+                [], self._name("tail"), lambda _: tail(before)
+            )
         return outputs
 
     def _given(self, rows: Sequence[Any], number: Any) -> dict[str, Any]:
@@ -334,11 +346,10 @@ class PartialStep:
         is_last = plan is self._plan and level == self._last_level
         for dtype in sorted({t.dtype.name for t in todo}):
             group = [there[t.name] for t in todo if t.dtype.name == dtype]
-            parts, beside = [v[PARTIAL] for v in group], []
-            if self._tail is not None and is_last and dtype == tf.float32.name:
-                beside = [self._tail(parts)]
-            sums = self._collectives.summed(parts, self._name(f"sum_{dtype}"), beside)
-            if beside:
+            parts = [v[PARTIAL] for v in group]
+            tail = self._tail if is_last and dtype == tf.float32.name else None
+            sums = self._collectives.summed(parts, self._name(f"sum_{dtype}"), tail)
+            if tail is not None:
                 self.tail_sum = sums.pop()
             for versions, total in zip(group, sums, strict=True):
                 versions[REPLICATED] = total
@@ -398,8 +409,8 @@ class PartialStep:
 
     def _name(self, what: str) -> str:
         """The same on all workers, for any number of them."""
-        self._num_collectives += 1
-        return f"{self._prefix}_{what}_{self._num_collectives}"
+        self.num_collectives += 1
+        return f"{self._prefix}_{what}_{self.num_collectives}"
 
     # --- operations ----------------------------------------------------------------------
 

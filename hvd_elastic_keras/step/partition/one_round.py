@@ -13,7 +13,13 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep
-from hvd_elastic_keras.step.partition.execution import Collectives, OfRows, Part, PartialStep
+from hvd_elastic_keras.step.partition.execution import (
+    Collectives,
+    OfRows,
+    Part,
+    PartialStep,
+    Tail,
+)
 from hvd_elastic_keras.step.partition.plan import Analysis
 
 SUM, ROWS = "sum", "rows"
@@ -78,10 +84,10 @@ class Instead(OfRows):
         self._given = (g.tensor for g in given)
 
     def summed(
-        self, tensors: list[tf.Tensor], name: str, beside: Sequence[tf.Tensor] = ()
+        self, tensors: list[tf.Tensor], name: str, tail: Tail | None = None
     ) -> list[tf.Tensor]:
-        """See `OfRows`."""
-        return super().summed([next(self._given) for _ in tensors], name, beside)
+        """See `OfRows`; the tail does not wait for the tensors that the step has."""
+        return super().summed([next(self._given) for _ in tensors], name, tail)
 
     def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """See `OfRows`."""
@@ -107,11 +113,11 @@ class Known(OfRows):
         self._tail = tail
 
     def summed(
-        self, tensors: list[tf.Tensor], name: str, beside: Sequence[tf.Tensor] = ()
+        self, tensors: list[tf.Tensor], name: str, tail: Tail | None = None
     ) -> list[tf.Tensor]:
-        """See `OfRows`."""
+        """See `OfRows`; the tail is not made again."""
         sums = [tf.ensure_shape(next(self._left), t.shape) for t in tensors]
-        return [*sums, *(self._tail for _ in beside)]
+        return sums if tail is None else [*sums, self._tail]
 
     def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """See `OfRows`."""

@@ -129,6 +129,7 @@ def test_all_come_to_the_end_together() -> None:
     announce_end(runner_of(workers, lengths(3)), workers, AT)  # type: ignore[arg-type]
     (batch,) = workers.taken
     assert batch.data.shape == (0,)
+    assert batch.part.num_examples_of_step == 2  # as others who have a batch
 
 
 @pytest.mark.parametrize("mine", [True, False])

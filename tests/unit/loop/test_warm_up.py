@@ -12,7 +12,9 @@ keras = pytest.importorskip("keras")
 pytest.importorskip("horovod.tensorflow")
 
 from hvd_elastic_keras import ElasticCallback
+from hvd_elastic_keras.common import env
 from hvd_elastic_keras.loop import warm_up
+from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 
 X = np.random.default_rng(0).random((24, 6), np.float32)
 Y = X[:, :1].copy()
@@ -68,3 +70,48 @@ def test_a_large_model_does_not_apply_what_it_tries(monkeypatch: pytest.MonkeyPa
     assert (small.optimizer.applied, large.optimizer.applied) == (STEPS + 1, STEPS)
     np.testing.assert_equal(before_large, before_small)
     np.testing.assert_equal(values(large), values(small))
+
+
+class WithMore(keras.Sequential):
+    """Its step changes variables that no layer holds, one of which cannot be sent."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        # Not attributes that Keras tracks.
+        self.__dict__["held"] = [tf.Variable(0.0), tf.Variable("")]
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Counts the steps."""
+        number, text = self.held
+        number.assign_add(1.0)
+        text.assign(tf.strings.join([text, "a"]))
+        return {**super().train_step(data), "number": number + 0.0}
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_variables_that_no_layer_holds_keep_their_values(
+    monkeypatch: pytest.MonkeyPatch, eager: bool
+) -> None:
+    monkeypatch.setenv(env.STEP, "partitioned")
+    model = WithMore([keras.Input((6,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", run_eagerly=eager)
+    callbacks = [ElasticCallback(micro_batch_size=4)]
+    history = model.fit(X, Y, batch_size=8, verbose=0, callbacks=callbacks).history
+    assert history["number"] == [STEPS]
+    assert [v.numpy() for v in model.held] == [STEPS, b"a" * STEPS]
+
+
+def test_a_partitioned_step_is_tried_with_more_than_one_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(env.STEP, "partitioned")
+    tried: list[int] = []
+
+    def noted(step: Any, batch: Any, **_: Any) -> None:
+        tried.append(batch.part.num_examples_of_step)
+
+    monkeypatch.setattr(PartitionedStep, "warm_up", noted)
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(X, Y, batch_size=8, verbose=0, callbacks=[ElasticCallback(micro_batch_size=1)])
+    assert tried == [2]
