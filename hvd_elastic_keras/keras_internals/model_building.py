@@ -134,7 +134,8 @@ def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> bool:
     )
     has_call = type(model).call is not keras.Model.call
     had_metrics = model._compile_metrics is not None and bool(model._compile_metrics.built)
-    if batch is not None and not has_call and not model.trainable_variables:
+    is_tried = batch is not None and not has_call and not model.trainable_variables
+    if is_tried:
         _build_by_step(model, batch)
     try:
         if has_call:
@@ -144,12 +145,14 @@ def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> bool:
             raise _refusal(batch_spec, first_sentence(error)) from error
         fits = _call_takes(model, symbolic)
         _check_own_step(model, batch, first_sentence(error))
+        is_tried = True
     else:
         fits = True
     compiled = model._compile_metrics
     if batch is not None and compiled is not None and not compiled.built:
         _build_by_step(model, batch)
-    if compiled is not None and compiled.built and not had_metrics:
+        is_tried = True
+    if is_tried and compiled is not None and compiled.built and not had_metrics:
         for metric in compiled.metrics:  # a step that was tried has left something in them
             metric.reset_state()
     note_built_early(model, had_metrics)
