@@ -12,7 +12,7 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.keras_internals.replaced import replaced
 from hvd_elastic_keras.keras_internals.tensorflow_names import framework_config
 from hvd_elastic_keras.step.node_exchange import sum_over_workers
-from hvd_elastic_keras.step.partition.execution import IfOthers, OfRows
+from hvd_elastic_keras.step.partition.collectives import IfOthers, OfRows
 from hvd_elastic_keras.step.partition.one_round import (
     SUM,
     Known,
@@ -21,9 +21,10 @@ from hvd_elastic_keras.step.partition.one_round import (
     needs_rows,
     results_of,
 )
-from hvd_elastic_keras.step.partitioned_step import TOTAL, PartitionedStep, Place
+from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.step.pieces import PieceGraph, given_by_pieces
 from hvd_elastic_keras.step.tree_sum import Nodes, TreeSum
+from hvd_elastic_keras.step.worker_rows import TOTAL, Place
 
 NOT_ONE_ROUND = (
     "--deterministic was given, but the step of this model needs more than one round of "
@@ -67,7 +68,7 @@ class DeterministicPartitionedStep(PartitionedStep):
     def _in_pieces(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         self._check_pieces()
         place = self.place(numbers)
-        began = self._began()
+        began = self.tail.began()
         rows = self._rows(data, place, began)
         known = Known(*self._exchanged(rows, place, began))
         step = self._partial(place, known, began)
@@ -81,9 +82,9 @@ class DeterministicPartitionedStep(PartitionedStep):
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         """See `PartitionedStep`."""
         place = self.place(numbers)
-        began = self._began()
+        began = self.tail.began()
         results, tail = self._exchanged(self._rows(data, place, began), place, began)
-        with tf.control_dependencies(self.agreed(tail, place)):
+        with tf.control_dependencies(self.tail.agreed(tail, place)):
             return [tf.identity(t) for t in results], tf.identity(tail)
 
     def _exchanged(
@@ -93,7 +94,7 @@ class DeterministicPartitionedStep(PartitionedStep):
         graph = PieceGraph(OneRound(self.captured, self.analysis), self._batch.flat_spec)
         tree = _Leaves(graph, place)
         given = given_by_pieces(graph, rows, place.pieces(1), tree)
-        tail = self._tail([g.tensor for g in given], place, began)
+        tail = self.tail.of([g.tensor for g in given], place, began)
         has_others = self._world.has_others.read_value()
         vector, tail = tf.cond(
             has_others,

@@ -22,7 +22,7 @@ from hvd_elastic_keras.step.partition.one_round import (
 )
 
 if TYPE_CHECKING:
-    from hvd_elastic_keras.step.partitioned_step import PartitionedStep, Place
+    from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 
 Taken = tuple[list[tf.Tensor], tf.Tensor]
 
@@ -49,7 +49,7 @@ class LatePartitionedStep:
         try:
             given = graph.get_concrete_function().structured_outputs
             specs = [tf.TensorSpec(t.shape, t.dtype) for t in given]
-            signature = [specs, step.tail_spec, tf.TensorSpec([None], tf.int64)]
+            signature = [specs, step.tail.spec, tf.TensorSpec([None], tf.int64)]
             apply = tf.function(
                 lambda *given: _applied(step, *given), input_signature=signature, autograph=False
             ).get_concrete_function()
@@ -68,7 +68,7 @@ class LatePartitionedStep:
 def _applied(
     step: PartitionedStep, results: Sequence[tf.Tensor], tail: tf.Tensor, numbers: tf.Tensor
 ) -> Taken:
-    place: Place = step.place(numbers)
+    place = step.place(numbers)
     rows, known = step.any_rows(), Known(results, tail)
     computed, outputs = step.computed(rows, place, known)
     if needs_rows(computed, outputs, rows, known):

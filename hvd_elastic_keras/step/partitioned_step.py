@@ -13,11 +13,10 @@ between any two steps.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -25,11 +24,9 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
-from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan import example_ids
-from hvd_elastic_keras.data.plan.example_ids import PIECES
 from hvd_elastic_keras.keras_internals.held_objects import optimizers_of
 from hvd_elastic_keras.keras_internals.model_building import first_sentence, has_batch_norm
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, can_be_sent
@@ -45,13 +42,8 @@ from hvd_elastic_keras.step.micro_batches.refusals import check_variables
 from hvd_elastic_keras.step.micro_batches.staged_changes import state_of_python_generators
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
-from hvd_elastic_keras.step.partition.execution import (
-    Collectives,
-    IfOthers,
-    OfRows,
-    Part,
-    PartialStep,
-)
+from hvd_elastic_keras.step.partition.collectives import Collectives, IfOthers, OfRows
+from hvd_elastic_keras.step.partition.execution import PartialStep
 from hvd_elastic_keras.step.partition.horovod_collectives import HorovodCollectives
 from hvd_elastic_keras.step.partition.one_round import (
     Instead,
@@ -61,79 +53,20 @@ from hvd_elastic_keras.step.partition.one_round import (
 )
 from hvd_elastic_keras.step.partition.plan import Analysis
 from hvd_elastic_keras.step.partition.region import NotPartitionedError
-from hvd_elastic_keras.step.pieces import PieceGraph, Pieces, given_by_pieces
+from hvd_elastic_keras.step.pieces import PieceGraph, given_by_pieces
 from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
 from hvd_elastic_keras.step.step_result import Logs, StepResult, python_logs
+from hvd_elastic_keras.step.step_tail import STOP_MESSAGE, StepTail, there
 from hvd_elastic_keras.step.together_limit import TogetherLimit
+from hvd_elastic_keras.step.worker_rows import TOTAL, Place, at_least_one, one_row
 from hvd_elastic_keras.step.world import World
 
 log = logging.getLogger(__name__)
-COUNT_AND_FLAGS = 3
-"""Numbers at the beginning of the tail: examples, "membership change pending", "stop wanted"; after
-them the digest of the examples' ids and the workers' speeds, where they are wanted."""
-STOP_MESSAGE = "elastic: a callback wants to stop, so nobody takes this step"
 SKIP_MESSAGE = "elastic: not finite, so nobody takes this step"
 NOT_IN_PIECES = (
     "warning: the step needs all rows of a worker at once, so that micro-batches are not computed "
     "one after the other: it has several rounds of collectives, or what follows them needs the rows"
 )
-NUMBERS, TOTAL = 6, 3
-"""How many are at the beginning of the argument of a graph, see `Place`; and which is `total`."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """What a worker has of a step, in tensors: scalars, int64, but for the last two.
-
-    Attributes:
-      step: number of the step.
-      low, size: its rows are [low, low + size) of the batch.
-      total: rows of the batch.
-      stop: 1 if nobody is to take the step.
-      first_piece: number of its first micro-batch.
-      digest: of the ids of its rows, in pieces.
-      offsets: where its micro-batches begin within its rows, and where the last one ends.
-    """
-
-    step: tf.Tensor
-    low: tf.Tensor
-    size: tf.Tensor
-    total: tf.Tensor
-    stop: tf.Tensor
-    first_piece: tf.Tensor
-    digest: tf.Tensor
-    offsets: tf.Tensor
-
-    @classmethod
-    def of(cls, numbers: tf.Tensor, pieces: int) -> Place:
-        """That of the argument of a graph; the digest has so many pieces."""
-        end = NUMBERS + pieces
-        digest = tf.ensure_shape(numbers[NUMBERS:end], [pieces])
-        step, low, size, total, stop, first_piece = tf.unstack(numbers[:NUMBERS], NUMBERS)
-        return cls(step, low, size, total, stop, first_piece, digest, numbers[end:])
-
-    @property
-    def has_rows(self) -> tf.Tensor:
-        """Whether this worker has any."""
-        return self.size > 0
-
-    @property
-    def part(self) -> Part:
-        """As the partition takes it."""
-        low, size, total = (tf.cast(n, tf.int32) for n in (self.low, self.size, self.total))
-        is_first = tf.logical_and(self.has_rows, tf.equal(low, 0))
-        # Without rows, that of the first one, which there is.
-        low = tf.where(self.has_rows, low, 0)
-        return Part(low, tf.maximum(size, 1), total, is_first, self.has_rows)
-
-    def pieces(self, together: Any) -> Pieces:
-        """So many micro-batches, at most, in one piece."""
-        bounds = tf.cond(
-            self.has_rows,
-            lambda: tf.concat([self.offsets[:-1][::together], self.offsets[-1:]], 0),
-            lambda: tf.constant([0, 1], tf.int64),
-        )
-        return Pieces(self.part, tf.cast(bounds, tf.int32), self.step)
 
 
 class PartitionedStep:
@@ -180,9 +113,9 @@ class PartitionedStep:
         self._options = options
         self._collectives = collectives or HorovodCollectives()
         self._name = "elastic_train" if train else "elastic_evaluate"
-        self._pieces = PIECES if options.audited else 0
-        self._clock = world.clock if options.timed else None
-        self._newest_tail = tf.Variable(tf.zeros([self._tail_length]), trainable=False)
+        self.tail = StepTail(world, options)
+        """What travels with the last collective."""
+        self._newest_tail = tf.Variable(tf.zeros(self.tail.spec.shape), trainable=False)
         """That of a step that raises has no other way out."""
         self._runs_eagerly = bool(model.run_eagerly)
         self._draws_in_python = False
@@ -199,15 +132,6 @@ class PartitionedStep:
     def directly(self, function: Callable[..., Any]) -> Callable[..., Any]:
         signature = [self._batch.flat_spec, tf.TensorSpec([None], tf.int64)]
         return directly(tf.function(function, input_signature=signature, autograph=False))
-
-    @property
-    def _tail_length(self) -> int:
-        return COUNT_AND_FLAGS + self._pieces + self._options.measured_workers
-
-    @property
-    def tail_spec(self) -> tf.TensorSpec:
-        """Of what travels with the last sums."""
-        return tf.TensorSpec([self._tail_length], tf.float32)
 
     @functools.cached_property
     def captured(self) -> CapturedStep:
@@ -385,12 +309,12 @@ class PartitionedStep:
             logs = self._own_function(flat, step)
         found = _logs(logs)
         self._world.computed.assign(step)
-        if self._clock is not None:
-            self._clock.computed_alone()
+        if self.tail.clock is not None:
+            self.tail.clock.computed_alone()
         seconds = [0.0] * self._options.measured_workers
         if seconds:
             seconds[0] = (time.perf_counter() - began) / max(1, int(batch.part.offsets[-1]))
-        digest = example_ids.digest(np.asarray(batch.ids)) if self._pieces else 0
+        digest = example_ids.digest(np.asarray(batch.ids)) if self.tail.pieces else 0
         return StepResult(found, self._change_pending, seconds=seconds, digest=digest)
 
     @functools.cached_property
@@ -464,7 +388,9 @@ class PartitionedStep:
             else:  # of other sizes there is one graph only
                 arrive()
         digest = (
-            example_ids.pieces(example_ids.digest(np.asarray(batch.ids))) if self._pieces else ()
+            example_ids.pieces(example_ids.digest(np.asarray(batch.ids)))
+            if self.tail.pieces
+            else ()
         )
         size, total = int(part.offsets[-1]), part.num_examples_of_step
         # One array: each argument of a graph costs tens of microseconds.
@@ -502,8 +428,8 @@ class PartitionedStep:
             logs,
             change_pending > 0,
             skipped=skipped,
-            digest=example_ids.digest_of_sums(further[: self._pieces]),
-            seconds=further[self._pieces :],
+            digest=example_ids.digest_of_sums(further[: self.tail.pieces]),
+            seconds=further[self.tail.pieces :],
         )
 
     def _together(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
@@ -521,7 +447,7 @@ class PartitionedStep:
         """The same step, of which a piece of the rows after the other is in memory."""
         self._check_pieces()
         place = self.place(numbers)
-        began = self._began()
+        began = self.tail.began()
         rows = self._rows(data, place, began)
         one_round = OneRound(self.captured, self.analysis)
         graph = PieceGraph(one_round, self._batch.flat_spec)
@@ -540,7 +466,7 @@ class PartitionedStep:
 
     def place(self, numbers: tf.Tensor) -> Place:
         """What the argument of a graph says."""
-        return Place.of(numbers, self._pieces)
+        return Place.of(numbers, self.tail.pieces)
 
     def collectives_of(self, place: Place) -> OfRows:
         """Those of this worker in a step."""
@@ -553,7 +479,7 @@ class PartitionedStep:
 
     def any_rows(self) -> list[tf.Tensor]:
         """One row, for where it does not matter which."""
-        return [_one_row(spec) for spec in self._batch.flat_spec]
+        return [one_row(spec) for spec in self._batch.flat_spec]
 
     def finished(
         self, step: PartialStep, outputs: list[tf.Tensor], place: Place, collectives: OfRows
@@ -578,7 +504,7 @@ class PartitionedStep:
           data: its rows; of a worker without rows, no rows.
           analysis: None: that of usual batches.
         """
-        began = self._began()
+        began = self.tail.began()
         rows = self._rows(data, place, began)
         step = self._partial(place, collectives, began, analysis)
         outputs = step.compute(rows, place.step)
@@ -598,7 +524,7 @@ class PartitionedStep:
             place.part,
             collectives,
             name=self._name if analysis is None else f"{self._name}_{analysis.most_rows}",
-            tail=lambda before: self._tail(before, place, began),
+            tail=lambda before: self.tail.of(before, place, began),
         )
 
     def sums_of_all(
@@ -609,64 +535,27 @@ class PartitionedStep:
         collectives = self.collectives_of(place)
         collectives.asserts = lambda rounds: False  # of what is not there yet
         step, _ = self.computed(data, place, collectives)
-        with tf.control_dependencies(self.agreed(step.tail_sum, place)):
+        with tf.control_dependencies(self.tail.agreed(step.tail_sum, place)):
             return [tf.identity(t) for t in collectives.results], tf.identity(step.tail_sum)
-
-    def _began(self) -> tf.Tensor | None:
-        """When this worker could begin its part, in seconds; None if nobody wants to know."""
-        return _now(self._world.part_began) if self._options.measured_workers else None
 
     def _rows(self, data: Sequence[Any], place: Place, began: tf.Tensor | None) -> list[tf.Tensor]:
         with tf.control_dependencies([] if began is None else [began]):
-            return [_at_least_one(t, place.has_rows) for t in data]
+            return [at_least_one(t, place.has_rows) for t in data]
 
     def assign(self, values: dict[str, Any]) -> None:
         """Lets the step take effect; `values` are those of `PartialStep`."""
         for name in sorted(self.captured.assigned):
             self.captured.variables[name].assign(values[name])
 
-    def _tail(self, before: Iterable[Any], place: Place, began: Any) -> tf.Tensor:
-        """The count of examples, the flags, the digest and, in its place, this worker's speed.
-
-        Shape [COUNT_AND_FLAGS + digest + measured workers].
-        """
-        with tf.control_dependencies(list(before)):  # as late as possible
-            change_pending = self._world.change_pending.read_value()
-            done = [self._world.computed.assign(place.step, read_value=False)]
-            if self._clock is not None:
-                done.append(self._clock.computed())
-        with tf.control_dependencies([d for d in done if d is not None]):  # None when run eagerly
-            count = tf.cast(place.size, tf.float32)
-        numbers = [[count, change_pending, tf.cast(place.stop, tf.float32)]]
-        tail = tf.concat([*numbers, tf.cast(place.digest, tf.float32)], 0)
-        if began is None:
-            return tail
-        with tf.control_dependencies(list(before)):
-            seconds = tf.cast(_now() - began, tf.float32)
-        own = tf.one_hot(self._world.rank.read_value(), self._options.measured_workers)
-        return tf.concat([tail, own * tf.math.divide_no_nan(seconds, count)], 0)
-
     def checks(self, step: PartialStep, outputs: Sequence[tf.Tensor], place: Place) -> list[Any]:
         """What has to be there and right before anything is assigned."""
-        checks = self.agreed(step.tail_sum, place)
+        checks = self.tail.agreed(step.tail_sum, place)
         if self._options.skips_nonfinite:
             with tf.control_dependencies(checks):
-                checks += _there([self._check_finite(step, outputs)])
+                checks += there([self._check_finite(step, outputs)])
         with tf.control_dependencies([step.tail_sum]):
-            noted = [self._clock.summed()] if self._clock is not None else []
+            noted = [self.tail.clock.summed()] if self.tail.clock is not None else []
         return [*checks, *noted]
-
-    def agreed(self, tail: tf.Tensor, place: Place) -> list[Any]:
-        """Whether all workers take the step, and have its rows, each once."""
-        count, _, stop = tf.unstack(tail[:COUNT_AND_FLAGS])
-        # On all workers alike: the wish of one ends the training before this step.
-        checks = _there([tf.debugging.assert_equal(stop, 0.0, message=STOP_MESSAGE)])
-        text = "The workers did not compute each example of the global batch exactly once."
-        # After the other one: whose data have ended takes part in a stop with no examples.
-        with tf.control_dependencies(checks):
-            total = tf.cast(place.total, tf.float32)
-            checks += _there([tf.debugging.assert_equal(count, total, message=text)])
-        return checks
 
     def _check_finite(self, step: PartialStep, outputs: Sequence[tf.Tensor]) -> Any:
         """Raises for all workers alike: all have the same values."""
@@ -688,31 +577,3 @@ class PartitionedStep:
 
 def _logs(logs: Any) -> Logs:
     return python_logs(logs) if isinstance(logs, dict) else {}
-
-
-def _there(operations: Iterable[Any]) -> list[Any]:
-    """Without those that an eager check gives."""
-    return [o for o in operations if o is not None]
-
-
-def _one_row(spec: Any) -> Any:
-    """A row for where it does not matter which; of ragged tensors none."""
-    if isinstance(spec, tf.RaggedTensorSpec):
-        return structure.empty(spec)
-    return tf.zeros([n or 1 for n in spec.shape], spec.dtype)
-
-
-def _at_least_one(rows: Any, has_rows: tf.Tensor) -> Any:
-    """Rows of a batch; if there are none, one that stands for any."""
-    if isinstance(rows, tf.RaggedTensor):  # which everybody has whole before all else
-        return rows
-    return tf.cond(
-        has_rows,
-        lambda: tf.identity(rows),
-        lambda: tf.zeros(tf.concat([[1], tf.shape(rows)[1:]], 0), rows.dtype),
-    )
-
-
-def _now(clock: Callable[[], float] = time.perf_counter) -> tf.Tensor:
-    """Seconds of a steady clock, float64; `tf.timestamp` refuses with op determinism."""
-    return tf.ensure_shape(tf.numpy_function(clock, [], tf.float64), [])

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from hvd_elastic_keras.step.micro_batches.running_sums import RunningSums
-from hvd_elastic_keras.step.partition.execution import Part, neutral
+from hvd_elastic_keras.step.partition.collectives import neutral
+from hvd_elastic_keras.step.partition.execution import Part
 from hvd_elastic_keras.step.partition.one_round import (
     EXTREMES,
     ROWS,

@@ -19,14 +19,15 @@ from hvd_elastic_keras.common import env
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.step import compiled_steps
-from hvd_elastic_keras.step.partition.execution import OfRows
+from hvd_elastic_keras.step.partition.collectives import OfRows
 from hvd_elastic_keras.step.partition.thread_collectives import (
     Meeting,
     ThreadCollectives,
     in_threads,
 )
-from hvd_elastic_keras.step.partitioned_step import PartitionedStep, Place
+from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.step.step_result import StepResult, python_logs
+from hvd_elastic_keras.step.worker_rows import Place
 from tests.harness import shared_fit
 from tests.harness.keras_models.case import Case
 from tests.harness.shared_fit import Outcome
@@ -58,7 +59,9 @@ class SharedPartitionedStep(PartitionedStep):
         def worker(number: int) -> Any:
             low, high = bounds[number : number + 2]
             numbers = (step, low, high - low, size, 0, 0)
-            place = Place.of(tf.constant([*numbers, *[0] * self._pieces], tf.int64), self._pieces)
+            place = Place.of(
+                tf.constant([*numbers, *[0] * self.tail.pieces], tf.int64), self.tail.pieces
+            )
             part = dataclasses.replace(
                 batch.part, offsets=np.array([0, high - low]), first_micro_batch=0
             )

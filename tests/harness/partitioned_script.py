@@ -20,7 +20,8 @@ import tensorflow as tf
 import hvd_elastic_keras.horovod as hvd
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
-from hvd_elastic_keras.step.partition.execution import OfRows, Part, PartialStep
+from hvd_elastic_keras.step.partition.collectives import OfRows
+from hvd_elastic_keras.step.partition.execution import Part, PartialStep
 from hvd_elastic_keras.step.partition.horovod_collectives import HorovodCollectives
 from tests.harness.partitioned_models import MODELS, ROWS, Made
 

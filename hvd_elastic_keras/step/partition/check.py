@@ -17,7 +17,8 @@ import tensorflow as tf
 from hvd_elastic_keras.keras_internals.emission import emit
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, Leaf, operations
-from hvd_elastic_keras.step.partition.execution import OfRows, Part, PartialStep, Versions
+from hvd_elastic_keras.step.partition.collectives import OfRows
+from hvd_elastic_keras.step.partition.execution import Part, PartialStep, Versions
 from hvd_elastic_keras.step.partition.moments import Moments
 from hvd_elastic_keras.step.partition.operations.states import (
     CONJUNCT,

@@ -13,13 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep
-from hvd_elastic_keras.step.partition.execution import (
-    Collectives,
-    OfRows,
-    Part,
-    PartialStep,
-    Tail,
-)
+from hvd_elastic_keras.step.partition.collectives import Collectives, OfRows, Tail
+from hvd_elastic_keras.step.partition.execution import Part, PartialStep
 from hvd_elastic_keras.step.partition.plan import Analysis
 
 SUM, ROWS = "sum", "rows"

@@ -12,7 +12,8 @@ tf = pytest.importorskip("tensorflow")
 
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
-from hvd_elastic_keras.step.partition.execution import OfRows, Part, PartialStep
+from hvd_elastic_keras.step.partition.collectives import OfRows
+from hvd_elastic_keras.step.partition.execution import Part, PartialStep
 from hvd_elastic_keras.step.partition.one_round import OneRound
 from tests.harness.lockstep import take_step
 

@@ -16,7 +16,8 @@ from hvd_elastic_keras.step.partition import rules
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
 from hvd_elastic_keras.step.partition.check import check_step, out_of_order
-from hvd_elastic_keras.step.partition.execution import OfRows, Part, PartialStep
+from hvd_elastic_keras.step.partition.collectives import OfRows
+from hvd_elastic_keras.step.partition.execution import Part, PartialStep
 from hvd_elastic_keras.step.partition.operations.states import PARTIAL, REPLICATED, Decision, View
 from hvd_elastic_keras.step.partition.plan import Analysis
 from tests.harness.lockstep import assert_close, take_step
