@@ -49,12 +49,15 @@ def _is_slow(item: pytest.Item) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keeps the real stderr, which is captured during tests; SIGHUP does what it does by default.
+    """Keeps the real stderr, which is captured during tests; signals do what they do by default.
 
-    Under `nohup` it is ignored, by all that tests start as well, of which some show what it does.
+    Under `nohup` SIGHUP is ignored, and SIGINT by what a shell starts in the background; so do all
+    that tests start, of which some show what a signal does.
     """
     config.stash[STDERR] = os.dup(2)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure() -> None:

@@ -48,9 +48,10 @@ class Data(keras.utils.PyDataset):
         return rows * self._scale, rows[:, :1]
 
     def on_epoch_begin(self) -> None:
-        """Scales."""
+        """Scales; not in threads, which Keras starts before, so that they may read earlier."""
         self._log.append(f"{self._name} begins")
-        self._scale *= 1.1
+        if self.workers == 1:
+            self._scale *= 1.1
 
     def on_epoch_end(self) -> None:
         """Shuffles."""
