@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -46,15 +45,16 @@ from hvd_elastic_keras.step.micro_batches.traced import Accumulated, Tensors
 from hvd_elastic_keras.step.reduction import Reduction, parts_of
 from hvd_elastic_keras.step.share_tensors import ShareTensors
 from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
-from hvd_elastic_keras.step.step_result import Logs, StepResult, python_logs
+from hvd_elastic_keras.step.step_result import StepResult, python_logs
+from hvd_elastic_keras.step.step_tail import (
+    COUNT_AND_FLAGS,
+    SKIP_MESSAGE,
+    STOP_MESSAGE,
+    now,
+    result_of,
+)
 from hvd_elastic_keras.step.together_limit import TogetherLimit
 from hvd_elastic_keras.step.world import World
-
-COUNT_AND_FLAGS = 3
-"""Entries at the end of the reduced vector: examples, "membership change pending", "stop wanted";
-after them the digest of the examples' ids and the workers' speeds, where they are wanted."""
-STOP_MESSAGE = "elastic: a callback wants to stop, so nobody takes this step"
-SKIP_MESSAGE = "elastic: not finite, so nobody takes this step"
 
 
 class AtomicStep:
@@ -154,9 +154,9 @@ class AtomicStep:
             if STOP_MESSAGE in str(error):
                 return StepResult({}, stopped=True)
             if self._newest_tail is not None and SKIP_MESSAGE in str(error):
-                return self._result({}, self._newest_tail, skipped=True)
+                return result_of({}, self._newest_tail, self._pieces, skipped=True)
             raise
-        return self._result(python_logs(logs), tail)
+        return result_of(python_logs(logs), tail, self._pieces)
 
     def warm_up_late(self, batch: LocalBatch) -> None:
         """Leaves warm what a step needs that is taken before the state has come."""
@@ -168,18 +168,6 @@ class AtomicStep:
     def _overlaps(self) -> bool:
         """Whether gradients are sent while the rest is computed."""
         return len(parts_of(self.micro_batch.early_gradients)) > 1
-
-    def _result(
-        self, logs: Logs, tail: tf.Tensor | tf.Variable, *, skipped: bool = False
-    ) -> StepResult:
-        _, change_pending, _, *further = tail.numpy().tolist()
-        return StepResult(
-            logs,
-            change_pending > 0,
-            skipped=skipped,
-            digest=example_ids.digest_of_sums(further[: self._pieces]),
-            seconds=further[self._pieces :],
-        )
 
     def _step(self, data: Tensors, numbers: tf.Tensor) -> Taken:
         total, tail, before = self.total(data, numbers)
@@ -244,7 +232,7 @@ class AtomicStep:
     def _start_clock(self, part: ShareTensors) -> ShareTensors:
         if not self._options.measured_workers:
             return part
-        began = _now(self._world.part_began)
+        began = now(self._world.part_began)
         with tf.control_dependencies([began]):  # every micro-batch needs the offsets
             offsets = tf.identity(part.offsets)
         return dataclasses.replace(part, offsets=offsets, began=began)
@@ -285,7 +273,7 @@ class AtomicStep:
         if part.began is None:
             return tail
         with tf.control_dependencies(computed):
-            seconds = tf.cast(_now() - part.began, tf.float32)
+            seconds = tf.cast(now() - part.began, tf.float32)
         place = tf.one_hot(self._world.rank.read_value(), self._options.measured_workers)
         return tf.concat([tail, place * tf.math.divide_no_nan(seconds, count)], 0)
 
@@ -341,8 +329,3 @@ class AtomicStep:
         )
         results = self.micro_batch([t[low:high] for t in part.data], rows, whole)
         return self.micro_batch.with_means_weighted(results, rows.weight)
-
-
-def _now(clock: Callable[[], float] = time.perf_counter) -> tf.Tensor:
-    """Seconds of a steady clock, float64; `tf.timestamp` refuses with op determinism."""
-    return tf.ensure_shape(tf.numpy_function(clock, [], tf.float64), [])

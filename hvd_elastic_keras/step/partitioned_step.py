@@ -32,7 +32,6 @@ from hvd_elastic_keras.keras_internals.model_building import first_sentence, has
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, can_be_sent
 from hvd_elastic_keras.keras_internals.scaled_rate import scaled
 from hvd_elastic_keras.observe.notices import notices
-from hvd_elastic_keras.step import told_of_step
 from hvd_elastic_keras.step.batch_norm import over_micro_batches
 from hvd_elastic_keras.step.direct_call import directly
 from hvd_elastic_keras.step.late_partitioned_step import LatePartitionedStep
@@ -40,6 +39,7 @@ from hvd_elastic_keras.step.late_step import Arrive
 from hvd_elastic_keras.step.micro_batches.graph_nodes import calls_python, nodes_of
 from hvd_elastic_keras.step.micro_batches.refusals import check_variables
 from hvd_elastic_keras.step.micro_batches.staged_changes import state_of_python_generators
+from hvd_elastic_keras.step.partition import told_of_step
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
 from hvd_elastic_keras.step.partition.collectives import Collectives, IfOthers, OfRows
@@ -56,13 +56,12 @@ from hvd_elastic_keras.step.partition.region import NotPartitionedError
 from hvd_elastic_keras.step.pieces import PieceGraph, given_by_pieces
 from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
 from hvd_elastic_keras.step.step_result import Logs, StepResult, python_logs
-from hvd_elastic_keras.step.step_tail import STOP_MESSAGE, StepTail, there
+from hvd_elastic_keras.step.step_tail import SKIP_MESSAGE, STOP_MESSAGE, StepTail, result_of, there
 from hvd_elastic_keras.step.together_limit import TogetherLimit
 from hvd_elastic_keras.step.worker_rows import TOTAL, Place, at_least_one, one_row
 from hvd_elastic_keras.step.world import World
 
 log = logging.getLogger(__name__)
-SKIP_MESSAGE = "elastic: not finite, so nobody takes this step"
 NOT_IN_PIECES = (
     "warning: the step needs all rows of a worker at once, so that micro-batches are not computed "
     "one after the other: it has several rounds of collectives, or what follows them needs the rows"
@@ -195,8 +194,9 @@ class PartitionedStep:
             return ()
         return told_of_step.listed(
             [
-                told_of_step.of_draws(self.captured),
-                [told_of_step.DRAWS_IN_PYTHON] if self._draws_in_python else [],
+                told_of_step.of_draws(
+                    self.captured.stateful_draws, in_python=self._draws_in_python
+                ),
                 told_of_step.of_variables(self._not_sent),
             ]
         )
@@ -235,7 +235,11 @@ class PartitionedStep:
     @functools.cached_property
     def calls_python(self) -> bool:
         """Whether Python code of the user's runs in every step."""
-        return self._runs_eagerly or calls_python(nodes_of(self.captured.graph))
+        return self._runs_eagerly or self._graph_calls_python
+
+    @functools.cached_property
+    def _graph_calls_python(self) -> bool:
+        return calls_python(nodes_of(self.captured.graph))
 
     def may_be_late(self) -> bool:
         """Lets it be taken before the state has come. Returns whether that is possible."""
@@ -408,9 +412,9 @@ class PartitionedStep:
             if STOP_MESSAGE in str(error):
                 return StepResult({}, stopped=True)
             if SKIP_MESSAGE in str(error):
-                return self._result({}, self._newest_tail, skipped=True)
+                return result_of({}, self._newest_tail, self.tail.pieces, skipped=True)
             raise
-        return self._result(_logs(self.captured.results(outputs)), tail)
+        return result_of(_logs(self.captured.results(outputs)), tail, self.tail.pieces)
 
     @property
     def _is_repeatable(self) -> bool:
@@ -419,18 +423,6 @@ class PartitionedStep:
         Of several collectives one may have ended, and the others may not make it again.
         """
         return not self.calls_python and (self._world.size == 1 or self._most_calls <= 1)
-
-    def _result(
-        self, logs: Logs, tail: tf.Tensor | tf.Variable, *, skipped: bool = False
-    ) -> StepResult:
-        _, change_pending, _, *further = tail.numpy().tolist()
-        return StepResult(
-            logs,
-            change_pending > 0,
-            skipped=skipped,
-            digest=example_ids.digest_of_sums(further[: self.tail.pieces]),
-            seconds=further[self.tail.pieces :],
-        )
 
     def _together(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         return self._planned_by(None, data, numbers)
@@ -461,7 +453,7 @@ class PartitionedStep:
         return self.finished(step, outputs, place, collectives)
 
     def _check_pieces(self) -> None:
-        if calls_python(nodes_of(self.captured.graph)):  # each piece would call it
+        if self._graph_calls_python:  # each piece would call it
             raise NotOneRoundError
 
     def place(self, numbers: tf.Tensor) -> Place:

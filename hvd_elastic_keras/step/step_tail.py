@@ -8,8 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from hvd_elastic_keras.data.plan import example_ids
 from hvd_elastic_keras.data.plan.example_ids import PIECES
 from hvd_elastic_keras.step.step_options import StepOptions
+from hvd_elastic_keras.step.step_result import Logs, StepResult
 from hvd_elastic_keras.step.worker_rows import Place
 from hvd_elastic_keras.step.world import World
 
@@ -17,6 +19,7 @@ COUNT_AND_FLAGS = 3
 """Numbers at the beginning of the tail: examples, "membership change pending", "stop wanted"; after
 them the digest of the examples' ids and the workers' speeds, where they are wanted."""
 STOP_MESSAGE = "elastic: a callback wants to stop, so nobody takes this step"
+SKIP_MESSAGE = "elastic: not finite, so nobody takes this step"
 
 
 class StepTail:
@@ -43,7 +46,7 @@ class StepTail:
 
     def began(self) -> tf.Tensor | None:
         """When this worker could begin its part, in seconds; None if nobody wants to know."""
-        return _now(self._world.part_began) if self._options.measured_workers else None
+        return now(self._world.part_began) if self._options.measured_workers else None
 
     def of(self, before: Iterable[Any], place: Place, began: Any) -> tf.Tensor:
         """The count of examples, the flags, the digest and, in its place, this worker's speed.
@@ -62,7 +65,7 @@ class StepTail:
         if began is None:
             return tail
         with tf.control_dependencies(list(before)):
-            seconds = tf.cast(_now() - began, tf.float32)
+            seconds = tf.cast(now() - began, tf.float32)
         own = tf.one_hot(self._world.rank.read_value(), self._options.measured_workers)
         return tf.concat([tail, own * tf.math.divide_no_nan(seconds, count)], 0)
 
@@ -84,6 +87,20 @@ def there(operations: Iterable[Any]) -> list[Any]:
     return [o for o in operations if o is not None]
 
 
-def _now(clock: Callable[[], float] = time.perf_counter) -> tf.Tensor:
+def result_of(
+    logs: Logs, tail: tf.Tensor | tf.Variable, pieces: int, *, skipped: bool = False
+) -> StepResult:
+    """What the workers agree on by the sum of their tails, whose digest has so many pieces."""
+    _, change_pending, _, *further = tail.numpy().tolist()
+    return StepResult(
+        logs,
+        change_pending > 0,
+        skipped=skipped,
+        digest=example_ids.digest_of_sums(further[:pieces]),
+        seconds=further[pieces:],
+    )
+
+
+def now(clock: Callable[[], float] = time.perf_counter) -> tf.Tensor:
     """Seconds of a steady clock, float64; `tf.timestamp` refuses with op determinism."""
     return tf.ensure_shape(tf.numpy_function(clock, [], tf.float64), [])

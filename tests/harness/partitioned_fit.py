@@ -53,7 +53,10 @@ class SharedPartitionedStep(PartitionedStep):
         bounds = [size * i // self.workers for i in range(self.workers + 1)]
         if self._normalises:  # whole micro-batches
             offsets = batch.part.offsets
-            bounds = [int(offsets[(len(offsets) - 1) * i // self.workers]) for i in range(4)]
+            bounds = [
+                int(offsets[(len(offsets) - 1) * i // self.workers])
+                for i in range(self.workers + 1)
+            ]
         assert self.analysis
 
         def worker(number: int) -> Any:

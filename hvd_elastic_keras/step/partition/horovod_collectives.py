@@ -13,7 +13,7 @@ EXTREMES = {"Max": hvd.Max, "Min": hvd.Min, "All": hvd.Min, "Any": hvd.Max}
 
 
 class HorovodCollectives:
-    """See `execution.Collectives`. Names are the same for any number of workers."""
+    """See `collectives.Collectives`. Names are the same for any number of workers."""
 
     def summed(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
         """In one group; half precision travels in single, so that it is rounded once."""

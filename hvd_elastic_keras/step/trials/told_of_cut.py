@@ -9,6 +9,7 @@ import keras
 
 from hvd_elastic_keras.step.micro_batches.across_examples import BATCH_NORM, MASK, WEIGHTS
 from hvd_elastic_keras.step.micro_batches.micro_batch import MicroBatch
+from hvd_elastic_keras.step.partition import told_of_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,22 +32,8 @@ class Cut:
 
 
 def about_draws(micro_batch: MicroBatch) -> list[str]:
-    names = micro_batch.notes.stateful_draws
-    texts = []
-    if micro_batch.notes.draws_in_python:
-        texts.append(
-            "the model draws random numbers with numpy.random or Python's random in its step. They "
-            "are not the same on all workers, and, without run_eagerly, the same in every step. "
-            "Use keras.random."
-        )
-    if not names:
-        return texts
-    return [
-        *texts,
-        f"the model draws random numbers with {', '.join(names)}. They are the same for any number "
-        "of workers, but not those of plain fit. keras.random, with or without a SeedGenerator, "
-        "would give the same.",
-    ]
+    notes = micro_batch.notes
+    return told_of_step.of_draws(notes.stateful_draws, in_python=notes.draws_in_python)
 
 
 def about_order(micro_batch: MicroBatch) -> list[str]:
@@ -60,14 +47,7 @@ def about_order(micro_batch: MicroBatch) -> list[str]:
 
 
 def about_variables(micro_batch: MicroBatch) -> list[str]:
-    names = micro_batch.strays
-    if not names:
-        return []
-    return [
-        "the step looks at variables that neither the model nor its layers hold: "
-        f"{', '.join(names)}. Workers that come later do not get their values. Make them "
-        "attributes of the model or of a layer."
-    ]
+    return told_of_step.of_variables(micro_batch.strays)
 
 
 def about_logs(micro_batch: MicroBatch, cut: Cut) -> list[str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hvd_elastic_keras.step.partition.captured_step import CapturedStep
-
 DRAWS_IN_PYTHON = (
     "the model draws random numbers with numpy.random or Python's random in its step. They are not "
     "the same on all workers, and, without run_eagerly, the same in every step. Use keras.random."
@@ -18,8 +16,6 @@ WITHOUT_XLA = (
     "jit_compile was given: one worker compiles the step with XLA; several take it without, whose "
     "collectives XLA does not know. Random numbers of the two are not the same."
 )
-
-
 NOT_TRACED = (
     "run_eagerly was given, and the step cannot be compiled, as several workers have to: {}. "
     "Expected a train_step that uses TensorFlow or keras.ops on the tensors that it is given, and "
@@ -27,14 +23,21 @@ NOT_TRACED = (
 )
 
 
-def of_draws(captured: CapturedStep) -> list[str]:
-    """Of random numbers that are not those of plain `fit`."""
-    if not captured.stateful_draws:
-        return []
+def of_draws(names: Sequence[str], *, in_python: bool) -> list[str]:
+    """Of random numbers that are not those of plain `fit`.
+
+    Args:
+      names: TensorFlow's, of operations that would draw from a state.
+      in_python: whether Python code draws while the step is traced.
+    """
+    texts = [DRAWS_IN_PYTHON] if in_python else []
+    if not names:
+        return texts
     return [
-        f"the model draws random numbers with {', '.join(captured.stateful_draws)}. They are the "
-        "same for any number of workers, but not those of plain fit. keras.random, with or without "
-        "a SeedGenerator, would give the same."
+        *texts,
+        f"the model draws random numbers with {', '.join(names)}. They are the same for any number "
+        "of workers, but not those of plain fit. keras.random, with or without a SeedGenerator, "
+        "would give the same.",
     ]
 
 
