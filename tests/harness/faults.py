@@ -12,6 +12,7 @@ import dataclasses
 import json
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -125,11 +126,15 @@ def happen(point: str, rank: int, size: int, step: int = -1, round_number: int =
 
 
 def _first(file: str, fault: Fault) -> bool:
+    """Marks a fault as happened. The mark appears with its content, never empty."""
+    written = Path(file).parent / f"{fault.name}.{os.getpid()}.{threading.get_ident()}"
+    written.write_text(str(os.getpid()))
     try:
-        with (Path(file).parent / f"{fault.name}.happened").open("x") as mark:
-            mark.write(str(os.getpid()))
+        os.link(written, Path(file).parent / f"{fault.name}.happened")
     except FileExistsError:
         return False
+    finally:
+        written.unlink()
     return True
 
 

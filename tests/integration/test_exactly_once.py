@@ -53,6 +53,8 @@ class Chaos:
             self.next_worker += JOINERS
             for worker in new:
                 self.job.wait_for("worker_ready", lambda e, w=worker: e["worker_id"] == w)
+            last = self.job.events("round_running")[-1]["round"]
+            self.job.wait_for("round_opened", lambda e: e["round"] > last)  # else nobody may hear
             self.there += new
         else:
             victim = self.chance.choice(self.there)
