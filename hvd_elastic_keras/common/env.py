@@ -316,7 +316,7 @@ def run_options(asked: Asked = NOTHING) -> RunOptions:
 
 def is_step_partitioned() -> bool:
     """Whether steps are the user's graph, partitioned by rules (`step/partitioned_step.py`)."""
-    return os.environ.get(STEP) == PARTITIONED
+    return os.environ.get(STEP, PARTITIONED) == PARTITIONED
 
 
 def cache_dir() -> Path:
