@@ -9,6 +9,7 @@ import keras
 
 from hvd_elastic_keras.api import fit_in_elastic_run
 from hvd_elastic_keras.api.assemble import train
+from hvd_elastic_keras.api.first_examples import try_first_examples
 from hvd_elastic_keras.api.training import Training
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.config import BatchCut, TrainingConfig, check_batch_may_grow
@@ -25,7 +26,6 @@ from hvd_elastic_keras.state.checkpoint.manager import CheckpointManager, Origin
 from hvd_elastic_keras.state.checkpoint.places import Place
 from hvd_elastic_keras.state.checkpoint.remote import checkpoints_of
 from hvd_elastic_keras.step import op_determinism
-from hvd_elastic_keras.step.trials.first_examples import try_first_examples
 from hvd_elastic_keras.worker.membership import Membership
 from hvd_elastic_keras.worker.session import Session
 

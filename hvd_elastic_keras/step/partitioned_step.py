@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -34,16 +35,13 @@ from hvd_elastic_keras.keras_internals.scaled_rate import scaled
 from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.step.batch_norm import over_micro_batches
 from hvd_elastic_keras.step.direct_call import directly
-from hvd_elastic_keras.step.late_partitioned_step import LatePartitionedStep
-from hvd_elastic_keras.step.late_step import Arrive
-from hvd_elastic_keras.step.micro_batches.graph_nodes import calls_python, nodes_of
-from hvd_elastic_keras.step.micro_batches.refusals import check_variables
-from hvd_elastic_keras.step.micro_batches.staged_changes import state_of_python_generators
+from hvd_elastic_keras.step.late_partitioned_step import Arrive, LatePartitionedStep
 from hvd_elastic_keras.step.partition import told_of_step
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
 from hvd_elastic_keras.step.partition.collectives import Collectives, IfOthers, OfRows
 from hvd_elastic_keras.step.partition.execution import PartialStep
+from hvd_elastic_keras.step.partition.graph_nodes import calls_python, nodes_of
 from hvd_elastic_keras.step.partition.horovod_collectives import HorovodCollectives
 from hvd_elastic_keras.step.partition.one_round import (
     Instead,
@@ -53,6 +51,7 @@ from hvd_elastic_keras.step.partition.one_round import (
 )
 from hvd_elastic_keras.step.partition.plan import Analysis
 from hvd_elastic_keras.step.partition.region import NotPartitionedError
+from hvd_elastic_keras.step.partition.stateful_draws import state_of_python_generators
 from hvd_elastic_keras.step.pieces import PieceGraph, given_by_pieces
 from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
 from hvd_elastic_keras.step.step_result import Logs, StepResult, python_logs
@@ -151,7 +150,7 @@ class PartitionedStep:
             raise ConfigurationError(
                 told_of_step.NOT_TRACED.format(first_sentence(error))
             ) from error
-        check_variables(self._variables, self.model, before)
+        self._variables.check_nothing_new(self.model, before)
         self._draws_in_python = generators != state_of_python_generators()
         return found
 
@@ -220,6 +219,12 @@ class PartitionedStep:
           ConfigurationError: that cannot be.
         """
         return self._analysed(self._num_rows)
+
+    @property
+    def collectives_digest(self) -> str:
+        """Of the collectives of a step: workers that make others would wait for each other."""
+        found = [(c.what, c.level, c.num_bytes, c.in_loop) for c in self.analysis.collectives]
+        return hashlib.sha256(repr(found).encode()).hexdigest()[:16]
 
     def _analysed(self, num_rows: int, *, whole: bool = False) -> Analysis:
         try:

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from hvd_elastic_keras.step.micro_batches.running_sums import RunningSums
 from hvd_elastic_keras.step.partition.collectives import neutral
 from hvd_elastic_keras.step.partition.execution import Part
 from hvd_elastic_keras.step.partition.one_round import (
@@ -23,6 +22,7 @@ from hvd_elastic_keras.step.partition.one_round import (
     NotOneRoundError,
     OneRound,
 )
+from hvd_elastic_keras.step.running_sums import RunningSums
 
 Compute = Callable[[Any], list[tf.Tensor]]
 

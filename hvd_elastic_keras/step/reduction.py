@@ -9,7 +9,7 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from hvd_elastic_keras.common.options import BF16, FP16, NO_COMPRESSION
-from hvd_elastic_keras.step.micro_batches.traced import Tensors
+from hvd_elastic_keras.step.running_sums import Tensors
 
 LEAST_BYTES = 16 * 2**20
 """Of gradients that travel in several parts. Of fewer, parts cost more than they save."""

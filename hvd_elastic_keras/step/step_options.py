@@ -19,8 +19,7 @@ class StepOptions:
         the losses change, holds a number that is not finite.
       together: so many micro-batches, at most, are computed in one pass; None: any number.
       timed: whether `World.clock` hears when the parts of some steps are done.
-      compression: how gradients travel between workers; see `reduction.py`.
-      must_be_together: whether a model of which that would change the result is refused.
+      compression: how gradients travel between workers; see `partition/`.
     """
 
     audited: bool = False
@@ -28,7 +27,6 @@ class StepOptions:
     scales_rate: bool = False
     skips_nonfinite: bool = False
     together: int | None = 1
-    must_be_together: bool = False
     timed: bool = False
     compression: str = NO_COMPRESSION
 

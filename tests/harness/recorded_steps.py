@@ -16,12 +16,12 @@ from unittest import mock
 
 import keras
 import numpy as np
+from hvd_elastic_keras.step.atomic import AtomicStep
 
 from hvd_elastic_keras import Trainer
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.keras_internals.model_variables import unwrapped, variables_of
 from hvd_elastic_keras.step import compiled_steps
-from hvd_elastic_keras.step.atomic import AtomicStep
 from hvd_elastic_keras.step.step_result import StepResult
 
 DIRECTORY = "HVD_ELASTIC_TEST_RECORD"

@@ -19,6 +19,7 @@ from unittest import mock
 import keras
 import numpy as np
 import tensorflow as tf
+from hvd_elastic_keras.step.atomic import AtomicStep
 from keras.src.backend.common import global_state
 
 from hvd_elastic_keras import ElasticCallback
@@ -28,7 +29,6 @@ from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.keras_internals.global_seed import GLOBAL_SEED_GENERATOR
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.step import compiled_steps
-from hvd_elastic_keras.step.atomic import AtomicStep
 from hvd_elastic_keras.step.step_result import StepResult
 from tests.harness.keras_models.case import Case
 

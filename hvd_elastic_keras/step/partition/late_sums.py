@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from hvd_elastic_keras.step.micro_batches.graph_nodes import PYTHON_CALLS
+from hvd_elastic_keras.step.partition.graph_nodes import PYTHON_CALLS
 from hvd_elastic_keras.step.partition.operations.states import HANDLE
 from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
 

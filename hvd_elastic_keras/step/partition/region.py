@@ -10,7 +10,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_elastic_keras.step.micro_batches.graph_nodes import PYTHON_CALLS
 from hvd_elastic_keras.step.partition import within_micro_batches
 from hvd_elastic_keras.step.partition.captured_step import (
     FUNCTIONS,
@@ -18,6 +17,7 @@ from hvd_elastic_keras.step.partition.captured_step import (
     body_of,
     operations,
 )
+from hvd_elastic_keras.step.partition.graph_nodes import PYTHON_CALLS
 from hvd_elastic_keras.step.partition.moments import Moments, variances
 from hvd_elastic_keras.step.partition.operations.dimensions import (
     Dims,

@@ -11,11 +11,11 @@ keras = pytest.importorskip("keras")
 pytest.importorskip("horovod.tensorflow")
 
 import numpy as np
+from hvd_elastic_keras.step.trials import findings
 
 from hvd_elastic_keras import ElasticCallback
 from hvd_elastic_keras.api import assemble
 from hvd_elastic_keras.step import compiled_steps
-from hvd_elastic_keras.step.trials import findings
 from tests.harness.keras_models import all_cases
 from tests.harness.keras_models.case import CUT, TARGETS, Case, X, regressor
 from tests.harness.keras_models.case import arrays as case_arrays

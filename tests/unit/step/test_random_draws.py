@@ -11,10 +11,11 @@ import pytest
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
-from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.step.micro_batches.graph_nodes import nodes_of
 from hvd_elastic_keras.step.micro_batches.random_draws import RandomDraws, unknown_draws
 from hvd_elastic_keras.step.micro_batches.rows import Rows
+
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.step.partition.graph_nodes import nodes_of
 
 TOTAL, WIDTH = 11, 3
 SEED = [1, 2]

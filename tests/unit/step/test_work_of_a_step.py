@@ -12,9 +12,10 @@ keras = pytest.importorskip("keras")
 context = pytest.importorskip("tensorflow.python.eager.context")
 hvd = pytest.importorskip("horovod.tensorflow")
 
+from hvd_elastic_keras.step.micro_batches.staged_changes import NUM_PIECES
+
 from hvd_elastic_keras import Trainer, TrainingConfig
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
-from hvd_elastic_keras.step.micro_batches.staged_changes import NUM_PIECES
 from hvd_elastic_keras.step.step_tail import COUNT_AND_FLAGS
 
 FEATURES, HIDDEN = 6, 50
