@@ -42,7 +42,7 @@ def announce_end(runner: PhaseRunner, communicator: Communicator, cursor: Cursor
     # Others may have a batch: so that all make the same collectives, one of the usual size.
     usual = runner.input.global_batch_size
     nothing = LocalBatch(
-        structure.empty(runner.input.batch_spec),
+        runner.input.nothing,
         StepShare(0, 0, np.zeros(1, np.int32), 0, num_examples_of_step=usual),
         np.zeros(0, np.int64),
     )

@@ -102,7 +102,10 @@ class PartitionedStep:
         self._variables = variables
         self._normalises = train and has_batch_norm(model)
         numbers = tf.TensorSpec([None], tf.int32)
-        self._batch = Layout((layout.spec, numbers if self._normalises else None))
+        self._batch = Layout(
+            (layout.spec, numbers if self._normalises else None),
+            (*layout.per_row, *([1] if self._normalises else [])),
+        )
         """With the number of the micro-batch of each row, if a layer needs it."""
         self._world = world
         self._train = train
@@ -141,7 +144,12 @@ class PartitionedStep:
         before, generators = self._variables.present(self.model), state_of_python_generators()
         try:
             with self._scaled_rate(), self._tracing():
-                found = capture(self._step_over_micro_batches, self._batch.spec, seed=self._seed)
+                found = capture(
+                    self._step_over_micro_batches,
+                    self._batch.spec,
+                    seed=self._seed,
+                    per_row=self._batch.per_row,
+                )
         except ElasticError:
             raise
         except Exception as error:  # what cannot be traced may raise anything
@@ -476,7 +484,8 @@ class PartitionedStep:
 
     def any_rows(self) -> list[tf.Tensor]:
         """One row, for where it does not matter which."""
-        return [one_row(spec) for spec in self._batch.flat_spec]
+        pairs = zip(self._batch.flat_spec, self._batch.per_row, strict=True)
+        return [one_row(spec, entries) for spec, entries in pairs]
 
     def finished(
         self, step: PartialStep, outputs: list[tf.Tensor], place: Place, collectives: OfRows
@@ -537,7 +546,8 @@ class PartitionedStep:
 
     def _rows(self, data: Sequence[Any], place: Place, began: tf.Tensor | None) -> list[tf.Tensor]:
         with tf.control_dependencies([] if began is None else [began]):
-            return [at_least_one(t, place.has_rows) for t in data]
+            pairs = zip(data, self._batch.per_row, strict=True)
+            return [at_least_one(t, place.has_rows, entries) for t, entries in pairs]
 
     def assign(self, values: dict[str, Any]) -> None:
         """Lets the step take effect; `values` are those of `PartialStep`."""

@@ -68,7 +68,7 @@ class SharedPartitionedStep(PartitionedStep):
             part = dataclasses.replace(
                 batch.part, offsets=np.array([0, high - low]), first_micro_batch=0
             )
-            own = dataclasses.replace(batch, data=structure.cut(batch.data, low, high), part=part)
+            own = dataclasses.replace(batch, data=structure.cut(batch.data, low, high, self._batch.per_row), part=part)
             rows = self._flat(own)
             if self._normalises:
                 rows[-1] = self._flat(batch)[-1][low:high]

@@ -141,6 +141,7 @@ class OneRound:
     def __init__(self, captured: CapturedStep, analysis: Analysis) -> None:
         self._captured = captured
         self._analysis = analysis
+        self.leaves = captured.leaves
         if analysis.num_rounds > 1 or any(c.in_loop for c in analysis.collectives):
             raise NotOneRoundError
 
