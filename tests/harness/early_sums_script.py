@@ -15,14 +15,15 @@ from hvd_elastic_keras.common.batch_plan import Share
 from hvd_elastic_keras.data.input.pipeline import Pipeline
 from hvd_elastic_keras.data.sources.source import as_source
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
-from hvd_elastic_keras.step import reduction
 from hvd_elastic_keras.step.compiled_steps import compiled_step
+from hvd_elastic_keras.step.partition import parts
+from hvd_elastic_keras.step.partition.horovod_collectives import HorovodCollectives
 from hvd_elastic_keras.step.step_options import StepOptions
 from hvd_elastic_keras.step.world import world_of_process
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 
 SIZE = 256
-reduction.LEAST_BYTES = 1
+parts.LEAST_BYTES = 1
 
 
 def told(what: str, value: tf.Tensor) -> tf.Tensor:
@@ -52,14 +53,16 @@ class Tells(keras.layers.Layer):
 
 def main() -> None:
     """Takes the step twice."""
-    summed = reduction.summed
+    summed = HorovodCollectives.summed
 
-    def told_and_summed(tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
+    def told_and_summed(
+        collectives: HorovodCollectives, tensors: list[tf.Tensor], name: str, **options: Any
+    ) -> list[tf.Tensor]:
         with tf.control_dependencies(tensors):
             first = told(f"send {name}", tensors[0])
-        return summed([first, *tensors[1:]], name)
+        return summed(collectives, [first, *tensors[1:]], name, **options)
 
-    reduction.summed = told_and_summed
+    HorovodCollectives.summed = told_and_summed  # type: ignore[method-assign]
     layers = [keras.layers.Dense(SIZE), Tells(name="first"), keras.layers.Dense(SIZE)]
     model = keras.Sequential([keras.Input((SIZE,)), *layers, keras.layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -75,7 +78,7 @@ def main() -> None:
         world_of_process().enter_round(0, 2)  # as if there were others
         for _ in range(2):
             print("begin", flush=True)
-            made.step(batch, 0)
+            made(batch, 0)
     communicator.shut_down()
 
 

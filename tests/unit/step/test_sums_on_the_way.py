@@ -24,9 +24,11 @@ from hvd_elastic_keras.common.options import AUTO, LOOP, JobOptions
 from hvd_elastic_keras.data.input.pipeline import Pipeline
 from hvd_elastic_keras.data.sources.source import as_source
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
-from hvd_elastic_keras.step import reduction
 from hvd_elastic_keras.step.compiled_steps import compiled_step
-from hvd_elastic_keras.step.reduction import Reduction, parts_of
+from hvd_elastic_keras.step.partition import parts
+from hvd_elastic_keras.step.partition.collectives import IfOthers
+from hvd_elastic_keras.step.partition.horovod_collectives import HorovodCollectives
+from hvd_elastic_keras.step.partition.parts import parts_of
 from hvd_elastic_keras.step.step_options import StepOptions
 from hvd_elastic_keras.step.world import world_of_process
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
@@ -67,79 +69,57 @@ def values(dtype: tf.DType = tf.float32) -> list[tf.Tensor]:
 def test_gradients_are_rounded_and_nothing_else(
     compression: str, dtype: tf.DType, how: Callable[..., Any]
 ) -> None:
-    reduce = Reduction("rounded", compression)
-    gradients, exact = values(dtype), tf.constant([ONE_THIRD, 2.0**20 + 1], dtype)
-    found, sums = how(reduce)(gradients, exact, tf.constant(True))
-    for one, other in zip(found, gradients, strict=True):
+    collectives = HorovodCollectives(compression)
+    found = how(lambda: collectives.summed(values(dtype), "rounded", rounded=True))()
+    for one, other in zip(found, values(dtype), strict=True):
         assert one.dtype == dtype
         assert one.shape == other.shape
         rounded = tf.cast(tf.cast(other, HALVES[compression]), dtype)
         np.testing.assert_array_equal(one, rounded)
         assert np.any(one.numpy() != other.numpy())
+    exact = tf.constant([ONE_THIRD, 2.0**20 + 1], dtype)
+    (sums,) = how(lambda: collectives.summed([exact], "exact"))()
     np.testing.assert_array_equal(sums, exact)
 
 
 @pytest.mark.parametrize(("compression", "others"), [("none", True), ("fp16", False)])
 def test_nothing_is_rounded_without_compression_or_others(compression: str, others: bool) -> None:
-    exact = tf.constant([ONE_THIRD])
-    found, sums = Reduction("plain", compression)(values(), exact, tf.constant(others))
+    collectives = IfOthers(HorovodCollectives(compression), tf.constant(others))
+    found = collectives.summed(values(), "plain", rounded=True)
     for one, other in zip(found, values(), strict=True):
         np.testing.assert_array_equal(one, other)
-    np.testing.assert_array_equal(sums, exact)
-
-
-@pytest.mark.parametrize("compression", ["none", "fp16"])
-def test_there_need_not_be_gradients(compression: str) -> None:
-    exact = tf.constant([ONE_THIRD])
-    found, sums = Reduction("evaluation", compression)([], exact, tf.constant(True))
-    assert found == []
-    np.testing.assert_array_equal(sums, exact)
 
 
 def test_what_is_too_large_for_16_bits_becomes_infinite_and_is_seen_as_such() -> None:
     gradients = [tf.constant([1e5, -1e5, 1e-9])]
-    found, _ = Reduction("large", "fp16")(gradients, tf.zeros([1]), tf.constant(True))
+    found = HorovodCollectives("fp16").summed(gradients, "large", rounded=True)
     np.testing.assert_array_equal(found[0], [np.inf, -np.inf, 0.0])
-    found, _ = Reduction("large", "bf16")(gradients, tf.zeros([1]), tf.constant(True))
+    found = HorovodCollectives("bf16").summed(gradients, "large", rounded=True)
     np.testing.assert_allclose(found[0], gradients[0], rtol=2.0**-8)
 
 
-def specs(*megabytes: float) -> list[tf.TensorSpec]:
-    return [tf.TensorSpec([int(size * 2**18)], tf.float32) for size in megabytes]
+def sizes_of(*megabytes: float) -> list[int]:
+    return [int(size * 2**20) for size in megabytes]
 
 
 @pytest.mark.parametrize(
-    ("megabytes", "parts"),
+    ("megabytes", "expected"),
     [
         ([], [[]]),
         ([5, 5, 5], [[0, 1, 2]]),  # small: one collective
         ([16], [[0]]),
-        ([8, 8], [[1], [0]]),
-        ([3, 9, 8, 0.1], [[2, 3], [1], [0]]),
-        ([3, 9, 0.01, 8, 0.05], [[3], [1], [0, 2, 4]]),  # biases and the like wait
-        ([10, 10, 10, 10, 10, 10, 10, 10], [[6, 7], [4, 5], [2, 3], [0, 1]]),
-        ([1, 1, 1, 100], [[3], [0, 1, 2]]),
+        ([8, 8], [[0], [1]]),
+        ([0.1, 8, 9, 3], [[0, 1], [2], [3]]),
+        ([0.05, 8, 0.01, 9, 3], [[1], [3], [0, 2, 4]]),  # biases and the like wait
+        ([10, 10, 10, 10, 10, 10, 10, 10], [[0, 1], [2, 3], [4, 5], [6, 7]]),
+        ([100, 1, 1, 1], [[0], [1, 2, 3]]),
+        ([1, 1, 1, 100], [[0, 1, 2, 3]]),
     ],
 )
-def test_large_gradients_travel_in_up_to_four_parts_from_the_last_to_the_first(
-    megabytes: list[float], parts: list[list[int]]
+def test_large_gradients_travel_in_up_to_four_parts_in_the_order_of_their_making(
+    megabytes: list[float], expected: list[list[int]]
 ) -> None:
-    assert parts_of(specs(*megabytes)) == parts
-
-
-@pytest.mark.parametrize("how", [eagerly, in_a_graph])
-@pytest.mark.parametrize("compression", ["none", *HALVES])
-def test_gradients_in_parts_come_back_in_their_places(
-    compression: str, how: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reduction, "LEAST_BYTES", 1)
-    gradients, exact = values(), tf.constant([ONE_THIRD, 2.0])
-    assert len(parts_of(gradients)) > 1
-    found, sums = how(Reduction("parts", compression))(gradients, exact, tf.constant(True))
-    half = HALVES.get(compression, tf.float32)
-    for one, other in zip(found, gradients, strict=True):
-        np.testing.assert_array_equal(one, tf.cast(tf.cast(other, half), tf.float32))
-    np.testing.assert_array_equal(sums, exact)
+    assert parts_of(sizes_of(*megabytes)) == expected
 
 
 @pytest.mark.parametrize("micro_batches", [LOOP, AUTO])
@@ -147,7 +127,7 @@ def test_gradients_in_parts_come_back_in_their_places(
 def test_sums_that_leave_the_loop_by_themselves_are_those_of_all_micro_batches(
     micro_batches: str, accumulation: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reduction, "LEAST_BYTES", 1)
+    monkeypatch.setattr(parts, "LEAST_BYTES", 1)
     monkeypatch.setenv(env.OPTIONS, JobOptions(otherwise={"micro_batches": micro_batches}).encode())
     x = np.random.default_rng(0).random((28, 4), np.float32)  # the last batch is smaller
     weights = []
@@ -208,10 +188,14 @@ def test_the_last_layers_are_summed_while_the_first_ones_are_computed(
     compression: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layer = Waits()
-    name = "summed" if compression == "none" else "summed_in_half"
-    summed = getattr(reduction, name)
-    monkeypatch.setattr(reduction, name, lambda *args: layer.announce(summed(*args)))
-    monkeypatch.setattr(reduction, "LEAST_BYTES", 1)
+    summed = HorovodCollectives.summed
+
+    def announced(*args: Any, **options: Any) -> list[tf.Tensor]:
+        found = summed(*args, **options)
+        return layer.announce(found) if found else found
+
+    monkeypatch.setattr(HorovodCollectives, "summed", announced)
+    monkeypatch.setattr(parts, "LEAST_BYTES", 1)
     dense = [keras.layers.Dense(4), keras.layers.Dense(4)]
     model = keras.Sequential([keras.Input((4,)), dense[0], layer, dense[1]])
     model.compile("sgd", "mse")
@@ -225,7 +209,7 @@ def test_the_last_layers_are_summed_while_the_first_ones_are_computed(
     layer.arrived.clear()
     layer.in_time.clear()
     try:
-        made.step(batch, 0)
+        made(batch, 0)
     finally:
         world_of_process().enter_round(0, 1)
     assert layer.in_time == [True]
@@ -244,5 +228,6 @@ def test_they_are_sent_before_the_first_ones_are_computed_by_a_single_thread() -
     )
     assert result.returncode == 0, result.stderr
     _, *steps = result.stdout.split("begin\n")
-    sent = ["send elastic_train_step.early1", "backward first", "send elastic_train_step"]
+    early, last = "send elastic_train_early_sum_1", "send elastic_train_sum_float32_2"
+    sent = [early, "backward first", last]
     assert [step.splitlines() for step in steps] == [sent, sent]
