@@ -257,7 +257,8 @@ class PartialStep:
         """
         found: dict[str, Any] = {}
         ordered = in_order_of_making(self._plan, parts)
-        *early, _ = parts_of([_num_bytes(parts[name]) for name in ordered])
+        large = self._rounded or parts.keys()
+        *early, _ = parts_of([_num_bytes(parts[n]) if n in large else 0 for n in ordered])
         for group in early:
             names = [ordered[i] for i in group]
             group_parts = {name: parts[name] for name in names}
@@ -528,4 +529,4 @@ class PartialStep:
 
 def _num_bytes(tensor: Any) -> int:
     """Of unknown size, it waits for the last part."""
-    return (tensor.shape.num_elements() or 0) * tensor.dtype.size
+    return int(tensor.shape.num_elements() or 0) * int(tensor.dtype.size)

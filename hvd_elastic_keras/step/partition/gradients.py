@@ -119,7 +119,7 @@ def _is_zero(tensor: Any) -> bool:
     if op.type != "Const":
         return False
     value = tf.get_static_value(op.outputs[0])
-    return value is not None and not value.any()
+    return value is not None and not bool(value.any())
 
 
 # --- where they lead ---------------------------------------------------------------------

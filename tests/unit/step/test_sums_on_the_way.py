@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,24 +15,20 @@ import tensorflow as tf
 
 from hvd_elastic_keras import Trainer, TrainingConfig
 from hvd_elastic_keras.common import env
-from hvd_elastic_keras.common.batch_plan import Share
 from hvd_elastic_keras.common.options import AUTO, LOOP, JobOptions
 from hvd_elastic_keras.data.input.pipeline import Pipeline
 from hvd_elastic_keras.data.sources.source import as_source
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.step.compiled_steps import compiled_step
 from hvd_elastic_keras.step.partition import parts
-from hvd_elastic_keras.step.partition.collectives import IfOthers
+from hvd_elastic_keras.step.partition.collectives import IfOthers, OfRows
 from hvd_elastic_keras.step.partition.horovod_collectives import HorovodCollectives
 from hvd_elastic_keras.step.partition.parts import parts_of
 from hvd_elastic_keras.step.step_options import StepOptions
-from hvd_elastic_keras.step.world import world_of_process
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
-from tests.harness.job import REPOSITORY
 
 HALVES = {"fp16": tf.float16, "bf16": tf.bfloat16}
 SHAPES = [(3, 5), (), (7,)]
-WAIT_LIMIT_S = 60.0
 ONE_THIRD = 1 / 3
 """What no format of 16 or 32 bits holds."""
 
@@ -149,85 +141,61 @@ def test_sums_that_leave_the_loop_by_themselves_are_those_of_all_micro_batches(
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-class Waits(keras.layers.Layer):
-    """Its backward pass waits for the sum of what lies behind it, if told to."""
+class Noted:
+    """Collectives of one worker, which note what is summed together."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.arrived, self.in_time = threading.Event(), []
-        self.arrived.set()
+        self.sums: dict[str, list[tf.Tensor]] = {}
 
-    def call(self, x: Any) -> Any:
-        @tf.custom_gradient
-        def pass_on(x: Any) -> Any:
-            return tf.identity(x), self._after_arrival
-
-        return pass_on(x)
-
-    def _after_arrival(self, upstream: Any) -> Any:
-        def wait(value: Any) -> Any:
-            self.in_time.append(self.arrived.wait(WAIT_LIMIT_S))
-            return value
-
-        # Not stateful: else nothing of what is computed with it leaves a function before it.
-        waited = tf.numpy_function(wait, [upstream], tf.float32, stateful=False)
-        return tf.ensure_shape(waited, upstream.shape)
-
-    def announce(self, sums: list[tf.Tensor]) -> list[tf.Tensor]:
-        def arrive(value: Any) -> Any:
-            self.arrived.set()
-            return value
-
-        first = tf.numpy_function(arrive, [sums[0]], sums[0].dtype, stateful=False)
-        return [tf.ensure_shape(first, sums[0].shape), *sums[1:]]
+    def summed(
+        self, tensors: list[tf.Tensor], name: str, *, rounded: bool = False
+    ) -> list[tf.Tensor]:
+        """The tensors."""
+        self.sums[name] = tensors
+        return tensors
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="TensorFlow needs a second thread")
+def operations_before(tensors: list[tf.Tensor]) -> set[Any]:
+    """All that has to be computed for them."""
+    todo, seen = [t.op for t in tensors], set()
+    while todo:
+        op = todo.pop()
+        if op not in seen:
+            seen.add(op)
+            todo += [*(t.op for t in op.inputs), *op.control_inputs]
+    return seen
+
+
 @pytest.mark.parametrize("compression", ["none", "fp16"])
 def test_the_last_layers_are_summed_while_the_first_ones_are_computed(
     compression: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layer = Waits()
-    summed = HorovodCollectives.summed
-
-    def announced(*args: Any, **options: Any) -> list[tf.Tensor]:
-        found = summed(*args, **options)
-        return layer.announce(found) if found else found
-
-    monkeypatch.setattr(HorovodCollectives, "summed", announced)
     monkeypatch.setattr(parts, "LEAST_BYTES", 1)
-    dense = [keras.layers.Dense(4), keras.layers.Dense(4)]
-    model = keras.Sequential([keras.Input((4,)), dense[0], layer, dense[1]])
+    x = np.ones((8, 32), np.float32)
+    dense = [keras.layers.Dense(32, "tanh", name=name) for name in ("first", "second", "third")]
+    model = keras.Sequential([keras.Input((32,)), *dense])
     model.compile("sgd", "mse")
-    model.optimizer.build(model.trainable_variables)
-    x = np.ones((8, 4), np.float32)
+    model.train_on_batch(x, x)
     source = Pipeline(as_source((x, x), seed=0, shuffle=False, name="x"), 8, 8)
     options = StepOptions(compression=compression)
-    made = compiled_step(model, variables_of(model), source, train=True, options=options)
-    (batch,) = source.batches(0, Share(0, 1), 0)
-    world_of_process().enter_round(0, 2)  # as if there were others
-    layer.arrived.clear()
-    layer.in_time.clear()
-    try:
-        made(batch, 0)
-    finally:
-        world_of_process().enter_round(0, 1)
-    assert layer.in_time == [True]
+    step = compiled_step(model, variables_of(model), source, train=True, options=options)
+    noted, found = Noted(), []
 
+    def together(data: Any, numbers: tf.Tensor) -> None:
+        place = step.place(numbers)
+        taken, _ = step.computed(data, place, OfRows(noted, place.has_rows))
+        found.append(taken.num_early)
 
-def test_they_are_sent_before_the_first_ones_are_computed_by_a_single_thread() -> None:
-    """It computes one thing after the other, and has much that it may begin with."""
-    script = REPOSITORY / "tests" / "harness" / "early_sums_script.py"
-    result = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        timeout=WAIT_LIMIT_S,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    _, *steps = result.stdout.split("begin\n")
-    early, last = "send elastic_train_early_sum_1", "send elastic_train_sum_float32_2"
-    sent = [early, "backward first", last]
-    assert [step.splitlines() for step in steps] == [sent, sent]
+    signature = [step._batch.flat_spec, tf.TensorSpec([None], tf.int64)]
+    assert step.analysis
+    tf.function(together, input_signature=signature, autograph=False).get_concrete_function()
+    name = "elastic_train_early_sum" + ("" if compression == "none" else "_half")
+    early = [tensors for one, tensors in noted.sums.items() if one.startswith(name)]
+    assert len(early) == 2
+    assert found == [2]
+    *others, last = noted.sums.values()
+    products = [sum(op.type == "MatMul" for op in operations_before(t)) for t in (*early, last)]
+    assert products == [3 + 1, 3 + 2, 3 + 5]  # three forwards, and what it takes backwards
+    if compression == "fp16":  # what waits for all goes out when all is there
+        assert [len(t) for t in others] == [2, 2, 2]
+        assert operations_before([last[-1]]) <= operations_before(others[-1])
