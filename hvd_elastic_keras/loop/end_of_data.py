@@ -10,7 +10,6 @@ import numpy as np
 
 from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.common.protocol import Assignment
-from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan.partition import StepShare
 from hvd_elastic_keras.loop.phase import PhaseRunner

@@ -172,9 +172,7 @@ def _first_dimension(leaf: Any) -> int:
     return int(leaf.shape[0])
 
 
-def cut(
-    batch: Structure, low: int, high: int, entries: Sequence[int] | None = None
-) -> Structure:
+def cut(batch: Structure, low: int, high: int, entries: Sequence[int] | None = None) -> Structure:
     """Examples [low, high) of a batch; all of what belongs to no example.
 
     Args:

@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import ConfigurationError, DataError
-from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.input.batch_pipeline import BatchPipeline
 from hvd_elastic_keras.data.input.fit_epochs import FitInput
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
