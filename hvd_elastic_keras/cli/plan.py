@@ -112,8 +112,8 @@ def _batch_norm(request: JobRequest, found: Description) -> Iterator[str]:
     else:
         yield (
             f"batch norm: over each micro-batch ({counted(count, 'layer')}; those with "
-            "synchronized=True over the whole batch); --batch_norm=batch for the whole batch, costs "
-            "a round of collectives forward and one backward for each layer"
+            "synchronized=True over the whole batch); --batch_norm=batch for the whole batch, "
+            "costs a round of collectives forward and one backward for each layer"
         )
 
 
