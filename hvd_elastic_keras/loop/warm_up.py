@@ -61,4 +61,4 @@ def _first_batch(phase: PhaseRunner) -> LocalBatch:
     some = min(count, 2 if each == 1 else 1)  # batches of one row have a graph of their own
     part = step_share_of_batch(size, each, Share(0, some), count)
     ids = np.arange(part.stop - part.start)
-    return LocalBatch(structure.cut(whole, part.start, part.stop), part, ids)
+    return LocalBatch(structure.cut(whole, part.start, part.stop, phase.input.per_row), part, ids)

@@ -46,7 +46,7 @@ def compiled_step(
     if source.micro_batch_size >= source.global_batch_size:
         options = dataclasses.replace(options, together=None)
     num_rows = source.global_batch_size
-    key = (train, deterministic, options, num_rows, seed, repr(source.batch_spec))
+    key = (train, deterministic, options, num_rows, seed, repr(source.batch_spec), source.per_row)
     steps = _kept_with(model)
     if key not in steps.made:
         kind = DeterministicPartitionedStep if deterministic else PartitionedStep
@@ -54,7 +54,7 @@ def compiled_step(
             steps.made[key] = kind(
                 model,
                 variables,
-                Layout(source.batch_spec),
+                Layout(source.batch_spec, source.per_row),
                 world_of_process(),
                 train=train,
                 num_rows=num_rows,

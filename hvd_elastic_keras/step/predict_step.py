@@ -110,7 +110,7 @@ class PredictStep:
     def __call__(
         self, batch: LocalBatch, step: int, stop: bool = False, arrive: Arrive | None = None
     ) -> StepResult:
-        """Takes the step with everybody; see `AtomicStep`. Nobody is late here.
+        """Takes the step with everybody; see `PartitionedStep`. Nobody is late here.
 
         Raises:
           tf.errors.OpError: the collective failed; what this worker has written stays.

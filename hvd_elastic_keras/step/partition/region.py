@@ -332,6 +332,8 @@ class Region:
         # Half precision is reduced where it has become single precision, if it does.
         width = max(4, tensor.dtype.size or 4)
         flow.cost[key] = max(1, self._num_elements(tensor)) * width
+        shape = tensor.shape
+        flow.form[key] = (tensor.dtype, tuple(shape)) if shape.is_fully_defined() else None
         before = [
             (self.graph, t.name)
             for t, w in zip(inputs, want, strict=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -45,18 +44,6 @@ class Sizes(Layers.Layer):  # type: ignore[misc]
 
         same = tf.ensure_shape(tf.numpy_function(note, [inputs], inputs.dtype), inputs.shape)
         return inputs + tf.stop_gradient(same - inputs)
-
-
-class MeanOfSome(keras.Model):  # type: ignore[misc]
-    """Averages its loss over the examples that have something in their first place."""
-
-    def compute_loss(
-        self, x: Any = None, y: Any = None, y_pred: Any = None, *_: Any, **__: Any
-    ) -> Any:
-        """The mean over some, in each batch that is given."""
-        counts = tf.cast(x[:, 0] != 0, tf.float32)
-        each = keras.losses.mean_squared_error(y[:, None], y_pred)
-        return tf.math.divide_no_nan(tf.reduce_sum(each * counts), tf.reduce_sum(counts))
 
 
 class OwnStep(keras.Model):  # type: ignore[misc]
@@ -114,14 +101,6 @@ def with_batch_norm_of_images() -> tuple[keras.Model, Sizes]:
     )
 
 
-def with_renormalisation() -> tuple[keras.Model, Sizes]:
-    return dense(keras.Model, Layers.BatchNormalization(renorm=True))
-
-
-def with_a_mean_of_some() -> tuple[keras.Model, Sizes]:
-    return dense(MeanOfSome)
-
-
 def trained(
     make: Callable[[], tuple[keras.Model, Sizes]],
     monkeypatch: pytest.MonkeyPatch,
@@ -172,23 +151,6 @@ def test_no_more_than_are_asked_for_are_computed_in_one_pass(
 ) -> None:
     _, passes = trained(dense, monkeypatch, {"micro_batches_together": 2})
     assert passes == [8, 4] * 3 + [6]
-
-
-@pytest.mark.parametrize("make", [with_a_mean_of_some, with_renormalisation])
-def test_what_would_come_to_something_else_is_computed_one_after_the_other(
-    make: Callable[[], tuple[keras.Model, Sizes]],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with caplog.at_level(logging.INFO):
-        _, passes = trained(make, monkeypatch, {})
-    assert passes == ONE_AFTER_THE_OTHER
-    assert caplog.text.count("micro-batches are computed one after the other: ") == 1
-
-
-def test_who_insists_on_one_pass_is_told_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigurationError, match="--micro_batches=together was given, but the"):
-        trained(with_a_mean_of_some, monkeypatch, {"micro_batches": TOGETHER})
 
 
 def test_bits_that_depend_on_the_number_of_passes_are_refused() -> None:
