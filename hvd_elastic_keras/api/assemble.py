@@ -162,6 +162,8 @@ def _prepare(
             v for step in steps for v in step.assigned_beside(has_others=has_others)
         )
         before += [tf.identity(v) for v in variables.all[len(before) :]]
+        if training.options.explain_step:
+            _explain(steps[0])
         if variables.lost:
             told_of_steps.append(NOT_SHARED.format(", ".join(variables.lost)))
         model.stop_training = False
@@ -189,6 +191,16 @@ def _prepare(
         function=model.train_function,
     )
     return prepared, told_of_steps
+
+
+def _explain(step: PartitionedStep) -> None:
+    """Shows how several workers share the step; workers that say the same are shown once.
+
+    Raises:
+      ConfigurationError: they cannot share it.
+    """
+    for line in step.analysis.lines():
+        notices.tell(f"step: {line}")
 
 
 def _may_be_late(training: Training, variables: ModelVariables, step: PartitionedStep) -> bool:
@@ -321,4 +333,5 @@ def _options(training: Training) -> StepOptions:
         skips_nonfinite=training.options.on_nonfinite == SKIP,
         timed=training.options.tensorboard or training.callbacks.tensorboard_dir is not None,
         compression=training.options.compression,
+        batch_norm=training.options.batch_norm,
     )

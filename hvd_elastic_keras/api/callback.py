@@ -27,6 +27,7 @@ from hvd_elastic_keras.common.config import (
 )
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.learning_rate_scale import Growth
+from hvd_elastic_keras.common.options import MICRO_BATCH
 from hvd_elastic_keras.data.input.fit_epochs import FitInput
 from hvd_elastic_keras.data.input.of_adapter import (
     FitReader,
@@ -114,6 +115,8 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         the same.
       compression: gradients travel between workers as they are ("none"), or rounded to "fp16" or
         "bf16", which takes half of the time on a slow network.
+      batch_norm: normalises over each "micro_batch" by itself, or over the whole "batch", as plain
+        Keras does, with more rounds of collectives in a step.
       audit: whether each epoch leaves a ledger in the job directory that says which examples were
         used in which step, by whom, and whether each was used exactly once.
       batch: "global", or "per_worker": the batch that `fit` is given is what one worker takes per
@@ -152,6 +155,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         deterministic: bool | UnsetType = UNSET,
         balance: str | UnsetType = UNSET,
         compression: str | UnsetType = UNSET,
+        batch_norm: str | UnsetType = UNSET,
         audit: bool | UnsetType = UNSET,
         batch: str = GLOBAL,
         lr_scaling: str = LINEAR,
@@ -170,6 +174,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             deterministic=deterministic,
             balance=balance,
             compression=compression,
+            batch_norm=batch_norm,
             audit=audit,
         )
         check_growth(batch, lr_scaling, lr_warm_up_steps)
@@ -298,7 +303,8 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         if not fits and cut.micro_batch_size is None:
             cut = BatchCut(sys.maxsize)
             notices.tell(f"warning: {_NOT_CUT}")
-        has_batch_norm = model_building.has_batch_norm(call.model)
+        by_micro_batch = self._options.batch_norm == MICRO_BATCH
+        has_batch_norm = by_micro_batch and model_building.has_batch_norm(call.model)
         source.cut_into(cut.of(source.global_batch_size, has_batch_norm))
         return source, cut
 

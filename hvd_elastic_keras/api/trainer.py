@@ -14,6 +14,7 @@ from hvd_elastic_keras.api.training import Training
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.config import BatchCut, TrainingConfig, check_batch_may_grow
 from hvd_elastic_keras.common.learning_rate_scale import Growth
+from hvd_elastic_keras.common.options import MICRO_BATCH
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.input.pipeline import Pipeline
 from hvd_elastic_keras.data.sources.iterators import check_apart
@@ -180,7 +181,8 @@ class Trainer:
     def _cut_batches(self) -> None:
         """Cuts batches as fits the model, which has all its layers only when it is built."""
         cut = self.config.cut
-        has_batch_norm = model_building.has_batch_norm(self.model)
+        by_micro_batch = self._options.batch_norm == MICRO_BATCH
+        has_batch_norm = by_micro_batch and model_building.has_batch_norm(self.model)
         self._train.cut_into(cut.of(self._train.global_batch_size, has_batch_norm))
         if self._evaluate is not None:
             # The moving averages of batch normalisation are used here: any cut will do.

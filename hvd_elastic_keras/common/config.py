@@ -134,7 +134,7 @@ class TrainingConfig:
         "per_worker", that of a single worker, so that fewer workers may take part in the last step.
         The examples that are left out are others in every epoch.
       checkpoint_every_n_epochs, checkpoint_every_n_steps, checkpoint_every_minutes,
-        keep_checkpoints: see `RunOptions`. Of these and the next four, what the command line of
+        keep_checkpoints: see `RunOptions`. Of these and the next five, what the command line of
         `run` gives counts before what is given here. `UNSET` is not given: then a file of flags,
         the environment or the default counts.
       deterministic: whether the weights after every step are bit-identical whatever the number of
@@ -144,6 +144,8 @@ class TrainingConfig:
       balance: "even" shares of each batch, or shares that follow the workers' "speed".
       compression: gradients travel between workers as they are ("none"), or rounded to "fp16" or
         "bf16", which takes half of the time on a slow network.
+      batch_norm: normalises over each "micro_batch" by itself, or over the whole "batch", as plain
+        Keras does, with more rounds of collectives in a step.
       audit: whether each epoch leaves a ledger in `job_dir` that says which examples were used in
         which step, by whom, and whether each was used exactly once. See `audit/ledger_file.py`.
       batch: "global", or "per_worker": every worker takes `batch_size_per_worker` examples per
@@ -182,6 +184,7 @@ class TrainingConfig:
     deterministic: bool | UnsetType = UNSET
     balance: str | UnsetType = UNSET
     compression: str | UnsetType = UNSET
+    batch_norm: str | UnsetType = UNSET
     audit: bool | UnsetType = UNSET
     batch: str = GLOBAL
     batch_size_per_worker: int = 0

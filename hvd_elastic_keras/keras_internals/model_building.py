@@ -75,10 +75,18 @@ def random_seed() -> int:
 def has_batch_norm(model: keras.Model) -> bool:
     """Whether a result depends on the other examples of its micro-batch.
 
+    Synchronised layers normalise over the whole batch.
+
     Layers within layers count, wherever a model keeps them; of some models only when it is built.
     """
     kind = keras.layers.BatchNormalization
-    return any(isinstance(layer, kind) for layer in layers_of(model))
+    return any(isinstance(la, kind) and not la.synchronized for la in layers_of(model))
+
+
+def num_batch_norms(model: keras.Model) -> int:
+    """How many layers normalise over a batch or a micro-batch."""
+    kind = keras.layers.BatchNormalization
+    return sum(isinstance(layer, kind) for layer in layers_of(model))
 
 
 def _check_losses(model: keras.Model) -> None:

@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
-from hvd_elastic_keras.common.options import NO_COMPRESSION
+from hvd_elastic_keras.common.options import MICRO_BATCH, NO_COMPRESSION
 from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan import example_ids
@@ -101,7 +101,8 @@ class PartitionedStep:
     ) -> None:
         self.model = model
         self._variables = variables
-        self._normalises = train and has_batch_norm(model)
+        by_micro_batch = train and options.batch_norm == MICRO_BATCH
+        self._normalises = by_micro_batch and has_batch_norm(model)
         numbers = tf.TensorSpec([None], tf.int32)
         self._batch = Layout(
             (layout.spec, numbers if self._normalises else None),

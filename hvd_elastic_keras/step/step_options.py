@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from hvd_elastic_keras.common.options import NO_COMPRESSION
+from hvd_elastic_keras.common.options import MICRO_BATCH, NO_COMPRESSION
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +20,7 @@ class StepOptions:
       together: so many micro-batches, at most, are computed in one pass; None: any number.
       timed: whether `World.clock` hears when the parts of some steps are done.
       compression: how gradients travel between workers; see `partition/`.
+      batch_norm: what it normalises over; see `RunOptions`.
     """
 
     audited: bool = False
@@ -29,6 +30,7 @@ class StepOptions:
     together: int | None = 1
     timed: bool = False
     compression: str = NO_COMPRESSION
+    batch_norm: str = MICRO_BATCH
 
 
 PLAIN = StepOptions()
