@@ -14,7 +14,6 @@ from tests.harness.keras_models.case import (
     BINARY,
     CLASS_WEIGHT,
     LABELS,
-    REFUSED,
     SIZE,
     TARGETS,
     TOKENS,
