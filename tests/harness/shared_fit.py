@@ -20,7 +20,7 @@ import tensorflow as tf
 from keras.src.backend.common import global_state
 
 from hvd_elastic_keras import ElasticCallback
-from hvd_elastic_keras.data.examples import structure
+from hvd_elastic_keras.data.examples.structure import rows_of
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.keras_internals.global_seed import GLOBAL_SEED_GENERATOR, global_seed
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
@@ -85,7 +85,8 @@ class SharedStep(PartitionedStep):
             digest = [0] * self.tail.pieces
             numbers = tf.constant([step, low, high - low, size, 0, 0, *digest], tf.int64)
             place = self.place(numbers)
-            rows = structure.cut(flat, low, high)
+            pairs = zip(flat, self._batch.per_row, strict=True)
+            rows = [rows_of(tensor, low, high, entries) for tensor, entries in pairs]
             collectives = OfRows(ThreadCollectives(meeting, number), place.has_rows)
             try:
                 computed, outputs = self.computed(rows, place, collectives)
