@@ -163,7 +163,8 @@ class _Ways:
         def of(tensor: Any, state: Any = REPLICATED) -> Bits:
             name = names.of(tensor.name)
             # Whoever takes a summand takes nothing that has travelled.
-            return inside.get(name, 0) | (sums.get(name, 0) if state != PARTIAL else 0)
+            found: Bits = inside.get(name, 0)
+            return found if state == PARTIAL else found | sums.get(name, 0)
 
         for planned in plan.operations:
             op, decision = planned.op, planned.decision
