@@ -345,7 +345,7 @@ class PartialStep:
             case "cond":
                 return self._cond(planned, inputs)
             case "call":
-                return self._run(planned.bodies[0], inputs)
+                return self._called(planned, inputs)
             case "mean":
                 (mean,) = emit(op, inputs)
                 return [mean * self._sizes.fraction(mean.dtype)]
@@ -367,6 +367,17 @@ class PartialStep:
                     self._in_order(op, inputs) if self._python_comes_first(op) else emit(op, inputs)
                 )
         raise NotImplementedError(decision.how)
+
+    def _called(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
+        """A function for XLA stays one: Keras has them for what a CPU cannot do without."""
+        (plan,) = planned.bodies
+        if not _is_for_xla(planned.op) or plan.reductions or plan.moments:
+            return self._run(plan, inputs)
+        function = tf.function(
+            lambda: self._run(plan, inputs), jit_compile=True, autograph=False
+        ).get_concrete_function()
+        made = function()
+        return list(made) if isinstance(made, list | tuple) else [made]
 
     def _assertion(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
         op, want = planned.op, planned.decision.want
@@ -530,3 +541,7 @@ class PartialStep:
 def _num_bytes(tensor: Any) -> int:
     """Of unknown size, it waits for the last part."""
     return int(tensor.shape.num_elements() or 0) * int(tensor.dtype.size)
+
+
+def _is_for_xla(op: Any) -> bool:
+    return any(name == "_XlaMustCompile" and op.get_attr(name) for name in op.node_def.attr)
