@@ -14,7 +14,8 @@ pytest.importorskip("horovod.tensorflow")
 
 from hvd_elastic_keras import ElasticCallback
 from hvd_elastic_keras.common import env
-from hvd_elastic_keras.common.options import LOOP, TOGETHER, JobOptions
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.common.options import LOOP, TOGETHER, JobOptions, RunOptions
 from hvd_elastic_keras.step import partitioned_step
 
 BATCH, MICRO_BATCH = 12, 4
@@ -115,3 +116,8 @@ def test_one_pass_gives_what_one_after_the_other_gives(
     for one, other, some in zip(found, expected, limited, strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-6)
         np.testing.assert_allclose(some, other, rtol=2e-5, atol=2e-6)
+
+
+def test_bits_that_depend_on_the_number_of_passes_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="deterministic was given with micro_batches"):
+        RunOptions(deterministic=True, micro_batches=TOGETHER)
