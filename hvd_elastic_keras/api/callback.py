@@ -85,16 +85,15 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
     Other callbacks run on all workers, on the same logs; those that write files on rank 0.
 
     It takes the place of `fit`'s own loop, with the atomic steps of `Trainer`; arguments, order of
-    hooks, `History` and logs are those of `fit`. So are the weights, up to rounding, but for what
-    depends on how a batch is cut (batch normalisation, random layers, losses that divide by the
-    sum of masks or weights).
+    hooks, `History` and logs are those of `fit`. So are the weights, up to rounding, but for batch
+    normalisation, which sees one micro-batch at a time unless `batch_norm="batch"` is given.
 
     The arguments from `checkpoint_every_n_epochs` to `audit` are options of `run`: what the command
     line gives counts before them, and they before a file of flags and the environment.
 
     Args:
-      micro_batch_size: examples per forward and backward pass. A batch is cut into micro-batches,
-        and workers compute whole ones. None: an eighth of the batch, but at least 16 examples if
+      micro_batch_size: examples of a micro-batch. A batch is cut into micro-batches, and workers
+        compute whole ones, in one pass if memory holds them. None: an eighth of the batch, but at least 16 examples if
         the model has batch normalisation, which sees one micro-batch at a time; see `BatchCut`.
         With `batch="per_worker"`, where no batch is shared: the whole batch of a worker.
       seed: the order of shuffled arrays and of the batches of a `PyDataset` follows from it, and is

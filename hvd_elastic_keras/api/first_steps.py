@@ -19,7 +19,7 @@ TRAINING_DATA, VALIDATION_DATA = "the training data", "the validation data"
 def explained_first_steps(
     model: keras.Model, train: Input, evaluate: Input | None
 ) -> Iterator[None]:
-    """Looks for the cause of an error in the data, and in the cut of batches.
+    """Looks for the cause of an error in the data, and in the sizes of batches.
 
     Raises:
       ConfigurationError: that is the cause.

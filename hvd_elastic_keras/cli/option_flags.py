@@ -74,10 +74,10 @@ MICRO_BATCHES_FLAG = flags.DEFINE_enum(
     "micro_batches",
     None,
     MICRO_BATCHES,
-    "How a worker computes its micro-batches: together in one pass, or in a loop, one after the "
-    "other, which takes less memory and up to twice the time. auto: together, where a trial at the "
-    "start shows that the numbers are the same. Also for scripts. Default: the configuration's, "
-    "else auto.",
+    "How a worker computes its micro-batches: together in one pass until memory runs out, or in a "
+    "loop, one after the other, which takes less memory and up to twice the time. auto: together, "
+    "but in a loop with --balance=speed, or with a GPU and a micro_batch_size of one's own. Also "
+    "for scripts. Default: the configuration's, else auto.",
 )
 MICRO_BATCHES_TOGETHER = flags.DEFINE_integer(
     "micro_batches_together",

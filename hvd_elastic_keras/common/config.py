@@ -16,7 +16,7 @@ from hvd_elastic_keras.common.requirements import require_whole_number as _requi
 DEFAULT_GLOBAL_BATCH_SIZE = 128
 DEFAULT_MICRO_BATCHES = 8
 """Micro-batches that a batch is cut into at most if the user does not say. A constant, never the
-number of workers: batch-norm statistics and dropout depend on the cut."""
+number of workers: batch-norm statistics depend on the cut."""
 LEAST_FOR_BATCH_NORM = 16
 """Statistics over fewer examples are so noisy that a model may train worse than on one machine."""
 
@@ -79,7 +79,7 @@ class BatchCut:
     """How a batch of any size is cut into micro-batches, however a model is trained.
 
     Attributes:
-      micro_batch_size: examples per forward and backward pass; None chooses: as many equal
+      micro_batch_size: examples of a micro-batch; None chooses: as many equal
         micro-batches as there can be up to 8, of which the last one may be smaller. With batch
         normalisation, which sees one micro-batch at a time, none has fewer than 16 examples, unless
         the batch itself has fewer.

@@ -82,8 +82,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
       audit: a ledger of the examples of each step; see `audit/ledger_file.py`.
       on_nonfinite: of a loss that is NaN or infinite, "warn" and write no checkpoint meanwhile;
         "skip" the step, also if a gradient is; "stop" the job there; or "ignore" it.
-      micro_batches: a worker computes its micro-batches "together" in one pass, or in a "loop";
-        "auto" is together; see `api/assemble.py`.
+      micro_batches: a worker computes its micro-batches "together" in one pass until memory runs
+        out, or in a "loop", one after the other; "auto" is together, but for the cases of
+        `together_of` in `api/assemble.py`.
       micro_batches_together: so many in one pass, at most; 0: any number.
       compression: gradients travel as they are ("none"), or rounded to "fp16" or "bf16".
       batch_norm: normalises over each "micro_batch" by itself, or over the whole "batch" of all

@@ -59,7 +59,7 @@ class Walk:
 
     @property
     def saved(self) -> tuple[Any, ...]:
-        """What a trial of a loop's states must not leave behind."""
+        """What a try of a loop's states must not leave behind."""
         flow = self.flow
         return (
             list(self.collectives),
