@@ -93,9 +93,10 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
 
     Args:
       micro_batch_size: examples of a micro-batch. A batch is cut into micro-batches, and workers
-        compute whole ones, in one pass if memory holds them. None: an eighth of the batch, but at least 16 examples if
-        the model has batch normalisation, which sees one micro-batch at a time; see `BatchCut`.
-        With `batch="per_worker"`, where no batch is shared: the whole batch of a worker.
+        compute whole ones, in one pass if memory holds them. None: an eighth of the batch, but at
+        least 16 examples if the model has batch normalisation, which sees one micro-batch at a
+        time; see `BatchCut`. With `batch="per_worker"`, where no batch is shared: the whole batch
+        of a worker.
       seed: the order of shuffled arrays and of the batches of a `PyDataset` follows from it, and is
         another one in each epoch. None: the order is that of plain `fit`, if the seed of
         `keras.utils.set_random_seed` says it; else 0.

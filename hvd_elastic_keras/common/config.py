@@ -122,7 +122,7 @@ class TrainingConfig:
     Attributes:
       global_batch_size: examples per optimizer step; where the batch grows with the workers, those
         of the batch that the model's learning rate belongs to.
-      micro_batch_size: examples per forward and backward pass; divides `global_batch_size`.
+      micro_batch_size: examples of a micro-batch; divides `global_batch_size`.
         0 lets `BatchCut` choose when the model is known.
       epochs: passes over the data; None if only `steps` bounds the training.
       steps: optimizer steps in all; None if only `epochs` bounds the training. With both,
