@@ -1,4 +1,4 @@
-"""Steps that need the whole batch, or more than one optimizer: refused where it would be cut."""
+"""Steps that need the whole batch, or more than one optimizer."""
 
 from __future__ import annotations
 
