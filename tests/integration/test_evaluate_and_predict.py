@@ -155,4 +155,4 @@ def assert_same(found: Any, expected: Any) -> None:
     keras.tree.assert_same_structure(found, expected)
     for mine, other in zip(keras.tree.flatten(found), keras.tree.flatten(expected), strict=True):
         assert mine.dtype == other.dtype
-        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(mine, other, rtol=0, atol=2e-6)

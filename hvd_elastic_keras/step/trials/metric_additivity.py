@@ -26,6 +26,7 @@ from hvd_elastic_keras.step.micro_batches.rows import Rows
 from hvd_elastic_keras.step.micro_batches.traced import Tracing
 from hvd_elastic_keras.step.trials.cut_trial import (
     HALF_PRECISION,
+    LEAST,
     OTHER,
     UNKNOWN,
     halves_of,
@@ -135,12 +136,30 @@ class _Changes:
         ]
 
     @property
-    def kinds(self) -> list[str]:
-        """What the change of each variable by the whole is, beside those by the halves."""
+    def sizes(self) -> list[float]:
+        """How much a batch or a half of it changes each variable, at most."""
         states = zip(self.start, self.whole, self.one, self.two, strict=True)
         return [
+            max(float(np.max(np.abs(after - start), initial=0.0)) for after in afters)
+            for start, *afters in states
+        ]
+
+    def kinds(self, largest: Sequence[float]) -> list[str]:
+        """What the change of each variable by the whole is, beside those by the halves.
+
+        Args:
+          largest: by variable, what any batch changes it by. Beside that, a mean of errors that are
+            all 0 but for rounding tells nothing.
+        """
+        states = zip(self.start, self.whole, self.one, self.two, strict=True)
+        found = [
             kind_of_values(whole - start, one - start, two - start, rounding=self.rounding)
             for start, whole, one, two in states
+        ]
+        least = LEAST * self.rounding
+        return [
+            kind if size > least * most else UNKNOWN
+            for kind, size, most in zip(found, self.sizes, largest, strict=True)
         ]
 
 
@@ -176,7 +195,8 @@ class _Trial:
 
 
 def _adds_up(changes: Sequence[_Changes]) -> bool:
-    by_variable = zip(*(change.kinds for change in changes), strict=True)
+    largest = [max(sizes) for sizes in zip(*(c.sizes for c in changes), strict=True)]
+    by_variable = zip(*(change.kinds(largest) for change in changes), strict=True)
     found = [set(kinds) - {UNKNOWN} for kinds in by_variable]
     clear = all(len(kinds) <= 1 and OTHER not in kinds for kinds in found)
     return clear and not any(_replaced(changes))
