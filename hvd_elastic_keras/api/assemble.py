@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Mapping
 import tensorflow as tf
 
 from hvd_elastic_keras.api import fit_in_elastic_run
-from hvd_elastic_keras.api.agreed_findings import made_alike
 from hvd_elastic_keras.api.build_loop import Link, build_loop, by_phase
+from hvd_elastic_keras.api.first_steps import explained_first_steps
 from hvd_elastic_keras.api.fit_in_elastic_run import FitsInside, Prepared, RoundOverError
 from hvd_elastic_keras.api.horovod_optimizer import own_steps
 from hvd_elastic_keras.api.training import Training
 from hvd_elastic_keras.common.errors import WorkerLeavingError
 from hvd_elastic_keras.common.events import TensorBoardUsed
-from hvd_elastic_keras.common.options import AUTO, LOOP, SKIP, SPEED, TOGETHER, RunOptions
+from hvd_elastic_keras.common.options import AUTO, LOOP, SKIP, SPEED, RunOptions
 from hvd_elastic_keras.data.input.interfaces import Input
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.keras_internals.global_seed import leave_as_after_fit
@@ -33,18 +33,13 @@ from hvd_elastic_keras.loop.warm_up import warm_up
 from hvd_elastic_keras.observe.notices import Notice, notices
 from hvd_elastic_keras.state.cursor import Cursor, Phase
 from hvd_elastic_keras.state.run_state import LEAST_LATE_BYTES, RunState
-from hvd_elastic_keras.step.atomic import AtomicStep
 from hvd_elastic_keras.step.compiled_steps import (
-    CompiledStep,
     compiled_step,
     trainable_in_steps,
     variables_kept,
 )
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
-from hvd_elastic_keras.step.trials import findings
-from hvd_elastic_keras.step.trials.findings import Findings
-from hvd_elastic_keras.step.trials.first_steps import explained_first_steps
 from hvd_elastic_keras.step.world import world_of_process
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.membership import Membership
@@ -87,11 +82,11 @@ def _train(training: Training, membership: Membership) -> None:
     check_gpus(membership)
     session, communicator = membership.session, membership.communicator()
     link = Link(session, communicator, membership.screen)
-    if membership.launched:  # what is tried out before the first step is this worker's affair
+    if membership.launched:  # what is run before the first step is this worker's affair
         world_of_process().enter_round(0, 1)
     joins = session.others_train(session.training + 1)
     prepared, told_of_steps = _prepare(
-        training, communicator, session.findings, joins=joins, has_others=membership.has_others
+        training, communicator, joins=joins, has_others=membership.has_others
     )
     told = open_to(session, membership)
     along = read_along(session, by_phase(prepared.runners))
@@ -118,9 +113,9 @@ def _train_inside(training: Training, membership: Membership, inside: FitsInside
     told_of_steps: list[str] = []
     prepared = inside.prepared_for(training.data, training.model)
     if prepared is None:
-        # What is tried out before the first step is this worker's affair.
+        # What is run before the first step is this worker's affair.
         world_of_process().enter_round(0, 1)
-        prepared, told_of_steps = _prepare(training, communicator, inside.findings)
+        prepared, told_of_steps = _prepare(training, communicator)
     before, prepared.callbacks = prepared.callbacks, training.callbacks
     prepared.state.hand_over(training.callbacks, training.user)
     inside.take_up(prepared.state)
@@ -140,15 +135,13 @@ def _train_inside(training: Training, membership: Membership, inside: FitsInside
 def _prepare(
     training: Training,
     communicator: Communicator,
-    agreed: Callable[[str], str],
     *,
     joins: bool = False,
     has_others: bool = True,
 ) -> tuple[Prepared, list[str]]:
-    """Traces and tries out all that the training needs; also what people should be told of it.
+    """Traces all that the training needs and runs it once; also what people should be told of it.
 
     Args:
-      agreed: see `Session.findings`.
       joins: whether others train already.
       has_others: see `Membership.has_others`.
     """
@@ -159,21 +152,23 @@ def _prepare(
         variable.assign(tf.zeros_like(variable.value))
     world_of_process().follow(SoloSession())  # nothing is pending while it warms up
     with explained_first_steps(model, training.train, training.evaluate):
-        (runners, told_of_steps), found = made_alike(
-            functools.partial(_runners, training, variables), agreed
-        )
-        partitioned = [r.step for r in runners if isinstance(r.step, PartitionedStep)]
+        sources = _inputs(training)
+        steps = [_step(training, variables, source) for source in sources]
+        runners = list(map(_runner, sources, steps))
+        told_of_steps = [text for step in steps for text in step.told]
         if has_others:
-            told_of_steps += [text for step in partitioned for text in step.told_of_several]
+            told_of_steps += [text for step in steps for text in step.told_of_several]
         variables = variables.with_given(
-            v for step in partitioned for v in step.assigned_beside(has_others=has_others)
+            v for step in steps for v in step.assigned_beside(has_others=has_others)
         )
         before += [tf.identity(v) for v in variables.all[len(before) :]]
+        if training.options.explain_step:
+            _explain(steps[0])
         if variables.lost:
             told_of_steps.append(NOT_SHARED.format(", ".join(variables.lost)))
         model.stop_training = False
-        late = _late_step(training, variables, runners[0]) if joins else None
-        warm_up(communicator, variables, runners, late, has_others=has_others)
+        is_late = joins and _may_be_late(training, variables, steps[0])
+        warm_up(communicator, variables, runners, has_others=has_others)
     variables.assign(before)
     state = RunState(
         model,
@@ -182,9 +177,9 @@ def _prepare(
         inputs=[runner.input for runner in runners],
         cursor=Cursor(epoch=training.schedule.initial_epoch),
         user=training.user,
-        findings=findings.comparable(found),
+        collectives=" ".join(step.collectives_digest for step in steps) if has_others else "",
     )
-    if late is not None:
+    if is_late:
         state.may_be_late = lambda: not training.callbacks.calls_before_batch()
     prepared = Prepared(
         model,
@@ -194,24 +189,28 @@ def _prepare(
         _UserRounds(training),
         data=training.data,
         function=model.train_function,
-        findings=findings.encode(found),
     )
     return prepared, told_of_steps
 
 
-def _late_step(
-    training: Training, variables: ModelVariables, runner: PhaseRunner
-) -> AtomicStep | PartitionedStep | None:
-    """The training step, if the others need not wait for the state that this joiner lacks.
+def _explain(step: PartitionedStep) -> None:
+    """Shows how several workers share the step; workers that say the same are shown once.
+
+    Raises:
+      ConfigurationError: they cannot share it.
+    """
+    for line in step.analysis.lines():
+        notices.tell(f"step: {line}")
+
+
+def _may_be_late(training: Training, variables: ModelVariables, step: PartitionedStep) -> bool:
+    """Whether the others need not wait for the state that this joiner lacks.
 
     A batch that grows with the workers does so with those who compute something.
     """
-    step = runner.step
     if training.growth is not None or variables.num_bytes < LEAST_LATE_BYTES:
-        return None
-    if isinstance(step, AtomicStep | PartitionedStep) and step.may_be_late():
-        return step
-    return None
+        return False
+    return step.may_be_late()
 
 
 def open_to(session: Session, membership: Membership) -> list[Notice]:
@@ -289,39 +288,27 @@ def _reporter(session: Session, membership: Membership) -> Callable[[Notice], No
     return report
 
 
-def _runners(
-    training: Training, variables: ModelVariables, known: Findings
-) -> tuple[tuple[list[PhaseRunner], list[str]], Findings]:
-    """What computes the phases and what people should be told of it; and what it goes by."""
-    made = [_runner(training, variables, source, known) for source in _inputs(training)]
-    told = [text for _, compiled in made for text in compiled.findings.told]
-    found = Findings(*(compiled.findings for _, compiled in made))
-    return ([runner for runner, _ in made], told), found
-
-
-def _runner(
-    training: Training, variables: ModelVariables, source: Input, known: Findings
-) -> tuple[PhaseRunner, CompiledStep]:
-    """What computes a phase."""
+def _step(training: Training, variables: ModelVariables, source: Input) -> PartitionedStep:
+    """What computes the batches of an input."""
     trains = source is training.train
-    compiled = compiled_step(
+    return compiled_step(
         training.model,
         variables,
         source,
         train=trains,
-        cut_is_chosen=training.cut_is_chosen,
         seed=training.origin.seed,
         deterministic=training.options.deterministic,
         options=dataclasses.replace(
             _options(training) if trains else PLAIN,
             together=together_of(training.options, training.cut_is_chosen),
-            must_be_together=trains and training.options.micro_batches == TOGETHER,
         ),
-        known=known.training if trains else known.evaluation,
     )
+
+
+def _runner(source: Input, step: PartitionedStep) -> PhaseRunner:
     if isinstance(source, PerWorkerInput):
-        return PerWorkerRunner(source, compiled.step), compiled
-    return PhaseRunner(source, compiled.step, shared=compiled.findings.shared), compiled
+        return PerWorkerRunner(source, step)
+    return PhaseRunner(source, step)
 
 
 def together_of(options: RunOptions, cut_is_chosen: bool) -> int | None:
@@ -346,4 +333,5 @@ def _options(training: Training) -> StepOptions:
         skips_nonfinite=training.options.on_nonfinite == SKIP,
         timed=training.options.tensorboard or training.callbacks.tensorboard_dir is not None,
         compression=training.options.compression,
+        batch_norm=training.options.batch_norm,
     )

@@ -27,6 +27,7 @@ from hvd_elastic_keras.common.config import (
 )
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.learning_rate_scale import Growth
+from hvd_elastic_keras.common.options import MICRO_BATCH
 from hvd_elastic_keras.data.input.fit_epochs import FitInput
 from hvd_elastic_keras.data.input.of_adapter import (
     FitReader,
@@ -84,18 +85,18 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
     Other callbacks run on all workers, on the same logs; those that write files on rank 0.
 
     It takes the place of `fit`'s own loop, with the atomic steps of `Trainer`; arguments, order of
-    hooks, `History` and logs are those of `fit`. So are the weights, up to rounding, but for what
-    depends on how a batch is cut (batch normalisation, random layers, losses that divide by the
-    sum of masks or weights).
+    hooks, `History` and logs are those of `fit`. So are the weights, up to rounding, but for batch
+    normalisation, which sees one micro-batch at a time unless `batch_norm="batch"` is given.
 
     The arguments from `checkpoint_every_n_epochs` to `audit` are options of `run`: what the command
     line gives counts before them, and they before a file of flags and the environment.
 
     Args:
-      micro_batch_size: examples per forward and backward pass. A batch is cut into micro-batches,
-        and workers compute whole ones. None: an eighth of the batch, but at least 16 examples if
-        the model has batch normalisation, which sees one micro-batch at a time; see `BatchCut`.
-        With `batch="per_worker"`, where no batch is shared: the whole batch of a worker.
+      micro_batch_size: examples of a micro-batch. A batch is cut into micro-batches, and workers
+        compute whole ones, in one pass if memory holds them. None: an eighth of the batch, but at
+        least 16 examples if the model has batch normalisation, which sees one micro-batch at a
+        time; see `BatchCut`. With `batch="per_worker"`, where no batch is shared: the whole batch
+        of a worker.
       seed: the order of shuffled arrays and of the batches of a `PyDataset` follows from it, and is
         another one in each epoch. None: the order is that of plain `fit`, if the seed of
         `keras.utils.set_random_seed` says it; else 0.
@@ -114,6 +115,8 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         the same.
       compression: gradients travel between workers as they are ("none"), or rounded to "fp16" or
         "bf16", which takes half of the time on a slow network.
+      batch_norm: normalises over each "micro_batch" by itself, or over the whole "batch", as plain
+        Keras does, with more rounds of collectives in a step.
       audit: whether each epoch leaves a ledger in the job directory that says which examples were
         used in which step, by whom, and whether each was used exactly once.
       batch: "global", or "per_worker": the batch that `fit` is given is what one worker takes per
@@ -152,6 +155,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         deterministic: bool | UnsetType = UNSET,
         balance: str | UnsetType = UNSET,
         compression: str | UnsetType = UNSET,
+        batch_norm: str | UnsetType = UNSET,
         audit: bool | UnsetType = UNSET,
         batch: str = GLOBAL,
         lr_scaling: str = LINEAR,
@@ -170,6 +174,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             deterministic=deterministic,
             balance=balance,
             compression=compression,
+            batch_norm=batch_norm,
             audit=audit,
         )
         check_growth(batch, lr_scaling, lr_warm_up_steps)
@@ -298,7 +303,8 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         if not fits and cut.micro_batch_size is None:
             cut = BatchCut(sys.maxsize)
             notices.tell(f"warning: {_NOT_CUT}")
-        has_batch_norm = model_building.has_batch_norm(call.model)
+        by_micro_batch = self._options.batch_norm == MICRO_BATCH
+        has_batch_norm = by_micro_batch and model_building.has_batch_norm(call.model)
         source.cut_into(cut.of(source.global_batch_size, has_batch_norm))
         return source, cut
 

@@ -48,7 +48,6 @@ class Prepared:
       data: the objects that the user gave as data.
       function: the model's `train_function`: another one after `compile`.
       rounds: tells the user of the rounds.
-      findings: by what the steps go; see `step/trials/findings.py`.
     """
 
     model: keras.Model
@@ -58,7 +57,6 @@ class Prepared:
     rounds: Observer
     data: tuple[Any, ...] = ()
     function: Any = None
-    findings: str = ""
 
     def is_for(self, data: tuple[Any, ...], model: keras.Model) -> bool:
         """Whether it can be used again: nothing that it was made of is another object now."""
@@ -101,7 +99,6 @@ class FitsInside:
         self._rounds = rounds
         self._prepared: Prepared | None = None
         self._terms: Terms = {}
-        self._findings = ""
 
     @property
     def size(self) -> int:
@@ -126,11 +123,9 @@ class FitsInside:
         position = self.state.fit_position
         if position is not None and position["of_state"] != (model is self.state.model):
             position = None
-        content: dict[str, Any] = {"goes_on": False, "terms": terms, "findings": ""}
+        content: dict[str, Any] = {"goes_on": False, "terms": terms}
         if position is not None:
             content |= {"goes_on": True, "terms": position["terms"]}
-            if self._prepared is not None and self._prepared.is_of(model):
-                content["findings"] = self._prepared.findings
         if self.size > 1:
             communicator = self._rounds.communicator
             is_root = self._rounds.place.rank == 0
@@ -140,15 +135,7 @@ class FitsInside:
         self.goes_on = bool(content["goes_on"])
         self.state.fit_position = position if self.goes_on else None
         self._terms = cast(Terms, content["terms"])
-        self._findings = str(content["findings"])
         return self._terms
-
-    def findings(self, mine: str) -> str:
-        """By what rank 0 goes, if it goes on with a `fit` that it has prepared; else `mine`.
-
-        Who comes later would try a model that has been trained.
-        """
-        return self._findings or mine
 
     def prepared_for(self, data: tuple[Any, ...], model: keras.Model) -> Prepared | None:
         """What this worker has prepared for the `fit` that goes on."""

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from hvd_elastic_keras.api.first_examples import TRIED_EXAMPLES, try_first_examples
 from hvd_elastic_keras.api.inference_loop import Worked, run_loop
 from hvd_elastic_keras.api.loaded_module import (
     check_reproducible,
@@ -44,10 +45,10 @@ from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.observe.progress_text import formatted_metrics
 from hvd_elastic_keras.state.checkpoint import initial_weights
 from hvd_elastic_keras.step.predict_step import Predictor, as_array
-from hvd_elastic_keras.step.trials.first_examples import TRIED_EXAMPLES, try_first_examples
 from hvd_elastic_keras.worker.membership import Membership
 from hvd_elastic_keras.worker.session import Session, SoloSession
 
+SEED_NAME = "seed_generator_state"
 DRAWS = (
     "warning: predict_step draws random numbers, so that predictions depend on which worker "
     "computes them, and come out differently each time."
@@ -179,7 +180,7 @@ class InferenceJob:
         """Tells people if predictions are random."""
         if self.predictor is None:
             return
-        seeds = variables_of(self.model).seeds
+        seeds = [v for v in variables_of(self.model).layers if v.path.endswith(SEED_NAME)]
         before = [seed.numpy() for seed in seeds]
         self.predictor.eagerly(structure.cut(self.pipeline.first_batch(), 0, 1))
         if any((seed.numpy() != b).any() for seed, b in zip(seeds, before, strict=True)):

@@ -9,8 +9,8 @@ from typing import Any
 
 import keras
 
-from hvd_elastic_keras.api.agreed_findings import made_alike
 from hvd_elastic_keras.api.assemble import open_to, read_along, together_of
+from hvd_elastic_keras.api.first_steps import explained_first_steps
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.predictions import PartFiles
 from hvd_elastic_keras.data.examples import structure
@@ -38,12 +38,10 @@ from hvd_elastic_keras.observe.screen import Screen
 from hvd_elastic_keras.state.cursor import Cursor, Phase
 from hvd_elastic_keras.state.run_state import RunState
 from hvd_elastic_keras.state.user_state import UserState
-from hvd_elastic_keras.step.compiled_steps import CompiledStep, compiled_step
+from hvd_elastic_keras.step.compiled_steps import compiled_step
+from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.step.predict_step import Predictor, PredictStep
 from hvd_elastic_keras.step.step_options import StepOptions
-from hvd_elastic_keras.step.trials import findings
-from hvd_elastic_keras.step.trials.findings import Findings
-from hvd_elastic_keras.step.trials.first_steps import explained_first_steps
 from hvd_elastic_keras.step.world import world_of_process
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.membership import Membership
@@ -93,17 +91,20 @@ def run_loop(
     variables = variables_of(worked.model)
     world_of_process().follow(SoloSession())  # nothing is pending while it warms up
     if predictor is None or parts is None:
-        runner, found = _evaluation(worked, variables, communicator)
+        step = _evaluation_step(worked, variables)
+        runner = PhaseRunner(worked.pipeline, step)
+        with explained_first_steps(worked.model, worked.pipeline, None):
+            warm_up(communicator, variables, [runner])
+        told, collectives = (*step.told, *step.told_of_several), step.collectives_digest
     else:
         runner = _prediction(worked, variables, communicator, predictor, parts)
-        found = Findings()
-    told = found.evaluation.told if found.evaluation else ()
+        told, collectives = (), ""
     to_tell = [*open_to(session, membership), *(Notice(f"warning: {text}") for text in told)]
     along = read_along(session, {Phase.INFER: runner})
     warm_up_s = time.monotonic() - worked.began
     session.join(communicator, runner.input.num_micro_batches, warm_up_s)
     callbacks = CallbackRunner((), worked.model, {"epochs": 1, "steps": None})
-    state = _state(worked, variables, callbacks, found)
+    state = _state(worked, variables, callbacks, collectives)
     display = ProgressDisplay(session.show, Screen.LINES)  # for single lines
     shares = Shares(state, runner.input.num_micro_batches, Announcer(session, display))
 
@@ -139,32 +140,18 @@ def run_loop(
     TrainingLoop(loop_parts, _durable(state, first_missing_step)).run()
 
 
-def _evaluation(
-    worked: Worked, variables: ModelVariables, communicator: Communicator
-) -> tuple[PhaseRunner, Findings]:
-    """The steps of an evaluation within a training, and what they go by."""
+def _evaluation_step(worked: Worked, variables: ModelVariables) -> PartitionedStep:
+    """The steps of an evaluation within a training."""
     options = env.run_options()
-    model, pipeline = worked.model, worked.pipeline
-
-    def compiled_by(known: Findings) -> tuple[CompiledStep, Findings]:
-        made = compiled_step(
-            model,
-            variables,
-            pipeline,
-            train=False,
-            cut_is_chosen=worked.cut_is_chosen,
-            seed=worked.seed,
-            deterministic=options.deterministic,
-            options=StepOptions(together=together_of(options, worked.cut_is_chosen)),
-            known=known.evaluation,
-        )
-        return made, Findings(evaluation=made.findings)
-
-    with explained_first_steps(model, pipeline, None):
-        compiled, found = made_alike(compiled_by, worked.membership.session.findings)
-        runner = PhaseRunner(pipeline, compiled.step, shared=compiled.findings.shared)
-        warm_up(communicator, variables, [runner])
-    return runner, found
+    return compiled_step(
+        worked.model,
+        variables,
+        worked.pipeline,
+        train=False,
+        seed=worked.seed,
+        deterministic=options.deterministic,
+        options=StepOptions(together=together_of(options, worked.cut_is_chosen)),
+    )
 
 
 def _prediction(
@@ -183,7 +170,7 @@ def _prediction(
 
 
 def _state(
-    worked: Worked, variables: ModelVariables, callbacks: CallbackRunner, found: Findings
+    worked: Worked, variables: ModelVariables, callbacks: CallbackRunner, collectives: str
 ) -> RunState:
     worked.model.stop_training = False
     return RunState(
@@ -193,7 +180,7 @@ def _state(
         inputs=[worked.pipeline],
         cursor=Cursor(phase=Phase.INFER),
         user=UserState(),
-        findings=findings.comparable(found),
+        collectives=collectives,
     )
 
 

@@ -26,6 +26,7 @@ from hvd_elastic_keras.common.errors import ElasticError
 from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.common.user_errors import explain
 from hvd_elastic_keras.data.sources.source import DataLike
+from hvd_elastic_keras.keras_internals.model_building import num_batch_norms
 from hvd_elastic_keras.observe.notices import Notice, notices
 from hvd_elastic_keras.state.checkpoint import directories, initial_weights
 from hvd_elastic_keras.worker.session import Session, SoloSession
@@ -67,6 +68,7 @@ def check(spec: JobSpec, job_dir: Path) -> dict[str, Any]:
             check_reproducible(first, front(again), split)
     return {
         "checkpoint_step": directories.step_of(checkpoint) if checkpoint else None,
+        "batch_norms": num_batch_norms(trainer.model),
         "parameters": int(trainer.model.count_params()),
         "micro_batch_size": trainer.micro_batch_size,
         "steps_per_epoch": trainer.steps_per_epoch,

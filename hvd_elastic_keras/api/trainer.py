@@ -9,10 +9,12 @@ import keras
 
 from hvd_elastic_keras.api import fit_in_elastic_run
 from hvd_elastic_keras.api.assemble import train
+from hvd_elastic_keras.api.first_examples import try_first_examples
 from hvd_elastic_keras.api.training import Training
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.config import BatchCut, TrainingConfig, check_batch_may_grow
 from hvd_elastic_keras.common.learning_rate_scale import Growth
+from hvd_elastic_keras.common.options import MICRO_BATCH
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.input.pipeline import Pipeline
 from hvd_elastic_keras.data.sources.iterators import check_apart
@@ -25,7 +27,6 @@ from hvd_elastic_keras.state.checkpoint.manager import CheckpointManager, Origin
 from hvd_elastic_keras.state.checkpoint.places import Place
 from hvd_elastic_keras.state.checkpoint.remote import checkpoints_of
 from hvd_elastic_keras.step import op_determinism
-from hvd_elastic_keras.step.trials.first_examples import try_first_examples
 from hvd_elastic_keras.worker.membership import Membership
 from hvd_elastic_keras.worker.session import Session
 
@@ -180,7 +181,8 @@ class Trainer:
     def _cut_batches(self) -> None:
         """Cuts batches as fits the model, which has all its layers only when it is built."""
         cut = self.config.cut
-        has_batch_norm = model_building.has_batch_norm(self.model)
+        by_micro_batch = self._options.batch_norm == MICRO_BATCH
+        has_batch_norm = by_micro_batch and model_building.has_batch_norm(self.model)
         self._train.cut_into(cut.of(self._train.global_batch_size, has_batch_norm))
         if self._evaluate is not None:
             # The moving averages of batch normalisation are used here: any cut will do.

@@ -77,7 +77,7 @@ GLOBAL_BATCH_SIZE = flags.DEFINE_integer(
 MICRO_BATCH_SIZE = flags.DEFINE_integer(
     "micro_batch_size",
     None,
-    "Examples per forward and backward pass; divides the global batch, or with --batch=per_worker "
+    "Examples of a micro-batch; divides the global batch, or with --batch=per_worker "
     "that of a worker. "
     "Default: the configuration's, else 1/8 of the global batch, but at least 16 examples if the "
     "model has batch normalisation; with --batch=per_worker, the whole batch of a worker.",

@@ -11,6 +11,7 @@ from hvd_elastic_keras.cli import checkpoint_flags, gpu_flags, settings
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.options import (
     BALANCES,
+    BATCH_NORMS,
     COMPRESSIONS,
     EXPORTS,
     MICRO_BATCHES,
@@ -73,10 +74,10 @@ MICRO_BATCHES_FLAG = flags.DEFINE_enum(
     "micro_batches",
     None,
     MICRO_BATCHES,
-    "How a worker computes its micro-batches: together in one pass, or in a loop, one after the "
-    "other, which takes less memory and up to twice the time. auto: together, where a trial at the "
-    "start shows that the numbers are the same. Also for scripts. Default: the configuration's, "
-    "else auto.",
+    "How a worker computes its micro-batches: together in one pass until memory runs out, or in a "
+    "loop, one after the other, which takes less memory and up to twice the time. auto: together, "
+    "but in a loop with --balance=speed, or with a GPU and a micro_batch_size of one's own. Also "
+    "for scripts. Default: the configuration's, else auto.",
 )
 MICRO_BATCHES_TOGETHER = flags.DEFINE_integer(
     "micro_batches_together",
@@ -92,6 +93,21 @@ COMPRESSION = flags.DEFINE_enum(
     "How gradients travel between the workers: as they are, or rounded to 16 bits, which takes "
     "half of the time on a slow network; also for scripts. Default: the configuration's, else "
     "none.",
+)
+BATCH_NORM = flags.DEFINE_enum(
+    "batch_norm",
+    None,
+    BATCH_NORMS,
+    "What batch normalisation normalises over in training: each micro-batch by itself, or the "
+    "whole batch of all workers, as plain Keras does, with more rounds of collectives in a step; "
+    "also for scripts. Default: the configuration's, else micro_batch.",
+)
+EXPLAIN_STEP = flags.DEFINE_boolean(
+    "explain_step",
+    None,
+    "Show before the first step how several workers share it: each collective with its bytes and "
+    "the operation that needs it, and what every worker computes whole; also for scripts. "
+    "Default: the configuration's, else off.",
 )
 EXPORT = flags.DEFINE_enum(
     "export",
@@ -110,6 +126,7 @@ TENSORBOARD = flags.DEFINE_boolean(
 ALL = (
     *(DETERMINISTIC, DETERMINISTIC_THREADS, BALANCE, AUDIT, ON_NONFINITE_LOSS, CHECK_WEIGHTS),
     *(SKIP_CORRUPT, MICRO_BATCHES_FLAG, MICRO_BATCHES_TOGETHER, COMPRESSION, EXPORT, TENSORBOARD),
+    *(BATCH_NORM, EXPLAIN_STEP),
     *(*checkpoint_flags.ALL, gpu_flags.GPUS_PER_WORKER),
 )
 

@@ -14,7 +14,7 @@ from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.common import batch_plan, files, host_port, predictions
 from hvd_elastic_keras.common.config import TrainingConfig
 from hvd_elastic_keras.common.job_spec import EVALUATE
-from hvd_elastic_keras.common.options import RunOptions
+from hvd_elastic_keras.common.options import BATCH, RunOptions
 from hvd_elastic_keras.launchers.local import kept_workers
 from hvd_elastic_keras.loop.schedule import Schedule
 from hvd_elastic_keras.observe.console import counted
@@ -83,6 +83,7 @@ def whole_plan(request: JobRequest, found: Description | None) -> Iterator[str]:
         yield from lines_at_start(request, found)
         if request.spec and request.spec.trains:
             yield _steps(request, found)
+            yield from _batch_norm(request, found)
         yield _shares(request)
     yield _workers(request)
     yield _places(request)
@@ -99,6 +100,21 @@ def _steps(request: JobRequest, found: Description) -> str:
     steps = schedule.steps_left(Cursor(), in_epoch, in_epoch) or 0
     text = f"steps: {counted(in_epoch, 'step')} per epoch, {steps} in all"
     return f"{text}, with the workers of the start" if training.batch_grows else text
+
+
+def _batch_norm(request: JobRequest, found: Description) -> Iterator[str]:
+    """What it normalises over, if the model has any."""
+    count = found.get("batch_norms", 0)
+    if not count:
+        return
+    if request.options.batch_norm == BATCH:
+        yield f"batch norm: over the whole batch, in {counted(count, 'layer')}"
+    else:
+        yield (
+            f"batch norm: over each micro-batch ({counted(count, 'layer')}; those with "
+            "synchronized=True over the whole batch); --batch_norm=batch for the whole batch, "
+            "costs a round of collectives forward and one backward for each layer"
+        )
 
 
 def _shares(request: JobRequest) -> str:

@@ -16,7 +16,7 @@ from hvd_elastic_keras.common.requirements import require_whole_number as _requi
 DEFAULT_GLOBAL_BATCH_SIZE = 128
 DEFAULT_MICRO_BATCHES = 8
 """Micro-batches that a batch is cut into at most if the user does not say. A constant, never the
-number of workers: batch-norm statistics and dropout depend on the cut."""
+number of workers: batch-norm statistics depend on the cut."""
 LEAST_FOR_BATCH_NORM = 16
 """Statistics over fewer examples are so noisy that a model may train worse than on one machine."""
 
@@ -79,7 +79,7 @@ class BatchCut:
     """How a batch of any size is cut into micro-batches, however a model is trained.
 
     Attributes:
-      micro_batch_size: examples per forward and backward pass; None chooses: as many equal
+      micro_batch_size: examples of a micro-batch; None chooses: as many equal
         micro-batches as there can be up to 8, of which the last one may be smaller. With batch
         normalisation, which sees one micro-batch at a time, none has fewer than 16 examples, unless
         the batch itself has fewer.
@@ -122,7 +122,7 @@ class TrainingConfig:
     Attributes:
       global_batch_size: examples per optimizer step; where the batch grows with the workers, those
         of the batch that the model's learning rate belongs to.
-      micro_batch_size: examples per forward and backward pass; divides `global_batch_size`.
+      micro_batch_size: examples of a micro-batch; divides `global_batch_size`.
         0 lets `BatchCut` choose when the model is known.
       epochs: passes over the data; None if only `steps` bounds the training.
       steps: optimizer steps in all; None if only `epochs` bounds the training. With both,
@@ -134,7 +134,7 @@ class TrainingConfig:
         "per_worker", that of a single worker, so that fewer workers may take part in the last step.
         The examples that are left out are others in every epoch.
       checkpoint_every_n_epochs, checkpoint_every_n_steps, checkpoint_every_minutes,
-        keep_checkpoints: see `RunOptions`. Of these and the next four, what the command line of
+        keep_checkpoints: see `RunOptions`. Of these and the next five, what the command line of
         `run` gives counts before what is given here. `UNSET` is not given: then a file of flags,
         the environment or the default counts.
       deterministic: whether the weights after every step are bit-identical whatever the number of
@@ -144,6 +144,8 @@ class TrainingConfig:
       balance: "even" shares of each batch, or shares that follow the workers' "speed".
       compression: gradients travel between workers as they are ("none"), or rounded to "fp16" or
         "bf16", which takes half of the time on a slow network.
+      batch_norm: normalises over each "micro_batch" by itself, or over the whole "batch", as plain
+        Keras does, with more rounds of collectives in a step.
       audit: whether each epoch leaves a ledger in `job_dir` that says which examples were used in
         which step, by whom, and whether each was used exactly once. See `audit/ledger_file.py`.
       batch: "global", or "per_worker": every worker takes `batch_size_per_worker` examples per
@@ -182,6 +184,7 @@ class TrainingConfig:
     deterministic: bool | UnsetType = UNSET
     balance: str | UnsetType = UNSET
     compression: str | UnsetType = UNSET
+    batch_norm: str | UnsetType = UNSET
     audit: bool | UnsetType = UNSET
     batch: str = GLOBAL
     batch_size_per_worker: int = 0

@@ -16,7 +16,6 @@
 | HVD_ELASTIC_GLOO_TIMEOUT  | 30        | seconds until Gloo itself gives up a silent peer      |
 | HVD_ELASTIC_TIMELINE      | unset     | directory for Horovod's timelines, one per round      |
 | HVD_ELASTIC_OPTIONS       | {}        | `JobOptions` as JSON, also for scripts                |
-| HVD_ELASTIC_STEP          | unset     | "partitioned": the new step, which is not the default |
 | HVD_ELASTIC_RUN_<FLAG>    | unset     | a flag of `run`, see `cli/settings.py`                |
 | HVD_ELASTIC_RESUMED       | unset     | where the flags came from that `--resume` hands on    |
 | XDG_CACHE_HOME            | ~/.cache  | where indexes go whose data cannot be written beside  |
@@ -59,7 +58,6 @@ HOSTNAME = "HVD_ELASTIC_HOSTNAME"
 GLOO_TIMEOUT = "HVD_ELASTIC_GLOO_TIMEOUT"
 TIMELINE = "HVD_ELASTIC_TIMELINE"
 OPTIONS = "HVD_ELASTIC_OPTIONS"
-STEP, PARTITIONED = "HVD_ELASTIC_STEP", "partitioned"
 RUN_PREFIX = "HVD_ELASTIC_RUN_"
 RESUMED = "HVD_ELASTIC_RESUMED"
 CACHE_HOME = "XDG_CACHE_HOME"
@@ -312,11 +310,6 @@ def run_options(asked: Asked = NOTHING) -> RunOptions:
       ConfigurationError: as `job_options` and `JobOptions.with_script`.
     """
     return job_options().with_script(asked)
-
-
-def is_step_partitioned() -> bool:
-    """Whether steps are the user's graph, partitioned by rules (`step/partitioned_step.py`)."""
-    return os.environ.get(STEP) == PARTITIONED
 
 
 def cache_dir() -> Path:

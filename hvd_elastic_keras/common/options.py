@@ -53,6 +53,10 @@ FP16 = "fp16"
 BF16 = "bf16"
 COMPRESSIONS = (NO_COMPRESSION, FP16, BF16)
 """How gradients travel between the workers: as they are, or rounded to 16 bits."""
+MICRO_BATCH = "micro_batch"
+BATCH = "batch"
+BATCH_NORMS = (MICRO_BATCH, BATCH)
+"""What batch normalisation normalises over in training."""
 NO_EXPORT = "none"
 SAVED_MODEL = "saved_model"
 EXPORTS = (NO_EXPORT, SAVED_MODEL)
@@ -78,10 +82,14 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
       audit: a ledger of the examples of each step; see `audit/ledger_file.py`.
       on_nonfinite: of a loss that is NaN or infinite, "warn" and write no checkpoint meanwhile;
         "skip" the step, also if a gradient is; "stop" the job there; or "ignore" it.
-      micro_batches: a worker computes its micro-batches "together" in one pass, or in a "loop";
-        "auto" is together where that gives the same; see `step/trials/together_trial.py`.
+      micro_batches: a worker computes its micro-batches "together" in one pass until memory runs
+        out, or in a "loop", one after the other; "auto" is together, but for the cases of
+        `together_of` in `api/assemble.py`.
       micro_batches_together: so many in one pass, at most; 0: any number.
       compression: gradients travel as they are ("none"), or rounded to "fp16" or "bf16".
+      batch_norm: normalises over each "micro_batch" by itself, or over the whole "batch" of all
+        workers, as plain Keras does, with more rounds of collectives in a step.
+      explain_step: shows before the first step how workers share it, and why.
       check_weights_every_n_steps: how often the workers compare checksums of all that they hold;
         who differs is replaced. 0: never.
       skip_corrupt: TFRecord sources leave out corrupt records.
@@ -107,6 +115,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     micro_batches: str = AUTO
     micro_batches_together: int = 0
     compression: str = NO_COMPRESSION
+    batch_norm: str = MICRO_BATCH
+    explain_step: bool = False
     check_weights_every_n_steps: int = 0
     skip_corrupt: bool = False
     checkpoint_every_n_epochs: int = 1
@@ -137,6 +147,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         choices = "that is 'none', 'fp16' or 'bf16'"
         compression = self.compression
         require(compression in COMPRESSIONS, "compression", repr(compression), choices)
+        choices = "that is 'micro_batch' or 'batch'"
+        require(self.batch_norm in BATCH_NORMS, "batch_norm", repr(self.batch_norm), choices)
         choices = "that is 'none' or 'saved_model'"
         require(self.export in EXPORTS, "export", repr(self.export), choices)
         if self.deterministic:

@@ -27,17 +27,6 @@ LONG_POLL_S = 20.0
 """How long the master holds an unanswered request before it says "ask again"."""
 
 
-class Found(Message, frozen=True, kw_only=True, tag="found"):
-    """What trials of a model have found, before a training that this worker has not joined yet.
-
-    That of the first worker counts for all: see `InputReply`.
-    """
-
-    worker_id: Name
-    training: Count
-    findings: str
-
-
 class Joined(Message, frozen=True, kw_only=True, tag="joined"):
     """A worker is warm (imported, traced) for a training and wants a place in a round of it."""
 
@@ -187,17 +176,7 @@ class Notice(Message, frozen=True, kw_only=True, tag="notice"):
 
 
 WorkerEvent = (
-    Found
-    | Joined
-    | Heartbeat
-    | Alive
-    | Running
-    | Leaving
-    | Done
-    | Refused
-    | Console
-    | Record
-    | Notice
+    Joined | Heartbeat | Alive | Running | Leaving | Done | Refused | Console | Record | Notice
 )
 
 
@@ -333,10 +312,8 @@ class WorkerUpdate(Message, frozen=True, kw_only=True):
 
 
 class InputReply(Message, frozen=True, kw_only=True):
-    """Answer to `GET /v1/input`: where those read who hold a state, and what they have found."""
+    """Answer to `GET /v1/input`: where those read who hold a state."""
 
     position: InputPosition | None = None
     training: Count = 0
     """That in which workers hold a state; 0 if there are none."""
-    found: Found | None = None
-    """About the newest training about which a worker has told something: all go by it."""

@@ -11,7 +11,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.trainers.compile_utils import CompileMetrics
 from keras.src.trainers.trainer import Trainer
 
 MUTABLE_TABLES = (
@@ -41,14 +40,6 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
     """Those of an optimizer and of the ones inside it, as in a `LossScaleOptimizer`."""
     inner = [o for o in _held_by(optimizer) if isinstance(o, keras.optimizers.Optimizer)]
     return [*optimizer.variables, *(v for o in inner for v in optimizer_variables(o))]
-
-
-def metrics_of(model: keras.Model) -> list[keras.Metric]:
-    """Single metrics, not the collection that holds those given to `compile`."""
-    found: list[keras.Metric] = []
-    for metric in metrics_among(held_in(model), model):
-        found += metric.metrics if isinstance(metric, CompileMetrics) else [metric]
-    return [m for m in found if m.variables]
 
 
 def metrics_among(held: Iterable[Any], model: keras.Model) -> list[keras.Metric]:

@@ -23,10 +23,15 @@ from hvd_elastic_keras.keras_internals.tensorflow_names import (
 def inlined_functions() -> Iterator[None]:
     """Calls the Python code of each `tf.function`, converted by AutoGraph as usual.
 
+    Not that of functions for XLA: Keras has them for operations that a CPU cannot do without, such
+    as convolutions in groups.
+
     Holds for the present thread. Each call traces the code anew: no earlier trace is used.
     """
 
-    def inlined(_: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
+    def inlined(original: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
+        if function._jit_compile:
+            return original(function, *args, **kwargs)
         options = function._experimental_autograph_options
         code, status = function.python_function, ag_ctx.Status.DISABLED
         if function._autograph:

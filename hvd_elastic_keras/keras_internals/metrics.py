@@ -1,4 +1,4 @@
-"""Whose code updates a metric, and which metrics plain Keras would reset."""
+"""Which metrics plain Keras would reset before the first epoch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import keras
 
-KERAS = "keras.src."
 _EARLY = "_elastic_built_early"
 """Attribute of the metrics given to `compile`: plain Keras would build them in the first step."""
 
@@ -34,11 +33,3 @@ def reset_at_start(model: keras.Model) -> None:
     finally:
         compiled.built = True
         object.__setattr__(compiled, _EARLY, False)
-
-
-def is_of_keras(metric: keras.Metric) -> bool:
-    """Whether the state of a metric is updated by Keras's own code, and not a user's function."""
-    owner = next(c for c in type(metric).__mro__ if "update_state" in vars(c))
-    function = getattr(metric, "_fn", None)
-    of_keras = function is None or getattr(function, "__module__", "").startswith(KERAS)
-    return owner.__module__.startswith(KERAS) and of_keras

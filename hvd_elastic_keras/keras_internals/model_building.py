@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import itertools
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -14,9 +15,9 @@ from keras.src.backend import compute_output_spec
 from keras.src.backend.common import global_state
 
 from hvd_elastic_keras.common.errors import ConfigurationError, DataError
-from hvd_elastic_keras.keras_internals.apply_recorder import ApplyRecorder
 from hvd_elastic_keras.keras_internals.global_seed import global_seed
 from hvd_elastic_keras.keras_internals.held_objects import layers_of, optimizers_of
+from hvd_elastic_keras.keras_internals.inlined_functions import inlined_functions
 from hvd_elastic_keras.keras_internals.metrics import note_built_early
 from hvd_elastic_keras.keras_internals.model_errors import remedy
 
@@ -74,10 +75,18 @@ def random_seed() -> int:
 def has_batch_norm(model: keras.Model) -> bool:
     """Whether a result depends on the other examples of its micro-batch.
 
+    Synchronised layers normalise over the whole batch.
+
     Layers within layers count, wherever a model keeps them; of some models only when it is built.
     """
     kind = keras.layers.BatchNormalization
-    return any(isinstance(layer, kind) for layer in layers_of(model))
+    return any(isinstance(la, kind) and not la.synchronized for la in layers_of(model))
+
+
+def num_batch_norms(model: keras.Model) -> int:
+    """How many layers normalise over a batch or a micro-batch."""
+    kind = keras.layers.BatchNormalization
+    return sum(isinstance(layer, kind) for layer in layers_of(model))
 
 
 def _check_losses(model: keras.Model) -> None:
@@ -188,7 +197,7 @@ def _check_own_step(model: keras.Model, batch: Any, keras_says: str) -> None:
     """
     before = [(variable, variable.numpy()) for variable in (*model.variables, global_seed())]
     try:
-        with ApplyRecorder(optimizers_of(model)).recording():
+        with _nothing_applied(optimizers_of(model)):
             model.train_step(batch)
     except ConfigurationError:
         raise
@@ -246,12 +255,22 @@ def _build_by_step(model: keras.Model, batch: Any) -> None:
     """
     for _ in range(MOST_ATTEMPTS):
         before = len(model.variables) + len(model.metrics_variables)
-        recorder = ApplyRecorder(optimizers_of(model))
         scope = keras.StatelessScope(collect_losses=True)
-        with contextlib.suppress(Exception), recorder.recording(), scope:
+        with contextlib.suppress(Exception), _nothing_applied(optimizers_of(model)), scope:
             model.train_step(batch)
         if len(model.variables) + len(model.metrics_variables) == before:
             return
+
+
+@contextlib.contextmanager
+def _nothing_applied(optimizers: Iterable[Any]) -> Iterator[None]:
+    """Lets optimizers apply nothing for a while, also in `tf.function`s that the step calls."""
+    with contextlib.ExitStack() as stack:
+        for optimizer in optimizers:
+            object.__setattr__(optimizer, "apply", lambda *_, **__: None)
+            stack.callback(object.__delattr__, optimizer, "apply")
+        stack.enter_context(inlined_functions())
+        yield
 
 
 def describe(element_spec: Any) -> str:

@@ -1,4 +1,4 @@
-"""The variables that a training changes, sorted by how a step changes them."""
+"""The variables that a training changes, in groups of the same order in every process."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 from keras.src.layers.preprocessing.index_lookup import IndexLookup
 
+from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.keras_internals.global_seed import global_seed
 from hvd_elastic_keras.keras_internals.held_objects import (
     MUTABLE_TABLES,
@@ -22,7 +23,6 @@ from hvd_elastic_keras.keras_internals.held_objects import (
 KerasVariable = Any  # keras.Variable: not exported with a type that checkers understand
 Groups = dict[str, list[tf.Variable]]
 """Variables by name of the group, each once."""
-SEED_NAME = "seed_generator_state"
 METRICS = "metrics"
 OPTIMIZER = "optimizer"
 RAW = "raw"
@@ -35,22 +35,17 @@ class ModelVariables:
 
     Attributes:
       trainable: changed by the optimizer, from gradients.
-      metrics: sums; every micro-batch adds to them.
-      averaged: other non-trainable state such as batch-norm statistics; a step moves it by the
-        example-weighted mean of what its micro-batches would.
-      seeds: states of seed generators, Keras's global one included; see `step/atomic.py`.
+      metrics: their states.
       optimizer: slots, iterations, learning rate; of all optimizers.
-      raw: `tf.Variable`s that the user's layers hold beside Keras's; moved like `averaged`.
+      raw: `tf.Variable`s that the user's layers hold beside Keras's.
       given: variables of a training loop that are in no model.
-      layers: the trainable and averaged ones and the seeds again, in an order that does not change
-        when layers are frozen.
+      layers: the trainable ones again and all others of layers, Keras's global seed included, in an
+        order that does not change when layers are frozen.
       lost: names of what the layers hold and no other worker can be sent.
     """
 
     trainable: tuple[KerasVariable, ...] = ()
     metrics: tuple[KerasVariable, ...] = ()
-    averaged: tuple[KerasVariable, ...] = ()
-    seeds: tuple[KerasVariable, ...] = ()
     optimizer: tuple[KerasVariable, ...] = ()
     raw: tuple[tf.Variable, ...] = ()
     given: tuple[tf.Variable, ...] = ()
@@ -83,9 +78,20 @@ class ModelVariables:
         return {id(v) for v in _state_of(model)}
 
     @staticmethod
-    def new_in(model: keras.Model, before: set[int]) -> list[KerasVariable]:
-        """Variables that a model has got since `present` returned `before`."""
-        return [v for v in _state_of(model) if id(v) not in before]
+    def check_nothing_new(model: keras.Model, before: set[int]) -> None:
+        """Raises `ConfigurationError` if tracing has made variables: nobody would train them.
+
+        Args:
+          before: what `present` has returned.
+        """
+        new = [v.path for v in _state_of(model) if id(v) not in before]
+        if new:
+            raise ConfigurationError(
+                f"The model makes variables while it is trained: {', '.join(new[:5])}. Expected "
+                "all of them to be there before the first step, so that all workers have the "
+                "same. Call the layers or metrics once before fit, for example with "
+                "model.build(input_shape), or make them in __init__ or build()."
+            )
 
     def with_given(self, others: Iterable[tf.Variable]) -> ModelVariables:
         """With variables of a training loop that are in no model."""
@@ -136,14 +142,10 @@ def _of_model(model: keras.Model) -> ModelVariables:
     trainable = model.trainable_variables
     metrics = [v for metric in metrics_among(held, model) for v in metric.variables]
     optimizer = [v for o in optimizers_among(held, model) for v in optimizer_variables(o)]
-    others = _without([*model.variables, *_untracked(held)], [*trainable, *metrics, *optimizer])
-    seeds = _without([*(v for v in others if _is_seed(v)), global_seed()])  # of draws without one
     known = [*model.variables, *_untracked(held), global_seed()]
     return ModelVariables(
         trainable=tuple(trainable),
         metrics=tuple(metrics),
-        averaged=tuple(v for v in others if not _is_seed(v)),
-        seeds=tuple(seeds),
         optimizer=tuple(optimizer),
         raw=tuple(filter(can_be_sent, held)),
         layers=tuple(_without(known, [*metrics, *optimizer])),
@@ -182,7 +184,3 @@ def _lost(held: Sequence[Any]) -> list[str]:
 
 def _state_of(model: keras.Model) -> list[KerasVariable]:
     return [*model.variables, *model.metrics_variables]
-
-
-def _is_seed(variable: KerasVariable) -> bool:
-    return bool(variable.path.endswith(SEED_NAME))

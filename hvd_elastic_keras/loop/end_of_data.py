@@ -10,7 +10,6 @@ import numpy as np
 
 from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.common.protocol import Assignment
-from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan.partition import StepShare
 from hvd_elastic_keras.loop.phase import PhaseRunner
@@ -42,7 +41,7 @@ def announce_end(runner: PhaseRunner, communicator: Communicator, cursor: Cursor
     # Others may have a batch: so that all make the same collectives, one of the usual size.
     usual = runner.input.global_batch_size
     nothing = LocalBatch(
-        structure.empty(runner.input.batch_spec),
+        runner.input.nothing,
         StepShare(0, 0, np.zeros(1, np.int32), 0, num_examples_of_step=usual),
         np.zeros(0, np.int64),
     )

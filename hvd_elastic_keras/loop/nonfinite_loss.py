@@ -1,6 +1,6 @@
 """A loss that is NaN or infinite is told, and the checkpoints from before it are kept.
 
-With `skip`, the step has found it before anything was assigned (`step/atomic.py`).
+With `skip`, the step has found it before anything was assigned (`step/partitioned_step.py`).
 """
 
 from __future__ import annotations

@@ -9,18 +9,18 @@ from typing import Protocol
 import numpy as np
 
 from hvd_elastic_keras.audit.finished import FinishedStep
-from hvd_elastic_keras.common.batch_plan import Share, successive
+from hvd_elastic_keras.common.batch_plan import successive
 from hvd_elastic_keras.common.protocol import InputPosition
 from hvd_elastic_keras.data.input.interfaces import Input, LocalBatch
 from hvd_elastic_keras.data.plan.example_ids import Ids
 from hvd_elastic_keras.loop.speed_balance import Balance
 from hvd_elastic_keras.state.cursor import Cursor
-from hvd_elastic_keras.step.late_step import Arrive
+from hvd_elastic_keras.step.late_partitioned_step import Arrive
 from hvd_elastic_keras.step.step_result import StepResult
 
 
 class Step(Protocol):
-    """What all workers of a round do together, in one piece: `AtomicStep` or `PredictStep`."""
+    """What all workers of a round do together, in one piece: `PartitionedStep` or `PredictStep`."""
 
     @property
     def calls_python(self) -> bool:
@@ -29,28 +29,20 @@ class Step(Protocol):
     def __call__(
         self, batch: LocalBatch, step: int, stop: bool = False, arrive: Arrive | None = None
     ) -> StepResult:
-        """Takes the step with everybody; see `AtomicStep`."""
+        """Takes the step with everybody; see `PartitionedStep`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PhaseRunner:
-    """What a phase computes: its input and its compiled step.
-
-    `shared` is false if every worker has to compute all micro-batches: some metric does not add
-    up.
-    """
+    """What a phase computes: its input and its compiled step."""
 
     input: Input
     step: Step
-    shared: bool = True
 
     def batches(self, cursor: Cursor, rank: int, balance: Balance) -> Iterator[LocalBatch]:
         """A worker's part of the batches that are left of an epoch."""
         count = self.input.num_micro_batches
-        if self.shared:
-            return self.input.batches(cursor.epoch, balance.share(rank, count), cursor.step)
-        batches = self.input.batches(cursor.epoch, Share(0, count), cursor.step)
-        return (_in_one_piece(batch) for batch in batches)
+        return self.input.batches(cursor.epoch, balance.share(rank, count), cursor.step)
 
     def position(self, cursor: Cursor, training: int) -> InputPosition:
         """What newcomers have to know to read up to `cursor`."""
@@ -89,9 +81,3 @@ class PhaseRunner:
     def steps(self, cursor: Cursor, workers: int) -> int | None:
         """Steps of the epoch at `cursor`; None if only reading to the end tells."""
         return self.input.steps(cursor.epoch)
-
-
-def _in_one_piece(batch: LocalBatch) -> LocalBatch:
-    """A whole batch as one micro-batch."""
-    offsets = np.array([0, batch.part.offsets[-1]], np.int32)
-    return dataclasses.replace(batch, part=dataclasses.replace(batch.part, offsets=offsets))

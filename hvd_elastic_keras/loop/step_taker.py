@@ -28,7 +28,7 @@ class StepTaker:
         return time.monotonic() - self._stepped_at if self._stepped_at else 0.0
 
     def take(self, runner: PhaseRunner, batch: LocalBatch, *, stop: bool = False) -> StepResult:
-        """Takes a step with everybody; see `AtomicStep`.
+        """Takes a step with everybody; see `PartitionedStep`.
 
         Raises:
           CollectiveFailedError: a peer went away meanwhile; nothing has changed.

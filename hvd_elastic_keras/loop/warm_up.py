@@ -13,7 +13,6 @@ from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan.partition import step_share_of_batch
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
 from hvd_elastic_keras.loop.phase import PhaseRunner
-from hvd_elastic_keras.step.atomic import AtomicStep
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 
@@ -25,14 +24,12 @@ def warm_up(
     communicator: Communicator,
     variables: ModelVariables,
     phases: Sequence[PhaseRunner],
-    late: AtomicStep | PartitionedStep | None = None,
     *,
     has_others: bool = True,
 ) -> None:
     """Leaves compiled steps and warm kernels behind; all variables keep their values.
 
     Args:
-      late: a step that may be taken before the state has come.
       has_others: whether other workers may ever take part in a step.
     """
     # What a step assigns needs memory beside the values that are kept. Of a large model, whose
@@ -50,10 +47,6 @@ def warm_up(
                 batch = dataclasses.replace(batch, part=part)
                 if isinstance(phase.step, PartitionedStep):
                     phase.step.warm_up(batch, stops=stops, has_others=has_others)
-                    continue
-                phase.step(batch, 0, stop=stops)
-                if phase.step is late and isinstance(late, AtomicStep):
-                    late.warm_up_late(batch)
     finally:
         communicator.shut_down()
         variables.assign(before)
@@ -66,6 +59,6 @@ def _first_batch(phase: PhaseRunner) -> LocalBatch:
     size = structure.num_examples(whole)
     each = -(-size // count)
     some = min(count, 2 if each == 1 else 1)  # batches of one row have a graph of their own
-    part = step_share_of_batch(size, each, Share(0, some if phase.shared else count), count)
+    part = step_share_of_batch(size, each, Share(0, some), count)
     ids = np.arange(part.stop - part.start)
-    return LocalBatch(structure.cut(whole, part.start, part.stop), part, ids)
+    return LocalBatch(structure.cut(whole, part.start, part.stop, phase.input.per_row), part, ids)

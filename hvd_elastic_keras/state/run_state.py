@@ -29,7 +29,7 @@ VERSION = 4
 """Of the parts; to be raised with every change of what they give."""
 LEAST_LATE_BYTES = 32 * 2**20
 """Of variables for which the others do not wait. Fewer are there in no time."""
-FINDINGS = "findings"
+COLLECTIVES = "collectives"
 """By what the root computes, among the states of the parts while they are sent."""
 ROOT = StateOrigin("The state of rank 0", "All workers must run the same script.")
 
@@ -66,7 +66,7 @@ class RunState:
       inputs: of the training, and of the validation if there is any.
       cursor: where the training begins.
       user: values of the user.
-      findings: by what this worker computes its part of a step; all must go by the same.
+      collectives: of the steps, as a digest; all workers must make the same ones.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class RunState:
         inputs: Sequence[Input],
         cursor: Cursor,
         user: UserState,
-        findings: str = "",
+        collectives: str = "",
     ) -> None:
-        self._findings = findings
+        self._collectives = collectives
         self.cursor = cursor
         self.unfinished: Cursor | None = None
         """Where an epoch was left that the given number of steps has cut off."""
@@ -150,16 +150,15 @@ class RunState:
         """
         parts.check_version(state, VERSION, checkpoint)
         self._data.restore(state["data"], checkpoint)
-        self._check_findings(state.get(FINDINGS, self._findings))
+        self._check_collectives(state.get(COLLECTIVES, self._collectives))
         parts.restore(self._parts, state)
 
-    def _check_findings(self, of_root: str) -> None:
-        if of_root != self._findings:
+    def _check_collectives(self, of_root: str) -> None:
+        if of_root != self._collectives:
             raise ConfigurationError(
-                "This worker has found out something else about the model than rank 0, and would "
-                "weigh parts of losses or metrics otherwise. Every worker runs the whole script: "
-                "make the same model in all, and seed all that is random before, for example with "
-                f"keras.utils.set_random_seed(1). Here: {self._findings}. In rank 0: {of_root}."
+                "The step of this worker is not that of rank 0: they would wait for each other. "
+                "Every worker runs the whole script: make the same model in all, and seed all that "
+                "is random before, for example with keras.utils.set_random_seed(1)."
             )
 
     def synchronise(self, communicator: Communicator, place: Assignment) -> None:
@@ -171,7 +170,7 @@ class RunState:
 
         Raises:
           CollectiveFailedError: a peer went away meanwhile; nothing has changed.
-          ConfigurationError: rank 0 runs another release, or has another model or findings.
+          ConfigurationError: rank 0 runs another release, or has another model or step.
           DataError: this worker reads other data than rank 0.
         """
         self.late_ranks = ()
@@ -180,7 +179,7 @@ class RunState:
             state, arrival = broadcast.from_root(
                 communicator,
                 is_root=place.rank == 0,
-                states=lambda: {**self.state(), FINDINGS: self._findings},
+                states=lambda: {**self.state(), COLLECTIVES: self._collectives},
                 groups=groups,
                 is_level=self._is_level,
                 may_be_late=self._may_be_late,

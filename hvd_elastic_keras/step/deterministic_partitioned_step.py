@@ -12,6 +12,7 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.keras_internals.replaced import replaced
 from hvd_elastic_keras.keras_internals.tensorflow_names import framework_config
 from hvd_elastic_keras.step.node_exchange import sum_over_workers
+from hvd_elastic_keras.step.partition import told_of_step
 from hvd_elastic_keras.step.partition.collectives import IfOthers, OfRows
 from hvd_elastic_keras.step.partition.one_round import (
     SUM,
@@ -54,6 +55,15 @@ class DeterministicPartitionedStep(PartitionedStep):
     @property
     def _has_own(self) -> bool:
         return False
+
+    def _check_pieces(self) -> None:
+        """Lets Python code be called with each micro-batch, and `told` say so."""
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """See `PartitionedStep`."""
+        python = [told_of_step.FOR_EACH_MICRO_BATCH] if self.calls_python else []
+        return told_of_step.listed([super().told, python])
 
     def _tracing(self) -> contextlib.AbstractContextManager[None]:
         """Lets TensorFlow make its usual operations where there is no GPU.

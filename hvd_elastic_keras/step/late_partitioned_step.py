@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from hvd_elastic_keras.step.late_step import Arrive
 from hvd_elastic_keras.step.partition.one_round import (
     Known,
     NotApartError,
@@ -24,6 +23,8 @@ from hvd_elastic_keras.step.partition.one_round import (
 if TYPE_CHECKING:
     from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 
+Arrive = Callable[[], None]
+"""Returns when the state is there, or raises `CollectiveFailedError`."""
 Taken = tuple[list[tf.Tensor], tf.Tensor]
 
 

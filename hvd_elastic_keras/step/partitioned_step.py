@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
+from hvd_elastic_keras.common.options import MICRO_BATCH, NO_COMPRESSION
 from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan import example_ids
@@ -34,16 +36,13 @@ from hvd_elastic_keras.keras_internals.scaled_rate import scaled
 from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.step.batch_norm import over_micro_batches
 from hvd_elastic_keras.step.direct_call import directly
-from hvd_elastic_keras.step.late_partitioned_step import LatePartitionedStep
-from hvd_elastic_keras.step.late_step import Arrive
-from hvd_elastic_keras.step.micro_batches.graph_nodes import calls_python, nodes_of
-from hvd_elastic_keras.step.micro_batches.refusals import check_variables
-from hvd_elastic_keras.step.micro_batches.staged_changes import state_of_python_generators
+from hvd_elastic_keras.step.late_partitioned_step import Arrive, LatePartitionedStep
 from hvd_elastic_keras.step.partition import told_of_step
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
 from hvd_elastic_keras.step.partition.collectives import Collectives, IfOthers, OfRows
 from hvd_elastic_keras.step.partition.execution import PartialStep
+from hvd_elastic_keras.step.partition.graph_nodes import calls_python, nodes_of
 from hvd_elastic_keras.step.partition.horovod_collectives import HorovodCollectives
 from hvd_elastic_keras.step.partition.one_round import (
     Instead,
@@ -53,6 +52,7 @@ from hvd_elastic_keras.step.partition.one_round import (
 )
 from hvd_elastic_keras.step.partition.plan import Analysis
 from hvd_elastic_keras.step.partition.region import NotPartitionedError
+from hvd_elastic_keras.step.partition.stateful_draws import state_of_python_generators
 from hvd_elastic_keras.step.pieces import PieceGraph, given_by_pieces
 from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
 from hvd_elastic_keras.step.step_result import Logs, StepResult, python_logs
@@ -101,16 +101,20 @@ class PartitionedStep:
     ) -> None:
         self.model = model
         self._variables = variables
-        self._normalises = train and has_batch_norm(model)
+        by_micro_batch = train and options.batch_norm == MICRO_BATCH
+        self._normalises = by_micro_batch and has_batch_norm(model)
         numbers = tf.TensorSpec([None], tf.int32)
-        self._batch = Layout((layout.spec, numbers if self._normalises else None))
+        self._batch = Layout(
+            (layout.spec, numbers if self._normalises else None),
+            (*layout.per_row, *([1] if self._normalises else [])),
+        )
         """With the number of the micro-batch of each row, if a layer needs it."""
         self._world = world
         self._train = train
         self._num_rows = num_rows
         self._seed = seed + (0 if train else 1)
         self._options = options
-        self._collectives = collectives or HorovodCollectives()
+        self._collectives = collectives or HorovodCollectives(options.compression)
         self._name = "elastic_train" if train else "elastic_evaluate"
         self.tail = StepTail(world, options)
         """What travels with the last collective."""
@@ -120,8 +124,11 @@ class PartitionedStep:
         self._draws_in_python = False
         self._has_pieces = True
         """Whether it can be computed in pieces, as far as anybody knows."""
-        self._most_calls = 0
-        """Of collectives, in one of its graphs."""
+        self._had_others = False
+        """In its newest step. The first one after it has the rows of all, for which there may be no
+        memory, and is taken in a graph that may be repeated: it assigns nothing before the end."""
+        self._most_early = 0
+        """Calls of collectives that may end before a part is computed, in one of its graphs."""
         self._late: LatePartitionedStep | None = None
         self._limit = TogetherLimit(options.together)
         self._graph_of_several = self.directly(self._together)
@@ -142,7 +149,12 @@ class PartitionedStep:
         before, generators = self._variables.present(self.model), state_of_python_generators()
         try:
             with self._scaled_rate(), self._tracing():
-                found = capture(self._step_over_micro_batches, self._batch.spec, seed=self._seed)
+                found = capture(
+                    self._step_over_micro_batches,
+                    self._batch.spec,
+                    seed=self._seed,
+                    per_row=self._batch.per_row,
+                )
         except ElasticError:
             raise
         except Exception as error:  # what cannot be traced may raise anything
@@ -151,7 +163,7 @@ class PartitionedStep:
             raise ConfigurationError(
                 told_of_step.NOT_TRACED.format(first_sentence(error))
             ) from error
-        check_variables(self._variables, self.model, before)
+        self._variables.check_nothing_new(self.model, before)
         self._draws_in_python = generators != state_of_python_generators()
         return found
 
@@ -221,9 +233,20 @@ class PartitionedStep:
         """
         return self._analysed(self._num_rows)
 
+    @property
+    def collectives_digest(self) -> str:
+        """Of the collectives of a step: workers that make others would wait for each other."""
+        analysis = self.analysis
+        found = [
+            (c.what, c.level, c.num_bytes, c.in_loop, c.tensor in analysis.rounded)
+            for c in analysis.collectives
+        ]
+        return hashlib.sha256(repr(found).encode()).hexdigest()[:16]
+
     def _analysed(self, num_rows: int, *, whole: bool = False) -> Analysis:
         try:
-            found = analysed(self.captured, num_rows, whole=whole)
+            rounds = self._options.compression != NO_COMPRESSION
+            found = analysed(self.captured, num_rows, whole=whole, rounds=rounds)
         except NotPartitionedError as error:
             raise ConfigurationError(
                 f"The step of this model cannot be shared by several workers: {error}. Train it "
@@ -267,9 +290,15 @@ class PartitionedStep:
         """
         in_pieces = self._limit.is_limited and self._has_pieces
         needs_graph = self._options.skips_nonfinite or in_pieces or arrive is not None
-        if self._world.size == 1 and self._has_own and not needs_graph:
+        is_alone, may_lack_memory = (
+            self._world.size == 1,
+            self._had_others and not self.calls_python,
+        )
+        if is_alone and self._has_own and not needs_graph and not may_lack_memory:
             return self._alone(batch, step, stop)
-        return self._taken_with_others(batch, step, stop, arrive)
+        result = self._taken_with_others(batch, step, stop, arrive)
+        self._had_others = not is_alone
+        return result
 
     def warm_up(self, batch: LocalBatch, *, stops: bool, has_others: bool) -> None:
         """Traces what a worker may have to do, and runs it once, alone.
@@ -420,9 +449,9 @@ class PartitionedStep:
     def _is_repeatable(self) -> bool:
         """Whether a worker may compute its part again while others wait for it.
 
-        Of several collectives one may have ended, and the others may not make it again.
+        A collective may have ended meanwhile, and the others would not make it again.
         """
-        return not self.calls_python and (self._world.size == 1 or self._most_calls <= 1)
+        return not self.calls_python and (self._world.size == 1 or not self._most_early)
 
     def _together(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         return self._planned_by(None, data, numbers)
@@ -447,7 +476,7 @@ class PartitionedStep:
         collectives = Instead(self._if_others, place.has_rows, given)
         step = self._partial(place, collectives, began)
         outputs = step.compute(rows, place.step)
-        self._most_calls = max(self._most_calls, step.num_collectives)
+        self._most_early = max(self._most_early, step.num_early)
         if needs_rows(step, outputs, rows, collectives):
             raise NotOneRoundError
         return self.finished(step, outputs, place, collectives)
@@ -471,7 +500,8 @@ class PartitionedStep:
 
     def any_rows(self) -> list[tf.Tensor]:
         """One row, for where it does not matter which."""
-        return [one_row(spec) for spec in self._batch.flat_spec]
+        pairs = zip(self._batch.flat_spec, self._batch.per_row, strict=True)
+        return [one_row(spec, entries) for spec, entries in pairs]
 
     def finished(
         self, step: PartialStep, outputs: list[tf.Tensor], place: Place, collectives: OfRows
@@ -500,7 +530,7 @@ class PartitionedStep:
         rows = self._rows(data, place, began)
         step = self._partial(place, collectives, began, analysis)
         outputs = step.compute(rows, place.step)
-        self._most_calls = max(self._most_calls, step.num_collectives)
+        self._most_early = max(self._most_early, step.num_early)
         return step, outputs
 
     def _partial(
@@ -532,7 +562,8 @@ class PartitionedStep:
 
     def _rows(self, data: Sequence[Any], place: Place, began: tf.Tensor | None) -> list[tf.Tensor]:
         with tf.control_dependencies([] if began is None else [began]):
-            return [at_least_one(t, place.has_rows) for t in data]
+            pairs = zip(data, self._batch.per_row, strict=True)
+            return [at_least_one(t, place.has_rows, entries) for t, entries in pairs]
 
     def assign(self, values: dict[str, Any]) -> None:
         """Lets the step take effect; `values` are those of `PartialStep`."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from hvd_elastic_keras.step.micro_batches.running_sums import RunningSums
+from hvd_elastic_keras.data.examples.structure import rows_of
 from hvd_elastic_keras.step.partition.collectives import neutral
 from hvd_elastic_keras.step.partition.execution import Part
 from hvd_elastic_keras.step.partition.one_round import (
@@ -23,6 +23,7 @@ from hvd_elastic_keras.step.partition.one_round import (
     NotOneRoundError,
     OneRound,
 )
+from hvd_elastic_keras.step.running_sums import RunningSums
 
 Compute = Callable[[Any], list[tf.Tensor]]
 
@@ -75,6 +76,7 @@ class PieceGraph:
             tf.TensorSpec([], tf.bool),
             tf.TensorSpec([], tf.int64),
         ]
+        self._per_row = [leaf.per_row for leaf in one_round.leaves]
         function = tf.function(compute, input_signature=signature, autograph=False)
         self._function = function.get_concrete_function()
         self.specs = [(g.kind, tf.TensorSpec(g.tensor.shape, g.tensor.dtype)) for g in self._given]
@@ -88,7 +90,9 @@ class PieceGraph:
         has_rows = tf.cast(part.has_rows, tf.int32)
         numbers = tf.stack([part.low + low, high - low, part.total, has_rows])
         is_first = tf.logical_and(part.is_first, tf.equal(i, 0))
-        found = self._function([r[low:high] for r in rows], numbers, is_first, pieces.step)
+        leaves = zip(rows, self._per_row, strict=True)
+        own = [rows_of(r, low, high, entries) for r, entries in leaves]
+        found = self._function(own, numbers, is_first, pieces.step)
         return list(found)
 
 

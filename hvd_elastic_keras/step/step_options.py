@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from hvd_elastic_keras.common.options import NO_COMPRESSION
+from hvd_elastic_keras.common.options import MICRO_BATCH, NO_COMPRESSION
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,8 +19,8 @@ class StepOptions:
         the losses change, holds a number that is not finite.
       together: so many micro-batches, at most, are computed in one pass; None: any number.
       timed: whether `World.clock` hears when the parts of some steps are done.
-      compression: how gradients travel between workers; see `reduction.py`.
-      must_be_together: whether a model of which that would change the result is refused.
+      compression: how gradients travel between workers; see `partition/`.
+      batch_norm: what it normalises over; see `RunOptions`.
     """
 
     audited: bool = False
@@ -28,9 +28,9 @@ class StepOptions:
     scales_rate: bool = False
     skips_nonfinite: bool = False
     together: int | None = 1
-    must_be_together: bool = False
     timed: bool = False
     compression: str = NO_COMPRESSION
+    batch_norm: str = MICRO_BATCH
 
 
 PLAIN = StepOptions()

@@ -70,19 +70,28 @@ class Place:
         return Pieces(self.part, tf.cast(bounds, tf.int32), self.step)
 
 
-def one_row(spec: Any) -> Any:
-    """A row for where it does not matter which; of ragged tensors none."""
-    if isinstance(spec, tf.RaggedTensorSpec):
+def one_row(spec: Any, entries: int = 1) -> Any:
+    """A row for where it does not matter which; of ragged and sparse tensors none.
+
+    Args:
+      entries: of the tensor, per row; 0: it has no rows.
+    """
+    if not isinstance(spec, tf.TensorSpec):
         return structure.empty(spec)
-    return tf.zeros([n or 1 for n in spec.shape], spec.dtype)
+    shape = [n or 1 for n in spec.shape]
+    return tf.zeros([entries, *shape[1:]] if entries else shape, spec.dtype)
 
 
-def at_least_one(rows: Any, has_rows: tf.Tensor) -> Any:
-    """Rows of a batch; if there are none, one that stands for any."""
-    if isinstance(rows, tf.RaggedTensor):  # which everybody has whole before all else
+def at_least_one(rows: Any, has_rows: tf.Tensor, entries: int = 1) -> Any:
+    """Rows of a batch; if there are none, one that stands for any.
+
+    Args:
+      entries: of the tensor, per row; 0: it has no rows, and everybody has all of it.
+    """
+    if not entries or not isinstance(rows, tf.Tensor):  # everybody has it whole before all else
         return rows
     return tf.cond(
         has_rows,
         lambda: tf.identity(rows),
-        lambda: tf.zeros(tf.concat([[1], tf.shape(rows)[1:]], 0), rows.dtype),
+        lambda: tf.zeros(tf.concat([[entries], tf.shape(rows)[1:]], 0), rows.dtype),
     )

@@ -83,7 +83,7 @@ class World:
         """This worker's part of a step begins, or would have if its batch had been there.
 
         Args:
-          number: the one with which `AtomicStep` is called.
+          number: the one with which `PartitionedStep` is called.
         """
         self._taken = number
         if self._clock is not None:

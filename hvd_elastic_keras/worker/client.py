@@ -126,9 +126,7 @@ class MasterClient:
         """No master is waited for any more."""
         self._gone.set()
 
-    def tell(
-        self, event: protocol.Found | protocol.Joined | protocol.Leaving | protocol.Refused
-    ) -> None:
+    def tell(self, event: protocol.Joined | protocol.Leaving | protocol.Refused) -> None:
         """Tells the master something, after all that was posted and before all that comes.
 
         Raises:
@@ -167,16 +165,6 @@ class MasterClient:
         """
         body = self._request(self._asking, "GET", "input")
         return messages.decode(body, protocol.InputReply)
-
-    def findings(self, training: int) -> str:
-        """By what all workers go in this training; empty if nobody has told yet.
-
-        Raises:
-          MasterUnreachableError: the master did not answer for `master_timeout_s`.
-        """
-        body = self._ask("input", None, method="GET")
-        found = messages.decode(body, protocol.InputReply).found
-        return found.findings if found and found.training == training else ""
 
     def claim(self, request: protocol.ClaimRequest) -> protocol.ClaimReply:
         """Asks to do what only one worker is to do. From any thread.

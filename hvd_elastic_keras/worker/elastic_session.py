@@ -182,15 +182,6 @@ class ElasticSession:
         """Whether others are in this training already, as far as the master says."""
         return self._others().training == training
 
-    def findings(self, mine: str = "") -> str:
-        """What all workers of the next training know of the model; `mine` if nobody has told."""
-        training = self.training + 1
-        if mine:
-            self._client.tell(
-                protocol.Found(worker_id=self.worker_id, training=training, findings=mine)
-            )
-        return self._client.findings(training) or mine
-
     def _others(self) -> protocol.InputReply:
         try:
             return self._client.input_reply()

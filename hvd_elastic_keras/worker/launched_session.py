@@ -70,10 +70,6 @@ class LaunchedSession(SoloSession):
             )
         return msgspec.structs.replace(self.place, round=self.training)
 
-    def findings(self, mine: str = "") -> str:
-        """What rank 0 has found, if this process has tried the model, too."""
-        return self.client.of_root(f"findings-{self.training + 1}", mine) if mine else ""
-
     def at(self, phase: str, step: int, progress: int) -> None:
         """Notes the position, by which all processes name their turns."""
         self.progress = progress

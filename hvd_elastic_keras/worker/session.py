@@ -86,15 +86,6 @@ class Session(Protocol):
     def others_train(self, training: int) -> bool:
         """Whether others are in this training already. To be called from one thread only."""
 
-    def findings(self, mine: str = "") -> str:
-        """What is known of the model of the next training, by the first worker that has told it.
-
-        To be called from one thread only.
-
-        Args:
-          mine: what this worker has found; empty if it has not tried the model yet.
-        """
-
     @property
     def leaving(self) -> bool:
         """Whether this worker has to leave the job."""
@@ -192,10 +183,6 @@ class SoloSession:
     def others_train(self, training: int) -> bool:
         """There are no others."""
         return False
-
-    def findings(self, mine: str = "") -> str:
-        """There are no others."""
-        return mine
 
     def show(self, text: str, progress: protocol.Progress | None = None) -> None:
         """Writes to this process's own terminal."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from hvd_elastic_keras.common import env, files
 from hvd_elastic_keras.common.protocol import Assignment
 from hvd_elastic_keras.data.plan.order import Order
 from hvd_elastic_keras.keras_internals import file_writers
+from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.transfer import frames
 from model_zoo import digits
@@ -29,6 +31,8 @@ class _Here:
 
     model: keras.Model | None = None
     place: Assignment | None = None
+    witness: Callable[[Any, int], None] | None = None
+    """Called with the rows that this worker computes in a training step, and the step's number."""
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -42,7 +46,6 @@ class FaultPoint(keras.layers.Layer):
             if _Here.place is not None and _Here.model is not None:
                 step = int(_Here.model.optimizer.iterations.numpy())
                 faults.happen(point, hvd.rank(), hvd.size(), step=step)
-                faults.slow_down(worker_id())
 
         with tf.control_dependencies([tf.py_function(happen, [], [])]):
             return tf.identity(x)
@@ -136,6 +139,28 @@ def _with_faults() -> None:
             faults.happen("checkpoint", _Here.place.rank, _Here.place.size, step=step)
         save_weights(self, *args, **kwargs)
 
+    take = PartitionedStep.__call__
+
+    def witnessed(self: PartitionedStep, batch: Any, step: int, *args: Any, **kwargs: Any) -> Any:
+        """Python code of a model is called with whole batches, so that it cannot tell the rows."""
+        here = _Here
+        trains = self._train and not (args and args[0]) and not kwargs.get("stop")
+        if here.witness and here.place is not None and here.model is not None and trains:
+            here.witness(batch.data, int(here.model.optimizer.iterations.numpy()))
+        return take(self, batch, step, *args, **kwargs)
+
+    rows_of = PartitionedStep._rows
+
+    def slow_rows(self: PartitionedStep, data: Any, place: Any, began: Any) -> Any:
+        count = tf.where(place.has_rows, tf.size(place.offsets) - 1, 0)
+        with tf.control_dependencies([] if began is None else [began]):
+            slept = tf.py_function(lambda n: time.sleep(float(n) * seconds), [count], [])
+        with tf.control_dependencies([slept]):
+            return [tf.identity(t) for t in rows_of(self, data, place, began)]
+
+    seconds = faults.seconds_per_micro_batch(worker_id())
+    if seconds:
+        PartitionedStep._rows = slow_rows
     flush = file_writers.flush
 
     def faulty_flush(callback: keras.callbacks.Callback, hook: str) -> None:
@@ -157,6 +182,7 @@ def _with_faults() -> None:
     frames.send = _happens_amid("give", frames.send)
     frames.receive = _happens_amid("take", frames.receive)
     keras.Model.save_weights = faulty_save
+    PartitionedStep.__call__ = witnessed
     file_writers.flush = faulty_flush
     Communicator.start = faulty_start
     Communicator.broadcast_bytes = faulty_broadcast

@@ -102,11 +102,10 @@ class FaultPlan:
             gate.touch()
 
 
-def slow_down(worker_id: str) -> None:
-    """Called once per micro-batch: makes the workers slower that `SLOW` names, as "w1=0.02"."""
+def seconds_per_micro_batch(worker_id: str) -> float:
+    """How long a worker sleeps for each of its micro-batches: `SLOW` says so, as "w1=0.02"."""
     slow, _, seconds = os.environ.get(SLOW, "").partition("=")
-    if slow == worker_id:
-        time.sleep(float(seconds))
+    return float(seconds) if slow == worker_id else 0.0
 
 
 def reads_wrongly(worker_id: str) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hvd_elastic_keras.step import reduction
+from hvd_elastic_keras.step.partition import parts
 from tests.harness.fault_model import dataset, model
 
 __all__ = ["dataset", "model"]
-reduction.LEAST_BYTES = 1
+parts.LEAST_BYTES = 1

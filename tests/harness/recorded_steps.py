@@ -21,11 +21,11 @@ from hvd_elastic_keras import Trainer
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.keras_internals.model_variables import unwrapped, variables_of
 from hvd_elastic_keras.step import compiled_steps
-from hvd_elastic_keras.step.atomic import AtomicStep
+from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.step.step_result import StepResult
 
 DIRECTORY = "HVD_ELASTIC_TEST_RECORD"
-KINDS = ("trainable", "averaged", "optimizer")
+KINDS = ("layers", "optimizer")
 State = dict[str, list[np.ndarray]]
 """Values of variables by kind."""
 
@@ -74,8 +74,8 @@ class Difference:
 
     Attributes:
       step: finished steps before it.
-      by_kind: length of the difference / length of what the step has changed, for weights,
-        batch-norm statistics, and the vectors that the optimizer keeps.
+      by_kind: length of the difference / length of what the step has changed, for weights and
+        batch-norm statistics, and for the vectors that the optimizer keeps.
     """
 
     step: int
@@ -104,7 +104,7 @@ def difference(step: int, before: State, after: State, other: State) -> Differen
     return Difference(step, found)
 
 
-class _ReplayedStep(AtomicStep):
+class _ReplayedStep(PartitionedStep):
     """Takes each step from the state that a job has noted before it."""
 
     directory = Path()
@@ -113,15 +113,13 @@ class _ReplayedStep(AtomicStep):
     def __init__(self, *args: Any, train: bool, **kwargs: Any) -> None:
         super().__init__(*args, train=train, **kwargs)
         self._replays = train
-        self._warm = False
 
     def __call__(
         self, batch: LocalBatch, step: int, stop: bool = False, arrive: Any = None
     ) -> StepResult:
         """The step, compared with that of the job."""
         before, noted = (read_state(self.directory, s) for s in (step, step + 1))
-        if not self._replays or not self._warm or before is None or noted is None:
-            self._warm = True  # the first one is a warm-up
+        if not self._replays or before is None or noted is None:
             return super().__call__(batch, step, stop)
         variables = variables_of(self.model)
         for kind in KINDS:
@@ -145,6 +143,6 @@ def replay(trainer: Trainer, directory: Path) -> list[Difference]:
         pass
 
     Replayed.directory = directory
-    with mock.patch.object(compiled_steps, "AtomicStep", Replayed):
+    with mock.patch.object(compiled_steps, "PartitionedStep", Replayed):
         trainer.fit()
     return list(Replayed.differences)

@@ -1,9 +1,7 @@
-"""Runs a case of the table plain, and with `ElasticCallback` on workers simulated in one process.
+"""Runs a case of the table plain, and with `ElasticCallback` on workers that are threads.
 
-`SharedStep` is the real step, taken once for each worker with that worker's part of the batch, in
-the place of Horovod's allreduce an addition in this process. For all workers but one the
-"collective" fails after it has got their sums, so that nothing is assigned: a step that fails must
-leave everything as it was. The last one gets the sum of all and finishes the step.
+`SharedStep` is the real step. Each worker computes its part of the batch eagerly, and meets the
+others in the collectives; then all of it is assigned, once.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import contextlib
 import dataclasses
 import io
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -22,18 +20,22 @@ import tensorflow as tf
 from keras.src.backend.common import global_state
 
 from hvd_elastic_keras import ElasticCallback
-from hvd_elastic_keras.common.batch_plan import share_of
-from hvd_elastic_keras.data.examples import structure
+from hvd_elastic_keras.data.examples.structure import rows_of
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
-from hvd_elastic_keras.keras_internals.global_seed import GLOBAL_SEED_GENERATOR
+from hvd_elastic_keras.keras_internals.global_seed import GLOBAL_SEED_GENERATOR, global_seed
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.step import compiled_steps
-from hvd_elastic_keras.step.atomic import AtomicStep
-from hvd_elastic_keras.step.step_result import StepResult
+from hvd_elastic_keras.step.partition.collectives import OfRows
+from hvd_elastic_keras.step.partition.thread_collectives import (
+    Meeting,
+    ThreadCollectives,
+    in_threads,
+)
+from hvd_elastic_keras.step.partitioned_step import PartitionedStep
+from hvd_elastic_keras.step.step_result import StepResult, python_logs
 from tests.harness.keras_models.case import Case
 
 SEED, EPOCHS = 7, 2
-LOST = "the other workers of this simulation go on"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,88 +57,48 @@ class Outcome:
     following: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
-class _Exchange:
-    """Stands for the collective. TensorFlow keeps it for ever, so it does not know the step."""
-
-    def __init__(self) -> None:
-        self.fails = False
-        self.arrived: list[list[Any]] = []
-        self.sums: list[Any] = []
-
-    def __call__(self, *values: Any) -> list[Any]:
-        """The sums over all workers; keeps those of a worker for whom the collective fails."""
-        if self.fails:
-            self.arrived.append([np.array(v) for v in values])
-            raise tf.errors.UnknownError(None, None, LOST)
-        self.sums = [np.asarray(sum(group)) for group in zip(values, *self.arrived, strict=True)]
-        return self.sums
-
-
-class SharedStep(AtomicStep):
-    """A step that `workers` workers share, one after the other in this process."""
+class SharedStep(PartitionedStep):
+    """A step that `workers` workers share; each number of workers is warmed up alone."""
 
     workers = 1
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._exchange = _Exchange()
-        self._warm = False
-        super().__init__(*args, **kwargs)
-        self._reduction: Any = self._exchanged
+    def warm_up(self, batch: LocalBatch, *, stops: bool, has_others: bool) -> None:
+        """Traces nothing for others: they compute eagerly."""
+        super().warm_up(batch, stops=stops, has_others=False)
 
     def __call__(
         self, batch: LocalBatch, step: int, stop: bool = False, arrive: Any = None
     ) -> StepResult:
-        """The step of the first worker, when the others have given their sums."""
-        # Warmed up alone, as a worker is before it joins; an evaluation may not be shared.
-        workers = self.workers if self._warm and self._shared else 1
-        self._warm = True
-        mine, *others = (_part(batch, rank, workers) for rank in range(workers))
-        self._exchange.arrived = []
-        self._exchange.fails = True
-        for part in others:
-            with contextlib.suppress(tf.errors.UnknownError):
-                super().__call__(part, step, stop)
-                raise AssertionError("a step whose collective failed has ended")
-        assert len(self._exchange.arrived) == len(others)
-        self._exchange.fails = False
-        return super().__call__(mine, step, stop)
+        """The step of all workers."""
+        if self.workers == 1 or stop:
+            return super().__call__(batch, step, stop)
+        meeting, size = Meeting(self.workers), int(batch.part.offsets[-1])
+        # Batch norm needs whole micro-batches.
+        starts = batch.part.offsets if self._normalises else np.arange(size + 1)
+        bounds = [int(starts[(len(starts) - 1) * i // self.workers]) for i in range(self.workers)]
+        bounds.append(size)
+        flat = self._flat(batch)
+        assert self.analysis
 
-    @property
-    def sums(self) -> list[Any]:
-        """What the last collective gave."""
-        return self._exchange.sums
+        def worker(number: int) -> Any:
+            low, high = bounds[number : number + 2]
+            digest = [0] * self.tail.pieces
+            numbers = tf.constant([step, low, high - low, size, 0, 0, *digest], tf.int64)
+            place = self.place(numbers)
+            pairs = zip(flat, self._batch.per_row, strict=True)
+            rows = [rows_of(tensor, low, high, entries) for tensor, entries in pairs]
+            collectives = OfRows(ThreadCollectives(meeting, number), place.has_rows)
+            try:
+                computed, outputs = self.computed(rows, place, collectives)
+            except BaseException:
+                meeting.abort()
+                raise
+            return computed.values, outputs
 
-    def _exchanged(
-        self, gradients: list[tf.Tensor], exact: tf.Tensor, _has_others: tf.Tensor
-    ) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """In the place of `Reduction`."""
-        tensors = [*gradients, exact]
-        if tf.executing_eagerly():
-            found = self._exchange(*(t.numpy() for t in tensors))
-            *sums, exact = [tf.convert_to_tensor(t) for t in found]
-            return sums, exact
-        found = tf.numpy_function(self._exchange, tensors, [t.dtype for t in tensors])
-        *sums, exact = [tf.ensure_shape(s, t.shape) for s, t in zip(found, tensors, strict=True)]
-        return sums, exact
-
-
-def _part(batch: LocalBatch, rank: int, workers: int) -> LocalBatch:
-    """One worker's part of a batch."""
-    whole = batch.part
-    share = share_of(rank, workers, len(whole.offsets) - 1)
-    offsets = whole.offsets[share.first : share.last + 1]
-    low, high = int(offsets[0]), int(offsets[-1])
-    part = dataclasses.replace(
-        whole,
-        start=whole.start + low,
-        stop=whole.start + high,
-        offsets=offsets - low,
-        first_micro_batch=whole.first_micro_batch + share.first,
-        first_example=whole.first_example + low,
-    )
-    return dataclasses.replace(
-        batch, data=structure.cut(batch.data, low, high), part=part, ids=batch.ids[low:high]
-    )
+        values, outputs = in_threads(worker, self.workers)[0]
+        self.assign(values)
+        logs = self.captured.results(outputs)
+        return StepResult(python_logs(logs) if isinstance(logs, dict) else {})
 
 
 class _Begin(keras.callbacks.Callback):
@@ -177,24 +139,18 @@ def plain(case: Case) -> Outcome:
     return _fit(case, model, _Begin(), [])
 
 
-def elastic(case: Case, micro_batch_size: int | None) -> Outcome:
+def elastic(case: Case) -> Outcome:
     """`fit` with `ElasticCallback`, alone."""
-    model = _model(case)
-    callback = ElasticCallback(micro_batch_size=micro_batch_size)
-    return _fit(case, model, _Begin(), [callback])
+    return next(shared(case))
 
 
 def shared(case: Case, workers: tuple[int, ...] = (1, 3)) -> Iterator[Outcome]:
-    """The outcomes of the same `fit` for several numbers of workers.
-
-    The step is traced once for all, as in a job whose workers come and go.
-    """
+    """The outcomes of the same `fit` for several numbers of workers."""
     model, begin = _model(case), _Begin(sets_back=True)
-    with mock.patch.object(compiled_steps, "AtomicStep", SharedStep):
+    with mock.patch.object(compiled_steps, "PartitionedStep", SharedStep):
         for number in workers:
             with mock.patch.object(SharedStep, "workers", number):
-                callback = ElasticCallback(micro_batch_size=case.cut)
-                yield _fit(case, model, begin, [callback])
+                yield _fit(case, model, begin, [ElasticCallback()])
 
 
 def _model(case: Case) -> keras.Model:
@@ -223,29 +179,23 @@ def _fit(case: Case, model: keras.Model, begin: _Begin, callbacks: list[Any]) ->
 
 
 def differences(
-    found: Outcome,
-    expected: Outcome,
-    tolerance: float,
-    *,
-    surplus: bool = False,
-    averaged: Collection[str] = (),
+    found: Outcome, expected: Outcome, tolerance: float, *, surplus: bool = False
 ) -> list[str]:
     """What differs by more than the tolerance, relative and absolute; nothing if all is equal.
 
     Args:
       surplus: whether the number of steps that the optimizer has counted may differ.
-      averaged: names of the history whose values may differ; they have to be there.
     """
     result = []
     for kind in ("values", "history"):
         these, those = getattr(found, kind), getattr(expected, kind)
         # Plain Keras makes no slots of an optimizer and no global generator that nobody asks.
         more = these.keys() - those.keys()
-        unasked = {name for name in more if name.startswith(("optimizer ", "seeds "))}
+        unasked = {name for name in more if name.startswith(("optimizer ", "global seed"))}
         if (these.keys() ^ those.keys()) - unasked:
             result.append(f"{kind} of {sorted(these)} in place of {sorted(those)}")
         for name in these.keys() & those.keys():
-            if name in averaged or (surplus and name == "optimizer 0"):
+            if surplus and name == "optimizer 0":
                 continue
             a, b = (np.asarray(v[name], np.float64) for v in (these, those))
             if a.shape != b.shape or not np.allclose(a, b, tolerance, tolerance, equal_nan=True):
@@ -256,12 +206,14 @@ def differences(
 
 def _variables(model: keras.Model) -> dict[str, Any]:
     """All variables but those of metrics, which are reset after an epoch."""
-    no_generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR) is None
+    has_generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR) is not None
     variables = variables_of(model)
-    if no_generator:  # it has been made just now
-        variables = dataclasses.replace(variables, seeds=variables.seeds[:-1])
-    return {
-        f"{kind} {number}": v
-        for kind in ("trainable", "averaged", "seeds", "optimizer", "raw")
-        for number, v in enumerate(getattr(variables, kind))
+    known = {id(v) for v in (*variables.trainable, global_seed())}
+    kinds = {
+        "trainable": variables.trainable,
+        "other": [v for v in variables.layers if id(v) not in known],
+        "optimizer": variables.optimizer,
+        "raw": variables.raw,
+        "global seed": [global_seed()] if has_generator else [],
     }
+    return {f"{kind} {n}": v for kind, group in kinds.items() for n, v in enumerate(group)}

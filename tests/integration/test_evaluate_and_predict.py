@@ -83,11 +83,9 @@ def test_an_evaluation_gives_the_numbers_of_keras(
 def test_an_evaluation_is_the_same_when_a_worker_is_killed_in_the_middle(
     weights: Path, expected: dict[str, float], tmp_path: Path
 ) -> None:
-    # Of step 7; rank 1 of 3 has the micro-batches 3 to 5.
-    plan = [Fault("kill", POINT, rank=1, step=7 * GLOBAL + 4 * MICRO, size=3)]
-    # In a loop: in one pass, the layer is called once for the whole part.
-    flags = ("--max_restarts=0", "--micro_batches=loop")
-    asked = command(inference_model, "evaluate", weights, *flags)
+    # In step 7; all workers call Python code with the first example of the whole batch.
+    plan = [Fault("kill", POINT, rank=1, step=7 * GLOBAL, size=3)]
+    asked = command(inference_model, "evaluate", weights, "--max_restarts=0")
     with Job(tmp_path, "--num_workers=3", command=asked, plan=plan) as job:
         job.finish()
         assert job.plan.happened("kill")

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hvd_elastic_keras.common import env
 from tests.harness.fault_model import FaultPoint
 from tests.harness.faults import Fault
 from tests.harness.fit_job import FitJob, FitResult
@@ -23,16 +22,10 @@ from tests.harness.small_classifier import arrays, sgd
 layers = keras.layers
 
 
-@pytest.fixture(autouse=True)
-def partitioned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The workers take over the environment."""
-    monkeypatch.setenv(env.STEP, env.PARTITIONED)
-
-
 def test_a_kill_and_a_joiner_change_nothing(
     tmp_path: Path, expected_weights: dict[str, np.ndarray]
 ) -> None:
-    """With batch norm over each micro-batch, and dropout; the one process takes the other step."""
+    """With batch norm over each micro-batch, and dropout."""
     plan = [Fault("kill", "train", 1, step=5), Fault("gate", "train", 0, step=12, action="wait")]
     with Job(tmp_path, "--num_workers=3", "--audit", plan=plan) as job:
         job.wait_for_fault("gate")

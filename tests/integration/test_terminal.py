@@ -111,10 +111,9 @@ def test_short_epochs_have_few_lines_also_if_rank_0_has_joined(tmp_path: Path) -
 def test_an_evaluation_is_drawn_as_one(tmp_path: Path) -> None:
     weights = tmp_path / "some.weights.h5"
     inference_model.model().save_weights(weights)
-    # Rank 1 of 2 begins with the micro-batch 4.
-    plan = [Fault("hold", POINT, rank=1, step=7 * 64 + 4 * 8, size=2, action="wait")]
+    plan = [Fault("hold", POINT, rank=1, step=7 * 64, size=2, action="wait")]
     model = f"--model={inference_model.__file__}"
-    cut = ("--global_batch_size=64", "--micro_batch_size=8", "--micro_batches=loop")
+    cut = ("--global_batch_size=64", "--micro_batch_size=8")
     command = (model, "--job=evaluate", f"--checkpoint={weights}", *cut)
     with TerminalJob(tmp_path, "--num_workers=2", command=command, plan=plan) as job:
         job.wait_for_line("checking what is to be evaluated")

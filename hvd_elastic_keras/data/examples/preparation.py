@@ -85,7 +85,9 @@ class Preparation:
         self._all = tf.function(prepare, input_signature=[layout.flat_spec], autograph=False)
         prepared = self._all.get_concrete_function().structured_outputs
         self.batch_spec = tf.nest.map_structure(structure.batched, prepared)
-        structure.check_sliceable(self.batch_spec, f"What preprocess returns for {name}")
+        structure.check_sliceable(
+            self.batch_spec, f"What preprocess returns for {name}", of_examples=True
+        )
 
     def __call__(self, first: int, batch: Structure) -> Structure:
         """The prepared examples, of which the first one has this number.

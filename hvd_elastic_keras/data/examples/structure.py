@@ -5,7 +5,9 @@ Keras allows None (no targets, no sample weights); graphs and collectives take t
 
 from __future__ import annotations
 
+import itertools
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,16 +27,17 @@ class Layout:
     """The form of a batch: which places hold tensors, and of what kind.
 
     Args:
-      spec: `tf.TensorSpec`s or `tf.RaggedTensorSpec`s of a batch of any size, or None where
-        batches have nothing.
+      spec: specs of the tensors of a batch of any size, or None where batches have nothing.
+      per_row: as `per_row` returns it. None: 1 for each tensor.
     """
 
-    def __init__(self, spec: Structure) -> None:
+    def __init__(self, spec: Structure, per_row: Sequence[int] | None = None) -> None:
         self.spec = spec
         leaves = tf.nest.flatten(spec)
         self._filled = [i for i, leaf in enumerate(leaves) if leaf is not None]
         self._size = len(leaves)
         self.flat_spec = [leaves[i] for i in self._filled]
+        self.per_row = tuple(per_row or (1,) * len(self._filled))
 
     def flatten(self, batch: Structure) -> list[tf.Tensor]:
         """The tensors of a batch, in the order of `flat_spec`."""
@@ -64,29 +67,39 @@ def batched(spec: Any) -> Any:
         return None
     if not isinstance(spec, tf.TypeSpec):
         spec = tf.type_spec_from_value(spec)
+    if spec.shape.rank == 0:
+        return spec
     shape = [None, *spec.shape[1:]]
+    if isinstance(spec, tf.SparseTensorSpec):
+        return tf.SparseTensorSpec(shape, spec.dtype)
     if isinstance(spec, tf.RaggedTensorSpec):
         return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
     return tf.TensorSpec(shape, spec.dtype)
 
 
-def check_sliceable(spec: Structure, name: str) -> None:
-    """Raises `DataError` unless batches of this spec can be cut into micro-batches."""
-    for leaf in tf.nest.flatten(spec):
-        if leaf is None:
-            continue
-        if not isinstance(leaf, tf.TensorSpec | tf.RaggedTensorSpec):
+def check_sliceable(spec: Structure, name: str, *, of_examples: bool = False) -> None:
+    """Raises `DataError` unless batches of this spec can be cut into the rows of workers.
+
+    Args:
+      of_examples: whether every tensor has the examples along its first dimension.
+    """
+    leaves = [leaf for leaf in tf.nest.flatten(spec) if leaf is not None]
+    for leaf in leaves:
+        if not isinstance(leaf, tf.TensorSpec | tf.RaggedTensorSpec | tf.SparseTensorSpec):
             raise DataError(
-                f"{name} contains {_kind(leaf)}, expected dense or ragged tensors, which can be "
-                "cut into micro-batches. Make it dense: x.toarray() for a SciPy matrix, "
-                "tf.sparse.to_dense in a map() for a tf.data.Dataset."
+                f"{name} contains {_kind(leaf)}, expected dense, ragged or sparse tensors, which "
+                "can be shared by workers. Convert it in a map()."
             )
-        if leaf.shape.rank is None or leaf.shape.rank == 0:
+        if leaf.shape.rank is None:
             raise DataError(
-                f"{name} contains a tensor of shape {leaf.shape}, expected batches whose first "
-                "dimension counts the examples. Use batch(...), and say unknown shapes with "
-                "tf.ensure_shape in a map()."
+                f"{name} contains a tensor of unknown shape, expected batches whose first "
+                "dimension counts the examples. Say the shape with tf.ensure_shape in a map()."
             )
+    if not (all if of_examples else any)(leaf.shape.rank for leaf in leaves):
+        raise DataError(
+            f"{name} contains a tensor of shape (), expected batches whose first dimension counts "
+            "the examples. Use batch(...)."
+        )
 
 
 def _kind(spec: Any) -> str:
@@ -94,35 +107,63 @@ def _kind(spec: Any) -> str:
 
 
 def num_examples(batch: Structure) -> int:
-    """Size of the first dimension."""
-    return _first_dimension(next(leaf for leaf in tf.nest.flatten(batch) if leaf is not None))
+    """Size of the first dimension of the first tensor that has any."""
+    return next(n for n in _first_dimensions(batch) if n is not None)
 
 
-def check_cut(batch: Structure, name: str, which: str) -> None:
-    """Raises `DataError` unless the first dimension of all that a batch holds is the same.
+def per_row(batch: Structure) -> tuple[int, ...]:
+    """How many entries along the first axis of each tensor belong to an example.
+
+    An example is an entry of the first tensor that is no single number. Of a tensor that has k
+    times as many entries, k belong to each example. A tensor of another size, or a single number,
+    belongs to no example: 0.
+
+    >>> per_row((tf.zeros([16, 8]), tf.zeros([64, 8]), tf.zeros([5]), tf.constant(0.5)))
+    (1, 4, 0, 0)
+    """
+    total = num_examples(batch)
+    leaves = [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
+    return tuple(
+        _entries(leaf, size, total)
+        for leaf, size in zip(leaves, _first_dimensions(batch), strict=True)
+    )
+
+
+def _entries(leaf: Any, size: int | None, total: int) -> int:
+    if size is None or total == 0 or size % total:
+        return int(size == total)
+    entries = size // total
+    # Of rows of different forms everybody has all before the step.
+    return entries if entries <= 1 or isinstance(leaf, tf.Tensor) else 0
+
+
+def check_cut(batch: Structure, entries: Sequence[int], name: str, which: str) -> None:
+    """Raises `DataError` unless a batch has as many entries per example as the first one.
 
     Args:
+      entries: of each tensor, per example, as `per_row` returns it.
       name: of the data, for messages.
       which: batch this is, for messages.
     """
-    sizes = [_first_dimension(leaf) for leaf in tf.nest.flatten(batch) if leaf is not None]
-    if any(size != sizes[0] for size in sizes):
-        shapes = tf.nest.map_structure(
-            lambda t: None if t is None else f"{tuple(t.shape)} {t.dtype.name}", batch
-        )
-        raise DataError(
-            f"{which} of {name} is {str(shapes).replace(chr(39), '')}, with first dimensions of "
-            f"{_listed(sizes)}; expected the examples along the first dimension of everything: "
-            "that is what is cut into micro-batches and shared by the workers. Put the examples "
-            "first, for example with np.swapaxes(x, 0, 1), and swap them back in train_step; what "
-            "belongs to no example, such as a table, goes into the model. No micro_batch_size "
-            "helps here."
-        )
+    total, sizes = num_examples(batch), _first_dimensions(batch)
+    pairs = zip(sizes, entries, strict=True)
+    if all(size == total * count or not count for size, count in pairs):
+        return
+    shapes = tf.nest.map_structure(
+        lambda t: None if t is None else f"{tuple(t.shape)} {t.dtype.name}", batch
+    )
+    ratios = " : ".join(str(count) for count in entries if count)
+    raise DataError(
+        f"{which} of {name} is {str(shapes).replace(chr(39), '')}; expected first dimensions in "
+        f"the ratio {ratios}, as in the first batch: that is how a batch is shared by the workers. "
+        "Leave out batches of other sizes, for example with batch(..., drop_remainder=True)."
+    )
 
 
-def _listed(sizes: list[int]) -> str:
-    *most, last = dict.fromkeys(sizes)
-    return f"{', '.join(map(str, most))} and {last}"
+def _first_dimensions(batch: Structure) -> list[int | None]:
+    """None of a single number."""
+    leaves = [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
+    return [_first_dimension(leaf) if leaf.shape.rank else None for leaf in leaves]
 
 
 def _first_dimension(leaf: Any) -> int:
@@ -131,9 +172,28 @@ def _first_dimension(leaf: Any) -> int:
     return int(leaf.shape[0])
 
 
-def cut(batch: Structure, low: int, high: int) -> Structure:
-    """Examples [low, high) of a batch."""
-    return tf.nest.map_structure(lambda t: None if t is None else t[low:high], batch)
+def cut(batch: Structure, low: int, high: int, entries: Sequence[int] | None = None) -> Structure:
+    """Examples [low, high) of a batch; all of what belongs to no example.
+
+    Args:
+      entries: of each tensor, per example, as `per_row` returns it. None: 1.
+    """
+    flat = tf.nest.flatten(batch)
+    counts = itertools.repeat(1) if entries is None else iter(entries)
+    rows = [None if t is None else rows_of(t, low, high, next(counts)) for t in flat]
+    return tf.nest.pack_sequence_as(batch, rows)
+
+
+def rows_of(tensor: Any, low: Any, high: Any, entries: int = 1) -> Any:
+    """Examples [low, high) of a tensor that has so many entries for each; 0: all of it."""
+    if not entries:
+        return tensor
+    if not isinstance(tensor, tf.SparseTensor):
+        return tensor[low * entries : high * entries]
+    others = tf.cast(tensor.dense_shape[1:], tf.int64)
+    begin = tf.concat([[tf.cast(low, tf.int64)], tf.zeros_like(others)], 0)
+    size = tf.concat([[tf.cast(high - low, tf.int64)], others], 0)
+    return tf.sparse.slice(tensor, begin, size)
 
 
 def empty(spec: Structure) -> Structure:
@@ -151,6 +211,10 @@ def _empty(spec: Any) -> Any:
             splits = tf.zeros([1], spec.row_splits_dtype)
             values = tf.RaggedTensor.from_row_splits(values, splits)
         return values
+    if isinstance(spec, tf.SparseTensorSpec):
+        sizes = [size or 0 for size in spec.shape]
+        none = tf.zeros([0, len(sizes)], tf.int64)
+        return tf.SparseTensor(none, tf.zeros([0], spec.dtype), sizes)
     return tf.zeros([size or 0 for size in spec.shape], spec.dtype)
 
 

@@ -31,8 +31,10 @@ class BatchPipeline:
         self.source = source
         self.log = BatchLog()
         self._reader = BatchReader(source, self.log)
-        structure.check_cut(self.first_batch(), source.name, "The first batch")
-        size = structure.num_examples(self.first_batch())
+        first = self.first_batch()
+        self._per_row = structure.per_row(first)
+        self._nothing = structure.cut(first, 0, 0, self._per_row)
+        size = structure.num_examples(first)
         self._micro_batch_size = micro_batch_size(size)
         self._global_batch_size = size
         self._counted: int | None = None
@@ -45,6 +47,14 @@ class BatchPipeline:
     @property
     def batch_spec(self) -> Structure:
         return self.source.batch_spec
+
+    @property
+    def per_row(self) -> Sequence[int]:
+        return self._per_row
+
+    @property
+    def nothing(self) -> Structure:
+        return self._nothing
 
     @property
     def global_batch_size(self) -> int:
@@ -104,13 +114,14 @@ class BatchPipeline:
         self._reader.seek(epoch, first_step)
         step = first_step
         while (batch := self._reader.batch(step)) is not None:
-            structure.check_cut(batch, self.source.name, f"Batch {step}")
+            structure.check_cut(batch, self._per_row, self.source.name, f"Batch {step}")
             size = structure.num_examples(batch)
             part = self.part(step, share, size)
             ids = _ids_of_batch(step, size)[part.start : part.stop]
             if step + 1 == self._counted:
                 self._look_behind(epoch)
-            yield LocalBatch(structure.cut(batch, part.start, part.stop), part, ids)
+            own = structure.cut(batch, part.start, part.stop, self._per_row)
+            yield LocalBatch(own, part, ids)
             step += 1
         self._note_end(step)
 
@@ -129,7 +140,9 @@ class BatchPipeline:
             read = (self._reader.batch(position) for position in range(first, end))
             batches = list(itertools.takewhile(lambda batch: batch is not None, read))
             for number_of_batch, batch in enumerate(batches, first):
-                structure.check_cut(batch, self.source.name, f"Batch {number_of_batch}")
+                structure.check_cut(
+                    batch, self._per_row, self.source.name, f"Batch {number_of_batch}"
+                )
             first += len(batches)
             if first == self._counted:
                 self._look_behind(number)

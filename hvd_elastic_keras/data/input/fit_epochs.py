@@ -34,6 +34,14 @@ class FitInput:
         return self.inner.batch_spec
 
     @property
+    def per_row(self) -> Sequence[int] | None:
+        return self.inner.per_row
+
+    @property
+    def nothing(self) -> Structure:
+        return self.inner.nothing
+
+    @property
     def global_batch_size(self) -> int:
         return self.inner.global_batch_size
 

@@ -38,6 +38,14 @@ class BatchSizes(Protocol):
         """Specs of a batch of any size; None where batches have nothing."""
 
     @property
+    def per_row(self) -> Sequence[int] | None:
+        """Entries of each tensor per example, as `structure.per_row` says; None: one."""
+
+    @property
+    def nothing(self) -> Structure:
+        """A batch without examples, with all that belongs to none."""
+
+    @property
     def global_batch_size(self) -> int:
         """Examples of a full global batch."""
 

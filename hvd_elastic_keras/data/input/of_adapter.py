@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import ConfigurationError, DataError
-from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.input.batch_pipeline import BatchPipeline
 from hvd_elastic_keras.data.input.fit_epochs import FitInput
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
@@ -177,7 +176,11 @@ def _of_arrays(
     arrays = arrays_of(adapter)
     for leaf in tf.nest.flatten(arrays.slices):
         if isinstance(leaf, tf.SparseTensor) or "Sparse" in type(leaf).__name__:
-            structure.check_sliceable(tf.SparseTensorSpec(None), name)
+            raise DataError(
+                f"{name} came as a sparse tensor of all examples, expected arrays or batches. Give "
+                "tf.data.Dataset.from_tensor_slices((x, y)).batch(n), whose batches may be sparse; "
+                "of a SciPy matrix, x.toarray()."
+            )
     source = ArraySource(
         arrays.slices,
         seed=seed.number,

@@ -40,7 +40,7 @@ class PerWorkerInput(FitInput):
     ) -> None:
         super().__init__(inner, passes or Passes(), index_of)
         self._inner_input = inner
-        self._nothing = structure.cut(inner.first_batch(), 0, 0)
+        self._nothing = inner.nothing
 
     def worker_batches_left(self, epoch: int, first: int) -> int | None:
         """How many an epoch has from number `first` on; None if only reading to the end tells."""

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from hvd_elastic_keras.common.batch_plan import Share
 from hvd_elastic_keras.common.errors import DataError
+from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.batch_log import BatchLog
 from hvd_elastic_keras.data.examples.structure import Structure
 from hvd_elastic_keras.data.input.epoch_hooks import Moment
@@ -50,6 +51,14 @@ class Pipeline:
     @property
     def batch_spec(self) -> Structure:
         return self.source.batch_spec
+
+    @property
+    def per_row(self) -> None:
+        """Sources give single examples."""
+
+    @property
+    def nothing(self) -> Structure:
+        return structure.empty(self.batch_spec)
 
     @property
     def global_batch_size(self) -> int:

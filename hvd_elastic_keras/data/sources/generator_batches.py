@@ -154,7 +154,7 @@ class GeneratorBatches:
     def _tensor(self, spec: Any, value: Any) -> Any:
         if spec is None:
             return None
-        if isinstance(value, tf.Tensor | tf.RaggedTensor):
+        if isinstance(value, tf.Tensor | tf.RaggedTensor | tf.SparseTensor):
             tensor = tf.cast(value, spec.dtype) if value.dtype != spec.dtype else value
         else:
             with tf.device("CPU:0"):

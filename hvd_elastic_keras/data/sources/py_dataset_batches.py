@@ -123,7 +123,7 @@ class PyDatasetBatches:
 
 
 def _to_tensor(value: Any) -> Any:
-    if value is None or isinstance(value, tf.Tensor | tf.RaggedTensor):
+    if value is None or isinstance(value, tf.Tensor | tf.RaggedTensor | tf.SparseTensor):
         return value
     array = np.asarray(value)
     if array.dtype == np.float64:

@@ -126,7 +126,7 @@ class RandomAccessExamples:
         self._ahead: _Ahead | None = None
         some = EpochShare(first_step=0, every=1, global_batch_size=1, low=0, per_step=1, total=1)
         _, self.batch_spec = self._dataset(0, some).element_spec
-        structure.check_sliceable(self.batch_spec, f"The source of {name}")
+        structure.check_sliceable(self.batch_spec, f"The source of {name}", of_examples=True)
 
     def order(self, epoch: int) -> Order:
         return Order(

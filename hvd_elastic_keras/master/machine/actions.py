@@ -127,7 +127,6 @@ Event = (
     | StopJob
     | Tick
     | protocol.EnterRequest
-    | protocol.Found
     | protocol.Joined
     | protocol.Heartbeat
     | protocol.Alive

@@ -47,20 +47,6 @@ def note_pending(t: Transition, event: act.Pending) -> None:
         t.say(f"{event.worker_id} has a place now")
 
 
-def note_findings(t: Transition, event: protocol.Found) -> None:
-    """A worker tells what it goes by: that of the first one, if it has been told in time."""
-    if t.found is None or t.found.training < event.training:
-        t.found, t.go_by_it = event, ()
-    if t.found.training == event.training and event.worker_id not in t.go_by_it:
-        t.go_by_it = (*t.go_by_it, event.worker_id)
-
-
-def forget_findings(t: Transition) -> None:
-    """Those of workers of whom nobody is left: others may have a model that was changed since."""
-    if t.found and not any(w in t.workers for w in t.go_by_it):
-        t.found, t.go_by_it = None, ()
-
-
 # --- warm --------------------------------------------------------------------------------
 
 

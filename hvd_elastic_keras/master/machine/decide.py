@@ -73,8 +73,6 @@ def _apply(t: Transition, event: act.Event) -> None:  # noqa: PLR0912  a case fo
             joiners.register(t, event)
         case act.HostFailed():
             failed_hosts.note_failed_host(t, event)
-        case protocol.Found():
-            arrivals.note_findings(t, event)
         case protocol.Joined():
             arrivals.join(t, event)
         case protocol.EnterRequest():
@@ -137,7 +135,6 @@ def _settle(t: Transition) -> None:
     """What holds after any decision: rounds are formed, trainings and the job come to their end."""
     if t.ended:
         return
-    arrivals.forget_findings(t)
     trainings.settle_training(t)
     if not t.stop:
         settle_rounds(t)

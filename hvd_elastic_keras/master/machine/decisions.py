@@ -10,7 +10,6 @@ import msgspec
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.goodput import Part, Spent
 from hvd_elastic_keras.common.messages import Message
-from hvd_elastic_keras.common.protocol import Found
 from hvd_elastic_keras.master.machine.actions import Action
 from hvd_elastic_keras.master.machine.claims import Holder, Position
 from hvd_elastic_keras.master.machine.phases import (
@@ -107,8 +106,6 @@ class Decisions(Message, frozen=True, kw_only=True):
     training: KeptTraining
     rounds: KeptRounds
     restarts_used: int
-    found: Found | None = None
-    go_by_it: tuple[str, ...] = ()
     holders: dict[str, Holder]
     """Who was doing what only one worker does; see `machine.claims`."""
     done: dict[str, Position]
@@ -139,7 +136,6 @@ def is_only_observed(before: State, after: State) -> bool:
         and before.next_worker_number == after.next_worker_number
         and before.slots == after.slots
         and before.restarts.used == after.restarts.used
-        and (before.found, before.go_by_it) == (after.found, after.go_by_it)
         and _are_kept_alike(before.workers, after.workers)
         and _kept_rounds(before.rounds) == _kept_rounds(after.rounds)
         and _kept_training(before.training, steps=False)
@@ -183,8 +179,6 @@ def decisions_of(
         training=_kept_training(state.training, steps=True),
         rounds=_kept_rounds(state.rounds),
         restarts_used=state.restarts.used,
-        found=state.found,
-        go_by_it=state.go_by_it,
         holders=dict(holders),
         done=dict(done),
         answers=dict(answers),
@@ -303,8 +297,6 @@ def restored(
             broken_through=kept.rounds.broken_through,
         ),
         restarts=Restarts(_replacements(kept, now)),
-        found=kept.found,
-        go_by_it=kept.go_by_it,
         spent=Spent(kept.spent, now - away_s),
     )
     t = Transition(config, state, now)

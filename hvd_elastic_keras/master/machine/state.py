@@ -216,10 +216,6 @@ class State:
     training: Training = dataclasses.field(default_factory=Training)
     rounds: Rounds = dataclasses.field(default_factory=Rounds)
     restarts: Restarts = dataclasses.field(default_factory=Restarts)
-    found: protocol.Found | None = None
-    """What the first worker has found out that has prepared itself for the newest training."""
-    go_by_it: tuple[str, ...] = ()
-    """Who has prepared itself since."""
     spent: Spent = dataclasses.field(default_factory=Spent, compare=False)
 
     @property
@@ -259,10 +255,8 @@ def training_is_over(training: Training, workers: Mapping[str, Worker]) -> bool:
 def input_reply(state: State) -> protocol.InputReply:
     """What newcomers ask. If all are lost who hold a state, a checkpoint will say where to read."""
     if all(worker.seniority is None for worker in state.workers.values()):
-        return protocol.InputReply(found=state.found)
-    return protocol.InputReply(
-        position=state.training.reading, training=state.training.number, found=state.found
-    )
+        return protocol.InputReply()
+    return protocol.InputReply(position=state.training.reading, training=state.training.number)
 
 
 def root_of(state: State) -> str:

@@ -47,8 +47,6 @@ class Transition:
         self.training = state.training
         self.rounds = state.rounds
         self.restarts = state.restarts
-        self.found = state.found
-        self.go_by_it = state.go_by_it
         self._spent = passed(state, now)
         self._before = state
 
@@ -63,8 +61,6 @@ class Transition:
             training=self.training,
             rounds=self.rounds,
             restarts=self.restarts,
-            found=self.found,
-            go_by_it=self.go_by_it,
             spent=with_stall(self._spent, self._before.rounds, self.rounds, self.now),
         )
         if _news(state) != _news(self._before) or self._other_news():

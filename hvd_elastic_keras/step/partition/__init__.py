@@ -5,6 +5,4 @@ worker has some of its rows. `analysis.py` decides for each operation what it do
 rule for each family of operations (`rules/`), and where a collective has to stand. `execution.py`
 runs the same operations with the rows of one worker and these collectives. So the result is that
 of the whole batch, up to the order of additions, and nothing is inferred from values.
-
-Not in use yet: `step/atomic.py` takes the steps.
 """

@@ -8,12 +8,14 @@ one of them is enough.)
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, Leaf
+from hvd_elastic_keras.step.partition.gradients import gradients_of
 from hvd_elastic_keras.step.partition.late_sums import with_late_sums
 from hvd_elastic_keras.step.partition.operations.dimensions import (
     OTHER_SIZES,
@@ -32,13 +34,16 @@ from hvd_elastic_keras.step.partition.walk import Key, Walk
 MOST_WALKS = 4
 
 
-def analysed(captured: CapturedStep, num_rows: int, *, whole: bool = False) -> Analysis:
+def analysed(
+    captured: CapturedStep, num_rows: int, *, whole: bool = False, rounds: bool = False
+) -> Analysis:
     """How several workers take a step.
 
     Args:
       num_rows: of a batch, at most; bytes are compared for so many.
       whole: whether everybody gathers the batch and computes all of it. This holds for batches of
         one row, too.
+      rounds: whether gradients travel in 16 bits.
 
     Raises:
       NotPartitionedError: the step has operations that cannot be the same on all workers.
@@ -55,7 +60,10 @@ def analysed(captured: CapturedStep, num_rows: int, *, whole: bool = False) -> A
     collectives = sorted(walk.collectives, key=lambda c: c.level)
     first = frozenset(gathered)
     found = Analysis(plan, most_rows, first, tuple(collectives), tuple(walk.whole))
-    return with_late_sums(found)
+    found = with_late_sums(found)
+    if not rounds:
+        return found
+    return dataclasses.replace(found, rounded=gradients_of(captured, found.plan))
 
 
 def _walked(

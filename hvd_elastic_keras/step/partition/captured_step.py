@@ -12,7 +12,7 @@ import tensorflow as tf
 from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.keras_internals.emission import function_of
 from hvd_elastic_keras.keras_internals.inlined_functions import inlined_functions
-from hvd_elastic_keras.step.micro_batches.stateful_draws import StatefulDraws
+from hvd_elastic_keras.step.partition.stateful_draws import StatefulDraws
 
 WITHOUT_EFFECT = frozenset({"NoOp", "PrintV2", "CheckNumericsV2"})
 FUNCTIONS = {

@@ -101,17 +101,19 @@ def taken_in_threads(
     *,
     problems: list[str] | None = None,
     step_number: int = 0,
+    half: tf.DType | None = None,
 ) -> list[Taken]:
     """One step of as many workers as there are shares of the rows; what each of them has got.
 
     Args:
       problems: each decision is checked by itself, and what is wrong is noted there; None: not.
+      half: in which gradients travel, where the analysis says so.
     """
     meeting = Meeting(len(shares))
 
     def worker(number: int) -> Taken:
         has_rows, part = shares[number] > 0, _part(shares, number)
-        collectives = OfRows(ThreadCollectives(meeting, number), tf.constant(has_rows))
+        collectives = OfRows(ThreadCollectives(meeting, number, half), tf.constant(has_rows))
         step = PartialStep(captured, analysis, part, collectives)
         if problems is not None:
             step = Checked(captured, analysis, part, collectives)

@@ -11,8 +11,14 @@ import tensorflow as tf
 class Collectives(Protocol):
     """How the workers of a step talk to each other. All of them make the same calls."""
 
-    def summed(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
-        """The sums over all workers, of tensors that travel together."""
+    def summed(
+        self, tensors: list[tf.Tensor], name: str, *, rounded: bool = False
+    ) -> list[tf.Tensor]:
+        """The sums over all workers, of tensors that travel together.
+
+        Args:
+          rounded: whether they travel in 16 bits, if anything does.
+        """
 
     def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """The tensors of all workers one after the other, along the first axis."""
@@ -32,11 +38,13 @@ class IfOthers:
         self._collectives = collectives
         self._has_others = has_others
 
-    def summed(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
+    def summed(
+        self, tensors: list[tf.Tensor], name: str, *, rounded: bool = False
+    ) -> list[tf.Tensor]:
         """Alone, the tensors."""
         sums = tf.cond(
             self._has_others,
-            lambda: self._collectives.summed(tensors, name),
+            lambda: self._collectives.summed(tensors, name, rounded=rounded),
             lambda: [tf.identity(t) for t in tensors],
         )
         return [sums] if tf.is_tensor(sums) else list(sums)
@@ -80,18 +88,28 @@ class OfRows:
         self.asserts: Callable[[int], bool] = lambda rounds: True
         self.results: list[tf.Tensor] = []
 
+    def tail(self, make: Tail, before: Sequence[tf.Tensor]) -> tf.Tensor:
+        """What travels with the last sums, made when `before` is there."""
+        return make(before)
+
     def summed(
-        self, tensors: list[tf.Tensor], name: str, tail: Tail | None = None
+        self,
+        tensors: list[tf.Tensor],
+        name: str,
+        tail: tf.Tensor | None = None,
+        *,
+        rounded: bool = False,
     ) -> list[tf.Tensor]:
         """Without rows, adds nothing to the tensors, but to the tail.
 
         Args:
-          tail: makes what travels with them, when they are there.
+          tail: what travels with them.
+          rounded: see `Collectives`; not with a tail.
 
         Returns:
           The sums of the tensors; after them that of the tail, if there is one.
         """
-        beside = [] if tail is None else [tail(tensors)]
+        beside = [] if tail is None else [tail]
         if all((t.shape.num_elements() or MOST_CHOSEN) < MOST_CHOSEN for t in tensors):
             counted = [tf.where(self._has_rows, t, tf.zeros_like(t)) for t in tensors]
         else:  # a choice by element would copy all gradients
@@ -101,7 +119,7 @@ class OfRows:
                 lambda: [tf.zeros_like(t) for t in tensors],
             )
         counted = [counted] if tf.is_tensor(counted) else counted
-        sums = self._collectives.summed([*counted, *beside], name)
+        sums = self._collectives.summed([*counted, *beside], name, rounded=rounded)
         self.results += sums[: len(tensors)]
         return sums
 

@@ -9,17 +9,17 @@ operations to the graph of a `tf.function`, or runs them eagerly.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from hvd_elastic_keras.keras_internals.emission import emit, emit_operation
 from hvd_elastic_keras.keras_internals.tensorflow_names import element_type_of_list
-from hvd_elastic_keras.step.micro_batches.graph_nodes import PYTHON_CALLS
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, assigned_in, on_variable
 from hvd_elastic_keras.step.partition.collectives import OfRows, Tail
 from hvd_elastic_keras.step.partition.gathered_leaf import gathered_leaf
+from hvd_elastic_keras.step.partition.graph_nodes import PYTHON_CALLS
 from hvd_elastic_keras.step.partition.moments import Moments, combined, own_moments
 from hvd_elastic_keras.step.partition.operations.states import (
     CONJUNCT,
@@ -33,6 +33,7 @@ from hvd_elastic_keras.step.partition.operations.states import (
 )
 from hvd_elastic_keras.step.partition.own_draws import drawn_rows
 from hvd_elastic_keras.step.partition.part_sizes import PartSizes
+from hvd_elastic_keras.step.partition.parts import in_order_of_making, parts_of
 from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
 
 
@@ -71,7 +72,7 @@ class PartialStep:
     Attributes:
       values: of the variables, by the name of their handle; as assigned so far.
       tail_sum: of all workers, shape [n], float32.
-      num_collectives: so many calls, so far.
+      num_early: so many calls, so far, that may end before the whole part is computed.
     """
 
     def __init__(
@@ -88,11 +89,13 @@ class PartialStep:
         self._plan = analysis.plan
         self._last_level = max((c.level for c in analysis.collectives), default=0)
         self._gathered_first = analysis.gathered
+        self._rounded = analysis.rounded
         self._part = part
         self._sizes = PartSizes(part.size, part.total)
         self._collectives = collectives
         self._prefix = name
-        self.num_collectives = 0
+        self.num_early = 0
+        self._num_names = 0
         self._python_calls: dict[Any, Any] = {}
         self._tail = tail
         self.values: dict[str, Any] = {}
@@ -122,9 +125,9 @@ class PartialStep:
         tail = self._tail
         if tail is not None and self.tail_sum is None:
             before = [*outputs, *self.values.values()]
-            (self.tail_sum,) = self._collectives.summed(
-                [], self._name("tail"), lambda _: tail(before)
-            )
+            name = self._name("tail", is_early=False)
+            made = self._collectives.tail(tail, before)
+            (self.tail_sum,) = self._collectives.summed([], name, made)
         return outputs
 
     def _given(self, rows: Sequence[Any], number: Any) -> dict[str, Any]:
@@ -216,18 +219,62 @@ class PartialStep:
     def _reduce(
         self, level: int, tensors: Sequence[Any], plan: Plan, there: dict[str, Versions]
     ) -> None:
-        """Sums up together what is wanted at the same time; one group for each type."""
+        """Sums up together what is wanted at the same time; a round of each type."""
         todo = [t for t in tensors if t.dtype != tf.variant]
         is_last = plan is self._plan and level == self._last_level
         for dtype in sorted({t.dtype.name for t in todo}):
-            group = [there[t.name] for t in todo if t.dtype.name == dtype]
-            parts = [v[PARTIAL] for v in group]
-            tail = self._tail if is_last and dtype == tf.float32.name else None
-            sums = self._collectives.summed(parts, self._name(f"sum_{dtype}"), tail)
-            if tail is not None:
-                self.tail_sum = sums.pop()
-            for versions, total in zip(group, sums, strict=True):
-                versions[REPLICATED] = total
+            group = [t for t in todo if t.dtype.name == dtype]
+            parts = {t.name: there[t.name][PARTIAL] for t in group}
+            if is_last and dtype == tf.float32.name:
+                sums = self._last_sums(parts)
+            else:
+                rounded = self._rounded_of(parts) if plan is self._plan else []
+                sums = self._summed(f"sum_{dtype}", parts, rounded)
+            for name, total in sums.items():
+                there[name][REPLICATED] = total
+
+    def _rounded_of(self, names: Iterable[str]) -> list[str]:
+        """Of sums in this order, those that travel in 16 bits."""
+        return [name for name in names if name in self._rounded]
+
+    def _summed(self, what: str, parts: dict[str, Any], rounded: Sequence[str]) -> dict[str, Any]:
+        """The sums of tensors by their names; those that are rounded travel by themselves."""
+        found = self._in_half(self._name(f"{what}_half"), parts, rounded) if rounded else {}
+        exact = [name for name in parts if name not in found]
+        if exact:
+            sums = self._collectives.summed([parts[n] for n in exact], self._name(what))
+            found.update(zip(exact, sums, strict=True))
+        return found
+
+    def _in_half(self, name: str, parts: dict[str, Any], chosen: Sequence[str]) -> dict[str, Any]:
+        sums = self._collectives.summed([parts[n] for n in chosen], name, rounded=True)
+        return dict(zip(chosen, sums, strict=True))
+
+    def _last_sums(self, parts: dict[str, Any]) -> dict[str, Any]:
+        """The sums of the last round. Large ones go out as soon as they are computed.
+
+        What goes out with the tail or after it waits until everything is computed.
+        """
+        found: dict[str, Any] = {}
+        ordered = in_order_of_making(self._plan, parts)
+        large = self._rounded or parts.keys()
+        *early, _ = parts_of([_num_bytes(parts[n]) if n in large else 0 for n in ordered])
+        for group in early:
+            names = [ordered[i] for i in group]
+            group_parts = {name: parts[name] for name in names}
+            found |= self._summed("early_sum", group_parts, self._rounded_of(names))
+        if self._tail is None:
+            last = {name: parts[name] for name in parts if name not in found}
+            return found | self._summed("sum_float32", last, self._rounded_of(last))
+        tail = self._collectives.tail(self._tail, list(parts.values()))
+        if rounded := self._rounded_of(name for name in parts if name not in found):
+            with tf.control_dependencies([tail]):
+                name = self._name("sum_float32_half", is_early=False)
+                found |= self._in_half(name, parts, rounded)
+        exact = [name for name in parts if name not in found]
+        name = self._name("sum_float32", is_early=False)
+        *sums, self.tail_sum = self._collectives.summed([parts[n] for n in exact], name, tail)
+        return found | dict(zip(exact, sums, strict=True))
 
     def _find_moments(self, moments: Sequence[Moments], there: dict[str, Versions]) -> None:
         """Means and variances of the same round travel together; one group for each type."""
@@ -282,10 +329,11 @@ class PartialStep:
         shape = tf.shape(made)[1:]
         return tf.raw_ops.TensorListFromTensor(tensor=made, element_shape=shape)
 
-    def _name(self, what: str) -> str:
+    def _name(self, what: str, *, is_early: bool = True) -> str:
         """The same on all workers, for any number of them."""
-        self.num_collectives += 1
-        return f"{self._prefix}_{what}_{self.num_collectives}"
+        self._num_names += 1
+        self.num_early += is_early
+        return f"{self._prefix}_{what}_{self._num_names}"
 
     # --- operations ----------------------------------------------------------------------
 
@@ -297,7 +345,7 @@ class PartialStep:
             case "cond":
                 return self._cond(planned, inputs)
             case "call":
-                return self._run(planned.bodies[0], inputs)
+                return self._called(planned, inputs)
             case "mean":
                 (mean,) = emit(op, inputs)
                 return [mean * self._sizes.fraction(mean.dtype)]
@@ -319,6 +367,17 @@ class PartialStep:
                     self._in_order(op, inputs) if self._python_comes_first(op) else emit(op, inputs)
                 )
         raise NotImplementedError(decision.how)
+
+    def _called(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
+        """A function for XLA stays one: Keras has them for what a CPU cannot do without."""
+        (plan,) = planned.bodies
+        if not _is_for_xla(planned.op) or plan.reductions or plan.moments:
+            return self._run(plan, inputs)
+        function = tf.function(
+            lambda: self._run(plan, inputs), jit_compile=True, autograph=False
+        ).get_concrete_function()
+        made = function()
+        return list(made) if isinstance(made, list | tuple) else [made]
 
     def _assertion(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
         op, want = planned.op, planned.decision.want
@@ -477,3 +536,12 @@ class PartialStep:
         count = len(planned.op.outputs)
         self.values = before | dict(zip(keys, flat[count:], strict=True))
         return flat[:count]
+
+
+def _num_bytes(tensor: Any) -> int:
+    """Of unknown size, it waits for the last part."""
+    return int(tensor.shape.num_elements() or 0) * int(tensor.dtype.size)
+
+
+def _is_for_xla(op: Any) -> bool:
+    return any(name == "_XlaMustCompile" and op.get_attr(name) for name in op.node_def.attr)

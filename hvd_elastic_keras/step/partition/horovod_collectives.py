@@ -5,7 +5,9 @@ from __future__ import annotations
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
+from hvd_elastic_keras.common.options import NO_COMPRESSION
 from hvd_elastic_keras.step.partition import texts
+from hvd_elastic_keras.step.partition.half_sums import HALF_DTYPES, summed_in_half
 
 HALF = (tf.float16, tf.bfloat16)
 """Of these Horovod rounds each partial sum, or knows nothing."""
@@ -13,10 +15,21 @@ EXTREMES = {"Max": hvd.Max, "Min": hvd.Min, "All": hvd.Min, "Any": hvd.Max}
 
 
 class HorovodCollectives:
-    """See `collectives.Collectives`. Names are the same for any number of workers."""
+    """See `collectives.Collectives`. Names are the same for any number of workers.
 
-    def summed(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
+    Args:
+      compression: how gradients travel, one of `COMPRESSIONS`.
+    """
+
+    def __init__(self, compression: str = NO_COMPRESSION) -> None:
+        self._half = HALF_DTYPES.get(compression)
+
+    def summed(
+        self, tensors: list[tf.Tensor], name: str, *, rounded: bool = False
+    ) -> list[tf.Tensor]:
         """In one group; half precision travels in single, so that it is rounded once."""
+        if rounded and self._half is not None:
+            return summed_in_half(tensors, self._half, name)
         given = [tf.cast(t, tf.float32) if t.dtype in HALF else t for t in tensors]
         group = _at_least_two(given)
         sums = hvd.grouped_allreduce(group, op=hvd.Sum, name=name, ignore_name_scope=True)

@@ -11,18 +11,16 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from hvd_elastic_keras.step.micro_batches.graph_nodes import PYTHON_CALLS
-from hvd_elastic_keras.step.partition.operations.states import HANDLE
+from hvd_elastic_keras.step.partition.graph_nodes import PYTHON_CALLS
 from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
-
-ALIAS = "alias"
+from hvd_elastic_keras.step.partition.plan_names import ALIAS, Names
 
 
 def with_late_sums(analysis: Analysis) -> Analysis:
     """The same rounds of collectives, or fewer, with as much as possible in the last one."""
     plan, found = analysis.plan, analysis.collectives
     last = max((c.level for c in found), default=0)
-    names = _Names(plan)
+    names = Names(plan)
     before = _before_collectives(plan, names, {names.of(c.tensor) for c in found})
     late = {
         tensor.name
@@ -45,32 +43,7 @@ def with_late_sums(analysis: Analysis) -> Analysis:
     )
 
 
-class _Names:
-    """Names of tensors, and of variables by their handles; one name for what is the same."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._first: dict[str, str] = {}
-        for planned in plan.operations:
-            op, decision = planned.op, planned.decision
-            if decision.how == ALIAS or HANDLE in decision.out:
-                for tensor, result in zip(op.inputs, op.outputs, strict=True):
-                    self._first[result.name] = self.of(tensor.name)
-
-    def of(self, name: str) -> str:
-        return self._first.get(name, name)
-
-    def inputs(self, planned: PlannedOperation) -> set[str]:
-        return {self.of(t.name) for t in planned.op.inputs}
-
-    def results(self, planned: PlannedOperation) -> set[str]:
-        """Of its outputs, and of the variables that it may assign to."""
-        op, want = planned.op, planned.decision.want
-        assigned = op.inputs if op.type not in ("ReadVariableOp", "VariableShape") else ()
-        handles = [t for t, state in zip(assigned, want, strict=False) if state == HANDLE]
-        return {self.of(t.name) for t in (*op.outputs, *handles)}
-
-
-def _before_collectives(plan: Plan, names: _Names, exchanged: set[str]) -> set[str]:
+def _before_collectives(plan: Plan, names: Names, exchanged: set[str]) -> set[str]:
     """Names from which something follows that workers exchange."""
     before: set[str] = set()
     for planned in reversed(plan.operations):
@@ -82,7 +55,7 @@ def _before_collectives(plan: Plan, names: _Names, exchanged: set[str]) -> set[s
     return before
 
 
-def _raised(plan: Plan, names: _Names, late: set[str], last: int) -> Iterator[PlannedOperation]:
+def _raised(plan: Plan, names: Names, late: set[str], last: int) -> Iterator[PlannedOperation]:
     """The operations, of which those come after the last round that use a late sum."""
     after = set(late)
     for planned in plan.operations:

@@ -48,7 +48,9 @@ class _Noted:
     def __init__(self) -> None:
         self.given: list[Given] = []
 
-    def summed(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
+    def summed(
+        self, tensors: list[tf.Tensor], name: str, *, rounded: bool = False
+    ) -> list[tf.Tensor]:
         self.given += [Given(SUM, t) for t in tensors]
         return [_apart(t) for t in tensors]
 
@@ -76,13 +78,24 @@ class Instead(OfRows):
     def __init__(self, collectives: Collectives, has_rows: tf.Tensor, given: Sequence[Given]):
         super().__init__(collectives, has_rows)
         self.asserts = _after_the_round
-        self._given = (g.tensor for g in given)
+        self._all = [g.tensor for g in given]
+        self._given = iter(self._all)
+
+    def tail(self, make: Tail, before: Sequence[tf.Tensor]) -> tf.Tensor:
+        """See `OfRows`; it does not wait for the tensors that the step has."""
+        return super().tail(make, self._all or before)
 
     def summed(
-        self, tensors: list[tf.Tensor], name: str, tail: Tail | None = None
+        self,
+        tensors: list[tf.Tensor],
+        name: str,
+        tail: tf.Tensor | None = None,
+        *,
+        rounded: bool = False,
     ) -> list[tf.Tensor]:
-        """See `OfRows`; the tail does not wait for the tensors that the step has."""
-        return super().summed([next(self._given) for _ in tensors], name, tail)
+        """See `OfRows`."""
+        given = [next(self._given) for _ in tensors]
+        return super().summed(given, name, tail, rounded=rounded)
 
     def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """See `OfRows`."""
@@ -107,10 +120,19 @@ class Known(OfRows):
         self._left = iter(results)
         self._tail = tail
 
+    def tail(self, make: Tail, before: Sequence[tf.Tensor]) -> tf.Tensor:
+        """See `OfRows`; it is not made again."""
+        return self._tail
+
     def summed(
-        self, tensors: list[tf.Tensor], name: str, tail: Tail | None = None
+        self,
+        tensors: list[tf.Tensor],
+        name: str,
+        tail: tf.Tensor | None = None,
+        *,
+        rounded: bool = False,
     ) -> list[tf.Tensor]:
-        """See `OfRows`; the tail is not made again."""
+        """See `OfRows`."""
         sums = [tf.ensure_shape(next(self._left), t.shape) for t in tensors]
         return sums if tail is None else [*sums, self._tail]
 
@@ -141,6 +163,7 @@ class OneRound:
     def __init__(self, captured: CapturedStep, analysis: Analysis) -> None:
         self._captured = captured
         self._analysis = analysis
+        self.leaves = captured.leaves
         if analysis.num_rounds > 1 or any(c.in_loop for c in analysis.collectives):
             raise NotOneRoundError
 

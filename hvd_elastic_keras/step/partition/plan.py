@@ -82,6 +82,7 @@ class Analysis:
       gathered: numbers of the tensors of a batch that everybody has whole before all else.
       collectives: all of them, in the order of their levels.
       whole: operations that everybody computes whole though they see rows, with the reason.
+      rounded: names of sums of the step's own graph that travel in 16 bits.
     """
 
     plan: Plan
@@ -89,6 +90,7 @@ class Analysis:
     gathered: frozenset[int]
     collectives: tuple[Collective, ...]
     whole: tuple[str, ...]
+    rounded: frozenset[str] = frozenset()
 
     @property
     def num_rounds(self) -> int:

@@ -10,7 +10,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_elastic_keras.step.micro_batches.graph_nodes import PYTHON_CALLS
 from hvd_elastic_keras.step.partition import within_micro_batches
 from hvd_elastic_keras.step.partition.captured_step import (
     FUNCTIONS,
@@ -18,6 +17,7 @@ from hvd_elastic_keras.step.partition.captured_step import (
     body_of,
     operations,
 )
+from hvd_elastic_keras.step.partition.graph_nodes import PYTHON_CALLS
 from hvd_elastic_keras.step.partition.moments import Moments, variances
 from hvd_elastic_keras.step.partition.operations.dimensions import (
     Dims,
@@ -332,6 +332,8 @@ class Region:
         # Half precision is reduced where it has become single precision, if it does.
         width = max(4, tensor.dtype.size or 4)
         flow.cost[key] = max(1, self._num_elements(tensor)) * width
+        shape = tensor.shape
+        flow.form[key] = (tensor.dtype, tuple(shape)) if shape.is_fully_defined() else None
         before = [
             (self.graph, t.name)
             for t, w in zip(inputs, want, strict=True)

@@ -40,13 +40,23 @@ class Meeting:
 
 
 class ThreadCollectives:
-    """The collectives of one thread."""
+    """The collectives of one thread.
 
-    def __init__(self, meeting: Meeting, worker: int) -> None:
-        self._meeting, self._worker = meeting, worker
+    Args:
+      half: in which gradients travel; None: as they are.
+    """
 
-    def summed(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
-        """Added in the order of the workers."""
+    def __init__(self, meeting: Meeting, worker: int, half: tf.DType | None = None) -> None:
+        self._meeting, self._worker, self._half = meeting, worker, half
+
+    def summed(
+        self, tensors: list[tf.Tensor], name: str, *, rounded: bool = False
+    ) -> list[tf.Tensor]:
+        """Added in the order of the workers; what is rounded is so before and after."""
+        if rounded and self._half is not None:
+            rounds = [tf.cast(tf.cast(t, self._half), t.dtype) for t in tensors]
+            sums = self.summed(rounds, name)
+            return [tf.cast(tf.cast(s, self._half), s.dtype) for s in sums]
         given = self._meeting.exchanged(self._worker, ("sum", name), tensors)
         return [tf.add_n(list(each)) for each in zip(*given, strict=True)]
 

@@ -16,6 +16,10 @@ WITHOUT_XLA = (
     "jit_compile was given: one worker compiles the step with XLA; several take it without, whose "
     "collectives XLA does not know. Random numbers of the two are not the same."
 )
+FOR_EACH_MICRO_BATCH = (
+    "the step calls Python code (tf.py_function or the like), with --deterministic once for each "
+    "micro-batch and not once for each step."
+)
 NOT_TRACED = (
     "run_eagerly was given, and the step cannot be compiled, as several workers have to: {}. "
     "Expected a train_step that uses TensorFlow or keras.ops on the tensors that it is given, and "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Mapping
 from typing import Any
 
 from hvd_elastic_keras.step.partition.min_cut import min_vertex_cut
@@ -17,13 +18,31 @@ class Flow:
 
     def __init__(self) -> None:
         self.cost: dict[Key, int] = {}
+        self.form: dict[Key, Any] = {}
         self.edges: set[tuple[Key, Key]] = set()
         self.made: set[Key] = set()
         self.needed: set[Key] = set()
 
     def cut(self) -> set[Key]:
-        """The cheapest tensors to reduce in place of those that are needed."""
-        return min_vertex_cut(self.cost, self.edges, self.made, self.needed)
+        """The cheapest tensors to reduce in place of those that are needed.
+
+        Of several that follow from each other and have the same form, it is the first one: a
+        gradient, and not the momentum or the weight to which it has been added.
+        """
+        before: dict[Key, set[Key]] = collections.defaultdict(set)
+        for one, other in self.edges:
+            before[other].add(one)
+        found = min_vertex_cut(self.cost, self.edges, self.made, self.needed)
+        return {self._first_like(key, before) for key in found}
+
+    def _first_like(self, key: Key, before: Mapping[Key, set[Key]]) -> Key:
+        """Nothing partial reaches `key` but through this one, which is not larger."""
+        while key not in self.made and len(before[key]) == 1:
+            (one,) = before[key]
+            if self.form[key] is None or self.form[one] != self.form[key]:
+                break
+            key = one
+        return key
 
 
 class Walk:
@@ -40,17 +59,23 @@ class Walk:
 
     @property
     def saved(self) -> tuple[Any, ...]:
-        """What a trial of a loop's states must not leave behind."""
+        """What a try of a loop's states must not leave behind."""
         flow = self.flow
         return (
             list(self.collectives),
             list(self.whole),
             dict(self.variable_levels),
-            (dict(flow.cost), set(flow.edges), set(flow.made), set(flow.needed)),
+            (
+                dict(flow.cost),
+                dict(flow.form),
+                set(flow.edges),
+                set(flow.made),
+                set(flow.needed),
+            ),
         )
 
     def restore(self, saved: tuple[Any, ...]) -> None:
         """Goes back to `saved`."""
         self.collectives, self.whole, levels, flow = saved
         self.variable_levels = collections.defaultdict(int, levels)
-        self.flow.cost, self.flow.edges, self.flow.made, self.flow.needed = flow
+        self.flow.cost, self.flow.form, self.flow.edges, self.flow.made, self.flow.needed = flow

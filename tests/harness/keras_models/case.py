@@ -15,8 +15,8 @@ from tests.harness import small_classifier
 
 adam, sgd, compiled = small_classifier.adam, small_classifier.sgd, small_classifier.compiled
 Arguments = dict[str, Any]
-SIZE, BATCH, CUT = 44, 16, 5
-"""Three steps an epoch; a step has four micro-batches of up to 5 examples, the last one three."""
+SIZE, BATCH = 44, 16
+"""Three steps an epoch, the last one of 12 examples."""
 _random = np.random.default_rng(0)
 X = _random.normal(size=(SIZE, 6)).astype("float32")
 LABELS = (X[:, 0] > 0).astype("int64") + (X[:, 1] > 0)
@@ -35,17 +35,12 @@ TOKENS = np.where(np.arange(6) < LENGTHS[:, None], _random.integers(1, 12, (SIZE
 class Expectation(enum.Enum):
     """How a training with `ElasticCallback` relates to plain `fit`."""
 
-    SAME = "equal to plain fit for every cut and any workers, and nothing is told"
-    SAME_IN_ONE = "equal to plain fit if a batch is one micro-batch; another result if it is cut"
-    OTHER = "another result, told of: the same for any workers and every cut"
-    REFUSED = "refused if it is cut; as one micro-batch refused too, or equal to plain fit"
-    REFUSED_IN_PARTS = (
-        "equal to plain fit if a batch is one micro-batch; refused by default; told of, and equal "
-        "for any workers, if the user himself asks for a smaller one"
-    )
+    SAME = "equal to plain fit for any workers"
+    OTHER = "another result, told of: the same for any workers"
+    REFUSED = "refused"
 
 
-SAME, SAME_IN_ONE, OTHER, REFUSED, REFUSED_IN_PARTS = Expectation
+SAME, OTHER, REFUSED = Expectation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,10 +53,8 @@ class Case:
       expect: how the result relates to that of plain `fit`.
       told: a regular expression, found in what is shown before the first step or in the text of a
         refusal; empty if nothing is to be told.
-      averaged: names in the `History` whose values are means over parts of a batch if it is cut.
       surplus: whether Keras starts one step too many where data of unknown length end, which
         counts in the optimizer's iterations.
-      cut: the micro-batch size where the batch is cut.
       tolerance: relative and absolute.
     """
 
@@ -69,9 +62,7 @@ class Case:
     data: Callable[[], Arguments]
     expect: Expectation = SAME
     told: str = ""
-    averaged: tuple[str, ...] = ()
     surplus: bool = False
-    cut: int = CUT
     tolerance: float = 1e-5
 
 

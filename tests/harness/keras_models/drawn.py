@@ -13,7 +13,6 @@ from tests.harness.keras_models import features, losses, metrics, randomness, st
 from tests.harness.keras_models.case import (
     BATCH,
     OTHER,
-    REFUSED_IN_PARTS,
     SIZE,
     TARGETS,
     WEIGHTS,
@@ -157,22 +156,18 @@ class Drawn:
     optimizer: str
     step: str
     data: str
-    cut: int
     eager: bool
 
     @property
     def expect(self) -> Expectation:
-        """The worst that any part asks for."""
-        if self.loss in ACROSS_LOSSES or any(name in ACROSS for name in self.inner):
-            return REFUSED_IN_PARTS
+        """What the parts ask for."""
         return OTHER if any(name in OWN_RANDOM for name in self.inner) else Expectation.SAME
 
     @property
     def case(self) -> Case:
         """The case of these parts."""
-        told = {REFUSED_IN_PARTS: "examples", OTHER: "tf.random"}
-        text = told.get(self.expect, "")
-        return Case(self._model, DATA[self.data], self.expect, told=text, cut=self.cut)
+        text = "tf.random" if self.expect is OTHER else ""
+        return Case(self._model, DATA[self.data], self.expect, told=text)
 
     def _model(self) -> keras.Model:
         x = inputs = keras.Input((6,))

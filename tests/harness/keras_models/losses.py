@@ -14,8 +14,6 @@ from tests.harness.keras_models.case import (
     LENGTHS,
     ONE_HOT,
     REFUSED,
-    REFUSED_IN_PARTS,
-    SAME_IN_ONE,
     SERIES,
     SIZE,
     TARGETS,
@@ -32,7 +30,6 @@ from tests.harness.keras_models.case import (
 
 layers, losses, ops = keras.layers, keras.losses, keras.ops
 POSITIVE = np.exp(TARGETS)
-ACROSS_TOLD = "examples"
 
 
 # --- one model with a head for each loss ---------------------------------------------------
@@ -266,8 +263,6 @@ CASES = {
             loss=losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=1)
         ),
         arrays(),
-        SAME_IN_ONE,
-        told="mask|weight",
     ),
     "the generalized crossentropy": Case(
         lambda: compiled(
@@ -290,8 +285,6 @@ CASES = {
     "a weighted mean of losses": Case(
         lambda: regressor(loss=losses.MeanSquaredError(reduction="mean_with_sample_weight")),
         arrays(X, TARGETS, sample_weight=WEIGHTS),
-        SAME_IN_ONE,
-        told="weight",
     ),
     "a loss with reduction sum": Case(
         lambda: regressor(
@@ -310,7 +303,7 @@ CASES = {
         PLAIN_ARRAYS,
     ),
     "a loss function of a mean and a small sum": Case(
-        lambda: regressor(loss=mean_and_sum), PLAIN_ARRAYS, REFUSED_IN_PARTS, told=ACROSS_TOLD
+        lambda: regressor(loss=mean_and_sum), PLAIN_ARRAYS
     ),
     "a layer adds a sum": Case(lambda: regressor(layers.Dense(4), Penalty("sum")), PLAIN_ARRAYS),
     "layers add a mean, a sum and a value per example": Case(
@@ -339,9 +332,7 @@ CASES = {
         arrays(SERIES, TARGETS),
     ),
     "weights have regularizers": Case(regularized, validated()),
-    "dice over the whole batch": Case(
-        lambda: segmenter(losses.Dice()), arrays(X, MAPS), REFUSED_IN_PARTS, told=ACROSS_TOLD
-    ),
+    "dice over the whole batch": Case(lambda: segmenter(losses.Dice()), arrays(X, MAPS)),
     "dice of each example": Case(lambda: segmenter(losses.Dice(axis=(1, 2))), arrays(X, MAPS)),
     "circle loss of pairs": Case(
         lambda: compiled(
@@ -350,16 +341,14 @@ CASES = {
             metrics=None,
         ),
         arrays(),
-        REFUSED_IN_PARTS,
-        told=ACROSS_TOLD,
     ),
     "a contrastive loss within the batch": Case(
-        lambda: regressor(loss=contrast), arrays(X, TARGETS), REFUSED_IN_PARTS, told=ACROSS_TOLD
+        lambda: regressor(loss=contrast), arrays(X, TARGETS)
     ),
     "the root of the batch's mean squared error": Case(
-        lambda: regressor(loss=root_of_mean), arrays(X, TARGETS), REFUSED_IN_PARTS, told=ACROSS_TOLD
+        lambda: regressor(loss=root_of_mean), arrays(X, TARGETS)
     ),
     "a correlation centred by the batch": Case(
-        lambda: regressor(loss=correlation), arrays(X, TARGETS), REFUSED_IN_PARTS, told=ACROSS_TOLD
+        lambda: regressor(loss=correlation), arrays(X, TARGETS)
     ),
 }

@@ -14,7 +14,6 @@ from tests.harness.keras_models.case import (
     BINARY,
     CLASS_WEIGHT,
     LABELS,
-    REFUSED,
     SIZE,
     TARGETS,
     TOKENS,
@@ -320,7 +319,7 @@ CASES = {
     "a dataset of unknown length": Case(small, unknown_length, surplus=True),
     "noise from stateless seeds": Case(small, augmented_stateless, surplus=True),
     "ragged sequences": Case(lambda: compiled(Ragged()), ragged),
-    "sparse numbers": Case(sparse_classifier, sparse, REFUSED, told="[Ss]parse"),
+    "sparse numbers": Case(sparse_classifier, sparse),
     "buckets of sequences": Case(read_by_rnn, bucketed, surplus=True),
     "numbers of double precision": Case(
         lambda: regressor(layers.Dense(4, dtype="float64")),

@@ -8,7 +8,6 @@ import keras
 import tensorflow as tf
 
 from tests.harness.keras_models.case import (
-    OTHER,
     TARGETS,
     WEIGHTS,
     Arguments,
@@ -336,9 +335,7 @@ CASES = {
         arrays(X, None),
     ),
     "distillation": Case(lambda: compiled(Distiller(), optimizer=adam()), validated()),
-    "a slow copy of the weights": Case(
-        lambda: subclassed(SlowTeacher), PLAIN, OTHER, told="after .*apply"
-    ),
+    "a slow copy of the weights": Case(lambda: subclassed(SlowTeacher), PLAIN),
     "targets from an older copy": Case(lambda: subclassed(TargetNetwork), PLAIN),
     "a gradient penalty": Case(lambda: with_loss(GradientPenalty), PLAIN),
     "adversarial inputs": Case(lambda: with_loss(Adversarial), PLAIN),

@@ -109,11 +109,13 @@ def test_a_change_between_two_fits_counts_after_compile_only(change: str, second
 
 
 def test_steps_are_traced_once_for_several_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hvd_elastic_keras.step import compiled_steps
+    from hvd_elastic_keras.step import partitioned_step
 
     made, steps = model(), []
-    original = compiled_steps._Making.step
-    monkeypatch.setattr(compiled_steps._Making, "step", lambda *a: steps.append(1) or original(*a))
+    original = partitioned_step.capture
+    monkeypatch.setattr(
+        partitioned_step, "capture", lambda *a, **k: steps.append(1) or original(*a, **k)
+    )
     for _ in range(3):
         fit(made, 4)
     assert len(steps) == 2, "one for training, one for evaluation"

@@ -12,7 +12,6 @@ keras = pytest.importorskip("keras")
 pytest.importorskip("horovod.tensorflow")
 
 from hvd_elastic_keras import ElasticCallback
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.loop import warm_up
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 
@@ -89,10 +88,7 @@ class WithMore(keras.Sequential):
 
 
 @pytest.mark.parametrize("eager", [False, True])
-def test_variables_that_no_layer_holds_keep_their_values(
-    monkeypatch: pytest.MonkeyPatch, eager: bool
-) -> None:
-    monkeypatch.setenv(env.STEP, "partitioned")
+def test_variables_that_no_layer_holds_keep_their_values(eager: bool) -> None:
     model = WithMore([keras.Input((6,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", run_eagerly=eager)
     callbacks = [ElasticCallback(micro_batch_size=4)]
@@ -101,10 +97,9 @@ def test_variables_that_no_layer_holds_keep_their_values(
     assert [v.numpy() for v in model.held] == [STEPS, b"a" * STEPS]
 
 
-def test_a_partitioned_step_is_tried_with_more_than_one_row(
+def test_a_step_is_tried_with_more_than_one_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(env.STEP, "partitioned")
     tried: list[int] = []
 
     def noted(step: Any, batch: Any, **_: Any) -> None:

@@ -77,7 +77,7 @@ class Remembers(keras.callbacks.Callback):
         self.best = np.full(1000, best)
 
 
-def new_state(value: float, width: int = 3, findings: str = "sums") -> RunState:
+def new_state(value: float, width: int = 3, collectives: str = "one") -> RunState:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(width)])
     model.compile("adam", "mse")
     model.optimizer.build(model.trainable_variables)
@@ -91,7 +91,7 @@ def new_state(value: float, width: int = 3, findings: str = "sums") -> RunState:
         inputs=[Data()],  # type: ignore[list-item]
         cursor=Cursor(),
         user=UserState(best=value),
-        findings=findings,
+        collectives=collectives,
     )
 
 
@@ -184,16 +184,16 @@ def test_another_version_in_a_checkpoint_is_refused_with_its_path() -> None:
         new_state(0.0).restore({**root_state().state(), "version": 3}, Path("step-8"))
 
 
-def test_who_would_compute_otherwise_is_refused_before_anything_changes() -> None:
-    joiner = new_state(0.0, findings="means")
+def test_a_worker_with_another_step_is_refused_before_anything_changes() -> None:
+    joiner = new_state(0.0, collectives="two")
     before = joiner.state()
-    with pytest.raises(ConfigurationError, match=r"else about the model .*means\. In rank 0: sums"):
+    with pytest.raises(ConfigurationError, match="not that of rank 0: they would wait"):
         sync_to(joiner, Wire())
     np.testing.assert_equal(joiner.state(), before)
 
 
 def test_a_checkpoint_of_a_model_that_has_changed_is_taken() -> None:
-    changed = new_state(0.0, findings="means")
+    changed = new_state(0.0, collectives="two")
     changed.restore(root_state().state(), Path("step-8"))
     assert changed.cursor == CURSOR
 

@@ -1,8 +1,7 @@
-"""Micro-batches in one pass: the numbers of one after the other, or one after the other it is."""
+"""Micro-batches in one pass and one after the other give the same numbers."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -17,46 +16,12 @@ from hvd_elastic_keras import ElasticCallback
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.options import LOOP, TOGETHER, JobOptions, RunOptions
+from hvd_elastic_keras.step import partitioned_step
 
 BATCH, MICRO_BATCH = 12, 4
 EXAMPLES = 42  # the last batch has micro-batches of 4 and of 2
-ONE_AFTER_THE_OTHER = [4] * 9 + [4, 2]
-IN_ONE_PASS = [12] * 3 + [6]
-BY_SIZE = [12] * 3 + [4, 2]
 
 Layers = keras.layers
-
-
-class Sizes(Layers.Layer):  # type: ignore[misc]
-    """Notes how many examples it sees in training."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[int] = []
-
-    def call(self, inputs: Any, training: bool = False) -> Any:
-        """The inputs as they are."""
-        if not training:
-            return inputs
-
-        def note(values: Any) -> Any:
-            self.seen.append(len(values))
-            return values
-
-        same = tf.ensure_shape(tf.numpy_function(note, [inputs], inputs.dtype), inputs.shape)
-        return inputs + tf.stop_gradient(same - inputs)
-
-
-class MeanOfSome(keras.Model):  # type: ignore[misc]
-    """Averages its loss over the examples that have something in their first place."""
-
-    def compute_loss(
-        self, x: Any = None, y: Any = None, y_pred: Any = None, *_: Any, **__: Any
-    ) -> Any:
-        """The mean over some, in each batch that is given."""
-        counts = tf.cast(x[:, 0] != 0, tf.float32)
-        each = keras.losses.mean_squared_error(y[:, None], y_pred)
-        return tf.math.divide_no_nan(tf.reduce_sum(each * counts), tf.reduce_sum(counts))
 
 
 class OwnStep(keras.Model):  # type: ignore[misc]
@@ -73,37 +38,36 @@ class OwnStep(keras.Model):  # type: ignore[misc]
         return {"loss": loss}
 
 
-def dense(kind: type[keras.Model] = keras.Model, *between: Any) -> tuple[keras.Model, Sizes]:
+def dense(kind: type[keras.Model] = keras.Model, *between: Any) -> keras.Model:
     """A small network, with further layers between its own."""
-    sizes = Sizes()
     inputs = keras.Input((6,))
-    hidden = sizes(Layers.Dense(8, activation="tanh")(inputs))
+    hidden = Layers.Dense(8, activation="tanh")(inputs)
     for layer in between:
         hidden = layer(hidden)
-    return kind(inputs, Layers.Dense(1)(hidden)), sizes
+    return kind(inputs, Layers.Dense(1)(hidden))
 
 
-def with_dropout() -> tuple[keras.Model, Sizes]:
+def with_dropout() -> keras.Model:
     return dense(keras.Model, Layers.Dropout(0.4, seed=3))
 
 
-def with_sum_in_the_loss() -> tuple[keras.Model, Sizes]:
+def with_sum_in_the_loss() -> keras.Model:
     return dense(keras.Model, Layers.ActivityRegularization(l2=0.01))
 
 
-def with_own_step() -> tuple[keras.Model, Sizes]:
+def with_own_step() -> keras.Model:
     return dense(OwnStep)
 
 
-def recurrent() -> tuple[keras.Model, Sizes]:
+def recurrent() -> keras.Model:
     return dense(keras.Model, Layers.Reshape((4, 2)), Layers.LSTM(3))
 
 
-def with_batch_norm() -> tuple[keras.Model, Sizes]:
+def with_batch_norm() -> keras.Model:
     return dense(keras.Model, Layers.BatchNormalization(momentum=0.6))
 
 
-def with_batch_norm_of_images() -> tuple[keras.Model, Sizes]:
+def with_batch_norm_of_images() -> keras.Model:
     return dense(
         keras.Model,
         Layers.Reshape((2, 2, 2)),
@@ -114,81 +78,44 @@ def with_batch_norm_of_images() -> tuple[keras.Model, Sizes]:
     )
 
 
-def with_renormalisation() -> tuple[keras.Model, Sizes]:
-    return dense(keras.Model, Layers.BatchNormalization(renorm=True))
-
-
-def with_a_mean_of_some() -> tuple[keras.Model, Sizes]:
-    return dense(MeanOfSome)
-
-
-def trained(
-    make: Callable[[], tuple[keras.Model, Sizes]],
-    monkeypatch: pytest.MonkeyPatch,
-    options: dict[str, Any],
-    micro_batch_size: int = MICRO_BATCH,
-) -> tuple[list[Any], list[int]]:
-    """The variables after a training, and how many examples each pass over the network had."""
+def trained(make: Callable[[], keras.Model], monkeypatch: Any, **options: Any) -> list[Any]:
+    """The variables and the history after a training."""
     monkeypatch.setenv(env.OPTIONS, JobOptions(otherwise=options).encode())
     keras.utils.set_random_seed(2)
-    model, sizes = make()
+    model = make()
     model.compile(keras.optimizers.SGD(0.1, momentum=0.5), "mse", metrics=["mae"])
-    numbers = np.random.default_rng(5)
-    x = numbers.normal(size=(EXAMPLES, 6)).astype(np.float32)
-    elastic = ElasticCallback(micro_batch_size=micro_batch_size)
-    begin = keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: sizes.seen.clear())
-    callbacks = [elastic, begin]
-    history = model.fit(x, x.sum(axis=1), BATCH, shuffle=False, verbose=0, callbacks=callbacks)
-    return [*map(np.asarray, model.variables), *history.history.values()], sizes.seen
-
-
-def assert_same(found: list[Any], expected: list[Any]) -> None:
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-6)
+    x = np.random.default_rng(5).normal(size=(EXAMPLES, 6)).astype(np.float32)
+    elastic = ElasticCallback(micro_batch_size=MICRO_BATCH)
+    history = model.fit(x, x.sum(axis=1), BATCH, shuffle=False, verbose=0, callbacks=[elastic])
+    return [*map(np.asarray, model.variables), *history.history.values()]
 
 
 @pytest.mark.parametrize(
-    ("make", "passes"),
+    "make",
     [
-        *((make, IN_ONE_PASS) for make in (dense, with_dropout, with_sum_in_the_loss)),
-        *((make, IN_ONE_PASS) for make in (with_own_step, recurrent)),
-        *((make, BY_SIZE) for make in (with_batch_norm, with_batch_norm_of_images)),
+        *(dense, with_dropout, with_sum_in_the_loss, with_own_step, recurrent),
+        *(with_batch_norm, with_batch_norm_of_images),
     ],
 )
 def test_one_pass_gives_what_one_after_the_other_gives(
-    make: Callable[[], tuple[keras.Model, Sizes]],
-    passes: list[int],
-    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[], keras.Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected, one_by_one = trained(make, monkeypatch, {"micro_batches": LOOP})
-    found, at_once = trained(make, monkeypatch, {"micro_batches": TOGETHER})
-    assert one_by_one == ONE_AFTER_THE_OTHER
-    assert at_once == passes
-    assert_same(found, expected)
+    in_pieces: list[int] = []
+    original = partitioned_step.given_by_pieces
 
+    def noted(*arguments: Any) -> Any:
+        in_pieces.append(1)
+        return original(*arguments)
 
-def test_no_more_than_are_asked_for_are_computed_in_one_pass(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    _, passes = trained(dense, monkeypatch, {"micro_batches_together": 2})
-    assert passes == [8, 4] * 3 + [6]
-
-
-@pytest.mark.parametrize("make", [with_a_mean_of_some, with_renormalisation])
-def test_what_would_come_to_something_else_is_computed_one_after_the_other(
-    make: Callable[[], tuple[keras.Model, Sizes]],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with caplog.at_level(logging.INFO):
-        _, passes = trained(make, monkeypatch, {})
-    assert passes == ONE_AFTER_THE_OTHER
-    assert caplog.text.count("micro-batches are computed one after the other: ") == 1
-
-
-def test_who_insists_on_one_pass_is_told_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigurationError, match="--micro_batches=together was given, but the"):
-        trained(with_a_mean_of_some, monkeypatch, {"micro_batches": TOGETHER})
+    monkeypatch.setattr(partitioned_step, "given_by_pieces", noted)
+    found = trained(make, monkeypatch, micro_batches=TOGETHER)
+    assert not in_pieces
+    limited = trained(make, monkeypatch, micro_batches=TOGETHER, micro_batches_together=2)
+    assert in_pieces
+    expected = trained(make, monkeypatch, micro_batches=LOOP)
+    for one, other, some in zip(found, expected, limited, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-6)
+        np.testing.assert_allclose(some, other, rtol=2e-5, atol=2e-6)
 
 
 def test_bits_that_depend_on_the_number_of_passes_are_refused() -> None:

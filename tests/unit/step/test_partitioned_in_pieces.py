@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -16,7 +17,10 @@ import tensorflow as tf
 keras = pytest.importorskip("keras")
 pytest.importorskip("horovod.tensorflow")
 
+from hvd_elastic_keras.common.batch_plan import Share
 from hvd_elastic_keras.data.examples.structure import Layout
+from hvd_elastic_keras.data.input.pipeline import Pipeline
+from hvd_elastic_keras.data.sources.source import as_source
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.step.deterministic_partitioned_step import DeterministicPartitionedStep
 from hvd_elastic_keras.step.partition.one_round import NotOneRoundError
@@ -104,11 +108,8 @@ def test_a_step_in_pieces_does_not_compute_all_rows_too(kind: type[PartitionedSt
     assert not [op for op in that_run(pieces) if op.type == "MatMul"]
 
 
-@pytest.mark.parametrize("kind", [PartitionedStep, DeterministicPartitionedStep])
-def test_a_step_that_calls_python_is_not_taken_in_pieces_each_of_which_would_call_it(
-    kind: type[PartitionedStep],
-) -> None:
-    step = step_of(Calling(), kind=kind)
+def test_a_step_that_calls_python_is_not_taken_in_pieces_each_of_which_would_call_it() -> None:
+    step = step_of(Calling())
     with pytest.raises(NotOneRoundError):
         traced(step._in_pieces, step)
 
@@ -131,3 +132,56 @@ def test_a_late_worker_looks_at_finite_numbers_only_when_its_state_has_come() ->
     assert [op for op in that_run(whole) if op.type == "IsFinite"]
     sums = traced(step.sums_of_all, step)
     assert not [op for op in that_run(sums) if op.type == "IsFinite"]
+
+
+def test_the_first_step_after_others_have_left_is_repeated_in_pieces_when_memory_runs_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    step = step_of(together=None)
+    x = np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32)
+    source = Pipeline(as_source((x, x[:, :1]), seed=0, shuffle=False, name="x"), 8, 2)
+    (batch,) = source.batches(0, Share(0, 4), 0)
+    before = [v.numpy() for v in step.model.variables]
+    whole, ran_out, alone = step._graph_of_several, [], []
+
+    def without_memory(*args: Any) -> Any:
+        if step._world.size == 1:
+            ran_out.append(True)
+            raise tf.errors.ResourceExhaustedError(None, None, "as if")
+        return whole(*args)
+
+    monkeypatch.setattr(step, "_graph_of_several", without_memory)
+    monkeypatch.setattr(step, "_alone", lambda *args: alone.append(args))
+    step._world.has_others.assign(False)  # collectives of one process, that would do nothing
+    step._world.size = 2
+    step(batch, 0)
+    step._world.size = 1
+    for variable, value in zip(step.model.variables, before, strict=True):
+        variable.assign(value)
+    step(batch, 1)
+    assert ran_out == [True]
+    assert not alone
+    found = [v.numpy() for v in step.model.trainable_variables]
+    for variable, value in zip(step.model.variables, before, strict=True):
+        variable.assign(value)
+    step.model.train_on_batch(x, x[:, :1])
+    for one, variable in zip(found, step.model.trainable_variables, strict=True):
+        np.testing.assert_allclose(one, variable.numpy(), atol=1e-6)
+
+
+def test_alone_it_is_the_own_graph_again_after_a_step_for_which_there_was_memory() -> None:
+    step = step_of(together=None)
+    x = np.ones((8, 6), np.float32)
+    source = Pipeline(as_source((x, x[:, :1]), seed=0, shuffle=False, name="x"), 8, 2)
+    (batch,) = source.batches(0, Share(0, 4), 0)
+    step._world.has_others.assign(False)
+    taken = []
+    for number, size in enumerate((1, 2, 1, 1)):
+        step._world.size = size
+        own = mock.patch.object(step, "_alone", side_effect=lambda *_: taken.append("own"))
+        several = mock.patch.object(
+            step, "_taken_with_others", side_effect=lambda *_: taken.append("of several")
+        )
+        with own, several:
+            step(batch, number)
+    assert taken == ["own", "of several", "of several", "own"]

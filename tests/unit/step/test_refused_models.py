@@ -1,4 +1,4 @@
-"""Models that cannot be trained in micro-batches are refused with the reason."""
+"""Models that several workers cannot train are refused with the reason."""
 
 from __future__ import annotations
 
@@ -25,9 +25,3 @@ def fit(*layers: Any) -> None:
 def test_a_fixed_batch_size_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"shape \(10, 4\), with a fixed batch size"):
         fit(keras.Input(batch_shape=(10, 4)))
-
-
-def test_a_layer_that_assigns_its_own_weights_is_refused() -> None:
-    layer = keras.layers.SpectralNormalization(keras.layers.Dense(3))
-    with pytest.raises(ConfigurationError, match="assigns to its trainable weight"):
-        fit(keras.Input((4,)), layer)

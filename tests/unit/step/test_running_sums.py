@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hvd_elastic_keras.step.micro_batches import running_sums
-from hvd_elastic_keras.step.micro_batches.running_sums import RunningSums
+from hvd_elastic_keras.step import running_sums
+from hvd_elastic_keras.step.running_sums import RunningSums
 
 SPECS = [tf.TensorSpec([2, 3], tf.float32), tf.TensorSpec([], tf.float64), tf.TensorSpec([0])]
 

@@ -7,7 +7,6 @@ from typing import Any
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.keras_internals.emission import nodes_within
 from hvd_elastic_keras.keras_internals.tensorflow_names import op_def_registry
-from hvd_elastic_keras.step.micro_batches.refusals import refused_draw
 from hvd_elastic_keras.step.partition.operations.states import names
 
 DRAWS = (
@@ -30,6 +29,11 @@ REPEATABLE = names(
 )
 """Stateful operations that do the same on all workers, given the same: tables are filled before
 training, and what Python code does is the user's word."""
+REFUSED_DRAW = (
+    "The model draws random numbers with the operation {kind} ({name}), which cannot be made the "
+    "same on all workers, expected keras.random, with or without a SeedGenerator, or "
+    "tf.random.stateless_*. (A tf.random.Generator and tf.raw_ops are such cases.)"
+)
 
 
 def unrepeatable(op: Any) -> str:
@@ -40,7 +44,7 @@ def unrepeatable(op: Any) -> str:
     """
     for node in nodes_within(op):
         if _draws(node):
-            raise ConfigurationError(refused_draw(node.name, node.op))
+            raise ConfigurationError(REFUSED_DRAW.format(kind=node.op, name=node.name))
         if _is_stateful(node) and node.op not in REPEATABLE:
             return (
                 f"{node.op} ({node.name}) follows from a state of its process, which no other "

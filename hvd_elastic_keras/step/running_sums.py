@@ -7,8 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_elastic_keras.step.micro_batches.traced import Tensors
-
+Tensors = list[tf.Tensor]
 LARGE_BYTES = 2**18
 """Of sums that are worth two more operations in each turn of the loop."""
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import keras
 
+from hvd_elastic_keras.api.first_examples import try_first_examples
+from hvd_elastic_keras.api.micro_batch_errors import explained
 from hvd_elastic_keras.common.errors import ElasticError
 from hvd_elastic_keras.data.input.interfaces import Input
-from hvd_elastic_keras.step.trials.first_examples import try_first_examples
-from hvd_elastic_keras.step.trials.micro_batch_errors import explained
 
 TRAINING_DATA, VALIDATION_DATA = "the training data", "the validation data"
 
@@ -19,7 +19,7 @@ TRAINING_DATA, VALIDATION_DATA = "the training data", "the validation data"
 def explained_first_steps(
     model: keras.Model, train: Input, evaluate: Input | None
 ) -> Iterator[None]:
-    """Looks for the cause of an error in the data, and in the cut of batches.
+    """Looks for the cause of an error in the data, and in the sizes of batches.
 
     Raises:
       ConfigurationError: that is the cause.

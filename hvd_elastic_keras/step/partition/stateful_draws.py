@@ -7,9 +7,11 @@ here, but have other numbers than in plain `fit`.
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import ConfigurationError
@@ -20,20 +22,7 @@ from hvd_elastic_keras.keras_internals.tensorflow_names import (
     parallel_for,
 )
 
-SCOPE = "elastic_rows"
-"""Part of the name of all random operations that are made in the place of others."""
 Operation = Callable[..., Any]
-
-
-def named(draw: Operation) -> Operation:
-    """Makes operations whose names tell `unknown_draws` that they are known."""
-
-    def known(original: Operation, *args: Any, **kwargs: Any) -> Any:
-        kwargs.pop("name", None)
-        with tf.name_scope(SCOPE):
-            return draw(original, *args, **kwargs)
-
-    return known
 
 
 class StatefulDraws:
@@ -57,7 +46,7 @@ class StatefulDraws:
         """Draws by them for a while, in this thread."""
         with contextlib.ExitStack() as stack:
             for name, draw in self._replacements.items():
-                stack.enter_context(replaced(gen_random_ops, name, named(draw)))
+                stack.enter_context(replaced(gen_random_ops, name, _unnamed(draw)))
             stack.enter_context(replaced(parallel_for, "_pfor_impl", self._within_parallel_loop))
             yield
 
@@ -163,6 +152,22 @@ class StatefulDraws:
         rate = tf.convert_to_tensor(rate)
         whole = tf.concat([tf.cast(shape, tf.int32), tf.shape(rate)], 0)
         return tf.random.stateless_poisson(whole, found, rate, dtype)
+
+
+def _unnamed(draw: Operation) -> Operation:
+    """The operation, which TensorFlow calls with a name, too."""
+
+    def unnamed(original: Operation, *args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("name", None)
+        return draw(original, *args, **kwargs)
+
+    return unnamed
+
+
+def state_of_python_generators() -> tuple[Any, ...]:
+    """Of NumPy's and Python's own generator, which no step can give to other workers."""
+    _, keys, *rest = np.random.get_state(legacy=True)
+    return np.asarray(keys).tobytes(), rest, random.getstate()
 
 
 def _is_in_loop() -> bool:

@@ -1,4 +1,4 @@
-"""Explains errors of models that count on the size of a whole batch, and fail on a micro-batch.
+"""Explains errors of models that count on the size of a whole batch, and fail on a part of it.
 
 Only the text of TensorFlow's error tells: two shapes of which one has the size of a batch and the
 other that of a micro-batch, or a size that is None while a step is traced.

@@ -1,1 +1,0 @@
-"""What is tried out before the first step: whether a model trains as in plain Keras."""
