@@ -29,7 +29,7 @@ from hvd_elastic_keras.loop.observer import Observer, Round
 from hvd_elastic_keras.loop.per_worker_phase import PerWorkerRunner
 from hvd_elastic_keras.loop.phase import PhaseRunner
 from hvd_elastic_keras.loop.read_along import ReadAlong
-from hvd_elastic_keras.loop.warm_up import warm_up
+from hvd_elastic_keras.loop.warm_up import first_rows, warm_up
 from hvd_elastic_keras.observe.notices import Notice, notices
 from hvd_elastic_keras.state.cursor import Cursor, Phase
 from hvd_elastic_keras.state.run_state import LEAST_LATE_BYTES, RunState
@@ -46,6 +46,7 @@ from hvd_elastic_keras.worker.membership import Membership
 from hvd_elastic_keras.worker.own_gpus import check_gpus
 from hvd_elastic_keras.worker.session import Session, SoloSession
 
+CHECKED_WORKERS = 3
 NOT_SHARED = (
     "these variables of layers differ from worker to worker: {}. Only numeric variables of a fixed "
     "shape can be sent to another one. Keep in them only what does not change while it trains."
@@ -164,6 +165,8 @@ def _prepare(
         before += [tf.identity(v) for v in variables.all[len(before) :]]
         if training.options.explain_step:
             _explain(steps[0])
+        if training.options.check_step:
+            _check(runners[0])
         if variables.lost:
             told_of_steps.append(NOT_SHARED.format(", ".join(variables.lost)))
         model.stop_training = False
@@ -201,6 +204,21 @@ def _explain(step: PartitionedStep) -> None:
     """
     for line in step.analysis.lines():
         notices.tell(f"step: {line}")
+
+
+def _check(runner: PhaseRunner) -> None:
+    """Lets the step of the training be checked with its first batch.
+
+    Raises:
+      ConfigurationError: the numbers of several workers would not be those of one.
+    """
+    assert isinstance(runner.step, PartitionedStep)
+    count = runner.input.num_micro_batches
+    num_operations = runner.step.check(first_rows(runner, count), CHECKED_WORKERS)
+    notices.tell(
+        f"step: checked: {CHECKED_WORKERS} workers come to the numbers of one in all of its "
+        f"{num_operations:,} operations"
+    )
 
 
 def _may_be_late(training: Training, variables: ModelVariables, step: PartitionedStep) -> bool:

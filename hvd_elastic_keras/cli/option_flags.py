@@ -109,6 +109,13 @@ EXPLAIN_STEP = flags.DEFINE_boolean(
     "the operation that needs it, and what every worker computes whole; also for scripts. "
     "Default: the configuration's, else off.",
 )
+CHECK_STEP = flags.DEFINE_boolean(
+    "check_step",
+    None,
+    "Check before the first step that three workers come to the numbers of one, operation by "
+    "operation, with the first batch, in the memory of one worker; also for scripts. Default: the "
+    "configuration's, else off.",
+)
 EXPORT = flags.DEFINE_enum(
     "export",
     None,

@@ -25,7 +25,7 @@ FLAGS = frozenset(
         *("keep_checkpoints", "checkpoint_dir", "deterministic", "deterministic_threads"),
         *("check_weights_every_n_steps", "skip_corrupt", "balance", "on_nonfinite", "audit"),
         *("micro_batches", "micro_batches_together", "compression", "network_interface"),
-        *("batch_norm", "explain_step"),
+        *("batch_norm", "explain_step", "check_step"),
         *("dashboard", "report", "tensorboard", "timeline", "all_output"),
         *("heartbeat_timeout_s", "stall_timeout_s", "start_up_timeout_s", "enter_timeout_s"),
         *("wait_timeout_s", "master_timeout_s"),

@@ -90,6 +90,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
       batch_norm: normalises over each "micro_batch" by itself, or over the whole "batch" of all
         workers, as plain Keras does, with more rounds of collectives in a step.
       explain_step: shows before the first step how workers share it, and why.
+      check_step: checks before the first step that three workers come to the numbers of one, in
+        every operation.
       check_weights_every_n_steps: how often the workers compare checksums of all that they hold;
         who differs is replaced. 0: never.
       skip_corrupt: TFRecord sources leave out corrupt records.
@@ -117,6 +119,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     compression: str = NO_COMPRESSION
     batch_norm: str = MICRO_BATCH
     explain_step: bool = False
+    check_step: bool = False
     check_weights_every_n_steps: int = 0
     skip_corrupt: bool = False
     checkpoint_every_n_epochs: int = 1

@@ -40,7 +40,7 @@ def warm_up(
     try:
         with communicator.tracing():
             for phase in phases:
-                batch = _first_batch(phase)
+                batch = _few_rows(phase)
                 # Alone with a part of the batch: that is the whole batch here.
                 count = int(batch.part.offsets[-1])
                 part = dataclasses.replace(batch.part, num_examples_of_step=count)
@@ -52,13 +52,19 @@ def warm_up(
         variables.assign(before)
 
 
-def _first_batch(phase: PhaseRunner) -> LocalBatch:
+def _few_rows(phase: PhaseRunner) -> LocalBatch:
     """One micro-batch of the front, two of one row, or all if the phase is not shared."""
+    count = phase.input.num_micro_batches
+    size = structure.num_examples(phase.input.first_batch())
+    # Batches of one row have a graph of their own.
+    return first_rows(phase, min(count, 2 if size <= count else 1))
+
+
+def first_rows(phase: PhaseRunner, num_micro_batches: int) -> LocalBatch:
+    """So many micro-batches of the front of the first batch."""
     whole = phase.input.first_batch()
     count = phase.input.num_micro_batches
     size = structure.num_examples(whole)
-    each = -(-size // count)
-    some = min(count, 2 if each == 1 else 1)  # batches of one row have a graph of their own
-    part = step_share_of_batch(size, each, Share(0, some), count)
+    part = step_share_of_batch(size, -(-size // count), Share(0, num_micro_batches), count)
     ids = np.arange(part.stop - part.start)
     return LocalBatch(structure.cut(whole, part.start, part.stop, phase.input.per_row), part, ids)

@@ -13,7 +13,7 @@ from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.data.input.interfaces import Input
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, variables_of
 from hvd_elastic_keras.keras_internals.trainable import Trainable
-from hvd_elastic_keras.step.deterministic_partitioned_step import DeterministicPartitionedStep
+from hvd_elastic_keras.step.deterministic_step import DeterministicStep
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
 from hvd_elastic_keras.step.world import world_of_process
@@ -49,7 +49,7 @@ def compiled_step(
     key = (train, deterministic, options, num_rows, seed, repr(source.batch_spec), source.per_row)
     steps = _kept_with(model)
     if key not in steps.made:
-        kind = DeterministicPartitionedStep if deterministic else PartitionedStep
+        kind = DeterministicStep if deterministic else PartitionedStep
         with steps.as_first_traced(model):
             steps.made[key] = kind(
                 model,

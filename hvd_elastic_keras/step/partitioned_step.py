@@ -36,10 +36,11 @@ from hvd_elastic_keras.keras_internals.scaled_rate import scaled
 from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.step.batch_norm import over_micro_batches
 from hvd_elastic_keras.step.direct_call import directly
-from hvd_elastic_keras.step.late_partitioned_step import Arrive, LatePartitionedStep
+from hvd_elastic_keras.step.late_step import Arrive, LateStep
 from hvd_elastic_keras.step.partition import told_of_step
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
+from hvd_elastic_keras.step.partition.check import check_step
 from hvd_elastic_keras.step.partition.collectives import Collectives, IfOthers, OfRows
 from hvd_elastic_keras.step.partition.execution import PartialStep
 from hvd_elastic_keras.step.partition.graph_nodes import calls_python, nodes_of
@@ -62,6 +63,7 @@ from hvd_elastic_keras.step.worker_rows import TOTAL, Place, at_least_one, one_r
 from hvd_elastic_keras.step.world import World
 
 log = logging.getLogger(__name__)
+MOST_PROBLEMS = 10
 NOT_IN_PIECES = (
     "warning: the step needs all rows of a worker at once, so that micro-batches are not computed "
     "one after the other: it has several rounds of collectives, or what follows them needs the rows"
@@ -129,7 +131,7 @@ class PartitionedStep:
         memory, and is taken in a graph that may be repeated: it assigns nothing before the end."""
         self._most_early = 0
         """Calls of collectives that may end before a part is computed, in one of its graphs."""
-        self._late: LatePartitionedStep | None = None
+        self._late: LateStep | None = None
         self._limit = TogetherLimit(options.together)
         self._graph_of_several = self.directly(self._together)
         self._graphs_of_others: dict[int, Callable[..., Any]] = {}
@@ -267,7 +269,7 @@ class PartitionedStep:
     def may_be_late(self) -> bool:
         """Lets it be taken before the state has come. Returns whether that is possible."""
         if self._late is None and not self.calls_python:
-            self._late = LatePartitionedStep.of(self)
+            self._late = LateStep.of(self)
         return self._late is not None
 
     def __call__(
@@ -299,6 +301,26 @@ class PartitionedStep:
         result = self._taken_with_others(batch, step, stop, arrive)
         self._had_others = not is_alone
         return result
+
+    def check(self, batch: LocalBatch, num_workers: int) -> int:
+        """Takes a whole batch with so many workers, in threads; nothing is assigned.
+
+        Returns:
+          How many operations have been checked, each by itself.
+
+        Raises:
+          ConfigurationError: the numbers are not those of one worker.
+        """
+        problems = check_step(self.captured, self._flat(batch), num_workers)
+        if problems:
+            listed = "\n".join(f"  {text}" for text in problems[:MOST_PROBLEMS])
+            raise ConfigurationError(
+                f"{num_workers} workers would not compute what one computes. {len(problems)} "
+                f"differences have been found in the step, first these:\n{listed}\nThis is a "
+                "defect of hvd_elastic_keras: please report it with these lines. Train with one "
+                "worker meanwhile."
+            )
+        return self.analysis.plan.num_operations
 
     def warm_up(self, batch: LocalBatch, *, stops: bool, has_others: bool) -> None:
         """Traces what a worker may have to do, and runs it once, alone.

@@ -47,6 +47,11 @@ class Plan:
     reductions: Mapping[int, tuple[Any, ...]]
     moments: Mapping[int, tuple[Moments, ...]]
 
+    @property
+    def num_operations(self) -> int:
+        """All of them, those of functions included."""
+        return sum(1 + sum(b.num_operations for b in o.bodies) for o in self.operations)
+
 
 @dataclasses.dataclass(frozen=True)
 class Collective:

@@ -22,7 +22,7 @@ from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.data.input.pipeline import Pipeline
 from hvd_elastic_keras.data.sources.source import as_source
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
-from hvd_elastic_keras.step.deterministic_partitioned_step import DeterministicPartitionedStep
+from hvd_elastic_keras.step.deterministic_step import DeterministicStep
 from hvd_elastic_keras.step.partition.one_round import NotOneRoundError
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.step.step_options import StepOptions
@@ -99,7 +99,7 @@ def that_run(graph: Any) -> Iterator[Any]:
             todo += [*(t.op for t in op.inputs), *op.control_inputs]
 
 
-@pytest.mark.parametrize("kind", [PartitionedStep, DeterministicPartitionedStep])
+@pytest.mark.parametrize("kind", [PartitionedStep, DeterministicStep])
 def test_a_step_in_pieces_does_not_compute_all_rows_too(kind: type[PartitionedStep]) -> None:
     step = step_of(kind=kind)
     whole = traced(step._together, step)

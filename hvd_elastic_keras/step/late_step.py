@@ -29,7 +29,7 @@ Taken = tuple[list[tf.Tensor], tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
-class LatePartitionedStep:
+class LateStep:
     """A step in two graphs: the collectives, and what follows from them and from the state.
 
     Attributes:
@@ -41,7 +41,7 @@ class LatePartitionedStep:
     apply: Callable[..., Taken]
 
     @classmethod
-    def of(cls, step: PartitionedStep) -> LatePartitionedStep | None:
+    def of(cls, step: PartitionedStep) -> LateStep | None:
         """That of a step; None if there is none."""
         assert step.analysis
         graph = tf.function(

@@ -34,7 +34,7 @@ NOT_ONE_ROUND = (
 )
 
 
-class DeterministicPartitionedStep(PartitionedStep):
+class DeterministicStep(PartitionedStep):
     """A `PartitionedStep` that adds up by the binary tree of `tree_sum.py`.
 
     A micro-batch is a leaf: what it gives to sums is one vector. In place of the allreduce, workers
