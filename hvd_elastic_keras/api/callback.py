@@ -59,12 +59,6 @@ from hvd_elastic_keras.step import op_determinism
 from hvd_elastic_keras.worker import other_launchers
 from hvd_elastic_keras.worker.membership import Membership
 
-_NOT_CUT = (
-    "the batches do not fit the model's inputs, only its train_step takes them. Nobody knows "
-    "whether their first dimension is the examples, so they are not cut: one worker computes each, "
-    "and the others wait as spares. To share them, put the examples first and give "
-    "ElasticCallback(micro_batch_size=...)."
-)
 _IN_TURNS = (
     "the training and the validation data are made of one dataset with a shuffle(...) that has "
     "another order each time either is read, and are not the same: the orders may be others than "
@@ -259,8 +253,8 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         source, evaluate = kept[0] if kept else None, kept[1] if len(kept) > 1 else None
         if source is None:
             order_seed = OrderSeed(seed, self._seed is not None)
-            source, cut = self._input(call, schedule, order_seed)
-            evaluate = _validation_input(call, schedule, order_seed, cut, source)
+            source = self._input(call, schedule, order_seed)
+            evaluate = _validation_input(call, schedule, order_seed, self._cut, source)
             source.call_hooks(evaluate, schedule.evaluates_after, schedule.initial_epoch)
         environment = membership.environment
         return Training(
@@ -288,25 +282,19 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             data=call.data,
         )
 
-    def _input(
-        self, call: FitCall, schedule: Schedule, seed: OrderSeed
-    ) -> tuple[FitInput, BatchCut]:
-        """The training data and how they are cut."""
+    def _input(self, call: FitCall, schedule: Schedule, seed: OrderSeed) -> FitInput:
+        """The training data, cut."""
         source = (per_worker_input_of if self.batch_grows else input_of)(
             call.adapter,
             _reader(call, schedule, Reader.TRAINING),
             micro_batch_size=lambda size: size,  # until the model is built
             seed=seed,
         )
-        fits = model_building.build(call.model, source.batch_spec, source.first_batch())
-        cut = self._cut
-        if not fits and cut.micro_batch_size is None:
-            cut = BatchCut(sys.maxsize)
-            notices.tell(f"warning: {_NOT_CUT}")
+        model_building.build(call.model, source.batch_spec, source.first_batch())
         by_micro_batch = self._options.batch_norm == MICRO_BATCH
         has_batch_norm = by_micro_batch and model_building.has_batch_norm(call.model)
-        source.cut_into(cut.of(source.global_batch_size, has_batch_norm))
-        return source, cut
+        source.cut_into(self._cut.of(source.global_batch_size, has_batch_norm))
+        return source
 
     def _growth(self, batch_size: int) -> Growth:
         return Growth(batch_size, batch_size, self._lr_scaling, self._lr_warm_up_steps)

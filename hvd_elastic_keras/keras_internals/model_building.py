@@ -11,7 +11,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend import compute_output_spec
 from keras.src.backend.common import global_state
 
 from hvd_elastic_keras.common.errors import ConfigurationError, DataError
@@ -123,16 +122,12 @@ _OF_NODES = ("Graph execution error", "Detected at node", 'File "')
 """Lines of an error in a graph that say where it is, not what."""
 
 
-def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> bool:
+def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> None:
     """Creates all variables of model, metrics and optimizer.
 
     Args:
       batch_spec: specs of a batch of any size; None where batches have nothing.
       batch: examples, for models that cannot be built without any.
-
-    Returns:
-      Whether the model itself takes such batches. If not, its own `train_step` does, and nobody
-      knows whether their first dimension is the examples.
 
     Raises:
       DataError: the model does not accept such examples.
@@ -152,11 +147,8 @@ def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> bool:
     except Exception as error:  # layers and losses may raise anything
         if batch is None or not has_own_step(model):
             raise _refusal(batch_spec, first_sentence(error)) from error
-        fits = _call_takes(model, symbolic)
         _check_own_step(model, batch, first_sentence(error))
         is_tried = True
-    else:
-        fits = True
     compiled = model._compile_metrics
     if batch is not None and compiled is not None and not compiled.built:
         _build_by_step(model, batch)
@@ -168,20 +160,6 @@ def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> bool:
     for optimizer in optimizers_of(model):
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
-    return fits
-
-
-def _call_takes(model: keras.Model, batch: Any) -> bool:
-    """Whether the model computes outputs from the inputs of a symbolic batch.
-
-    The loss or the metrics of `compile` may still not take these: that is up to `train_step`.
-    """
-    inputs, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
-    try:
-        compute_output_spec(model, inputs, training=False)
-    except Exception:  # layers may raise anything
-        return False
-    return True
 
 
 def has_own_step(model: keras.Model) -> bool:

@@ -22,10 +22,10 @@ from hvd_elastic_keras.step.partition.one_round import (
     needs_rows,
     results_of,
 )
-from hvd_elastic_keras.step.partitioned_step import PartitionedStep
+from hvd_elastic_keras.step.partitioned_step import PartitionedStep, Planned
 from hvd_elastic_keras.step.pieces import PieceGraph, given_by_pieces
 from hvd_elastic_keras.step.tree_sum import Nodes, TreeSum
-from hvd_elastic_keras.step.worker_rows import TOTAL, Place
+from hvd_elastic_keras.step.worker_rows import Place
 
 NOT_ONE_ROUND = (
     "--deterministic was given, but the step of this model needs more than one round of "
@@ -41,11 +41,10 @@ class DeterministicStep(PartitionedStep):
     exchange nodes of the tree with their places in it, and count and flags.
     """
 
-    def _with_others(self, flat: Any, numbers: tf.Tensor) -> Any:
+    def _with_others(self, planned: Planned, flat: Any, numbers: tf.Tensor) -> Any:
         analysis = self.analysis  # before a graph is traced that needs it
-        num_rows = int(numbers[TOTAL])
-        if num_rows == 1:  # everybody computes it
-            return self._graph_for(num_rows)(flat, numbers)
+        if planned.analysis.most_rows is None:  # everybody computes all of it
+            return self._graph_of(planned)(flat, numbers)
         try:
             return self._graph_in_pieces(flat, numbers)
         except NotOneRoundError as error:

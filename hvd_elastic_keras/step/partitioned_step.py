@@ -13,6 +13,7 @@ between any two steps.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import logging
@@ -26,6 +27,7 @@ import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
 from hvd_elastic_keras.common.options import MICRO_BATCH, NO_COMPRESSION
+from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan import example_ids
@@ -59,7 +61,7 @@ from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
 from hvd_elastic_keras.step.step_result import Logs, StepResult, python_logs
 from hvd_elastic_keras.step.step_tail import SKIP_MESSAGE, STOP_MESSAGE, StepTail, result_of, there
 from hvd_elastic_keras.step.together_limit import TogetherLimit
-from hvd_elastic_keras.step.worker_rows import TOTAL, Place, at_least_one, one_row
+from hvd_elastic_keras.step.worker_rows import Place, at_least_one, one_row
 from hvd_elastic_keras.step.world import World
 
 log = logging.getLogger(__name__)
@@ -68,6 +70,20 @@ NOT_IN_PIECES = (
     "warning: the step needs all rows of a worker at once, so that micro-batches are not computed "
     "one after the other: it has several rounds of collectives, or what follows them needs the rows"
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """How several workers take batches of some form.
+
+    Attributes:
+      name: begins the names of its collectives.
+      per_row: of each tensor, so many entries of the first axis belong to each row.
+    """
+
+    name: str
+    analysis: Analysis
+    per_row: Sequence[int]
 
 
 class PartitionedStep:
@@ -134,7 +150,9 @@ class PartitionedStep:
         self._late: LateStep | None = None
         self._limit = TogetherLimit(options.together)
         self._graph_of_several = self.directly(self._together)
-        self._graphs_of_others: dict[int, Callable[..., Any]] = {}
+        self._graphs_of_others: dict[str, Callable[..., Any]] = {}
+        self._planned: dict[int, Planned] = {}
+        """For batches of at most so many rows, of which nobody knew."""
         self._graph_in_pieces = self.directly(self._in_pieces)
 
     def directly(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -156,6 +174,7 @@ class PartitionedStep:
                     self._batch.spec,
                     seed=self._seed,
                     per_row=self._batch.per_row,
+                    draws_by_xla=bool(self.model.jit_compile),
                 )
         except ElasticError:
             raise
@@ -245,10 +264,12 @@ class PartitionedStep:
         ]
         return hashlib.sha256(repr(found).encode()).hexdigest()[:16]
 
-    def _analysed(self, num_rows: int, *, whole: bool = False) -> Analysis:
+    def _analysed(
+        self, num_rows: int, *, whole: bool = False, captured: CapturedStep | None = None
+    ) -> Analysis:
         try:
             rounds = self._options.compression != NO_COMPRESSION
-            found = analysed(self.captured, num_rows, whole=whole, rounds=rounds)
+            found = analysed(captured or self.captured, num_rows, whole=whole, rounds=rounds)
         except NotPartitionedError as error:
             raise ConfigurationError(
                 f"The step of this model cannot be shared by several workers: {error}. Train it "
@@ -394,7 +415,9 @@ class PartitionedStep:
     def _flat(self, batch: LocalBatch) -> list[Any]:
         """The tensors of a worker's rows."""
         numbers = None
-        if self._normalises:
+        if self._normalises and batch.is_whole:
+            numbers = tf.zeros([structure.num_examples(batch.data)], tf.int32)
+        elif self._normalises:
             sizes = np.diff(batch.part.offsets)
             first = batch.part.first_micro_batch
             numbers = tf.constant(np.repeat(np.arange(first, first + len(sizes)), sizes), tf.int32)
@@ -406,39 +429,62 @@ class PartitionedStep:
 
     # --- several workers -----------------------------------------------------------------
 
-    def _with_others(self, flat: Any, numbers: tf.Tensor) -> Any:
-        """Takes the step in the graph of several workers, which is traced with the first one."""
-        graph = self._graph_for(int(numbers[TOTAL]))
-        if graph is self._graph_of_several and self._limit.is_limited and self._has_pieces:
+    def _with_others(self, planned: Planned, flat: Any, numbers: tf.Tensor) -> Any:
+        """Takes the step in a graph of several workers, which is traced with the first one."""
+        if planned is self.usual and self._limit.is_limited and self._has_pieces:
             try:
                 return self._graph_in_pieces(flat, numbers)
             except NotOneRoundError:
                 self._has_pieces = False
                 notices.tell(NOT_IN_PIECES)
-        return graph(flat, numbers)
+        return self._graph_of(planned)(flat, numbers)
 
-    def _graph_for(self, num_rows: int) -> Callable[..., Any]:
-        """That for a batch of so many rows; for sizes of which nobody knew, made when they come."""
-        most_rows = self.analysis.most_rows or 0
-        if 1 < num_rows <= most_rows:
+    def _graph_of(self, planned: Planned) -> Callable[..., Any]:
+        if planned is self.usual:
             return self._graph_of_several
-        key = 1 if num_rows == 1 else 2 ** num_rows.bit_length()
-        if key not in self._graphs_of_others:
-            analysis = self._analysed(key, whole=num_rows == 1)
-            self._graphs_of_others[key] = self.directly(
-                lambda data, numbers: self._planned_by(analysis, data, numbers)
+        if planned.name not in self._graphs_of_others:
+            self._graphs_of_others[planned.name] = self.directly(
+                lambda data, numbers: self._taken(planned, data, numbers)
             )
-        return self._graphs_of_others[key]
+        return self._graphs_of_others[planned.name]
+
+    @functools.cached_property
+    def usual(self) -> Planned:
+        """How several workers take most batches."""
+        return Planned(self._name, self.analysis, self._batch.per_row)
+
+    def planned_for(self, num_rows: int, *, is_whole: bool) -> Planned:
+        """How several workers take a batch; for sizes of which nobody knew, made when they come.
+
+        Args:
+          is_whole: see `LocalBatch`.
+        """
+        if is_whole:
+            return self._whole
+        if 1 < num_rows <= (self.analysis.most_rows or 0):
+            return self.usual
+        rows = 1 if num_rows == 1 else 2 ** num_rows.bit_length()
+        if rows not in self._planned:
+            analysis = self._analysed(rows, whole=rows == 1)
+            self._planned[rows] = Planned(f"{self._name}_{rows}", analysis, self._batch.per_row)
+        return self._planned[rows]
+
+    @functools.cached_property
+    def _whole(self) -> Planned:
+        """As one worker would; each has the whole batch."""
+        leaves = tuple(dataclasses.replace(leaf, per_row=0) for leaf in self.captured.leaves)
+        captured = dataclasses.replace(self.captured, leaves=leaves)
+        analysis = self._analysed(self._num_rows, whole=True, captured=captured)
+        return Planned(f"{self._name}_whole", analysis, [0 for _ in leaves])
 
     def _taken_with_others(
         self, batch: LocalBatch, step: int, stop: bool, arrive: Arrive | None = None
     ) -> StepResult:
-        take, part = self._with_others, batch.part
+        part = batch.part
+        planned = self.planned_for(part.num_examples_of_step, is_whole=batch.is_whole)
+        take = functools.partial(self._with_others, planned)
         if arrive is not None:
-            if (
-                self._late is not None
-                and self._graph_for(part.num_examples_of_step) is self._graph_of_several
-            ):
+            if self._late is not None and planned is self.usual:
                 take = functools.partial(self._late, arrive)
             else:  # of other sizes there is one graph only
                 arrive()
@@ -476,14 +522,14 @@ class PartitionedStep:
         return not self.calls_python and (self._world.size == 1 or not self._most_early)
 
     def _together(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        return self._planned_by(None, data, numbers)
+        return self._taken(self.usual, data, numbers)
 
-    def _planned_by(
-        self, analysis: Analysis | None, data: Any, numbers: tf.Tensor
+    def _taken(
+        self, planned: Planned, data: Any, numbers: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         place = self.place(numbers)
         collectives = self.collectives_of(place)
-        step, outputs = self.computed(data, place, collectives, analysis)
+        step, outputs = self.computed(data, place, collectives, planned)
         return self.finished(step, outputs, place, collectives)
 
     def _in_pieces(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
@@ -540,17 +586,18 @@ class PartitionedStep:
         data: Sequence[Any],
         place: Place,
         collectives: OfRows,
-        analysis: Analysis | None = None,
+        planned: Planned | None = None,
     ) -> tuple[PartialStep, list[tf.Tensor]]:
         """This worker's part of a step, with all collectives; nothing is assigned.
 
         Args:
           data: its rows; of a worker without rows, no rows.
-          analysis: None: that of usual batches.
+          planned: None: as usual batches are.
         """
+        planned = planned or self.usual
         began = self.tail.began()
-        rows = self._rows(data, place, began)
-        step = self._partial(place, collectives, began, analysis)
+        rows = self._rows(data, place, began, planned.per_row)
+        step = self._partial(place, collectives, began, planned)
         outputs = step.compute(rows, place.step)
         self._most_early = max(self._most_early, step.num_early)
         return step, outputs
@@ -560,14 +607,15 @@ class PartitionedStep:
         place: Place,
         collectives: OfRows,
         began: tf.Tensor | None,
-        analysis: Analysis | None = None,
+        planned: Planned | None = None,
     ) -> PartialStep:
+        planned = planned or self.usual
         return PartialStep(
             self.captured,
-            analysis or self.analysis,
+            planned.analysis,
             place.part,
             collectives,
-            name=self._name if analysis is None else f"{self._name}_{analysis.most_rows}",
+            name=planned.name,
             tail=lambda before: self.tail.of(before, place, began),
         )
 
@@ -582,9 +630,15 @@ class PartitionedStep:
         with tf.control_dependencies(self.tail.agreed(step.tail_sum, place)):
             return [tf.identity(t) for t in collectives.results], tf.identity(step.tail_sum)
 
-    def _rows(self, data: Sequence[Any], place: Place, began: tf.Tensor | None) -> list[tf.Tensor]:
+    def _rows(
+        self,
+        data: Sequence[Any],
+        place: Place,
+        began: tf.Tensor | None,
+        per_row: Sequence[int] | None = None,
+    ) -> list[tf.Tensor]:
         with tf.control_dependencies([] if began is None else [began]):
-            pairs = zip(data, self._batch.per_row, strict=True)
+            pairs = zip(data, per_row or self._batch.per_row, strict=True)
             return [at_least_one(t, place.has_rows, entries) for t, entries in pairs]
 
     def assign(self, values: dict[str, Any]) -> None:

@@ -11,8 +11,8 @@ from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.step.partition.execution import Part
 from hvd_elastic_keras.step.pieces import Pieces
 
-NUMBERS, TOTAL = 6, 3
-"""How many are at the beginning of the argument of a graph, see `Place`; and which is `total`."""
+NUMBERS = 6
+"""So many are at the beginning of the argument of a graph, see `Place`."""
 
 
 @dataclasses.dataclass(frozen=True)

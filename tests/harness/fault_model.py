@@ -151,12 +151,12 @@ def _with_faults() -> None:
 
     rows_of = PartitionedStep._rows
 
-    def slow_rows(self: PartitionedStep, data: Any, place: Any, began: Any) -> Any:
+    def slow_rows(self: PartitionedStep, data: Any, place: Any, began: Any, *more: Any) -> Any:
         count = tf.where(place.has_rows, tf.size(place.offsets) - 1, 0)
         with tf.control_dependencies([] if began is None else [began]):
             slept = tf.py_function(lambda n: time.sleep(float(n) * seconds), [count], [])
         with tf.control_dependencies([slept]):
-            return [tf.identity(t) for t in rows_of(self, data, place, began)]
+            return [tf.identity(t) for t in rows_of(self, data, place, began, *more)]
 
     seconds = faults.seconds_per_micro_batch(worker_id())
     if seconds:

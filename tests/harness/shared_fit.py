@@ -77,19 +77,18 @@ class SharedStep(PartitionedStep):
         starts = batch.part.offsets if self._normalises else np.arange(size + 1)
         bounds = [int(starts[(len(starts) - 1) * i // self.workers]) for i in range(self.workers)]
         bounds.append(size)
-        flat = self._flat(batch)
-        assert self.analysis
+        flat, planned = self._flat(batch), self.planned_for(size, is_whole=batch.is_whole)
 
         def worker(number: int) -> Any:
             low, high = bounds[number : number + 2]
             digest = [0] * self.tail.pieces
             numbers = tf.constant([step, low, high - low, size, 0, 0, *digest], tf.int64)
             place = self.place(numbers)
-            pairs = zip(flat, self._batch.per_row, strict=True)
+            pairs = zip(flat, planned.per_row, strict=True)
             rows = [rows_of(tensor, low, high, entries) for tensor, entries in pairs]
             collectives = OfRows(ThreadCollectives(meeting, number), place.has_rows)
             try:
-                computed, outputs = self.computed(rows, place, collectives)
+                computed, outputs = self.computed(rows, place, collectives, planned)
             except BaseException:
                 meeting.abort()
                 raise

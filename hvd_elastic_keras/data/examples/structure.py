@@ -17,6 +17,8 @@ from hvd_elastic_keras.common.errors import DataError
 
 Structure = Any
 """Nested tuples, lists and dicts of tensors (or of their specs), as in `tf.data`."""
+OF_ROWS = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
+"""Specs of tensors that can be cut into rows."""
 SUMMED_AT_ONCE = 2**18
 """Numbers of which a fingerprint makes copies at a time."""
 FINGERPRINT_RTOL = 1e-3
@@ -67,7 +69,7 @@ def batched(spec: Any) -> Any:
         return None
     if not isinstance(spec, tf.TypeSpec):
         spec = tf.type_spec_from_value(spec)
-    if spec.shape.rank == 0:
+    if not isinstance(spec, OF_ROWS) or spec.shape.rank == 0:
         return spec
     shape = [None, *spec.shape[1:]]
     if isinstance(spec, tf.SparseTensorSpec):
@@ -85,7 +87,7 @@ def check_sliceable(spec: Structure, name: str, *, of_examples: bool = False) ->
     """
     leaves = [leaf for leaf in tf.nest.flatten(spec) if leaf is not None]
     for leaf in leaves:
-        if not isinstance(leaf, tf.TensorSpec | tf.RaggedTensorSpec | tf.SparseTensorSpec):
+        if not isinstance(leaf, OF_ROWS):
             raise DataError(
                 f"{name} contains {_kind(leaf)}, expected dense, ragged or sparse tensors, which "
                 "can be shared by workers. Convert it in a map()."
@@ -137,17 +139,25 @@ def _entries(leaf: Any, size: int | None, total: int) -> int:
     return entries if entries <= 1 or isinstance(leaf, tf.Tensor) else 0
 
 
-def check_cut(batch: Structure, entries: Sequence[int], name: str, which: str) -> None:
-    """Raises `DataError` unless a batch has as many entries per example as the first one.
+def can_be_cut(batch: Structure, entries: Sequence[int]) -> bool:
+    """Whether a batch has as many entries per example as the first one.
 
     Args:
       entries: of each tensor, per example, as `per_row` returns it.
-      name: of the data, for messages.
-      which: batch this is, for messages.
     """
     total, sizes = num_examples(batch), _first_dimensions(batch)
     pairs = zip(sizes, entries, strict=True)
-    if all(size == total * count or not count for size, count in pairs):
+    return all(size == total * count or not count for size, count in pairs)
+
+
+def check_cut(batch: Structure, entries: Sequence[int], name: str, which: str) -> None:
+    """Raises `DataError` unless `can_be_cut`.
+
+    Args:
+      name: of the data, for messages.
+      which: batch this is, for messages.
+    """
+    if can_be_cut(batch, entries):
         return
     shapes = tf.nest.map_structure(
         lambda t: None if t is None else f"{tuple(t.shape)} {t.dtype.name}", batch

@@ -114,14 +114,15 @@ class BatchPipeline:
         self._reader.seek(epoch, first_step)
         step = first_step
         while (batch := self._reader.batch(step)) is not None:
-            structure.check_cut(batch, self._per_row, self.source.name, f"Batch {step}")
             size = structure.num_examples(batch)
             part = self.part(step, share, size)
             ids = _ids_of_batch(step, size)[part.start : part.stop]
             if step + 1 == self._counted:
                 self._look_behind(epoch)
-            own = structure.cut(batch, part.start, part.stop, self._per_row)
-            yield LocalBatch(own, part, ids)
+            is_whole = not structure.can_be_cut(batch, self._per_row)
+            entries = [0 for _ in self._per_row] if is_whole else self._per_row
+            own = structure.cut(batch, part.start, part.stop, entries)
+            yield LocalBatch(own, part, ids, is_whole=is_whole)
             step += 1
         self._note_end(step)
 

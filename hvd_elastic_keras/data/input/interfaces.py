@@ -22,12 +22,15 @@ class LocalBatch:
       ids: shape [stop - start], int64, what these examples are called in a ledger.
       worker_batches: sizes of those that all workers take together, by rank, where the batch grows
         with them.
+      is_whole: whether this is all of a batch that cannot be cut as the first one: every worker has
+        it.
     """
 
     data: Structure
     part: StepShare
     ids: Any = ()
     worker_batches: Sequence[int] = ()
+    is_whole: bool = False
 
 
 class BatchSizes(Protocol):

@@ -71,6 +71,7 @@ class CapturedStep:
       function: takes the step itself, given the tensors of a whole batch and the step's number.
       step: what `function` was traced of.
       stateful_draws: TensorFlow's names of operations that would draw from a state.
+      draws_by_xla: whether random numbers are those of XLA, which makes others of the same bits.
     """
 
     graph: Any
@@ -82,6 +83,7 @@ class CapturedStep:
     function: Callable[..., Any]
     step: Callable[..., Any]
     stateful_draws: tuple[str, ...] = ()
+    draws_by_xla: bool = False
 
     @functools.cached_property
     def assigned(self) -> frozenset[str]:
@@ -116,6 +118,7 @@ def capture(
     *,
     seed: int = 0,
     per_row: Sequence[int] | None = None,
+    draws_by_xla: bool = False,
 ) -> CapturedStep:
     """Traces a step for batches of any number of rows.
 
@@ -165,6 +168,7 @@ def capture(
         function,
         traced,
         tuple(sorted(names)),
+        draws_by_xla,
     )
 
 

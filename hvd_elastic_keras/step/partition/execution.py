@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_elastic_keras.keras_internals.emission import emit, emit_operation
+from hvd_elastic_keras.keras_internals.emission import emit, emit_by_xla, emit_operation
 from hvd_elastic_keras.keras_internals.tensorflow_names import element_type_of_list
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, assigned_in, on_variable
 from hvd_elastic_keras.step.partition.collectives import OfRows, Tail
@@ -35,6 +35,7 @@ from hvd_elastic_keras.step.partition.own_draws import drawn_rows
 from hvd_elastic_keras.step.partition.part_sizes import PartSizes
 from hvd_elastic_keras.step.partition.parts import in_order_of_making, parts_of
 from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
+from hvd_elastic_keras.step.partition.rules.draws import draws
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +180,7 @@ class PartialStep:
             versions = there.setdefault(tensor.name, {})
             if i in planned.cut_again:
                 again = planned.cut_again[i]
-                if decision.how == "draw":
+                if decision.how == "draw" and not self._captured.draws_by_xla:
                     versions[again] = self._drawn_rows(op, inputs)
                 else:
                     versions[again] = self._own_rows(tensor, value, again.at_axis)
@@ -363,6 +364,8 @@ class PartialStep:
                 on_variables = on_variable(op, inputs, self.values)
                 if on_variables is not None:
                     return on_variables
+                if self._captured.draws_by_xla and draws(op):
+                    return emit_by_xla(op, inputs)
                 return (
                     self._in_order(op, inputs) if self._python_comes_first(op) else emit(op, inputs)
                 )

@@ -13,8 +13,8 @@ EAGERLY = (
     "its Python code in each step."
 )
 WITHOUT_XLA = (
-    "jit_compile was given: one worker compiles the step with XLA; several take it without, whose "
-    "collectives XLA does not know. Random numbers of the two are not the same."
+    "jit_compile is on: one worker compiles the step with XLA; several take it without, since XLA "
+    "does not know their collectives."
 )
 FOR_EACH_MICRO_BATCH = (
     "the step calls Python code (tf.py_function or the like), with --deterministic once for each "

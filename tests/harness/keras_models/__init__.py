@@ -7,6 +7,7 @@ from tests.harness.keras_models import (
     late_losses,
     losses,
     metrics,
+    odd_batches,
     randomness,
     sequences,
     structures,
@@ -26,6 +27,7 @@ FAMILIES = (
     structures,
     train_steps,
     whole_batches,
+    odd_batches,
     execution,
 )
 

@@ -144,10 +144,7 @@ class Unknown:
     [
         (Unknown(), "x came as Unknown, expected arrays"),
         (adapter_of(tf.data.Dataset.from_tensors(1.0)), "Use batch"),
-        (
-            adapter_of(tf.data.Dataset.from_tensor_slices(tf.sparse.from_dense(X)).batch(2)),
-            "tf.sparse.to_dense",
-        ),
+        (adapter_of(tf.data.Dataset.from_tensor_slices(X).window(2)), "contains Dataset"),
         (adapter_of(tf.data.Dataset.from_tensor_slices(X[:0]).batch(2)), "x is empty"),
     ],
 )

@@ -29,9 +29,7 @@ def add_to_rows(variable: Any) -> None:
 
 @pytest.mark.parametrize("change", [assign, add_in_place, add_to_rows])
 @pytest.mark.parametrize("rows", [4, kept_on_disk.LEAST_COPIED_BYTES // 4 // 8 * 2])
-@pytest.mark.parametrize(
-    "groups", [("trainable", "layers"), ("averaged", "layers"), ("optimizer",)]
-)
+@pytest.mark.parametrize("groups", [("trainable", "layers"), ("layers",), ("optimizer",)])
 def test_what_steps_change_later_does_not_show(
     groups: tuple[str, ...], rows: int, change: Any
 ) -> None:

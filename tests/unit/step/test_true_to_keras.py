@@ -78,13 +78,11 @@ ANY_WORKERS = 1e-5
 """Tolerance between numbers of workers, whatever the precision of the model."""
 EAGER = "the weight of a sum stands in a list, one for each step"
 """Cannot be traced, so that only one worker can train it."""
-XLA = "compiled by XLA"
-"""Several workers take it without, where its random numbers are others."""
 
 
 def each(expected: case.Expectation) -> list[Any]:
     """Parameters of a test."""
-    names = [name for name, c in CASES.items() if c.expect is expected and name not in (EAGER, XLA)]
+    names = [name for name, c in CASES.items() if c.expect is expected and name != EAGER]
     return [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in names]
 
 
@@ -120,12 +118,6 @@ def test_refused_in_words(name: str) -> None:
     of = CASES[name]
     with pytest.raises(ElasticError, match=of.told):
         shared_fit.elastic(of)
-
-
-@pytest.mark.slow
-def test_a_step_that_xla_compiles_is_that_of_plain_fit_alone() -> None:
-    of = CASES[XLA]
-    assert not shared_fit.differences(shared_fit.elastic(of), shared_fit.plain(of), of.tolerance)
 
 
 def test_a_step_that_only_runs_eagerly_is_for_one_worker() -> None:

@@ -26,6 +26,11 @@ KINDS = names(
 bits they take.)"""
 
 
+def draws(op: Any) -> bool:
+    """Whether an operation makes random numbers from a seed."""
+    return op.type.startswith("Stateless") and "key" in (a.name for a in op.op_def.input_arg)
+
+
 def numbers_per_block(op: Any) -> int:
     """So many numbers are made of one block."""
     return BITS_PER_BLOCK // max(LEAST_BITS, 8 * int(op.outputs[0].dtype.size))

@@ -16,7 +16,7 @@ from hvd_elastic_keras.step.partition.captured_step import capture
 from hvd_elastic_keras.step.partition.collectives import OfRows
 from hvd_elastic_keras.step.partition.execution import Part, PartialStep
 from hvd_elastic_keras.step.partition.plan import Analysis
-from tests.harness.lockstep import take_step
+from tests.harness.lockstep import AloneCollectives, take_step
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 WHOLE_NUMBERS = ("int32", "int64", "uint32", "uint64")
@@ -107,24 +107,11 @@ def test_in_a_graph_the_whole_is_not_drawn() -> None:
 
     def partial(rows: Any) -> Any:
         part = Part(*map(tf.constant, (2, 3, 9)), tf.constant(False))
-        collectives = OfRows(Alone(), tf.constant(True))
+        collectives = OfRows(AloneCollectives(), tf.constant(True))
         return PartialStep(step, analysis, part, collectives).compute([rows])
 
     graph = tf.function(partial, autograph=False).get_concrete_function(tf.TensorSpec([3, 1])).graph
     assert count_needed(graph, "StatelessRandomUniformV2") == 1
-
-
-class Alone:
-    """Collectives of one worker."""
-
-    def summed(self, tensors: list[Any], name: str) -> list[Any]:
-        return list(tensors)
-
-    def gathered(self, tensor: Any, name: str) -> Any:
-        raise NotImplementedError
-
-    def extreme(self, tensor: Any, kind: str, name: str) -> Any:
-        raise NotImplementedError
 
 
 def count_needed(graph: Any, kind: str) -> int:

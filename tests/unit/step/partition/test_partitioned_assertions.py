@@ -15,7 +15,7 @@ from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
 from hvd_elastic_keras.step.partition.collectives import OfRows
 from hvd_elastic_keras.step.partition.execution import Part, PartialStep
 from hvd_elastic_keras.step.partition.one_round import OneRound
-from tests.harness.lockstep import take_step
+from tests.harness.lockstep import AloneCollectives, take_step
 
 GOOD = np.arange(1.0, 19.0).reshape(6, 3)
 BAD = np.where(np.arange(6)[:, None] == 4, -GOOD, GOOD)
@@ -86,19 +86,6 @@ def test_whether_all_rows_are_so_can_be_a_value_too() -> None:
             np.testing.assert_array_equal(one, other)
 
 
-class Alone:
-    """Collectives of one worker."""
-
-    def summed(self, tensors: list[Any], name: str) -> list[Any]:
-        return [tf.identity(t) for t in tensors]
-
-    def gathered(self, tensor: Any, name: str) -> Any:
-        return tf.identity(tensor)
-
-    def extreme(self, tensor: Any, kind: str, name: str) -> Any:
-        return tf.identity(tensor)
-
-
 @pytest.mark.parametrize("name", [*OF_ROWS, *OF_SUMS])
 def test_an_assertion_fails_in_a_graph_that_does_not_need_it(name: str) -> None:
     step = step_with((OF_ROWS | OF_SUMS)[name])
@@ -107,7 +94,9 @@ def test_an_assertion_fails_in_a_graph_that_does_not_need_it(name: str) -> None:
     def partial(rows: Any, has_rows: Any) -> Any:
         size = tf.shape(rows)[0]
         part = Part(tf.constant(0), size, size, has_rows, has_rows)
-        return PartialStep(step, analysis, part, OfRows(Alone(), has_rows)).compute([rows])
+        return PartialStep(step, analysis, part, OfRows(AloneCollectives(), has_rows)).compute(
+            [rows]
+        )
 
     function = tf.function(partial, autograph=False)
     function(tf.constant(GOOD), tf.constant(True))

@@ -20,7 +20,7 @@ from hvd_elastic_keras.step.partition.collectives import OfRows
 from hvd_elastic_keras.step.partition.execution import Part, PartialStep
 from hvd_elastic_keras.step.partition.operations.states import PARTIAL, REPLICATED, Decision, View
 from hvd_elastic_keras.step.partition.plan import Analysis
-from tests.harness.lockstep import assert_close, take_step
+from tests.harness.lockstep import AloneCollectives, assert_close, take_step
 from tests.harness.partitioned_models import MODELS, ROWS, Made, half_precision
 from tests.harness.partitioned_models.rounds import ROUNDS
 
@@ -133,19 +133,11 @@ def test_the_same_operations_can_be_added_to_a_graph(name: str) -> None:
     captured, (batch, _), plain = captured_of(MODELS[name]())
     analysis = analysed(captured, ROWS)
 
-    class Alone:
-        def summed(self, tensors: list[Any], name: str) -> list[Any]:
-            return list(tensors)
-
-        def gathered(self, tensor: Any, name: str) -> Any:
-            return tf.identity(tensor)
-
-        def extreme(self, tensor: Any, kind: str, name: str) -> Any:
-            return tf.identity(tensor)
-
     def partitioned(*rows: Any) -> dict[str, Any]:
         numbers = (tf.constant(0), tf.shape(rows[0])[0], tf.shape(rows[0])[0], tf.constant(True))
-        step = PartialStep(captured, analysis, Part(*numbers), OfRows(Alone(), tf.constant(True)))
+        step = PartialStep(
+            captured, analysis, Part(*numbers), OfRows(AloneCollectives(), tf.constant(True))
+        )
         step.compute(rows)
         return step.values
 
