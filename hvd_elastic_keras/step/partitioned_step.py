@@ -68,7 +68,8 @@ log = logging.getLogger(__name__)
 MOST_PROBLEMS = 10
 NOT_IN_PIECES = (
     "warning: the step needs all rows of a worker at once, so that micro-batches are not computed "
-    "one after the other: it has several rounds of collectives, or what follows them needs the rows"
+    "one after the other: it has several rounds of collectives, what follows them needs the rows, "
+    "or it calls Python code"
 )
 
 
@@ -545,7 +546,7 @@ class PartitionedStep:
         step = self._partial(place, collectives, began)
         outputs = step.compute(rows, place.step)
         self._most_early = max(self._most_early, step.num_early)
-        if needs_rows(step, outputs, rows, collectives):
+        if needs_rows(step, outputs, rows, collectives, but_shapes=True):
             raise NotOneRoundError
         return self.finished(step, outputs, place, collectives)
 

@@ -226,6 +226,11 @@ class PartialStep:
         for dtype in sorted({t.dtype.name for t in todo}):
             group = [t for t in todo if t.dtype.name == dtype]
             parts = {t.name: there[t.name][PARTIAL] for t in group}
+            parts |= {
+                name: tf.ensure_shape(parts[name], shape)
+                for name, shape in plan.sum_shapes.items()
+                if name in parts
+            }
             if is_last and dtype == tf.float32.name:
                 sums = self._last_sums(parts)
             else:

@@ -217,7 +217,12 @@ def _of_any_length(given: Given) -> tf.Tensor:
 
 
 def needs_rows(
-    step: PartialStep, outputs: Sequence[Any], rows: Sequence[Any], collectives: OfRows
+    step: PartialStep,
+    outputs: Sequence[Any],
+    rows: Sequence[Any],
+    collectives: OfRows,
+    *,
+    but_shapes: bool = False,
 ) -> bool:
     """Whether what a step comes to needs a worker's rows for anything but its collectives.
 
@@ -225,10 +230,15 @@ def needs_rows(
       rows: that `step` was given.
       outputs: that `step` has returned.
       collectives: through which it has gone.
+      but_shapes: whether the shapes of the rows do not count, which need no computing.
     """
     needed = [*outputs, *step.values.values()]
-    of_rows = {t.op for t in tf.nest.flatten(list(rows), expand_composites=True)}
-    return _reaches(needed, lambda op: op in of_rows, collectives.results)
+    flat = tf.nest.flatten(list(rows), expand_composites=True)
+    of_rows = {t.op for t in flat}
+    ends = list(collectives.results)
+    if but_shapes:
+        ends += [op.outputs[0] for t in flat for op in t.consumers() if op.type == "Shape"]
+    return _reaches(needed, lambda op: op in of_rows, ends)
 
 
 def _reaches(tensors: Iterable[Any], is_wanted: Callable[[Any], bool], ends: Sequence[Any]) -> bool:

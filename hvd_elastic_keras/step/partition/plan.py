@@ -38,6 +38,8 @@ class Plan:
       operations: in the order of their levels, so that none waits for a collective in vain.
       reductions: by level, the partial tensors that are summed together right before it.
       moments: by level, means and variances that are found together right before it.
+      sum_shapes: of those partial tensors whose shape was not known when the step was traced, by
+        name, if it follows from neither rows nor other sizes that a batch leaves open.
     """
 
     graph: Any
@@ -46,6 +48,7 @@ class Plan:
     outs: tuple[State, ...]
     reductions: Mapping[int, tuple[Any, ...]]
     moments: Mapping[int, tuple[Moments, ...]]
+    sum_shapes: Mapping[str, tuple[int, ...]]
 
     @property
     def num_operations(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from hvd_elastic_keras.step.partition.operations.dimensions import (
     Sizes,
     Values,
     common_values,
+    is_constant,
     same_values,
     tried,
 )
@@ -130,7 +132,16 @@ class Region:
             tuple(wanted),
             {level: tuple(tensors) for level, tensors in self._reductions.items()},
             {level: tuple(found) for level, found in self._moments.items()},
+            self._sum_shapes(),
         )
+
+    def _sum_shapes(self) -> dict[str, tuple[int, ...]]:
+        found = {}
+        for tensor in itertools.chain(*self._reductions.values()):
+            dims = self._sizes.dims.get(tensor.name)
+            if not tensor.shape.is_fully_defined() and dims and all(map(is_constant, dims)):
+                found[tensor.name] = tuple(size for size, *_ in dims)
+        return found
 
     # --- one operation -------------------------------------------------------------------
 
