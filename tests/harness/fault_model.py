@@ -31,6 +31,8 @@ class _Here:
 
     model: keras.Model | None = None
     place: Assignment | None = None
+    step = 0
+    """Finished optimizer steps when the present one began."""
     witness: Callable[[Any, int], None] | None = None
     """Called with the rows that this worker computes in a training step, and the step's number."""
 
@@ -44,7 +46,10 @@ class FaultPoint(keras.layers.Layer):
 
         def happen() -> None:
             if _Here.place is not None and _Here.model is not None:
-                step = int(_Here.model.optimizer.iterations.numpy())
+                # Alone, the optimizer may count before its gradients are there; others may wait for
+                # their state when a step begins.
+                iterations = _Here.model.optimizer.iterations
+                step = _Here.step if hvd.size() == 1 else int(iterations.numpy())
                 faults.happen(point, hvd.rank(), hvd.size(), step=step)
 
         with tf.control_dependencies([tf.py_function(happen, [], [])]):
@@ -144,9 +149,11 @@ def _with_faults() -> None:
     def witnessed(self: PartitionedStep, batch: Any, step: int, *args: Any, **kwargs: Any) -> Any:
         """Python code of a model is called with whole batches, so that it cannot tell the rows."""
         here = _Here
+        if here.model is not None:
+            here.step = int(here.model.optimizer.iterations.numpy())
         trains = self._train and not (args and args[0]) and not kwargs.get("stop")
         if here.witness and here.place is not None and here.model is not None and trains:
-            here.witness(batch.data, int(here.model.optimizer.iterations.numpy()))
+            here.witness(batch.data, here.step)
         return take(self, batch, step, *args, **kwargs)
 
     rows_of = PartitionedStep._rows
