@@ -333,7 +333,11 @@ class PartitionedStep:
         Raises:
           ConfigurationError: the numbers are not those of one worker.
         """
-        problems = check_step(self.captured, self._flat(batch), num_workers)
+        # Batch norm needs whole micro-batches.
+        offsets = batch.part.offsets if self._normalises else np.arange(batch.part.offsets[-1] + 1)
+        last = len(offsets) - 1
+        bounds = [offsets[last * i // num_workers] for i in range(num_workers + 1)]
+        problems = check_step(self.captured, self._flat(batch), np.diff(bounds).tolist())
         if problems:
             listed = "\n".join(f"  {text}" for text in problems[:MOST_PROBLEMS])
             raise ConfigurationError(

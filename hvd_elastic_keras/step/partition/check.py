@@ -7,7 +7,6 @@ operation where it is wrong. Rules are proved by their tests: this is for whoeve
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -44,23 +43,20 @@ Taken = tuple[list[Any], dict[str, Any]]
 """What a worker has at the end: the outputs of the graph, and the values of the variables."""
 
 
-def check_step(captured: CapturedStep, batch: Sequence[Any], num_workers: int) -> list[str]:
-    """What is wrong with the plan of a step for so many workers; nothing, mostly.
+def check_step(captured: CapturedStep, batch: Sequence[Any], shares: Sequence[int]) -> list[str]:
+    """What is wrong with the plan of a step for workers with these shares; nothing, mostly.
 
     All of it is computed by this process, operation by operation: the activations of the whole
     batch have to fit into its memory, several times. Nothing is assigned.
 
     Args:
       batch: the tensors of a whole batch, as the step was captured for; at least two rows.
+      shares: so many of its rows each worker has.
 
     Raises:
       NotPartitionedError: there is no plan.
     """
-    leaves = zip(batch, captured.leaves, strict=True)
-    rows = next(int(b.shape[0]) // leaf.per_row for b, leaf in leaves if leaf.per_row)
-    analysis = analysed(captured, rows)
-    bounds = [rows * i // num_workers for i in range(num_workers + 1)]
-    shares = [high - low for low, high in itertools.pairwise(bounds)]
+    analysis = analysed(captured, sum(shares))
     problems = list(out_of_order(analysis.plan))
     try:
         taken = taken_in_threads(captured, analysis, batch, shares, problems=problems)

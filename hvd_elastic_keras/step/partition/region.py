@@ -138,9 +138,9 @@ class Region:
     def _sum_shapes(self) -> dict[str, tuple[int, ...]]:
         found = {}
         for tensor in itertools.chain(*self._reductions.values()):
-            dims = self._sizes.dims.get(tensor.name)
-            if not tensor.shape.is_fully_defined() and dims and all(map(is_constant, dims)):
-                found[tensor.name] = tuple(size for size, *_ in dims)
+            sizes = [d[0] for d in self._sizes.dims.get(tensor.name) or () if d and is_constant(d)]
+            if not tensor.shape.is_fully_defined() and len(sizes) == tensor.shape.rank:
+                found[tensor.name] = tuple(sizes)
         return found
 
     # --- one operation -------------------------------------------------------------------
