@@ -263,6 +263,11 @@ class Checked(PartialStep):
 
 def _whole(state: State, values: list[Any]) -> Any:
     """The tensor of which workers hold these."""
+    if state.blocks is not None:
+        by_block = [
+            tf.reshape(v, tf.concat([[state.blocks, -1], tf.shape(v)[1:]], 0)) for v in values
+        ]
+        return tf.reshape(tf.concat(by_block, 1), tf.concat([[-1], tf.shape(values[0])[1:]], 0))
     if is_sharded(state):
         return tf.concat(values, state.at_axis)
     if state == CONJUNCT:

@@ -19,7 +19,7 @@ from hvd_elastic_keras.keras_internals.tensorflow_names import element_type_of_l
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, assigned_in, on_variable
 from hvd_elastic_keras.step.partition.collectives import OfRows, Tail
 from hvd_elastic_keras.step.partition.gathered_leaf import gathered_leaf
-from hvd_elastic_keras.step.partition.graph_nodes import PYTHON_CALLS
+from hvd_elastic_keras.step.partition.graph_nodes import PYTHON_CALLS, is_for_xla
 from hvd_elastic_keras.step.partition.moments import Moments, combined, own_moments
 from hvd_elastic_keras.step.partition.operations.states import (
     CONJUNCT,
@@ -210,7 +210,9 @@ class PartialStep:
                 made = self._of_list(tensor, value, lambda t: self._gathered(t, tensor, first))
             versions[REPLICATED] = made
         whole = versions[REPLICATED]
-        if is_sharded(want):
+        if want.blocks is not None:
+            whole = self._own_of_blocks(whole, want.blocks)
+        elif is_sharded(want):
             whole = self._own_rows(tensor, whole, want.at_axis)
         elif want == PARTIAL:
             whole = self._of_list(tensor, whole, self._on_first)
@@ -294,6 +296,10 @@ class PartialStep:
                 there.setdefault(m.variance.outputs[0].name, {})[REPLICATED] = variance
 
     def _gathered(self, value: Any, tensor: Any, state: State) -> Any:
+        if state.blocks is not None:
+            by_row = tf.transpose(self._by_block(value, state.blocks), _swapped(value.shape.rank))
+            whole = tf.transpose(self._gathered_rows(by_row), _swapped(value.shape.rank))
+            return tf.reshape(whole, tf.concat([[-1], tf.shape(value)[1:]], 0))
         axis = state.at_axis + (tensor.dtype == tf.variant)
         order = [axis, *(i for i in range(value.shape.rank) if i != axis)]
         rows_first = tf.transpose(value, order) if axis else value
@@ -319,6 +325,15 @@ class PartialStep:
             return tf.slice(value, begin, chosen * (self._part.size * count + 1) - 1)
 
         return self._of_list(tensor, whole, cut)
+
+    def _own_of_blocks(self, whole: Any, blocks: int) -> Any:
+        low, size = self._part.low, self._part.size
+        own = self._by_block(whole, blocks)[:, low : low + size]
+        return tf.reshape(own, tf.concat([[-1], tf.shape(whole)[1:]], 0))
+
+    @staticmethod
+    def _by_block(value: Any, blocks: int) -> Any:
+        return tf.reshape(value, tf.concat([[blocks, -1], tf.shape(value)[1:]], 0))
 
     def _drawn_rows(self, op: Any, inputs: list[Any]) -> Any:
         return drawn_rows(op, inputs, self._part.low, self._sizes)
@@ -379,7 +394,7 @@ class PartialStep:
     def _called(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
         """A function for XLA stays one: Keras has them for what a CPU cannot do without."""
         (plan,) = planned.bodies
-        if not _is_for_xla(planned.op) or plan.reductions or plan.moments:
+        if not is_for_xla(planned.op) or plan.reductions or plan.moments:
             return self._run(plan, inputs)
         function = tf.function(
             lambda: self._run(plan, inputs), jit_compile=True, autograph=False
@@ -456,7 +471,7 @@ class PartialStep:
         made = []
         for i, (value, out) in enumerate(zip(inputs, op.outputs, strict=True)):
             state, form = decision.want[i], decision.forms[i]
-            if not is_sharded(state):
+            if state.axis is None:
                 shape = tf.shape(value, out.dtype)
             elif form is not None:  # then nobody has to compute the tensor for it
                 shape = self._sizes.whole_shape(form, out.dtype)
@@ -546,10 +561,11 @@ class PartialStep:
         return flat[:count]
 
 
+def _swapped(rank: int) -> list[int]:
+    """The order of axes in which the first two of a tensor with one axis more change places."""
+    return [1, 0, *range(2, rank + 1)]
+
+
 def _num_bytes(tensor: Any) -> int:
     """Of unknown size, it waits for the last part."""
     return int(tensor.shape.num_elements() or 0) * int(tensor.dtype.size)
-
-
-def _is_for_xla(op: Any) -> bool:
-    return any(name == "_XlaMustCompile" and op.get_attr(name) for name in op.node_def.attr)

@@ -18,3 +18,8 @@ def nodes_of(graph: Any) -> list[Any]:
 def calls_python(nodes: Iterable[Any]) -> bool:
     """Whether some operation runs Python code."""
     return any(node.op in PYTHON_CALLS for node in nodes)
+
+
+def is_for_xla(op: Any) -> bool:
+    """Whether an operation calls a function that XLA has to compile."""
+    return any(name == "_XlaMustCompile" and op.get_attr(name) for name in op.node_def.attr)

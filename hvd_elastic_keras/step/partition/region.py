@@ -18,7 +18,7 @@ from hvd_elastic_keras.step.partition.captured_step import (
     body_of,
     operations,
 )
-from hvd_elastic_keras.step.partition.graph_nodes import PYTHON_CALLS
+from hvd_elastic_keras.step.partition.graph_nodes import PYTHON_CALLS, is_for_xla
 from hvd_elastic_keras.step.partition.moments import Moments, variances
 from hvd_elastic_keras.step.partition.operations.dimensions import (
     Dims,
@@ -39,7 +39,6 @@ from hvd_elastic_keras.step.partition.operations.states import (
     State,
     UnknownSizeError,
     View,
-    is_sharded,
     joined,
     only_rows_axis,
     sharded,
@@ -86,7 +85,12 @@ class Region:
     Args:
       walk: what is found.
       sizes: those of the inputs are known.
+
+    Attributes:
+      cuts: whether workers go on with their rows of what they have computed whole.
     """
+
+    cuts = True
 
     def __init__(self, walk: Walk, graph: Any, sizes: Sizes) -> None:
         self._walk = walk
@@ -274,7 +278,7 @@ class Region:
         again: dict[int, State] = {}
         for i, (tensor, state) in enumerate(zip(op.outputs, decision.out, strict=True)):
             found = {state: level}
-            if state == REPLICATED and not bodies and decision.how in ("run", "draw"):
+            if state == REPLICATED and self.cuts and not bodies and decision.how in ("run", "draw"):
                 axis = only_rows_axis(tensor, self._sizes.dims[tensor.name])
                 if axis is not None:
                     # Else one operation that all compute whole would make all that follow so.
@@ -318,7 +322,7 @@ class Region:
         ):
             level = levels[first] + 1
             levels[REPLICATED] = level
-            what = "allgather" if is_sharded(first) else "allreduce"
+            what = "allreduce" if first.axis is None else "allgather"
             self._note_collective(what, tensor, reason, level)
             if first == PARTIAL:
                 self._walk.flow.needed.add((self.graph, tensor.name))
@@ -380,8 +384,18 @@ class Region:
             return self._loop(op, states, level)
         if "then_branch" in FUNCTIONS[op.type]:
             return self._branches(op, states, level)
+        saved, before = self._walk.saved, len(self._walk.collectives)
         region = self._body(op, "f", self.known(op.inputs), states)
         plan = region.planned(states, [level] * len(states), None, op.name)
+        if is_for_xla(op) and len(self._walk.collectives) > before:
+            self._walk.restore(saved)  # XLA knows no collectives
+            states = tuple(s if s == HANDLE else REPLICATED for s in states)
+            pairs = zip(op.inputs, states, strict=True)
+            level = max([level, *(self._bring(t, s, f"XLA's {op.name}") for t, s in pairs)])
+            region = self._body(op, "f", self.known(op.inputs), states)
+            region.cuts = False
+            plan = region.planned(states, [level] * len(states), None, op.name)
+            self._walk.whole.append(f"{op.type} {op.name}: XLA knows no collectives")
         self.give(op.outputs, region.known(plan.graph.outputs))
         return Decision(states, plan.outs, how="call"), (plan,)
 

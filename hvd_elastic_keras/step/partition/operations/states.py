@@ -28,12 +28,15 @@ class State(msgspec.Struct, frozen=True):
       kind: "replicated": all of it, the same on all workers. "sharded": its rows, along `axis`.
         "partial": a summand; the sum over the workers is the tensor. "empty": a TensorList without
         elements, which may become any of these. "handle": of a variable. "conjunct": whether all of
-        its rows are so; whether all are, if all workers say so.
+        its rows are so; whether all are, if all workers say so. "blocks": its rows of each of so
+        many blocks, in which axis 0 consists of all rows.
       axis: of the rows, if it is sharded. Of a TensorList, that of its elements.
+      blocks: how many, if it is "blocks".
     """
 
     kind: str
     axis: int | None = None
+    blocks: int | None = None
 
     @property
     def at_axis(self) -> int:
@@ -41,6 +44,8 @@ class State(msgspec.Struct, frozen=True):
         return -1 if self.axis is None else self.axis
 
     def __str__(self) -> str:
+        if self.blocks is not None:
+            return f"rows of {self.blocks} blocks"
         return self.kind if self.axis is None else f"{self.kind}({self.axis})"
 
 
@@ -57,6 +62,11 @@ def sharded(axis: int) -> State:
 def is_sharded(state: State) -> bool:
     """Whether each worker has its rows only."""
     return state.kind == "sharded"
+
+
+def in_blocks(number: int) -> State:
+    """Each worker has its rows of so many blocks of axis 0."""
+    return State("blocks", 0, number)
 
 
 def joined(one: State, other: State, dims: Dims) -> State:
@@ -162,7 +172,8 @@ class View:
     def replicated(self, why: str = "") -> Decision:
         """Everybody computes all of it: right for whatever follows from its inputs alone."""
         out = (REPLICATED,) * len(self.op.outputs)
-        return Decision(tuple(map(_whole, self.ins)), out, whole=why if self.has_rows else "")
+        why = why if any(s.axis is not None for s in self.ins) else ""
+        return Decision(tuple(map(_whole, self.ins)), out, whole=why)
 
 
 def _form(tensor: Any, dims: Dims) -> Form | None:

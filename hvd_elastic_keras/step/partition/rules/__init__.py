@@ -9,6 +9,7 @@ correctness, and each has tests of its own.
 from hvd_elastic_keras.step.partition.operations.states import Rule
 from hvd_elastic_keras.step.partition.rules import (
     assertions,
+    blocks,
     contractions,
     draws,
     elementwise,
@@ -21,7 +22,7 @@ from hvd_elastic_keras.step.partition.rules import (
 )
 
 FAMILIES = (
-    *(assertions, contractions, draws, elementwise, joining, lists, per_row, reductions, shapes),
-    slices,
+    *(assertions, blocks, contractions, draws, elementwise, joining, lists, per_row, reductions),
+    *(shapes, slices),
 )
 RULES: dict[str, Rule] = {name: rule for family in FAMILIES for name, rule in family.RULES.items()}

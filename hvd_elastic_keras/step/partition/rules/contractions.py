@@ -66,8 +66,8 @@ def einsum(v: View) -> Decision:
 def convolution(v: View) -> Decision:
     """Of each row with the same filters; linear in both."""
     images, filters = v.ins
-    if images == sharded(0):
-        return v.run(sharded(0), REPLICATED, out=sharded(0))
+    if images.axis == 0:
+        return v.run(images, REPLICATED, out=images)
     if sum(s == PARTIAL for s in v.ins) == 1 and not is_sharded(filters):
         return v.only(v.ins.index(PARTIAL), PARTIAL)
     return v.replicated("along the rows")
@@ -76,8 +76,8 @@ def convolution(v: View) -> Decision:
 def gradient_of_images(v: View) -> Decision:
     """`Conv2DBackpropInput(sizes, filters, gradient)`."""
     gradient = v.ins[2]
-    if gradient == sharded(0):
-        return v.only(2, sharded(0), local_size=(0, 0))
+    if gradient.axis == 0:
+        return v.only(2, gradient, local_size=(0, 0))
     if gradient == PARTIAL:
         return v.only(2, PARTIAL)
     return v.replicated("along the rows")
@@ -86,6 +86,8 @@ def gradient_of_images(v: View) -> Decision:
 def gradient_of_filters(v: View) -> Decision:
     """`Conv2DBackpropFilter(images, sizes, gradient)`: a sum over the rows."""
     images, _, gradient = v.ins
+    if gradient.blocks is not None:
+        return v.run(gradient, REPLICATED, gradient, out=PARTIAL)
     if sharded(0) in (images, gradient):
         if is_rows(known(v.idims[0])[0]) and is_rows(known(v.idims[2])[0]):
             return v.run(sharded(0), REPLICATED, sharded(0), out=PARTIAL)

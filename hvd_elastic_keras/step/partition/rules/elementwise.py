@@ -50,6 +50,8 @@ def elementwise(v: View) -> Decision:
     """Rows stay rows; partial sums stay partial through what is linear."""
     if EMPTY in v.ins or v.op.outputs[0].dtype.name == "variant":
         return _of_lists(v)
+    if v.ins[0].blocks is not None and len(v.ins) == 1:
+        return v.run(v.ins[0], out=v.ins[0])
     if v.has_rows:
         return _of_rows(v)
     if PARTIAL in v.ins:

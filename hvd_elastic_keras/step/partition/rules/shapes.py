@@ -28,6 +28,8 @@ def reshape(v: View) -> Decision:
     state = v.ins[0]
     if state == PARTIAL:
         return v.only(0, PARTIAL)
+    if state.blocks is not None and known(v.odims[0])[:1] == known(v.idims[0])[:1]:
+        return v.only(0, state, local_size=(1, 0))
     if not is_sharded(state):
         return v.replicated()
     before = _product(known(v.idims[0])[: state.at_axis])
@@ -61,8 +63,10 @@ def expand_dims(v: View) -> Decision:
     state, axis = v.ins[0], v.const(1)
     if state == PARTIAL:
         return v.only(0, PARTIAL)
-    if is_sharded(state) and axis is not None:
+    if axis is not None and state.axis is not None:
         new = int(axis.ravel()[0]) % (v.rank(0) + 1)
+        if state.blocks is not None:
+            return v.only(0, state) if new else v.replicated("along the rows")
         return v.only(0, sharded(state.at_axis + (new <= state.at_axis)))
     return v.replicated("its axis is unknown")
 
@@ -72,11 +76,13 @@ def squeeze(v: View) -> Decision:
     state = v.ins[0]
     if state == PARTIAL:
         return v.only(0, PARTIAL)
-    if not is_sharded(state):
+    if state.axis is None:
         return v.replicated()
     axes = {a % v.rank(0) for a in v.attr("squeeze_dims")}
     if not axes or state.at_axis in axes:
         return v.replicated("the rows might go")
+    if state.blocks is not None:
+        return v.only(0, state)
     return v.only(0, sharded(state.at_axis - sum(a < state.at_axis for a in axes)))
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("horovod.tensorflow")
 
 from keras.src.trainers import data_adapters
 
-from hvd_elastic_keras.data.examples.structure import batched
+from hvd_elastic_keras.data.examples.structure import batched, num_examples, per_row
 from hvd_elastic_keras.keras_internals.model_building import build
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import capture
@@ -53,7 +53,7 @@ def one_step(case: Case) -> tuple[Any, Any, Any]:
     batch = next(iter(data_adapters.get_data_adapter(**arguments).get_tf_dataset()))
     spec = tf.nest.map_structure(spec_of, batch)
     build(model, spec, batch)
-    captured = capture(model.train_step, spec)
+    captured = capture(model.train_step, spec, per_row=per_row(batch))
     plain = tf.function(model.train_step, autograph=False).get_concrete_function(spec)
     if case in [CASES[name] for name in DRAWS]:
         number = tf.constant(STEP, tf.int64)
@@ -66,7 +66,7 @@ def one_step(case: Case) -> tuple[Any, Any, Any]:
 def test_three_workers_come_to_what_one_comes_to(name: str) -> None:
     captured, batch, plain = one_step(CASES[name])
     flat = [t for t in tf.nest.flatten(batch) if t is not None]
-    rows = int(next(t.shape[0] for t in flat if t.shape[0]))
+    rows = num_examples(batch)
     analysis = analysed(captured, rows)
     before = {n: v.numpy() for n, v in captured.variables.items()}
     logs = tf.nest.flatten(plain(batch))

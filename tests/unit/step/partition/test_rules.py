@@ -295,6 +295,73 @@ def test_each_row_of_images_is_computed_by_itself(name: str, parts: list[int]) -
     assert not analysis.whole
 
 
+FILTERS = {
+    "dilated": lambda x, w: tf.nn.convolution(x, w, 1, "SAME", dilations=[2, 3]),
+    "dilated, rows at the edge left out": lambda x, w: tf.nn.convolution(
+        x, w, 1, "VALID", dilations=[2, 2]
+    ),
+    "of channels by themselves, dilated": lambda x, w: tf.nn.depthwise_conv2d(
+        x, w, [1, 1, 1, 1], "SAME", dilations=[2, 2]
+    ),
+    "in time, dilated": lambda x, w: tf.nn.convolution(x[:, 0], w[0], 1, "SAME", dilations=[2]),
+}
+"""Of images and filters."""
+
+
+@pytest.mark.parametrize("name", FILTERS)
+@settings(max_examples=EXAMPLES)
+@given(parts=shares())
+def test_dilated_convolutions_need_the_sum_of_the_gradients_of_filters_alone(
+    name: str, parts: list[int]
+) -> None:
+    random = np.random.default_rng(len(parts))
+    images, filters = random.normal(size=(sum(parts), 5, 6, 3)), random.normal(size=(2, 2, 3, 2))
+
+    def function(x: Any) -> Any:
+        weights = tf.constant(filters)
+        with tf.GradientTape() as tape:
+            tape.watch([x, weights])
+            total = tf.reduce_sum(FILTERS[name](x, weights) ** 2)
+        gradient, of_filters = tape.gradient(total, [x, weights])
+        return tf.reduce_sum(gradient**2, [1, 2, 3]), of_filters
+
+    analysis = compared(function, [images], parts)
+    assert not analysis.whole
+    assert [c.what for c in analysis.collectives if c.num_bytes > 90] == ["allreduce"]
+
+
+OF_BLOCKS: dict[str, Function] = {
+    "what has no rule": lambda b, x: tf.raw_ops.LeakyRelu(features=tf.cumsum(b, 0)),
+    "two of them": lambda b, x: b * b,
+    "other rows": lambda b, x: b + tf.concat([x, x, x, x], 0)[:, :2, :2],
+    "a part of them": lambda b, x: b[: tf.shape(x)[0]],
+    "other blocks": lambda b, x: tf.batch_to_space(b, [4, 1], [[0, 0], [0, 0]]),
+    "blocks of blocks": lambda b, x: tf.space_to_batch(b, [2, 1], [[0, 0], [0, 0]]),
+    "the size": lambda b, x: tf.shape(b) + tf.size(b),
+    "a sum": lambda b, x: tf.reduce_sum(b, 0),
+    "filters of all": lambda b, x: tf.raw_ops.Conv2DBackpropFilter(
+        input=tf.ones_like(b[:1]) * tf.ones([4 * tf.shape(x)[0], 1, 1, 1], tf.float64),
+        filter_sizes=[1, 1, 3, 3],
+        out_backprop=b,
+        strides=[1, 1, 1, 1],
+        padding="SAME",
+    ),
+}
+"""Of images in 2 by 2 blocks, and of the images."""
+
+
+@pytest.mark.parametrize("name", OF_BLOCKS)
+@settings(max_examples=EXAMPLES)
+@given(parts=shares())
+def test_rows_in_blocks_are_put_in_order_for_whatever_else(name: str, parts: list[int]) -> None:
+    images = np.random.default_rng(len(parts)).normal(size=(sum(parts), 4, 4, 3))
+
+    def function(x: Any) -> Any:
+        return OF_BLOCKS[name](tf.space_to_batch(x, [2, 2], [[0, 0], [0, 0]]), x)
+
+    compared(function, [images], parts)
+
+
 WITH_GRADIENTS = {"larger", "normalised across channels"}
 TABLE = np.arange(20.0).reshape(5, 4)
 ON_VARIABLES: dict[str, Callable[[Any, Any, Any], Any]] = {
