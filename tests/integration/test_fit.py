@@ -263,7 +263,8 @@ def test_a_late_joiner_and_a_kill_of_rank_0_change_nothing(
     flags = ("--num_workers=2", "--audit", "--all_output")
     with FitJob(tmp_path, scenario, *flags, plan=PLANS[scenario]) as job:
         job.let_join("gate")
-        job.finish_with(["w1", "w2"], fit_alone(scenario))
+        tolerance = 2e-3 if scenario is mixed_float16 else 1e-5  # sums of halves are rounded
+        job.finish_with(["w1", "w2"], fit_alone(scenario), tolerance)
         job.assert_audited(len(job.events("epoch_end")))
         rounds = [e["members"] for e in job.events("round_running")]
         assert rounds == [["w0", "w1"], ["w0", "w1", "w2"], ["w1", "w2"]]
