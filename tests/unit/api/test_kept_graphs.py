@@ -109,12 +109,12 @@ def test_a_change_between_two_fits_counts_after_compile_only(change: str, second
 
 
 def test_steps_are_traced_once_for_several_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hvd_elastic_keras.step import partitioned_step
+    from hvd_elastic_keras.step import traced_step
 
     made, steps = model(), []
-    original = partitioned_step.capture
+    original = traced_step.capture
     monkeypatch.setattr(
-        partitioned_step, "capture", lambda *a, **k: steps.append(1) or original(*a, **k)
+        traced_step, "capture", lambda *a, **k: steps.append(1) or original(*a, **k)
     )
     for _ in range(3):
         fit(made, 4)

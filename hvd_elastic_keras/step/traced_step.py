@@ -1,0 +1,306 @@
+"""What a step of the user's is: its graph, the variables that it touches, how workers share it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
+from hvd_elastic_keras.common.options import MICRO_BATCH, NO_COMPRESSION
+from hvd_elastic_keras.data.examples import structure
+from hvd_elastic_keras.data.examples.structure import Layout
+from hvd_elastic_keras.data.input.interfaces import LocalBatch
+from hvd_elastic_keras.keras_internals.held_objects import optimizers_of
+from hvd_elastic_keras.keras_internals.model_building import first_sentence, has_batch_norm
+from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, can_be_sent
+from hvd_elastic_keras.keras_internals.scaled_rate import scaled
+from hvd_elastic_keras.step.batch_norm import over_micro_batches
+from hvd_elastic_keras.step.partition import told_of_step
+from hvd_elastic_keras.step.partition.analysis import analysed
+from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
+from hvd_elastic_keras.step.partition.check import check_step
+from hvd_elastic_keras.step.partition.graph_nodes import calls_python, nodes_of
+from hvd_elastic_keras.step.partition.plan import Analysis
+from hvd_elastic_keras.step.partition.region import NotPartitionedError
+from hvd_elastic_keras.step.partition.stateful_draws import state_of_python_generators
+from hvd_elastic_keras.step.step_options import StepOptions
+from hvd_elastic_keras.step.world import World
+
+log = logging.getLogger(__name__)
+MOST_PROBLEMS = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """How several workers take batches of some form.
+
+    Attributes:
+      name: begins the names of its collectives.
+      per_row: of each tensor, so many entries of the first axis belong to each row.
+    """
+
+    name: str
+    analysis: Analysis
+    per_row: Sequence[int]
+
+
+class TracedStep:
+    """The user's `train_step` or, without an optimizer, `test_step`.
+
+    Args:
+      model: built and compiled.
+      variables: all state of the model.
+      layout: the form of a batch.
+      world: what the graph has to know of the present round.
+      train: which of the two it is.
+      num_rows: of a global batch; what travels is compared for so many.
+      seed: stateful random operations follow from it.
+      options: what it does beyond that.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        variables: ModelVariables,
+        layout: Layout,
+        world: World,
+        *,
+        train: bool,
+        num_rows: int,
+        seed: int,
+        options: StepOptions,
+    ) -> None:
+        self.model = model
+        self._variables = variables
+        by_micro_batch = train and options.batch_norm == MICRO_BATCH
+        self._normalises = by_micro_batch and has_batch_norm(model)
+        numbers = tf.TensorSpec([None], tf.int32)
+        self._batch = Layout(
+            (layout.spec, numbers if self._normalises else None),
+            (*layout.per_row, *([1] if self._normalises else [])),
+        )
+        """With the number of the micro-batch of each row, if a layer needs it."""
+        self._world = world
+        self._train = train
+        self._num_rows = num_rows
+        self._seed = seed + (0 if train else 1)
+        self._options = options
+        self._name = "elastic_train" if train else "elastic_evaluate"
+        self._runs_eagerly = bool(model.run_eagerly)
+        self._draws_in_python = False
+        self._planned: dict[int, Planned] = {}
+        """For batches of at most so many rows, of which nobody knew."""
+
+    @functools.cached_property
+    def captured(self) -> CapturedStep:
+        """The user's graph.
+
+        Raises:
+          ConfigurationError: it makes variables.
+        """
+        before, generators = self._variables.present(self.model), state_of_python_generators()
+        try:
+            with self._scaled_rate(), self._tracing():
+                found = capture(
+                    self._step_over_micro_batches,
+                    self._batch.spec,
+                    seed=self._seed,
+                    per_row=self._batch.per_row,
+                    draws_by_xla=bool(self.model.jit_compile),
+                )
+        except ElasticError:
+            raise
+        except Exception as error:  # what cannot be traced may raise anything
+            if not self._runs_eagerly:
+                raise
+            raise ConfigurationError(
+                told_of_step.NOT_TRACED.format(first_sentence(error))
+            ) from error
+        self._variables.check_nothing_new(self.model, before)
+        self._draws_in_python = generators != state_of_python_generators()
+        return found
+
+    def _tracing(self) -> contextlib.AbstractContextManager[None]:
+        """What holds while the user's step is traced."""
+        return contextlib.nullcontext()
+
+    @functools.cached_property
+    def beside(self) -> list[tf.Variable]:
+        """Variables that it reads or assigns to, and that neither the model nor its layers hold."""
+        known = {id(v) for v in (*self._variables.all, *self._world.variables)}
+        return [v for v in self.captured.variables.values() if id(v) not in known]
+
+    @functools.cached_property
+    def _changed_beside(self) -> list[tf.Variable]:
+        """Those of them that it assigns to."""
+        assigned = {id(self.captured.variables[name]) for name in self.captured.assigned}
+        return [v for v in self.beside if id(v) in assigned]
+
+    def assigned_beside(self, *, has_others: bool) -> list[tf.Variable]:
+        """Those that belong to the state of a training, since the step assigns to them.
+
+        Args:
+          has_others: whether other workers may ever take part. A worker that runs the step eagerly
+            and alone need not have one that can be traced, and has no such variables.
+        """
+        if self._runs_eagerly and not has_others:
+            return []
+        return [v for v in self._changed_beside if can_be_sent(v)]
+
+    @property
+    def _not_sent(self) -> list[str]:
+        sent = {id(v) for v in self.assigned_beside(has_others=True)}
+        return [v.name for v in self.beside if id(v) not in sent]
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What people should know before the first step."""
+        if self._runs_eagerly:
+            return ()
+        return told_of_step.listed(
+            [
+                told_of_step.of_draws(
+                    self.captured.stateful_draws, in_python=self._draws_in_python
+                ),
+                told_of_step.of_variables(self._not_sent),
+            ]
+        )
+
+    @property
+    def told_of_several(self) -> tuple[str, ...]:
+        """What people should know before the first step of a job with several workers."""
+        return told_of_step.listed(
+            [
+                [told_of_step.EAGERLY] if self._runs_eagerly else [],
+                told_of_step.of_variables(self._not_sent) if self._runs_eagerly else [],
+                [told_of_step.WITHOUT_XLA] if self.model.jit_compile else [],
+            ]
+        )
+
+    @functools.cached_property
+    def analysis(self) -> Analysis:
+        """How several workers take it.
+
+        Raises:
+          ConfigurationError: that cannot be.
+        """
+        return self._analysed(self._num_rows)
+
+    @property
+    def collectives_digest(self) -> str:
+        """Of the collectives of a step: workers that make others would wait for each other."""
+        analysis = self.analysis
+        found = [
+            (c.what, c.level, c.num_bytes, c.in_loop, c.tensor in analysis.rounded)
+            for c in analysis.collectives
+        ]
+        return hashlib.sha256(repr(found).encode()).hexdigest()[:16]
+
+    def _analysed(
+        self, num_rows: int, *, whole: bool = False, captured: CapturedStep | None = None
+    ) -> Analysis:
+        try:
+            rounds = self._options.compression != NO_COMPRESSION
+            found = analysed(captured or self.captured, num_rows, whole=whole, rounds=rounds)
+        except NotPartitionedError as error:
+            raise ConfigurationError(
+                f"The step of this model cannot be shared by several workers: {error}. Train it "
+                "with one worker, or change that operation."
+            ) from error
+        log.info("%s: %s", self._name, "; ".join(found.lines()))
+        return found
+
+    @functools.cached_property
+    def calls_python(self) -> bool:
+        """Whether Python code of the user's runs in every step."""
+        return self._runs_eagerly or self._graph_calls_python
+
+    @functools.cached_property
+    def _graph_calls_python(self) -> bool:
+        return calls_python(nodes_of(self.captured.graph))
+
+    @functools.cached_property
+    def usual(self) -> Planned:
+        """How several workers take most batches."""
+        return Planned(self._name, self.analysis, self._batch.per_row)
+
+    def planned_for(self, num_rows: int, *, is_whole: bool) -> Planned:
+        """How several workers take a batch; for sizes of which nobody knew, made when they come.
+
+        Args:
+          is_whole: see `LocalBatch`.
+        """
+        if is_whole:
+            return self._whole
+        if 1 < num_rows <= (self.analysis.most_rows or 0):
+            return self.usual
+        rows = 1 if num_rows == 1 else 2 ** num_rows.bit_length()
+        if rows not in self._planned:
+            analysis = self._analysed(rows, whole=rows == 1)
+            self._planned[rows] = Planned(f"{self._name}_{rows}", analysis, self._batch.per_row)
+        return self._planned[rows]
+
+    @functools.cached_property
+    def _whole(self) -> Planned:
+        """As one worker would; each has the whole batch."""
+        leaves = tuple(dataclasses.replace(leaf, per_row=0) for leaf in self.captured.leaves)
+        captured = dataclasses.replace(self.captured, leaves=leaves)
+        analysis = self._analysed(self._num_rows, whole=True, captured=captured)
+        return Planned(f"{self._name}_whole", analysis, [0 for _ in leaves])
+
+    def check(self, batch: LocalBatch, num_workers: int) -> int:
+        """Takes a whole batch with so many workers, in threads; nothing is assigned.
+
+        Returns:
+          How many operations have been checked, each by itself.
+
+        Raises:
+          ConfigurationError: the numbers are not those of one worker.
+        """
+        # Batch norm needs whole micro-batches.
+        offsets = batch.part.offsets if self._normalises else np.arange(batch.part.offsets[-1] + 1)
+        last = len(offsets) - 1
+        bounds = [offsets[last * i // num_workers] for i in range(num_workers + 1)]
+        problems = check_step(self.captured, self._flat(batch), np.diff(bounds).tolist())
+        if problems:
+            listed = "\n".join(f"  {text}" for text in problems[:MOST_PROBLEMS])
+            raise ConfigurationError(
+                f"{num_workers} workers would not compute what one computes. {len(problems)} "
+                f"differences have been found in the step, first these:\n{listed}\nThis is a "
+                "defect of hvd_elastic_keras: please report it with these lines. Train with one "
+                "worker meanwhile."
+            )
+        return self.analysis.plan.num_operations
+
+    def _step_over_micro_batches(self, batch: tuple[Any, tf.Tensor | None]) -> Any:
+        data, numbers = batch
+        step = self.model.train_step if self._train else self.model.test_step
+        if numbers is None:
+            return step(data)
+        with over_micro_batches(numbers):
+            return step(data)
+
+    def _flat(self, batch: LocalBatch) -> list[Any]:
+        """The tensors of a worker's rows."""
+        numbers = None
+        if self._normalises and batch.is_whole:
+            numbers = tf.zeros([structure.num_examples(batch.data)], tf.int32)
+        elif self._normalises:
+            sizes = np.diff(batch.part.offsets)
+            first = batch.part.first_micro_batch
+            numbers = tf.constant(np.repeat(np.arange(first, first + len(sizes)), sizes), tf.int32)
+        return self._batch.flatten((batch.data, numbers))
+
+    def _scaled_rate(self) -> contextlib.AbstractContextManager[None]:
+        if not self._options.scales_rate:
+            return contextlib.nullcontext()
+        return scaled(optimizers_of(self.model), self._world.learning_rate_scale)
