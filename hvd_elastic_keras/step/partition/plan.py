@@ -109,8 +109,9 @@ class Analysis:
         """For people: each collective with its reason."""
         counts = collections.Counter(c.what for c in self.collectives)
         number = ", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "no collective"
+        rounds = f"{self.num_rounds} round{'' if self.num_rounds == 1 else 's'}"
         return [
-            f"{number} in {self.num_rounds} rounds",
+            f"{number} in {rounds}",
             *(f"round {c.level}: {c}" for c in self.collectives),
             *(f"computed whole by every worker: {text}" for text in self.whole),
         ]
