@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 PAGE = HERE.parents[1] / "docs" / "performance.md"
 LIMIT_S = 2400.0
 BENCHMARKS: dict[str, tuple[str, list[str]]] = {
-    "A step, alone": ("fit_overhead.py", ["--epochs=16"]),
+    "A step alone": ("fit_overhead.py", ["--epochs=16"]),
     "A step of two workers": ("two_workers.py", ["--repetitions=3"]),
     "A step of two workers on a slow network": ("slow_network.py", ["--repetitions=5"]),
     "Deterministic": (
