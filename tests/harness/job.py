@@ -34,6 +34,14 @@ SMALL = ("--global_batch_size=64", "--micro_batch_size=8", "--epochs=3")
 Event = dict[str, Any]
 
 
+def lives(process: psutil.Process) -> bool:
+    """Whether a process has not ended. An orphan that has ended is a zombie until init reaps it."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 class Job:
     """A job as a user would start it. Use it in a `with` block: nothing outlives the block."""
 
@@ -198,9 +206,7 @@ class Job:
         found = []
         for process in psutil.process_iter():
             try:
-                if process.status() != psutil.STATUS_ZOMBIE and (
-                    process.environ().get(env.JOB_DIR) == str(self.job_dir)
-                ):
+                if lives(process) and process.environ().get(env.JOB_DIR) == str(self.job_dir):
                     found.append(process)
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue

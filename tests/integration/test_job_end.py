@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tests.harness.faults import Fault
-from tests.harness.job import Job, assert_same_weights
+from tests.harness.job import Job, assert_same_weights, lives
 
 Weights = dict[str, np.ndarray]
 GATE = Fault("gate", "train", 0, step=10, action="wait")
@@ -98,6 +98,6 @@ def test_a_signal_while_the_model_is_checked_leaves_no_process(
         check = psutil.Process(int(told.read_text()))
         job.process.send_signal(number)
         job.finish(128 + number)
-        assert not check.is_running()
+        assert not lives(check)
         assert job.output.endswith("before any worker was started\n")
         assert not job.job_dir.exists()

@@ -17,7 +17,7 @@ import pytest
 
 from hvd_elastic_keras.common import env, joining
 from tests.harness.faults import Fault
-from tests.harness.job import LIMIT_S, REPOSITORY, SMALL, Job, assert_same_weights
+from tests.harness.job import LIMIT_S, REPOSITORY, SMALL, Job, assert_same_weights, lives
 from tests.harness.joiner import Joiner
 from tests.harness.metadata_service import MetadataService
 
@@ -133,7 +133,7 @@ def test_the_end_waits_for_a_worker_that_was_given_up_or_says_that_it_may_be_the
         assert job.process.wait(LIMIT_S) == 128 + signal.SIGINT, job.report()
         said = f"nobody has told of the end of {other} on {hosts[other]}."
         assert (said in job.output) is not joiner_answers, job.report()
-        assert worker.is_running() is not joiner_answers
+        assert lives(worker) is not joiner_answers
         assert kept.exit_code() == joining.LEFT
         if joiner_answers:
             assert frozen.exit_code() == joining.LEFT

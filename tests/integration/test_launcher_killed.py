@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.harness.faults import Fault
-from tests.harness.job import LIMIT_S, Job, assert_same_weights
+from tests.harness.job import LIMIT_S, Job, assert_same_weights, lives
 
 Weights = dict[str, np.ndarray]
 GATE = Fault("gate", "train", 0, step=10, action="wait")
@@ -52,7 +52,7 @@ def test_a_training_that_ended_without_a_launcher_is_reported_to_the_next_one(
         job.plan.open_gate("gate")
         workers = job.worker_processes()
         job.wait_while_alone((job.job_dir / "model.keras").exists)
-        assert all(w.is_running() for w in workers), "they wait for somebody to tell it"
+        assert all(lives(w) for w in workers), "they wait for somebody to tell it"
         job.start_launcher()
         assert_untouched(job, expected_weights)
         assert [e["epoch"] for e in job.events("epoch_end")] == [0, 1, 2]
@@ -181,7 +181,7 @@ def test_without_a_journal_the_workers_are_ended_with_a_word_on_what_is_lost(
         job.start_launcher("--resume")
         assert job.process.wait(LIMIT_S) == 2
         assert f"with which command its job was started (its journal {why})" in job.output
-        assert all(w.is_running() for w in workers if w.pid in map(job.pid_of, ("w0", "w1")))
+        assert all(lives(w) for w in workers if w.pid in map(job.pid_of, ("w0", "w1")))
         job.start_launcher()
         assert job.wait_for("checkpoint_loaded")["step"] == 8
         assert f"cannot be taken over: the journal {why}. They are ended, and what they have" in (

@@ -24,7 +24,7 @@ from hvd_elastic_keras.common import env
 from hvd_elastic_keras.launchers.base import LOCALHOST, WorkerExit
 from hvd_elastic_keras.launchers.fork_server import ForkServer, ForkServerError, Start
 from hvd_elastic_keras.launchers.local import KEEPER, LocalLauncher, kept_workers
-from tests.harness.job import REPOSITORY
+from tests.harness.job import REPOSITORY, lives
 
 LIMIT_S = 30.0
 LIBRARIES = {
@@ -422,7 +422,7 @@ def test_without_the_server_workers_start_as_before(
             server.suspend()
         for worker_id in ("w0", "w1"):
             assert await workers.end_of(worker_id) == (WorkerExit(worker_id, 0), "here\n")
-        assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
+        assert not lives(server)
 
     asyncio.run(run())
 
@@ -443,7 +443,7 @@ def test_a_worker_is_killed_with_what_it_has_started(scripts: Callable[..., Work
         await workers.until(lambda: workers.exits)
         assert workers.exits == [WorkerExit("w0", -signal.SIGKILL)]
         psutil.wait_procs([child], timeout=LIMIT_S)
-        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+        assert not lives(child)
         assert not psutil.pid_exists(process)
         assert list(workers.directory.glob(f"{env.SCRATCH_PREFIX}*")) == []
 

@@ -32,6 +32,7 @@ from hvd_elastic_keras.observe.console import Console
 LIMIT_S = 30.0
 LONG_LINE = 20_000_000
 REPOSITORY = Path(__file__).resolve().parents[3]
+from tests.harness.job import lives
 
 
 class Watched:
@@ -220,7 +221,7 @@ def test_a_worker_is_killed_with_what_it_has_started(tmp_path: Path) -> None:
         await watched.until(lambda: watched.exits)
         assert watched.exits == [WorkerExit("w0", -signal.SIGKILL)]
         psutil.wait_procs([child], timeout=LIMIT_S)
-        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+        assert not lives(child)
 
     asyncio.run(run())
 
@@ -236,7 +237,7 @@ def test_a_worker_does_not_outlive_its_keeper(tmp_path: Path) -> None:
         words = "was ended together with its parent process (keeper.py), which"
         assert watched.exits == [WorkerExit("w0", None, f"{words} was killed by SIGKILL")]
         psutil.wait_procs([process], timeout=LIMIT_S)
-        assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+        assert not lives(process)
 
     asyncio.run(run())
 
