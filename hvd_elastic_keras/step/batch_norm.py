@@ -8,6 +8,7 @@ others normalise over what a worker has, which changes with their number.)
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -71,14 +72,33 @@ def _normalised(
 
     The gradient is that of Ioffe and Szegedy, "Batch Normalization", 2015.
     """
-    within = [i for i in range(1, len(values.shape)) if i != axis]
+    within = tuple(i for i in range(1, len(values.shape)) if i != axis)
+    forward, backward = _both_ways(within, epsilon)
 
+    def normalised(values: tf.Tensor) -> tuple[Sequence[tf.Tensor], Callable[..., Any]]:
+        found, mean, variance, inverse = forward(values, numbers)
+
+        def gradients(of_found: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
+            return backward(of_found, numbers, found, inverse)[0]
+
+        return (found, mean, variance), gradients
+
+    found, mean, variance = tf.custom_gradient(normalised)(values)
+    return found, mean, variance
+
+
+@functools.cache
+def _both_ways(within: tuple[int, ...], epsilon: float) -> tuple[Callable[..., Any], ...]:
+    """Normalises, and gives the gradient; of all layers of this form."""
+
+    @within_micro_batches
     def forward(values: tf.Tensor, numbers: tf.Tensor) -> list[tf.Tensor]:
         mean = _of_micro_batches(values, numbers, within)
         variance = _of_micro_batches(tf.math.squared_difference(values, mean), numbers, within)
         inverse = tf.math.rsqrt(variance + epsilon)
         return [(values - mean) * inverse, mean, variance, inverse]
 
+    @within_micro_batches
     def backward(
         gradient: tf.Tensor, numbers: tf.Tensor, normalised: tf.Tensor, inverse: tf.Tensor
     ) -> list[tf.Tensor]:
@@ -86,16 +106,7 @@ def _normalised(
         slope = _of_micro_batches(gradient * normalised, numbers, within)
         return [inverse * (gradient - mean - normalised * slope)]
 
-    def normalised(values: tf.Tensor) -> tuple[Sequence[tf.Tensor], Callable[..., Any]]:
-        found, mean, variance, inverse = within_micro_batches(forward, values, numbers)
-
-        def gradients(of_found: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
-            return within_micro_batches(backward, of_found, numbers, found, inverse)[0]
-
-        return (found, mean, variance), gradients
-
-    found, mean, variance = tf.custom_gradient(normalised)(values)
-    return found, mean, variance
+    return forward, backward
 
 
 def _of_micro_batches(values: tf.Tensor, numbers: tf.Tensor, within: Sequence[int]) -> tf.Tensor:

@@ -398,7 +398,7 @@ class PartitionedStep(TracedStep):
     def assign(self, values: dict[str, Any]) -> None:
         """Lets the step take effect; `values` are those of `PartialStep`."""
         for name in sorted(self.captured.assigned):
-            self.captured.variables[name].assign(values[name])
+            self.captured.variables[name].assign(values[name], read_value=False)
 
     def checks(self, step: PartialStep, outputs: Sequence[tf.Tensor], place: Place) -> list[Any]:
         """What has to be there and right before anything is assigned."""

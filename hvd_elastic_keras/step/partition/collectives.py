@@ -45,7 +45,7 @@ class IfOthers:
         sums = tf.cond(
             self._has_others,
             lambda: self._collectives.summed(tensors, name, rounded=rounded),
-            lambda: [tf.identity(t) for t in tensors],
+            lambda: tensors,
         )
         return [sums] if tf.is_tensor(sums) else list(sums)
 
@@ -54,7 +54,7 @@ class IfOthers:
         return tf.cond(
             self._has_others,
             lambda: self._collectives.gathered(tensor, name),
-            lambda: tf.identity(tensor),
+            lambda: tensor,
         )
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
@@ -62,7 +62,7 @@ class IfOthers:
         return tf.cond(
             self._has_others,
             lambda: self._collectives.extreme(tensor, kind, name),
-            lambda: tf.identity(tensor),
+            lambda: tensor,
         )
 
 
@@ -115,8 +115,8 @@ class OfRows:
         else:  # a choice by element would copy all gradients
             counted = tf.cond(
                 self._has_rows,
-                lambda: [tf.identity(t) for t in tensors],
-                lambda: [tf.zeros_like(t) for t in tensors],
+                lambda: tensors,
+                lambda: [tf.raw_ops.ZerosLike(x=t) for t in tensors],
             )
         counted = [counted] if tf.is_tensor(counted) else counted
         sums = self._collectives.summed([*counted, *beside], name, rounded=rounded)

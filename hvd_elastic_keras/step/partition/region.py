@@ -161,9 +161,10 @@ class Region:
             level = max((min(v.levels.values()) for v in versions), default=0)
             decision, bodies = self._of_functions(op, states, level)
         else:
-            self._sizes.infer(op)
             if is_within(op):
                 within_micro_batches.give_sizes(op, self._sizes)
+            else:
+                self._sizes.infer(op)
             if op.type == "Mean" and op.outputs[0].name in self._versions:
                 return  # a variance, which has come with the mean
             decision = self._decide(op, states)

@@ -19,26 +19,30 @@ CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def within_micro_batches(
-    function: Callable[..., list[tf.Tensor]], *tensors: tf.Tensor
-) -> list[tf.Tensor]:
-    """Calls a function as one operation.
+    function: Callable[..., list[tf.Tensor]],
+) -> Callable[..., list[tf.Tensor]]:
+    """Makes each call of a function one operation. Tensors of equal forms share one trace.
 
     Args:
-      function: each row of its results follows from the rows of the same micro-batch alone.
-      tensors: with the rows of the batch, or so many for each, along their first axis; the second
-        one holds the numbers of the micro-batches.
-
-    Returns:
-      Tensors with as many rows as the first one.
+      function: given tensors with the rows of the batch, or so many for each, along their first
+        axis, of which the second one holds the numbers of the micro-batches, it returns tensors
+        with as many rows as the first one. Each of these follows from the rows of the same
+        micro-batch alone.
     """
-    specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
 
     def elastic_within_micro_batches(*given: tf.Tensor) -> list[tf.Tensor]:
         return function(*given)
 
-    made = tf.function(elastic_within_micro_batches, input_signature=specs, autograph=False)
-    # Not `made(...)`, which would be traced as a part of the step.
-    return list(made.get_concrete_function()(*tensors))
+    made = tf.function(elastic_within_micro_batches, autograph=False)
+
+    def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
+        with tf.init_scope():  # the trace belongs to no step
+            graph = made.get_concrete_function(*specs)
+        # Not `made(...)`, which would be traced as a part of the step.
+        return list(graph(*tensors))
+
+    return call
 
 
 def is_within(op: Any) -> bool:
