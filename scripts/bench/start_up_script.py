@@ -5,6 +5,7 @@ With "replaced", worker w1 kills itself, and the training ends when w2 is ready 
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ if sys.argv[1] != "plain":
 
 import keras
 import numpy as np
+import psutil
 from networks import small_resnet
 
 FIRST_STEP = "BENCH_FIRST_STEP"
@@ -31,7 +33,19 @@ class FirstStep(keras.callbacks.Callback):
         if batch == 0:
             path = Path(os.environ[FIRST_STEP])
             if not path.exists():
-                path.write_text(str(time.time()))
+                path.write_text(json.dumps({"at": time.time(), "processor_s": processor_s()}))
+
+
+def processor_s() -> float:
+    """Seconds of processors that the command has cost so far, with all its processes."""
+    spent = 0.0
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(FIRST_STEP) == os.environ[FIRST_STEP]:
+                spent += sum(process.cpu_times()[:4])  # with children that have ended
+        except psutil.Error:
+            continue
+    return spent
 
 
 class Replaced(keras.callbacks.Callback):
