@@ -311,7 +311,7 @@ class PartialStep:
         return self._collectives.gathered(rows, self._name("rows"))
 
     def _on_first(self, value: Any) -> Any:
-        return tf.where(self._part.is_first, value, tf.zeros_like(value))
+        return tf.where(self._part.is_first, value, tf.zeros([], value.dtype))
 
     def _own_rows(self, tensor: Any, whole: Any, axis: int) -> Any:
         """Positions of this worker along an axis, which has as many for each row of the batch."""
