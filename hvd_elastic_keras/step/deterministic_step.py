@@ -105,7 +105,7 @@ class DeterministicStep(PartitionedStep):
         tree = _Leaves(graph, place)
         given = given_by_pieces(graph, rows, place.pieces(1), tree)
         tail = self.tail.of([g.tensor for g in given], place, began)
-        has_others = self._world.has_others.read_value()
+        has_others = self.world.has_others.read_value()
         vector, tail = tf.cond(
             has_others,
             lambda: self._over_workers(tree, tail),
@@ -117,7 +117,7 @@ class DeterministicStep(PartitionedStep):
         return [next(sums if g.kind == SUM else rest) for g in given], tail
 
     def _over_workers(self, tree: _Leaves, tail: tf.Tensor) -> list[tf.Tensor]:
-        workers = self._world.num_workers.read_value()
+        workers = self.world.num_workers.read_value()
         name = f"{self._name}.nodes"
         return sum_over_workers(tree.vectors(), tree.nodes, tail, workers, name)
 

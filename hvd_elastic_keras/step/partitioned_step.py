@@ -12,19 +12,18 @@ between any two steps.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan import example_ids
-from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, can_be_sent
+from hvd_elastic_keras.keras_internals.model_variables import can_be_sent
 from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.step.direct_call import directly
 from hvd_elastic_keras.step.late_step import Arrive, LateStep
@@ -38,13 +37,11 @@ from hvd_elastic_keras.step.partition.one_round import (
     needs_rows,
 )
 from hvd_elastic_keras.step.pieces import PieceGraph, given_by_pieces
-from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
 from hvd_elastic_keras.step.step_result import Logs, StepResult, python_logs
 from hvd_elastic_keras.step.step_tail import SKIP_MESSAGE, STOP_MESSAGE, StepTail, result_of, there
 from hvd_elastic_keras.step.together_limit import TogetherLimit
 from hvd_elastic_keras.step.traced_step import Planned, TracedStep
 from hvd_elastic_keras.step.worker_rows import Place, at_least_one, one_row
-from hvd_elastic_keras.step.world import World
 
 NOT_IN_PIECES = (
     "warning: the step needs all rows of a worker at once, so that micro-batches are not computed "
@@ -53,43 +50,25 @@ NOT_IN_PIECES = (
 )
 
 
+@dataclasses.dataclass(eq=False)
 class PartitionedStep(TracedStep):
     """A compiled step of a model, of which a worker takes its part.
 
-    Args:
+    Attributes:
       model, variables, layout, world, train, num_rows, seed, options: see `TracedStep`.
-      collectives: how the workers talk to each other.
+      collectives: how the workers talk to each other; by Horovod, if it is None.
+      tail: what travels with the last collective.
 
     Raises:
       ConfigurationError: the step makes variables, or does what no other worker can repeat.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        variables: ModelVariables,
-        layout: Layout,
-        world: World,
-        *,
-        train: bool,
-        num_rows: int,
-        seed: int = 0,
-        options: StepOptions = PLAIN,
-        collectives: Collectives | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            variables,
-            layout,
-            world,
-            train=train,
-            num_rows=num_rows,
-            seed=seed,
-            options=options,
-        )
-        self._collectives = collectives or HorovodCollectives(options.compression)
-        self.tail = StepTail(world, options)
-        """What travels with the last collective."""
+    collectives: Collectives | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._collectives = self.collectives or HorovodCollectives(self.options.compression)
+        self.tail = StepTail(self.world, self.options)
         self._newest_tail = tf.Variable(tf.zeros(self.tail.spec.shape), trainable=False)
         """That of a step that raises has no other way out."""
         self._has_pieces = True
@@ -100,7 +79,7 @@ class PartitionedStep(TracedStep):
         self._most_early = 0
         """Calls of collectives that may end before a part is computed, in one of its graphs."""
         self._late: LateStep | None = None
-        self._limit = TogetherLimit(options.together)
+        self._limit = TogetherLimit(self.options.together)
         self._graph_of_several = self.directly(self._together)
         self._graphs_of_others: dict[str, Callable[..., Any]] = {}
         self._graph_in_pieces = self.directly(self._in_pieces)
@@ -134,9 +113,9 @@ class PartitionedStep(TracedStep):
           tf.errors.OpError: a collective failed; nothing has been assigned.
         """
         in_pieces = self._limit.is_limited and self._has_pieces
-        needs_graph = self._options.skips_nonfinite or in_pieces or arrive is not None
+        needs_graph = self.options.skips_nonfinite or in_pieces or arrive is not None
         is_alone, may_lack_memory = (
-            self._world.size == 1,
+            self.world.size == 1,
             self._had_others and not self.calls_python,
         )
         if is_alone and self._has_own and not needs_graph and not may_lack_memory:
@@ -155,7 +134,7 @@ class PartitionedStep(TracedStep):
           stops: whether only that is run which comes before assignments.
           has_others: whether other workers may ever take part.
         """
-        needs_graph = has_others or self._options.skips_nonfinite or not self._has_own
+        needs_graph = has_others or self.options.skips_nonfinite or not self._has_own
         is_traced = needs_graph or not self._runs_eagerly
         unsent = [v for v in self._changed_beside if not can_be_sent(v)] if is_traced else []
         before = [v.read_value() for v in unsent]
@@ -186,10 +165,10 @@ class PartitionedStep(TracedStep):
         else:
             logs = self._own_function(flat, step)
         found = _logs(logs)
-        self._world.computed.assign(step)
+        self.world.computed.assign(step)
         if self.tail.clock is not None:
             self.tail.clock.computed_alone()
-        seconds = [0.0] * self._options.measured_workers
+        seconds = [0.0] * self.options.measured_workers
         if seconds:
             seconds[0] = (time.perf_counter() - began) / max(1, int(batch.part.offsets[-1]))
         digest = example_ids.digest(np.asarray(batch.ids)) if self.tail.pieces else 0
@@ -208,7 +187,7 @@ class PartitionedStep(TracedStep):
 
     @property
     def _change_pending(self) -> bool:
-        return bool(self._world.change_pending.numpy() > 0)
+        return bool(self.world.change_pending.numpy() > 0)
 
     # --- several workers -----------------------------------------------------------------
 
@@ -256,7 +235,7 @@ class PartitionedStep(TracedStep):
             outputs, tail = self._limit.run(
                 lambda: take(flat, tf.constant(numbers)),
                 len(part.offsets) - 1,
-                computing=lambda: int(self._world.computed.numpy()) != step,
+                computing=lambda: int(self.world.computed.numpy()) != step,
                 repeatable=lambda: self._is_repeatable,
             )
         except tf.errors.InvalidArgumentError as error:
@@ -273,7 +252,7 @@ class PartitionedStep(TracedStep):
 
         A collective may have ended meanwhile, and the others would not make it again.
         """
-        return not self.calls_python and (self._world.size == 1 or not self._most_early)
+        return not self.calls_python and (self.world.size == 1 or not self._most_early)
 
     def _together(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         return self._taken(self.usual, data, numbers)
@@ -318,7 +297,7 @@ class PartitionedStep(TracedStep):
     @property
     def _if_others(self) -> IfOthers:
         """The collectives, in a round of several workers: before it, each is by itself."""
-        return IfOthers(self._collectives, self._world.has_others.read_value())
+        return IfOthers(self._collectives, self.world.has_others.read_value())
 
     def any_rows(self) -> list[tf.Tensor]:
         """One row, for where it does not matter which."""
@@ -403,7 +382,7 @@ class PartitionedStep(TracedStep):
     def checks(self, step: PartialStep, outputs: Sequence[tf.Tensor], place: Place) -> list[Any]:
         """What has to be there and right before anything is assigned."""
         checks = self.tail.agreed(step.tail_sum, place)
-        if self._options.skips_nonfinite:
+        if self.options.skips_nonfinite:
             with tf.control_dependencies(checks):
                 checks += there([self._check_finite(step, outputs)])
         with tf.control_dependencies([step.tail_sum]):

@@ -32,7 +32,7 @@ from hvd_elastic_keras.step.partition.graph_nodes import calls_python, nodes_of
 from hvd_elastic_keras.step.partition.plan import Analysis
 from hvd_elastic_keras.step.partition.region import NotPartitionedError
 from hvd_elastic_keras.step.partition.stateful_draws import state_of_python_generators
-from hvd_elastic_keras.step.step_options import StepOptions
+from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
 from hvd_elastic_keras.step.world import World
 
 log = logging.getLogger(__name__)
@@ -53,10 +53,11 @@ class Planned:
     per_row: Sequence[int]
 
 
+@dataclasses.dataclass(eq=False)
 class TracedStep:
     """The user's `train_step` or, without an optimizer, `test_step`.
 
-    Args:
+    Attributes:
       model: built and compiled.
       variables: all state of the model.
       layout: the form of a batch.
@@ -67,35 +68,27 @@ class TracedStep:
       options: what it does beyond that.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        variables: ModelVariables,
-        layout: Layout,
-        world: World,
-        *,
-        train: bool,
-        num_rows: int,
-        seed: int,
-        options: StepOptions,
-    ) -> None:
-        self.model = model
-        self._variables = variables
-        by_micro_batch = train and options.batch_norm == MICRO_BATCH
-        self._normalises = by_micro_batch and has_batch_norm(model)
+    model: keras.Model
+    variables: ModelVariables
+    layout: Layout
+    world: World
+    _: dataclasses.KW_ONLY
+    train: bool
+    num_rows: int
+    seed: int = 0
+    options: StepOptions = PLAIN
+
+    def __post_init__(self) -> None:
+        by_micro_batch = self.train and self.options.batch_norm == MICRO_BATCH
+        self._normalises = by_micro_batch and has_batch_norm(self.model)
         numbers = tf.TensorSpec([None], tf.int32)
         self._batch = Layout(
-            (layout.spec, numbers if self._normalises else None),
-            (*layout.per_row, *([1] if self._normalises else [])),
+            (self.layout.spec, numbers if self._normalises else None),
+            (*self.layout.per_row, *([1] if self._normalises else [])),
         )
         """With the number of the micro-batch of each row, if a layer needs it."""
-        self._world = world
-        self._train = train
-        self._num_rows = num_rows
-        self._seed = seed + (0 if train else 1)
-        self._options = options
-        self._name = "elastic_train" if train else "elastic_evaluate"
-        self._runs_eagerly = bool(model.run_eagerly)
+        self._name = "elastic_train" if self.train else "elastic_evaluate"
+        self._runs_eagerly = bool(self.model.run_eagerly)
         self._draws_in_python = False
         self._planned: dict[int, Planned] = {}
         """For batches of at most so many rows, of which nobody knew."""
@@ -107,13 +100,13 @@ class TracedStep:
         Raises:
           ConfigurationError: it makes variables.
         """
-        before, generators = self._variables.present(self.model), state_of_python_generators()
+        before, generators = self.variables.present(self.model), state_of_python_generators()
         try:
             with self._scaled_rate(), self._tracing():
                 found = capture(
                     self._step_over_micro_batches,
                     self._batch.spec,
-                    seed=self._seed,
+                    seed=self.seed + (not self.train),  # other numbers than those of the training
                     per_row=self._batch.per_row,
                     draws_by_xla=bool(self.model.jit_compile),
                 )
@@ -125,7 +118,7 @@ class TracedStep:
             raise ConfigurationError(
                 told_of_step.NOT_TRACED.format(first_sentence(error))
             ) from error
-        self._variables.check_nothing_new(self.model, before)
+        self.variables.check_nothing_new(self.model, before)
         self._draws_in_python = generators != state_of_python_generators()
         return found
 
@@ -136,7 +129,7 @@ class TracedStep:
     @functools.cached_property
     def beside(self) -> list[tf.Variable]:
         """Variables that it reads or assigns to, and that neither the model nor its layers hold."""
-        known = {id(v) for v in (*self._variables.all, *self._world.variables)}
+        known = {id(v) for v in (*self.variables.all, *self.world.variables)}
         return [v for v in self.captured.variables.values() if id(v) not in known]
 
     @functools.cached_property
@@ -193,7 +186,7 @@ class TracedStep:
         Raises:
           ConfigurationError: that cannot be.
         """
-        return self._analysed(self._num_rows)
+        return self._analysed(self.num_rows)
 
     @property
     def collectives_digest(self) -> str:
@@ -209,7 +202,7 @@ class TracedStep:
         self, num_rows: int, *, whole: bool = False, captured: CapturedStep | None = None
     ) -> Analysis:
         try:
-            rounds = self._options.compression != NO_COMPRESSION
+            rounds = self.options.compression != NO_COMPRESSION
             found = analysed(captured or self.captured, num_rows, whole=whole, rounds=rounds)
         except NotPartitionedError as error:
             raise ConfigurationError(
@@ -254,7 +247,7 @@ class TracedStep:
         """As one worker would; each has the whole batch."""
         leaves = tuple(dataclasses.replace(leaf, per_row=0) for leaf in self.captured.leaves)
         captured = dataclasses.replace(self.captured, leaves=leaves)
-        analysis = self._analysed(self._num_rows, whole=True, captured=captured)
+        analysis = self._analysed(self.num_rows, whole=True, captured=captured)
         return Planned(f"{self._name}_whole", analysis, [0 for _ in leaves])
 
     def check(self, batch: LocalBatch, num_workers: int) -> int:
@@ -266,11 +259,8 @@ class TracedStep:
         Raises:
           ConfigurationError: the numbers are not those of one worker.
         """
-        # Batch norm needs whole micro-batches.
-        offsets = batch.part.offsets if self._normalises else np.arange(batch.part.offsets[-1] + 1)
-        last = len(offsets) - 1
-        bounds = [offsets[last * i // num_workers] for i in range(num_workers + 1)]
-        problems = check_step(self.captured, self._flat(batch), np.diff(bounds).tolist())
+        rows = np.diff(self.bounds(batch, num_workers)).tolist()
+        problems = check_step(self.captured, self._flat(batch), rows)
         if problems:
             listed = "\n".join(f"  {text}" for text in problems[:MOST_PROBLEMS])
             raise ConfigurationError(
@@ -281,9 +271,16 @@ class TracedStep:
             )
         return self.analysis.plan.num_operations
 
+    def bounds(self, batch: LocalBatch, num_workers: int) -> list[int]:
+        """Where the rows of each worker begin in a whole batch, and where those of the last end."""
+        # Batch norm needs whole micro-batches.
+        offsets = batch.part.offsets if self._normalises else range(int(batch.part.offsets[-1]) + 1)
+        last = len(offsets) - 1
+        return [int(offsets[last * i // num_workers]) for i in range(num_workers + 1)]
+
     def _step_over_micro_batches(self, batch: tuple[Any, tf.Tensor | None]) -> Any:
         data, numbers = batch
-        step = self.model.train_step if self._train else self.model.test_step
+        step = self.model.train_step if self.train else self.model.test_step
         if numbers is None:
             return step(data)
         with over_micro_batches(numbers):
@@ -301,6 +298,6 @@ class TracedStep:
         return self._batch.flatten((batch.data, numbers))
 
     def _scaled_rate(self) -> contextlib.AbstractContextManager[None]:
-        if not self._options.scales_rate:
+        if not self.options.scales_rate:
             return contextlib.nullcontext()
-        return scaled(optimizers_of(self.model), self._world.learning_rate_scale)
+        return scaled(optimizers_of(self.model), self.world.learning_rate_scale)

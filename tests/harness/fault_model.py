@@ -151,7 +151,7 @@ def _with_faults() -> None:
         here = _Here
         if here.model is not None:
             here.step = int(here.model.optimizer.iterations.numpy())
-        trains = self._train and not (args and args[0]) and not kwargs.get("stop")
+        trains = self.train and not (args and args[0]) and not kwargs.get("stop")
         if here.witness and here.place is not None and here.model is not None and trains:
             here.witness(batch.data, here.step)
         return take(self, batch, step, *args, **kwargs)

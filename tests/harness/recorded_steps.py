@@ -110,16 +110,12 @@ class _ReplayedStep(PartitionedStep):
     directory = Path()
     differences: Sequence[Difference] = ()
 
-    def __init__(self, *args: Any, train: bool, **kwargs: Any) -> None:
-        super().__init__(*args, train=train, **kwargs)
-        self._replays = train
-
     def __call__(
         self, batch: LocalBatch, step: int, stop: bool = False, arrive: Any = None
     ) -> StepResult:
         """The step, compared with that of the job."""
         before, noted = (read_state(self.directory, s) for s in (step, step + 1))
-        if not self._replays or before is None or noted is None:
+        if not self.train or before is None or noted is None:
             return super().__call__(batch, step, stop)
         variables = variables_of(self.model)
         for kind in KINDS:

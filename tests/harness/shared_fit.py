@@ -73,10 +73,7 @@ class SharedStep(PartitionedStep):
         if self.workers == 1 or stop:
             return super().__call__(batch, step, stop)
         meeting, size = Meeting(self.workers), int(batch.part.offsets[-1])
-        # Batch norm needs whole micro-batches.
-        starts = batch.part.offsets if self._normalises else np.arange(size + 1)
-        bounds = [int(starts[(len(starts) - 1) * i // self.workers]) for i in range(self.workers)]
-        bounds.append(size)
+        bounds = self.bounds(batch, self.workers)
         flat, planned = self._flat(batch), self.planned_for(size, is_whole=batch.is_whole)
 
         def worker(number: int) -> Any:

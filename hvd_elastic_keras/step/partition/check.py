@@ -17,7 +17,13 @@ from hvd_elastic_keras.keras_internals.emission import emit
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, Leaf, operations
 from hvd_elastic_keras.step.partition.collectives import OfRows
-from hvd_elastic_keras.step.partition.execution import Part, PartialStep, Versions
+from hvd_elastic_keras.step.partition.execution import (
+    Part,
+    PartialStep,
+    Versions,
+    by_block,
+    without_blocks,
+)
 from hvd_elastic_keras.step.partition.moments import Moments
 from hvd_elastic_keras.step.partition.operations.states import (
     CONJUNCT,
@@ -264,10 +270,7 @@ class Checked(PartialStep):
 def _whole(state: State, values: list[Any]) -> Any:
     """The tensor of which workers hold these."""
     if state.blocks is not None:
-        by_block = [
-            tf.reshape(v, tf.concat([[state.blocks, -1], tf.shape(v)[1:]], 0)) for v in values
-        ]
-        return tf.reshape(tf.concat(by_block, 1), tf.concat([[-1], tf.shape(values[0])[1:]], 0))
+        return without_blocks(tf.concat([by_block(v, state.blocks) for v in values], 1))
     if is_sharded(state):
         return tf.concat(values, state.at_axis)
     if state == CONJUNCT:

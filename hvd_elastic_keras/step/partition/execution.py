@@ -297,9 +297,9 @@ class PartialStep:
 
     def _gathered(self, value: Any, tensor: Any, state: State) -> Any:
         if state.blocks is not None:
-            by_row = tf.transpose(self._by_block(value, state.blocks), _swapped(value.shape.rank))
-            whole = tf.transpose(self._gathered_rows(by_row), _swapped(value.shape.rank))
-            return tf.reshape(whole, tf.concat([[-1], tf.shape(value)[1:]], 0))
+            swapped = [1, 0, *range(2, value.shape.rank + 1)]
+            by_row = tf.transpose(by_block(value, state.blocks), swapped)
+            return without_blocks(tf.transpose(self._gathered_rows(by_row), swapped))
         axis = state.at_axis + (tensor.dtype == tf.variant)
         order = [axis, *(i for i in range(value.shape.rank) if i != axis)]
         rows_first = tf.transpose(value, order) if axis else value
@@ -328,12 +328,7 @@ class PartialStep:
 
     def _own_of_blocks(self, whole: Any, blocks: int) -> Any:
         low, size = self._part.low, self._part.size
-        own = self._by_block(whole, blocks)[:, low : low + size]
-        return tf.reshape(own, tf.concat([[-1], tf.shape(whole)[1:]], 0))
-
-    @staticmethod
-    def _by_block(value: Any, blocks: int) -> Any:
-        return tf.reshape(value, tf.concat([[blocks, -1], tf.shape(value)[1:]], 0))
+        return without_blocks(by_block(whole, blocks)[:, low : low + size])
 
     def _drawn_rows(self, op: Any, inputs: list[Any]) -> Any:
         return drawn_rows(op, inputs, self._part.low, self._sizes)
@@ -561,9 +556,14 @@ class PartialStep:
         return flat[:count]
 
 
-def _swapped(rank: int) -> list[int]:
-    """The order of axes in which the first two of a tensor with one axis more change places."""
-    return [1, 0, *range(2, rank + 1)]
+def by_block(value: Any, blocks: int) -> Any:
+    """A tensor with rows in blocks, shape [blocks * rows, …], as one of shape [blocks, rows, …]."""
+    return tf.reshape(value, tf.concat([[blocks, -1], tf.shape(value)[1:]], 0))
+
+
+def without_blocks(value: Any) -> Any:
+    """The reverse of `by_block`."""
+    return tf.reshape(value, tf.concat([[-1], tf.shape(value)[2:]], 0))
 
 
 def _num_bytes(tensor: Any) -> int:

@@ -136,8 +136,7 @@ class StatefulDraws:
     def _gamma(self, _: Operation, shape: Any, alpha: Any, seed: int = 0, seed2: int = 0) -> Any:
         found = self._next_seed("tf.random.gamma", seed, seed2)
         alpha = tf.convert_to_tensor(alpha)
-        whole = tf.concat([tf.cast(shape, tf.int32), tf.shape(alpha)], 0)
-        return tf.random.stateless_gamma(whole, found, alpha, dtype=alpha.dtype)
+        return tf.random.stateless_gamma(_for_each(alpha, shape), found, alpha, dtype=alpha.dtype)
 
     def _poisson(
         self,
@@ -150,8 +149,12 @@ class StatefulDraws:
     ) -> Any:
         found = self._next_seed("tf.random.poisson", seed, seed2)
         rate = tf.convert_to_tensor(rate)
-        whole = tf.concat([tf.cast(shape, tf.int32), tf.shape(rate)], 0)
-        return tf.random.stateless_poisson(whole, found, rate, dtype)
+        return tf.random.stateless_poisson(_for_each(rate, shape), found, rate, dtype)
+
+
+def _for_each(parameter: Any, shape: Any) -> Any:
+    """The shape of so many draws for each element of a parameter."""
+    return tf.concat([tf.cast(shape, tf.int32), tf.shape(parameter)], 0)
 
 
 def _unnamed(draw: Operation) -> Operation:

@@ -119,10 +119,10 @@ def test_a_step_with_several_collectives_is_not_repeated_where_others_wait() -> 
     for step in (one, two):
         traced(step._together, step)
         assert step.analysis.num_rounds == 1
-        step._world.size = 2
+        step.world.size = 2
     assert one._is_repeatable
     assert not two._is_repeatable
-    two._world.size = 1
+    two.world.size = 1
     assert two._is_repeatable
 
 
@@ -145,17 +145,17 @@ def test_the_first_step_after_others_have_left_is_repeated_in_pieces_when_memory
     whole, ran_out, alone = step._graph_of_several, [], []
 
     def without_memory(*args: Any) -> Any:
-        if step._world.size == 1:
+        if step.world.size == 1:
             ran_out.append(True)
             raise tf.errors.ResourceExhaustedError(None, None, "as if")
         return whole(*args)
 
     monkeypatch.setattr(step, "_graph_of_several", without_memory)
     monkeypatch.setattr(step, "_alone", lambda *args: alone.append(args))
-    step._world.has_others.assign(False)  # collectives of one process, that would do nothing
-    step._world.size = 2
+    step.world.has_others.assign(False)  # collectives of one process, that would do nothing
+    step.world.size = 2
     step(batch, 0)
-    step._world.size = 1
+    step.world.size = 1
     for variable, value in zip(step.model.variables, before, strict=True):
         variable.assign(value)
     step(batch, 1)
@@ -174,10 +174,10 @@ def test_alone_it_is_the_own_graph_again_after_a_step_for_which_there_was_memory
     x = np.ones((8, 6), np.float32)
     source = Pipeline(as_source((x, x[:, :1]), seed=0, shuffle=False, name="x"), 8, 2)
     (batch,) = source.batches(0, Share(0, 4), 0)
-    step._world.has_others.assign(False)
+    step.world.has_others.assign(False)
     taken = []
     for number, size in enumerate((1, 2, 1, 1)):
-        step._world.size = size
+        step.world.size = size
         own = mock.patch.object(step, "_alone", side_effect=lambda *_: taken.append("own"))
         several = mock.patch.object(
             step, "_taken_with_others", side_effect=lambda *_: taken.append("of several")
