@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -14,6 +15,7 @@ from hvd_elastic_keras.common import files, locks
 from hvd_elastic_keras.common.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
+LOOK_EVERY_S = 0.25
 
 
 def of_name(name: str) -> Path:
@@ -76,3 +78,17 @@ def locked(job_dir: Path) -> int | None:
     except locks.LocksUnknownError as error:
         log.warning("%s: start one launcher at a time", error)
         return None
+
+
+async def until_removed(job_dir: Path) -> None:
+    """Waits until somebody removes the directory of a running job, or puts another in its place."""
+    events = job_dir / files.EVENTS  # which is there from the start to the end
+    first = events.stat()
+    while True:
+        await asyncio.sleep(LOOK_EVERY_S)
+        with contextlib.suppress(PermissionError, TimeoutError):
+            try:
+                if not os.path.samestat(events.stat(), first):
+                    return
+            except (FileNotFoundError, NotADirectoryError):
+                return

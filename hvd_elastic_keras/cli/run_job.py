@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
+import os
 import secrets
 import shutil
 import tempfile
@@ -13,9 +15,9 @@ import msgspec
 
 from hvd_elastic_keras.cli import curves, job_signals, plan, source_files
 from hvd_elastic_keras.cli.check_in_subprocess import check_request
-from hvd_elastic_keras.cli.conclusion import conclude, shown
+from hvd_elastic_keras.cli.conclusion import EXIT_FAILED, conclude, shown
 from hvd_elastic_keras.cli.fork_servers import fork_server
-from hvd_elastic_keras.cli.job_directory import held
+from hvd_elastic_keras.cli.job_directory import held, until_removed
 from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
 from hvd_elastic_keras.cli.refusals import (
     cannot_listen,
@@ -27,7 +29,6 @@ from hvd_elastic_keras.cli.refusals import (
     refused_on_full_disk,
 )
 from hvd_elastic_keras.cli.remote_workers import run_on_hosts
-from hvd_elastic_keras.cli.removed_directory import JobFiles, watched
 from hvd_elastic_keras.cli.take_over import left_behind
 from hvd_elastic_keras.common import control, env, files, host_port, predictions, versions
 from hvd_elastic_keras.common.job_spec import JobSpec
@@ -151,14 +152,30 @@ async def _run_accepted(
     if training:
         training |= msgspec.structs.asdict(request.options)
         training["micro_batch_size"] = request.micro_batch_size
-    async with watched(JobFiles(job_dir, console, controller)):
+    removed = asyncio.create_task(_end_if_removed(job_dir, console, controller))
+    try:
         result = await run_on_hosts(controller, launcher, request, console, training)
+    finally:
+        removed.cancel()
     _remove_unfinished_checkpoints(job_dir)
     if request.timeline:
         _write_timeline(request.timeline, job_dir, console)
     if request.report:
         _write_report(job_dir, console)
     return conclude(console, request, result, signals)
+
+
+async def _end_if_removed(job_dir: Path, console: Console, controller: Controller) -> None:
+    """Ends the job at once when its directory is gone: nothing of it could be kept."""
+    await until_removed(job_dir)
+    console.line(
+        f"{job_dir} was removed while the job ran, with its checkpoints, logs and events: the job "
+        "ends"
+    )
+    controller.kill_workers()
+    console.end()
+    # Clearing away could hit another job, which may run there by now.
+    os._exit(EXIT_FAILED)
 
 
 async def _listen(

@@ -230,15 +230,6 @@ class Controller:
             for worker_id in launcher.running():
                 launcher.kill(worker_id)
 
-    def begin_files_again(self) -> None:
-        """After somebody has removed the job directory.
-
-        Raises:
-          OSError: they cannot be made.
-        """
-        self._events.begin_again()
-        self._term.begin_journal_again()
-
     def stop(self, reason: str) -> None:
         """Ends the job after the current step; a second call ends it at once."""
         if not self._stop_requested:

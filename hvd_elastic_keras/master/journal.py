@@ -99,15 +99,6 @@ class Journal:
             raise
         self.last, self.is_broken = entry, False
 
-    def begin_again(self) -> None:
-        """In a new file, if the one until now was removed.
-
-        Raises:
-          OSError: it cannot be made.
-        """
-        if self.last and not self.is_broken:
-            self._begin_anew(_line(self.last))
-
     def close(self) -> None:
         """Closes the file."""
         file, self._file = self._file, None

@@ -77,14 +77,6 @@ class Term:
                     "taken over"
                 )
 
-    def begin_journal_again(self) -> None:
-        """In a new file, if the one until now was removed.
-
-        Raises:
-          OSError: it cannot be made.
-        """
-        self._journal.begin_again()
-
     def close(self) -> None:
         """Closes the journal."""
         self._journal.close()

@@ -87,15 +87,6 @@ class EventLog:
                 count = os.write(self._file, self._unwritten)
                 self._unwritten = self._unwritten[count:]
 
-    def begin_again(self) -> None:
-        """In a new file, if the one until now was removed.
-
-        Raises:
-          OSError: it cannot be made.
-        """
-        before, self._file = self._file, _opened(self._path)
-        _close(before)
-
     def close(self) -> None:
         """Closes the file."""
         self._write_what_waits()

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tests.harness.faults import Fault
-from tests.harness.job import Job, assert_same_weights, lives
+from tests.harness.job import LIMIT_S, Job, assert_same_weights, lives
 
 Weights = dict[str, np.ndarray]
 GATE = Fault("gate", "train", 0, step=10, action="wait")
@@ -70,6 +70,25 @@ def test_sigterm_of_the_launcher_stops_workers_that_are_still_starting(tmp_path:
         job.wait_for("worker_started")
         job.process.send_signal(signal.SIGTERM)
         job.finish(exit_code=143)
+
+
+def test_a_job_ends_when_its_directory_is_removed_and_touches_nothing_there(
+    tmp_path: Path,
+) -> None:
+    with Job(tmp_path, "--num_workers=2", plan=[GATE]) as job:
+        job.wait_for_fault("gate")
+        address = job.address()
+        job.job_dir.rename(tmp_path / "removed")
+        job.job_dir.mkdir()
+        of_another_job = job.job_dir / "master.json"
+        of_another_job.write_text("of another job")
+        assert job.process.wait(LIMIT_S) == 1, job.report()
+        assert job.output.count("was removed while the job ran") == 1
+        assert "Traceback" not in job.output
+        assert list(job.job_dir.iterdir()) == [of_another_job]
+        of_another_job.unlink()
+        job.wait(lambda: not job.worker_processes() or None, "end of the workers")
+        job.assert_nothing_is_left(address)
 
 
 SLOW_TO_MAKE = """

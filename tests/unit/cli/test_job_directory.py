@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hvd_elastic_keras.cli.job_directory import held
+from hvd_elastic_keras.cli import job_directory
+from hvd_elastic_keras.cli.job_directory import held, until_removed
 from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.errors import ConfigurationError
 from tests.unit.common.test_locks import held_by_a_stranger
@@ -82,3 +86,42 @@ def test_what_cannot_be_written_is_refused_with_the_reason(tmp_path: Path) -> No
     refused = pytest.raises(ConfigurationError, match=r"cannot be used: Not a directory")
     with refused, held(tmp_path / "file" / "job"):
         pass
+
+
+def emptied(path: Path) -> None:
+    for found in path.iterdir():
+        found.unlink()
+
+
+def replaced(path: Path) -> None:
+    path.rename(f"{path}.old")
+    path.mkdir()
+    (path / files.EVENTS).touch()
+
+
+def a_file_in_its_place(path: Path) -> None:
+    shutil.rmtree(path)
+    path.touch()
+
+
+@pytest.mark.parametrize("remove", [shutil.rmtree, emptied, replaced, a_file_in_its_place])
+def test_the_removal_of_a_directory_is_seen(
+    tmp_path: Path, remove: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_directory, "LOOK_EVERY_S", 0.0)
+    job_dir = tmp_path / "job"
+    job_dir.mkdir()
+    events = job_dir / files.EVENTS
+    events.touch()
+
+    async def run() -> None:
+        seen = asyncio.create_task(until_removed(job_dir))
+        for count in range(10):
+            events.write_text("an entry" * count)
+            (job_dir / f"file-{count}").touch()
+            await asyncio.sleep(0)
+            assert not seen.done()
+        remove(job_dir)
+        await asyncio.wait_for(seen, 60)
+
+    asyncio.run(run())

@@ -190,21 +190,6 @@ def test_the_decisions_of_before_are_written_again_when_there_is_room(
     assert last_of(path) == kept[0]
 
 
-def test_after_a_removed_directory_was_away_nothing_is_written_to_the_file_of_before(
-    tmp_path: Path,
-) -> None:
-    kept, directory = some_decisions(), tmp_path / "job"
-    directory.mkdir()
-    written = Journal(directory / "journal")
-    written.write(1, COMMAND, kept[0])
-    shutil.rmtree(directory)
-    with pytest.raises(OSError, match="No such file"):
-        written.begin_again()
-    directory.mkdir()
-    written.write(1, COMMAND, kept[1])
-    assert last_of(directory / "journal") == kept[1]
-
-
 def test_people_are_told_once_and_a_warning_stays_as_long_as_there_is_no_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
