@@ -13,7 +13,7 @@ from hvd_elastic_keras.keras_internals.replaced import replaced
 from hvd_elastic_keras.keras_internals.tensorflow_names import framework_config
 from hvd_elastic_keras.step.node_exchange import sum_over_workers
 from hvd_elastic_keras.step.partition import told_of_step
-from hvd_elastic_keras.step.partition.collectives import IfOthers, OfRows
+from hvd_elastic_keras.step.partition.collectives import OfRows
 from hvd_elastic_keras.step.partition.one_round import (
     SUM,
     Known,
@@ -105,13 +105,13 @@ class DeterministicStep(PartitionedStep):
         tree = _Leaves(graph, place)
         given = given_by_pieces(graph, rows, place.pieces(1), tree)
         tail = self.tail.of([g.tensor for g in given], place, began)
-        has_others = self.world.has_others.read_value()
+        has_others = self._has_others
         vector, tail = tf.cond(
             has_others,
             lambda: self._over_workers(tree, tail),
             lambda: [tree.total(), tail],
         )
-        others = OfRows(IfOthers(self._collectives, has_others), place.has_rows)
+        others = OfRows(self._collectives, place.has_rows, has_others)
         sums = iter(tree.split(vector))
         rest = iter(results_of([g for g in given if g.kind != SUM], others, self._name))
         return [next(sums if g.kind == SUM else rest) for g in given], tail

@@ -27,7 +27,7 @@ from hvd_elastic_keras.keras_internals.model_variables import can_be_sent
 from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.step.direct_call import directly
 from hvd_elastic_keras.step.late_step import Arrive, LateStep
-from hvd_elastic_keras.step.partition.collectives import Collectives, IfOthers, OfRows
+from hvd_elastic_keras.step.partition.collectives import Collectives, OfRows
 from hvd_elastic_keras.step.partition.execution import PartialStep
 from hvd_elastic_keras.step.partition.horovod_collectives import HorovodCollectives
 from hvd_elastic_keras.step.partition.one_round import (
@@ -274,7 +274,7 @@ class PartitionedStep(TracedStep):
         one_round = OneRound(self.captured, self.analysis)
         graph = PieceGraph(one_round, self._batch.flat_spec)
         given = given_by_pieces(graph, rows, place.pieces(self._limit.in_graph()))
-        collectives = Instead(self._if_others, place.has_rows, given)
+        collectives = Instead(self._collectives, place.has_rows, self._has_others, given)
         step = self._partial(place, collectives, began)
         outputs = step.compute(rows, place.step)
         self._most_early = max(self._most_early, step.num_early)
@@ -292,12 +292,11 @@ class PartitionedStep(TracedStep):
 
     def collectives_of(self, place: Place) -> OfRows:
         """Those of this worker in a step."""
-        return OfRows(self._if_others, place.has_rows)
+        return OfRows(self._collectives, place.has_rows, self._has_others)
 
     @property
-    def _if_others(self) -> IfOthers:
-        """The collectives, in a round of several workers: before it, each is by itself."""
-        return IfOthers(self._collectives, self.world.has_others.read_value())
+    def _has_others(self) -> tf.Tensor:
+        return self.world.has_others.read_value()
 
     def any_rows(self) -> list[tf.Tensor]:
         """One row, for where it does not matter which."""

@@ -115,7 +115,7 @@ def taken_in_threads(
 
     def worker(number: int) -> Taken:
         has_rows, part = shares[number] > 0, _part(shares, number)
-        collectives = OfRows(ThreadCollectives(meeting, number, half), tf.constant(has_rows))
+        collectives = OfRows(ThreadCollectives(meeting, number, half), has_rows)
         step = PartialStep(captured, analysis, part, collectives)
         if problems is not None:
             step = Checked(captured, analysis, part, collectives)

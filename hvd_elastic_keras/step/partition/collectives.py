@@ -27,64 +27,36 @@ class Collectives(Protocol):
         """The "Max", "Min", "All" or "Any" over all workers."""
 
 
-class IfOthers:
-    """Collectives that are left out where there is no other worker: each takes 0.6 ms even then.
-
-    Args:
-      has_others: whether there is one; a tensor, so that nothing is traced anew.
-    """
-
-    def __init__(self, collectives: Collectives, has_others: tf.Tensor) -> None:
-        self._collectives = collectives
-        self._has_others = has_others
-
-    def summed(
-        self, tensors: list[tf.Tensor], name: str, *, rounded: bool = False
-    ) -> list[tf.Tensor]:
-        """Alone, the tensors."""
-        sums = tf.cond(
-            self._has_others,
-            lambda: self._collectives.summed(tensors, name, rounded=rounded),
-            lambda: tensors,
-        )
-        return [sums] if tf.is_tensor(sums) else list(sums)
-
-    def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """Alone, the tensor."""
-        return tf.cond(
-            self._has_others,
-            lambda: self._collectives.gathered(tensor, name),
-            lambda: tensor,
-        )
-
-    def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
-        """Alone, the tensor."""
-        return tf.cond(
-            self._has_others,
-            lambda: self._collectives.extreme(tensor, kind, name),
-            lambda: tensor,
-        )
-
-
 Tail = Callable[[Sequence[tf.Tensor]], tf.Tensor]
 """Makes what travels with the last sums, shape [n], float32; given what has to be there before."""
 MOST_CHOSEN = 1 << 14
-"""Elements of a tensor that are chosen one by one: a condition takes long to trace."""
+"""Elements of a tensor that are chosen one by one: a branch takes long to trace."""
 
 
 class OfRows:
-    """The collectives of a worker that may have no rows: what it computes then does not count.
+    """The collectives of a worker that may have no rows, and may be alone.
 
-    Which it is may change from step to step, and nothing is traced anew for it.
+    What a worker without rows computes does not count. Alone, collectives are left out: each takes
+    0.6 ms even then. Both may change from step to step, and nothing is traced anew for it.
+
+    Args:
+      has_rows: whether the worker has rows.
+      has_others: whether there are other workers.
 
     Attributes:
       results: what collectives have given, and the loops and branches in which some stand.
       asserts: whether assertions are made that so many rounds of collectives come before.
     """
 
-    def __init__(self, collectives: Collectives, has_rows: tf.Tensor) -> None:
+    def __init__(
+        self,
+        collectives: Collectives,
+        has_rows: tf.Tensor | bool = True,
+        has_others: tf.Tensor | bool = True,
+    ) -> None:
         self._collectives = collectives
         self._has_rows = has_rows
+        self._has_others = has_others
         self.asserts: Callable[[int], bool] = lambda rounds: True
         self.results: list[tf.Tensor] = []
 
@@ -110,33 +82,49 @@ class OfRows:
           The sums of the tensors; after them that of the tail, if there is one.
         """
         beside = [] if tail is None else [tail]
+
+        def of_all(given: list[tf.Tensor]) -> list[tf.Tensor]:
+            return self._collectives.summed([*given, *beside], name, rounded=rounded)
+
         if all((t.shape.num_elements() or MOST_CHOSEN) < MOST_CHOSEN for t in tensors):
-            counted = [tf.where(self._has_rows, t, tf.zeros_like(t)) for t in tensors]
-        else:  # a choice by element would copy all gradients
-            counted = tf.cond(
-                self._has_rows,
-                lambda: tensors,
-                lambda: [tf.raw_ops.ZerosLike(x=t) for t in tensors],
+            counted = [self._if_rows(t, tf.zeros([], t.dtype)) for t in tensors]
+            sums = self._or_alone(lambda: of_all(counted), [*counted, *beside])
+        elif self._has_rows is True:
+            sums = self._or_alone(lambda: of_all(tensors), [*tensors, *beside])
+        else:  # a choice by element would copy all gradients, one after the other delay them
+            sums = tf.switch_case(
+                tf.where(self._has_others, tf.where(self._has_rows, 1, 2), 0),
+                [
+                    lambda: [*tensors, *beside],
+                    lambda: of_all(tensors),
+                    lambda: of_all([tf.raw_ops.ZerosLike(x=t) for t in tensors]),
+                ],
             )
-        counted = [counted] if tf.is_tensor(counted) else counted
-        sums = self._collectives.summed([*counted, *beside], name, rounded=rounded)
+        sums = [sums] if tf.is_tensor(sums) else list(sums)
         self.results += sums[: len(tensors)]
         return sums
 
     def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """Without rows, gives none."""
-        count = tf.where(self._has_rows, tf.shape(tensor)[0], 0)
-        whole = self._collectives.gathered(tensor[:count], name)
+        given = tensor[: self._if_rows(tf.shape(tensor)[0], 0)]
+        whole = self._or_alone(lambda: self._collectives.gathered(given, name), given)
         self.results.append(whole)
         return whole
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
         """Without rows, gives what is no extreme."""
-        least = tf.cast(tf.fill(tf.shape(tensor), neutral(tensor.dtype, kind)), tensor.dtype)
-        counted = tf.where(self._has_rows, tensor, least)
-        found = self._collectives.extreme(counted, kind, name)
+        given = self._if_rows(tensor, tf.cast(neutral(tensor.dtype, kind), tensor.dtype))
+        found = self._or_alone(lambda: self._collectives.extreme(given, kind, name), given)
         self.results.append(found)
         return found
+
+    def _if_rows(self, counted: tf.Tensor, otherwise: Any) -> tf.Tensor:
+        return counted if self._has_rows is True else tf.where(self._has_rows, counted, otherwise)
+
+    def _or_alone(self, with_others: Callable[[], Any], alone: Any) -> Any:
+        if self._has_others is True:
+            return with_others()
+        return tf.cond(self._has_others, with_others, lambda: alone)
 
     def outermost(self, graph: Any) -> list[tf.Tensor]:
         """Those of `results` that are in this graph: all of them have to be there at its end."""

@@ -75,8 +75,14 @@ class Instead(OfRows):
       given: in the order of `OneRound.before`.
     """
 
-    def __init__(self, collectives: Collectives, has_rows: tf.Tensor, given: Sequence[Given]):
-        super().__init__(collectives, has_rows)
+    def __init__(
+        self,
+        collectives: Collectives,
+        has_rows: tf.Tensor,
+        has_others: tf.Tensor,
+        given: Sequence[Given],
+    ) -> None:
+        super().__init__(collectives, has_rows, has_others)
         self.asserts = _after_the_round
         self._all = [g.tensor for g in given]
         self._given = iter(self._all)
@@ -170,7 +176,7 @@ class OneRound:
     def before(self, rows: Sequence[Any], part: Part, number: Any) -> list[Given]:
         """What a worker with these rows gives to the round of a step with this number."""
         noted = _Noted()
-        everybody = OfRows(noted, tf.constant(True))
+        everybody = OfRows(noted)
         everybody.asserts = lambda rounds: rounds == 0
         PartialStep(self._captured, self._analysis, part, everybody).compute(rows, number)
         graph = tf.compat.v1.get_default_graph()
@@ -199,7 +205,7 @@ def given_alone(captured: CapturedStep, analysis: Analysis, rows: Sequence[Any])
     """
     noted = _Noted()
     part = Part(tf.constant(0), tf.constant(1), tf.constant(2), tf.constant(True))
-    collectives = OfRows(noted, tf.constant(True))
+    collectives = OfRows(noted)
     collectives.asserts = lambda rounds: False
     PartialStep(captured, analysis, part, collectives).compute(rows)
     tensors = [g.tensor for g in noted.given]

@@ -21,7 +21,7 @@ from hvd_elastic_keras.data.sources.source import as_source
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.step.compiled_steps import compiled_step
 from hvd_elastic_keras.step.partition import parts
-from hvd_elastic_keras.step.partition.collectives import IfOthers, OfRows
+from hvd_elastic_keras.step.partition.collectives import OfRows
 from hvd_elastic_keras.step.partition.horovod_collectives import HorovodCollectives
 from hvd_elastic_keras.step.partition.parts import parts_of
 from hvd_elastic_keras.step.step_options import StepOptions
@@ -76,7 +76,7 @@ def test_gradients_are_rounded_and_nothing_else(
 
 @pytest.mark.parametrize(("compression", "others"), [("none", True), ("fp16", False)])
 def test_nothing_is_rounded_without_compression_or_others(compression: str, others: bool) -> None:
-    collectives = IfOthers(HorovodCollectives(compression), tf.constant(others))
+    collectives = OfRows(HorovodCollectives(compression), has_others=tf.constant(others))
     found = collectives.summed(values(), "plain", rounded=True)
     for one, other in zip(found, values(), strict=True):
         np.testing.assert_array_equal(one, other)

@@ -107,7 +107,7 @@ def test_in_a_graph_the_whole_is_not_drawn() -> None:
 
     def partial(rows: Any) -> Any:
         part = Part(*map(tf.constant, (2, 3, 9)), tf.constant(False))
-        collectives = OfRows(AloneCollectives(), tf.constant(True))
+        collectives = OfRows(AloneCollectives())
         return PartialStep(step, analysis, part, collectives).compute([rows])
 
     graph = tf.function(partial, autograph=False).get_concrete_function(tf.TensorSpec([3, 1])).graph

@@ -135,9 +135,7 @@ def test_the_same_operations_can_be_added_to_a_graph(name: str) -> None:
 
     def partitioned(*rows: Any) -> dict[str, Any]:
         numbers = (tf.constant(0), tf.shape(rows[0])[0], tf.shape(rows[0])[0], tf.constant(True))
-        step = PartialStep(
-            captured, analysis, Part(*numbers), OfRows(AloneCollectives(), tf.constant(True))
-        )
+        step = PartialStep(captured, analysis, Part(*numbers), OfRows(AloneCollectives()))
         step.compute(rows)
         return step.values
 
