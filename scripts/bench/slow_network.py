@@ -20,7 +20,15 @@ from absl import app, flags
 
 from hvd_elastic_keras.common import env
 
-env.set_defaults({"TF_CPP_MIN_LOG_LEVEL": "3", "HOROVOD_CYCLE_TIME": "1"})
+env.set_defaults(
+    {
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "HOROVOD_CYCLE_TIME": "1",
+        # With one, as is usual on one processor, it is luck whether a collective begins before the
+        # end of the backward pass: in all loops here alike.
+        "TF_NUM_INTEROP_THREADS": "2",
+    }
+)
 
 import horovod.tensorflow as hvd  # noqa: E402
 import keras  # noqa: E402
