@@ -87,7 +87,7 @@ class OfRows:
             return self._collectives.summed([*given, *beside], name, rounded=rounded)
 
         if all((t.shape.num_elements() or MOST_CHOSEN) < MOST_CHOSEN for t in tensors):
-            counted = [self._if_rows(t, tf.zeros([], t.dtype)) for t in tensors]
+            counted = [self._if_rows(t) for t in tensors]
             sums = self._or_alone(lambda: of_all(counted), [*counted, *beside])
         elif self._has_rows is True:
             sums = self._or_alone(lambda: of_all(tensors), [*tensors, *beside])
@@ -97,7 +97,8 @@ class OfRows:
                 [
                     lambda: [*tensors, *beside],
                     lambda: of_all(tensors),
-                    lambda: of_all([tf.raw_ops.ZerosLike(x=t) for t in tensors]),
+                    # Of constants, TensorFlow would make the collective once: when it optimises.
+                    lambda: of_all([self._if_rows(t) for t in tensors]),
                 ],
             )
         sums = [sums] if tf.is_tensor(sums) else list(sums)
@@ -106,20 +107,22 @@ class OfRows:
 
     def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """Without rows, gives none."""
-        given = tensor[: self._if_rows(tf.shape(tensor)[0], 0)]
+        given = tensor[: self._if_rows(tf.shape(tensor)[0])]
         whole = self._or_alone(lambda: self._collectives.gathered(given, name), given)
         self.results.append(whole)
         return whole
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
         """Without rows, gives what is no extreme."""
-        given = self._if_rows(tensor, tf.cast(neutral(tensor.dtype, kind), tensor.dtype))
+        given = self._if_rows(tensor, neutral(tensor.dtype, kind))
         found = self._or_alone(lambda: self._collectives.extreme(given, kind, name), given)
         self.results.append(found)
         return found
 
-    def _if_rows(self, counted: tf.Tensor, otherwise: Any) -> tf.Tensor:
-        return counted if self._has_rows is True else tf.where(self._has_rows, counted, otherwise)
+    def _if_rows(self, counted: tf.Tensor, otherwise: Any = 0) -> tf.Tensor:
+        if self._has_rows is True:
+            return counted
+        return tf.where(self._has_rows, counted, tf.cast(otherwise, counted.dtype))
 
     def _or_alone(self, with_others: Callable[[], Any], alone: Any) -> Any:
         if self._has_others is True:
