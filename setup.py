@@ -101,7 +101,7 @@ setup(
             "selenium",
             # What a terminal shows of that display, in tests.
             "pyte",
-            # The pictures of scripts/bench_convergence.
+            # The pictures of scripts/bench convergence.
             "matplotlib",
             # Notebooks in a real kernel.
             "nbclient",

@@ -1,4 +1,4 @@
-"""`scripts/bench_convergence --quick`: trains, compares, writes data and pictures."""
+"""`scripts/bench convergence --quick`: trains, compares, writes data and pictures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.harness.job import REPOSITORY
 
-BENCH = REPOSITORY / "scripts" / "bench" / "convergence.py"
+BENCH = REPOSITORY / "scripts" / "benchmarks" / "convergence.py"
 PNG = b"\x89PNG\r\n\x1a\n"
 JOBS = [("1", "1"), ("3", "2")]
 MODES = ("usual", "deterministic")

@@ -19,7 +19,7 @@ from hvd_elastic_keras.api.model_module import ModelModule
 from tests.harness.faults import Fault
 from tests.harness.job import LIMIT_S, REPOSITORY, Job, assert_same_weights, read_weights
 
-MODEL = REPOSITORY / "scripts" / "bench" / "soak_model.py"
+MODEL = REPOSITORY / "scripts" / "benchmarks" / "soak_model.py"
 EPOCHS = 8
 """Of 15 steps."""
 FLAGS = (f"--model={MODEL}", "--global_batch_size=64", "--micro_batch_size=8", f"--epochs={EPOCHS}")

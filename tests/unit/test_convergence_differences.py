@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
+BENCH = Path(__file__).resolve().parents[2] / "scripts" / "benchmarks"
 
 
 @pytest.fixture

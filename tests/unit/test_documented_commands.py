@@ -100,8 +100,12 @@ def test_a_flag_that_does_not_exist_is_noticed() -> None:
             parse(PACKAGE + wrong)
 
 
+BENCHMARKS = ROOT / "scripts" / "benchmarks"
+
+
 def scripts_and_flags(command: str) -> tuple[Path, list[str]]:
     words = shlex.split(command, comments=True)
+    assert words[0] != "scripts/bench" or (BENCHMARKS / f"{words[1]}.py").is_file(), command
     return ROOT / words[0], [word.partition("=")[0] for word in words[1:] if word.startswith("-")]
 
 
@@ -112,7 +116,7 @@ def test_the_scripts_of_a_page_are_there_and_know_their_flags(page: Path) -> Non
         script, given = scripts_and_flags(command)
         assert script.is_file(), command
         if script.name not in ("run", "test"):  # these hand their flags on
-            parts = [script, *(ROOT / "scripts" / "bench").glob("*.py")]
+            parts = [script, *BENCHMARKS.glob("*.py")]
             text = "".join(part.read_text() for part in parts)
             assert all(re.search(f'"(--)?{flag[2:]}"', text) for flag in given), command
 

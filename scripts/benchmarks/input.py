@@ -1,8 +1,8 @@
 """The input: time from a restart at example n to the first batch, examples per second, and how long
 steps of 10 ms wait for their batch.
 
-    scripts/bench_input                        # all three
-    scripts/bench_input --parts=restart --skip_limit=100000
+    scripts/bench input                        # all three
+    scripts/bench input --parts=restart --skip_limit=100000
 
 Each comparison runs in this one process, its two sides in turn, and the best of some repetitions
 counts: what disturbs a machine only makes things slower.

@@ -1,6 +1,6 @@
 """Measures a job whose hosts are far from each other; needs root and Debian's openssh-server.
 
-    python scripts/bench/distances.py --one_way_ms=25 --hosts=3
+    scripts/bench distances --one_way_ms=25 --hosts=3
 
 The hosts are network namespaces of this machine. The way between this machine, where the launcher
 runs, and a host takes `one_way_ms`, that between two hosts twice as long.

@@ -21,11 +21,11 @@ HERE = Path(__file__).resolve().parent
 PAGE = HERE.parents[1] / "docs" / "performance.md"
 LIMIT_S = 2400.0
 BENCHMARKS: dict[str, tuple[str, list[str]]] = {
-    "A step alone": ("fit_overhead.py", ["--epochs=16"]),
-    "A step of two workers": ("two_workers.py", ["--repetitions=3"]),
-    "A step of two workers on a slow network": ("slow_network.py", ["--repetitions=5"]),
+    "A step alone": ("fit_overhead", ["--epochs=16"]),
+    "A step of two workers": ("two_workers", ["--repetitions=3"]),
+    "A step of two workers on a slow network": ("slow_network", ["--repetitions=5"]),
     "Deterministic": (
-        "deterministic.py",
+        "deterministic",
         [
             "--repetitions=2",
             "--workers=1,2,4,8",
@@ -33,18 +33,18 @@ BENCHMARKS: dict[str, tuple[str, list[str]]] = {
             "--networks=tiny MLP,small ResNet",
         ],
     ),
-    "Joins of large models": ("joins.py", []),
-    "Checkpoints": ("checkpoints.py", ["--checkpoints=6"]),
-    "Start-up": ("start_up.py", []),
-    "Memory": ("memory.py", []),
-    "Memory of the launcher": ("master.py", ["--workers=4,100,1000", "--steady_s=1"]),
+    "Joins of large models": ("joins", []),
+    "Checkpoints": ("checkpoints", ["--checkpoints=6"]),
+    "Start-up": ("start_up", []),
+    "Memory": ("memory", []),
+    "Memory of the launcher": ("master", ["--workers=4,100,1000", "--steady_s=1"]),
 }
 """Headings, and what measures the rows below them."""
 HEAD = """# Performance
 
-Written by `scripts/bench_all`. Every number is a ratio of two things that were measured in one run
-on one machine: {cpus} processors, {date}. Below 1 is better than what it is compared with. Where
-there is a limit, the last column says how far from it this is.
+Written by `scripts/bench performance`. Every number is a ratio of two things that were measured in
+one run on one machine: {cpus} processors, {date}. Below 1 is better than what it is compared with.
+Where there is a limit, the last column says how far from it this is.
 """
 
 _ONLY = flags.DEFINE_list(
@@ -53,7 +53,7 @@ _ONLY = flags.DEFINE_list(
 _OUTPUT = flags.DEFINE_string("output", str(PAGE), "The page.")
 
 
-def measured(file: str, arguments: Sequence[str]) -> list[rows.Row]:
+def measured(name: str, arguments: Sequence[str]) -> list[rows.Row]:
     """Runs one benchmark.
 
     Raises:
@@ -61,10 +61,10 @@ def measured(file: str, arguments: Sequence[str]) -> list[rows.Row]:
     """
     with tempfile.TemporaryDirectory() as scratch:
         found = Path(scratch, "rows.json")
-        command = [sys.executable, str(HERE / file), f"--rows={found}", *arguments]
+        command = [sys.executable, str(HERE / f"{name}.py"), f"--rows={found}", *arguments]
         result = subprocess.run(command, timeout=LIMIT_S, check=False)
         if result.returncode:
-            raise SystemExit(f"{file} ended with {result.returncode}; its section stays as it was.")
+            raise SystemExit(f"{name} ended with {result.returncode}; its section stays as it was.")
         return rows.read(found)
 
 
@@ -91,7 +91,7 @@ def main(_: list[str]) -> None:
     head = HEAD.format(cpus=os.cpu_count(), date=time.strftime("%B %Y")).strip()
     page = Path(_OUTPUT.value)
     for heading in wanted:
-        section = f"`scripts/bench/{BENCHMARKS[heading][0]}`\n\n" + table(
+        section = f"`scripts/bench {BENCHMARKS[heading][0]}`\n\n" + table(
             measured(*BENCHMARKS[heading])
         )
         sections = {**sections_of(page.read_text() if page.exists() else ""), heading: section}
