@@ -114,10 +114,8 @@ class PartitionedStep(TracedStep):
         """
         in_pieces = self._limit.is_limited and self._has_pieces
         needs_graph = self.options.skips_nonfinite or in_pieces or arrive is not None
-        is_alone, may_lack_memory = (
-            self.world.size == 1,
-            self._had_others and not self.calls_python,
-        )
+        is_alone = self.world.size == 1
+        may_lack_memory = self._had_others and not self.calls_python
         if is_alone and self._has_own and not needs_graph and not may_lack_memory:
             return self._alone(batch, step, stop)
         result = self._taken_with_others(batch, step, stop, arrive)
