@@ -17,7 +17,7 @@ from hvd_elastic_keras.loop.announcer import Announcer
 from hvd_elastic_keras.loop.course import Course
 from hvd_elastic_keras.loop.epoch_records import EpochRecords
 from hvd_elastic_keras.loop.growing_batch import GrowingBatch
-from hvd_elastic_keras.loop.kept_on_disk import Checkpoints, durable, term_for
+from hvd_elastic_keras.loop.kept_on_disk import Checkpoints, Durable, KeptOnDisk, term_for
 from hvd_elastic_keras.loop.ledger_notes import LedgerNotes
 from hvd_elastic_keras.loop.loop_parts import LoopParts
 from hvd_elastic_keras.loop.nonfinite_loss import NonFiniteLoss
@@ -34,6 +34,7 @@ from hvd_elastic_keras.loop.training_loop import TrainingLoop
 from hvd_elastic_keras.observe.notices import Notice
 from hvd_elastic_keras.observe.screen import Screen
 from hvd_elastic_keras.state.cursor import Phase
+from hvd_elastic_keras.state.run_state import RunState
 from hvd_elastic_keras.step.world import world_of_process
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.session import Session
@@ -71,16 +72,7 @@ def build_loop(
     phases, world = by_phase(prepared.runners), world_of_process()
     announcer = Announcer(session, display)
     shares = Shares(state, training.train.num_micro_batches, announcer)
-    kept = durable(
-        training.job_dir,
-        training.origin,
-        model=training.model,
-        callbacks=training.callbacks,
-        state=state,
-        session=session,
-        options=training.options,
-        term=term_for(session, training.options),
-    )
+    kept = _durable(training, state, session)
     auditor = _auditor(training, phases[Phase.TRAIN], session, display)
     growth = training.growth
     options = training.options
@@ -129,6 +121,21 @@ def build_loop(
 def by_phase(runners: Sequence[PhaseRunner]) -> dict[Phase, PhaseRunner]:
     """The phases of a training, of which the evaluation may be missing."""
     return dict(zip((Phase.TRAIN, Phase.EVALUATE), runners, strict=False))
+
+
+def _durable(training: Training, state: RunState, session: Session) -> Durable:
+    if training.job_dir is None:
+        return Durable()
+    return KeptOnDisk(
+        training.job_dir,
+        training.origin,
+        model=training.model,
+        callbacks=training.callbacks,
+        state=state,
+        session=session,
+        options=training.options,
+        term=term_for(session, training.options),
+    )
 
 
 def _written_up(auditor: Auditor | None) -> Callable[[], None]:

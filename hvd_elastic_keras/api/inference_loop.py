@@ -137,7 +137,7 @@ def run_loop(
         observers=Observers(observers),
         trains=False,
     )
-    TrainingLoop(loop_parts, _durable(state, first_missing_step)).run()
+    TrainingLoop(loop_parts, _Predictions(state, first_missing_step)).run()
 
 
 def _evaluation_step(worked: Worked, variables: ModelVariables) -> PartitionedStep:
@@ -184,22 +184,22 @@ def _state(
     )
 
 
-def _durable(state: RunState, first_missing_step: Callable[[], int]) -> Durable:
-    """Predictions are all that is kept on disk before the end."""
+class _Predictions(Durable):
+    """Predictions, each batch in files of its own, are all that is kept on disk before the end."""
 
-    def go_on() -> bool:
-        step = first_missing_step()
-        state.cursor = dataclasses.replace(
-            state.cursor, step=step, global_step=step, progress=state.cursor.progress + step
+    def __init__(self, state: RunState, first_missing_step: Callable[[], int]) -> None:
+        super().__init__()
+        self._state = state
+        self._first_missing_step = first_missing_step
+
+    def load_results(self) -> None:
+        """Nothing is left to do for a worker that comes too late."""
+        self._state.marks.ended = True
+
+    def go_on_from_newest(self) -> bool:
+        """Goes on from the first step whose predictions are not on disk."""
+        step, cursor = self._first_missing_step(), self._state.cursor
+        self._state.cursor = dataclasses.replace(
+            cursor, step=step, global_step=step, progress=cursor.progress + step
         )
         return step > 0
-
-    def nothing_is_left_to_do() -> None:
-        """For a worker that comes too late."""
-        state.marks.ended = True
-
-    return Durable(_nothing, _nothing, _nothing, nothing_is_left_to_do, go_on)
-
-
-def _nothing() -> None:
-    return None

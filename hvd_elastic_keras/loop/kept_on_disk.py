@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -40,26 +38,37 @@ LEAST_COPIED_BYTES = 2**16
 """Of a variable that a checkpoint copies before the next step."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Durable:
-    """What rank 0 keeps on disk; the functions do nothing without a job directory.
+    """What rank 0 keeps on disk: nothing, if there is no job directory.
 
     Attributes:
-      begin_checkpoint: copies the present state in memory, which `writer` then writes.
-      save_checkpoint: returns when the present state is on disk.
-      save_results: writes the present state, which is that of the end, and the trained model.
-      load_results: takes over what another worker has saved at the end.
-      go_on_from_newest: takes over the newest checkpoint of an interrupted training, and returns
-        whether there is one; to be called when nobody has a state, and so nobody writes.
-      writer: that of the checkpoints.
+      writer: writes the checkpoints.
     """
 
-    begin_checkpoint: Callable[[], None]
-    save_checkpoint: Callable[[], None]
-    save_results: Callable[[], None]
-    load_results: Callable[[], Any]
-    go_on_from_newest: Callable[[], bool]
-    writer: BackgroundWriter = dataclasses.field(default_factory=BackgroundWriter)
+    def __init__(self) -> None:
+        self.writer = BackgroundWriter()
+
+    def begin_checkpoint(self) -> None:
+        """Copies the present state in memory, which `writer` then writes."""
+
+    def save_checkpoint(self) -> None:
+        """Returns when the present state is on disk."""
+
+    def save_results(self) -> None:
+        """Writes the present state, which is that of the end, and the trained model."""
+
+    def load_results(self) -> None:
+        """Takes over what another worker has saved at the end."""
+
+    def go_on_from_newest(self) -> bool:
+        """Takes over the newest checkpoint of an interrupted training.
+
+        To be called when no worker has a state, and so none writes.
+
+        Returns:
+          Whether there is a checkpoint.
+        """
+        return False
 
 
 class Checkpoints(Observer):
@@ -150,112 +159,119 @@ def term_for(session: Session, options: RunOptions) -> Term:
     return None if options.checkpoint_dir else session.term
 
 
-@dataclasses.dataclass
-class Written:
-    """The `Cursor.progress` of the newest checkpoint that this process has written."""
-
-    progress: int = -1
-
-
-def durable(
-    job_dir: Path | None,
-    origin: Origin,
-    *,
-    model: keras.Model,
-    callbacks: CallbackRunner,
-    state: RunState,
-    session: Session,
-    options: RunOptions = NO_OPTIONS,
-    term: Term = None,
-) -> Durable:
+class KeptOnDisk(Durable):
     """Checkpoints and results of a training in its directory.
 
     Args:
+      job_dir: of the job; a script's later trainings have directories of their own in it.
       options: where checkpoints go, and how many are kept.
       term: see `CheckpointStore`.
 
     Raises:
       ConfigurationError: another job writes its checkpoints there.
     """
-    if job_dir is None:
-        return Durable(_nothing, _nothing, _nothing, _nothing, lambda: False)
-    directory = files.training_dir(job_dir, session.training)
-    directory.mkdir(parents=True, exist_ok=True)
-    checkpoints = checkpoints_of(job_dir, session.training, options.checkpoint_dir)
-    keep, passes = options.keep_checkpoints, functools.partial(session.passes, "checkpointing")
-    owner = ownership.claim(checkpoints)
-    manager = CheckpointManager(
-        checkpoints, origin, keep, term, before_publishing=passes, owner=owner
-    )
-    values = list(state.variables.all)
-    writer, written = BackgroundWriter(), Written()
 
-    def copied() -> Callable[[], None]:
+    def __init__(
+        self,
+        job_dir: Path,
+        origin: Origin,
+        *,
+        model: keras.Model,
+        callbacks: CallbackRunner,
+        state: RunState,
+        session: Session,
+        options: RunOptions = NO_OPTIONS,
+        term: Term = None,
+    ) -> None:
+        super().__init__()
+        self._directory = files.training_dir(job_dir, session.training)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        checkpoints = checkpoints_of(job_dir, session.training, options.checkpoint_dir)
+        self._manager = CheckpointManager(
+            checkpoints,
+            origin,
+            options.keep_checkpoints,
+            term,
+            before_publishing=functools.partial(session.passes, "checkpointing"),
+            owner=ownership.claim(checkpoints),
+        )
+        self._model = model
+        self._callbacks = callbacks
+        self._state = state
+        self._values = list(state.variables.all)
+        self._session = session
+        self._exports = options.export == SAVED_MODEL
+        self._written = -1
+        """The `Cursor.progress` of the newest checkpoint that this process has written."""
+
+    def begin_checkpoint(self) -> None:
+        """See `Durable`."""
+        self.writer.start(self._copied())
+
+    def save_checkpoint(self) -> None:
+        """See `Durable`."""
+        self.writer.wait()
+        if self._written != self._state.cursor.progress:
+            self._copied()()
+
+    def _copied(self) -> Callable[[], None]:
         """Writes the present state, whenever it is called."""
-        cursor, run = state.cursor, state.state()
-        tensors = present_values(state.variables)
+        cursor, run = self._state.cursor, self._state.state()
+        tensors = present_values(self._state.variables)
 
         def write() -> None:
             try:
-                path = manager.save(cursor.global_step, tensors, run)
+                path = self._manager.save(cursor.global_step, tensors, run)
             except CheckpointNotWrittenError as error:
-                session.show(f"warning: {error}. Training goes on; the next one is tried.\n")
+                self._session.show(f"warning: {error}. Training goes on; the next one is tried.\n")
             else:
-                written.progress = cursor.progress
-                session.record(CheckpointSaved(step=cursor.global_step, path=str(path)))
+                self._written = cursor.progress
+                self._session.record(CheckpointSaved(step=cursor.global_step, path=str(path)))
 
         return write
 
-    def save_checkpoint() -> None:
-        writer.wait()
-        if written.progress != state.cursor.progress:
-            copied()()
-
-    def save_results() -> None:
-        writer.wait()
+    def save_results(self) -> None:
+        """See `Durable`."""
+        self.writer.wait()
         # Also for a worker that starts when the script has gone on to its next training: it takes
         # everything from here, so that the files below may be missing.
         try:
-            manager.save(state.cursor.global_step, values, state.state())
+            self._manager.save(self._state.cursor.global_step, self._values, self._state.state())
         except CheckpointNotWrittenError as error:
             raise CheckpointNotWrittenError(
                 f"The training is finished, but its results are not on disk. {error}. Make room, "
                 "and start the same command again: it goes on from the checkpoint before."
             ) from error
-        history = callbacks.history
-        _save_model(directory, model, session.show)
-        if options.export == SAVED_MODEL:
-            _export(directory / files.EXPORT, model, session.show)
+        _save_model(self._directory, self._model, self._session.show)
+        if self._exports:
+            _export(self._directory / files.EXPORT, self._model, self._session.show)
+        history = self._callbacks.history
         files.write_json(
-            directory / files.HISTORY, {"epoch": history.epoch, "history": history.history}
+            self._directory / files.HISTORY, {"epoch": history.epoch, "history": history.history}
         )
 
-    def load_newest() -> Place | None:
-        found = manager.load_newest(values, lambda line: session.show(f"{line}\n"))
+    def load_results(self) -> None:
+        """See `Durable`."""
+        self._load_newest()
+
+    def go_on_from_newest(self) -> bool:
+        """See `Durable`."""
+        self._manager.remove_unfinished()
+        path = self._load_newest()
+        if path is None:
+            return False
+        self._session.record(CheckpointLoaded(step=self._state.cursor.global_step, path=str(path)))
+        return True
+
+    def _load_newest(self) -> Place | None:
+        session = self._session
+        found = self._manager.load_newest(self._values, lambda line: session.show(f"{line}\n"))
         if found is None:
             return None
         path, run = found
-        state.restore(run, str(path))
-        log.info("loaded the checkpoint of step %d: %s", state.cursor.global_step, path)
+        self._state.restore(run, str(path))
+        log.info("loaded the checkpoint of step %d: %s", self._state.cursor.global_step, path)
         return path
-
-    def go_on_from_newest() -> bool:
-        manager.remove_unfinished()
-        path = load_newest()
-        if path is None:
-            return False
-        step = state.cursor.global_step
-        session.record(CheckpointLoaded(step=step, path=str(path)))
-        return True
-
-    return Durable(
-        begin_checkpoint=lambda: writer.start(copied()),
-        save_checkpoint=save_checkpoint,
-        save_results=save_results,
-        load_results=load_newest,
-        go_on_from_newest=go_on_from_newest,
-        writer=writer,
-    )
 
 
 def _save_model(directory: Path, model: keras.Model, show: Callable[[str], None]) -> None:
@@ -283,10 +299,6 @@ def _export(target: Path, model: keras.Model, show: Callable[[str], None]) -> No
             directories.put_in_place(temporary, target)
     except Exception as error:  # user code traces the model, and may raise anything
         show(f"warning: {target.name} could not be exported: {in_one_line(error)}\n")
-
-
-def _nothing(*_: Any) -> None:
-    return None
 
 
 def present_values(variables: ModelVariables) -> list[tf.Tensor]:

@@ -40,32 +40,21 @@ class Training:
         self.now, self.step = 0.0, 0
         self.done: list[tuple[str, int]] = []
         self.losses = NonFiniteLoss(SoloSession(), "warn")
-        self.writer = BackgroundWriter()
         self.write: Callable[[], None] = lambda: None
-        durable = Durable(
-            begin_checkpoint=self._begin,
-            save_checkpoint=self._noting("saved"),
-            save_results=self._noting("results"),
-            load_results=lambda: None,
-            go_on_from_newest=lambda: False,
-            writer=self.writer,
-        )
+        noting = Noting(self)
+        self.writer = noting.writer
         self.checkpoints = Checkpoints(
-            durable,
+            noting,
             RunOptions(**options),
             self.losses,
             Fence(),
-            before=self._noting("on file"),
+            before=lambda: self.note("on file"),
             clock=lambda: self.now,
         )
         self.enter(rank)
 
-    def _begin(self) -> None:
-        self.done.append(("begun", self.step))
-        self.writer.start(self.write)
-
-    def _noting(self, what: str) -> Callable[[], None]:
-        return lambda: self.done.append((what, self.step))
+    def note(self, what: str) -> None:
+        self.done.append((what, self.step))
 
     def enter(self, rank: int) -> None:
         """A round begins in which this worker has the rank."""
@@ -94,6 +83,24 @@ class Training:
 def taken(cursor: Cursor, loss: float) -> TakenStep:
     batch = LocalBatch((), StepShare(0, 0, np.zeros(1, np.int32), 0, num_examples_of_step=64))
     return TakenStep(cursor, ALONE, batch, (), StepResult({"loss": loss}), steps_left=None)
+
+
+class Noting(Durable):
+    """Notes what is to be kept on disk, and keeps nothing."""
+
+    def __init__(self, training: Training) -> None:
+        super().__init__()
+        self._training = training
+
+    def begin_checkpoint(self) -> None:
+        self._training.note("begun")
+        self.writer.start(self._training.write)
+
+    def save_checkpoint(self) -> None:
+        self._training.note("saved")
+
+    def save_results(self) -> None:
+        self._training.note("results")
 
 
 NEVER = {"checkpoint_every_n_epochs": 0}
