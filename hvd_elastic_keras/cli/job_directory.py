@@ -84,11 +84,12 @@ async def until_removed(job_dir: Path) -> None:
     """Waits until somebody removes the directory of a running job, or puts another in its place."""
     events = job_dir / files.EVENTS  # which is there from the start to the end
     first = events.stat()
-    while True:
+    is_same = True
+    while is_same:
         await asyncio.sleep(LOOK_EVERY_S)
-        with contextlib.suppress(PermissionError, TimeoutError):
-            try:
-                if not os.path.samestat(events.stat(), first):
-                    return
-            except (FileNotFoundError, NotADirectoryError):
-                return
+        try:
+            is_same = os.path.samestat(events.stat(), first)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:  # a network file system may not answer for a while
+            log.debug("%s: %s", events, error)

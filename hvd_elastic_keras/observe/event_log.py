@@ -32,7 +32,6 @@ class EventLog:
     """
 
     def __init__(self, path: Path, listeners: Iterable[EntryListener] = ()) -> None:
-        self._path = path
         self._listeners = tuple(listeners)
         self._seq, self._began = _newest_and_beginning(path)
         self._steps_written = 0.0

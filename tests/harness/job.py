@@ -170,7 +170,7 @@ class Job:
         raise AssertionError(f"no {what} within {self.limit_s:.0f} s:\n{self.report()}")
 
     def wait_while_alone(self, look: Callable[[], bool]) -> None:
-        """Waits for something that workers do without their launcher."""
+        """Waits for something that happens to workers without their launcher."""
         deadline = time.monotonic() + LIMIT_S
         while not look():
             assert time.monotonic() < deadline, self.report()

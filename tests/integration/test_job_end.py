@@ -87,7 +87,7 @@ def test_a_job_ends_when_its_directory_is_removed_and_touches_nothing_there(
         assert "Traceback" not in job.output
         assert list(job.job_dir.iterdir()) == [of_another_job]
         of_another_job.unlink()
-        job.wait(lambda: not job.worker_processes() or None, "end of the workers")
+        job.wait_while_alone(lambda: not job.worker_processes())
         job.assert_nothing_is_left(address)
 
 
