@@ -77,6 +77,7 @@ def test_a_job_ends_when_its_directory_is_removed_and_touches_nothing_there(
 ) -> None:
     with Job(tmp_path, "--num_workers=2", plan=[GATE]) as job:
         job.wait_for_fault("gate")
+        job.wait_for("checkpoint_saved")  # of the first epoch; nothing is being written any more
         address = job.address()
         job.job_dir.rename(tmp_path / "removed")
         job.job_dir.mkdir()
