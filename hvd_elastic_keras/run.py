@@ -165,7 +165,6 @@ def _request(script: list[str], given: settings.Settings) -> job_request.JobRequ
         all_output=output_flags.ALL_OUTPUT.value or output_flags.VERBOSE.value,
         verbosity=output_flags.verbosity(),
         tls=job_flags.TLS.value,
-        fork_server=job_flags.FORK_SERVER.value,
         timeline=Path(timeline).resolve() if timeline else None,
         dashboard=job_flags.DASHBOARD.value,
         report=job_flags.REPORT.value,

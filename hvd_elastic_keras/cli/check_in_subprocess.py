@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,11 +23,14 @@ from hvd_elastic_keras.common import env, files, protocol
 from hvd_elastic_keras.common.error_text import error_in
 from hvd_elastic_keras.common.errors import ModelModuleError
 from hvd_elastic_keras.common.options import JobOptions
-from hvd_elastic_keras.launchers.fork_server import ForkServer, ForkServerError, Start
+from hvd_elastic_keras.launchers import waiting
+from hvd_elastic_keras.launchers.fork_server import ForkServer, ForkServerError, Request
 from hvd_elastic_keras.observe.console import Console
 from hvd_elastic_keras.observe.event_log import EventLog
 from hvd_elastic_keras.observe.notices import Notice
 
+MODULE = "hvd_elastic_keras.api.model_job"
+"""The program of the check."""
 LONGEST_LINE = 2**24
 """Bytes of a line that the check may print."""
 ERROR_BYTES = 2**20
@@ -80,11 +83,11 @@ async def check_model(
     Raises:
       ModelModuleError: the model cannot be trained.
     """
-    command = ["-m", "hvd_elastic_keras.api.model_job", str(spec), str(job_dir)]
+    arguments = [str(spec), str(job_dir)]
     with tempfile.TemporaryDirectory(prefix=env.SCRATCH_PREFIX) as scratch:
         variables = {env.OPTIONS: options.encode(), "TMPDIR": scratch}
         async with contextlib.AsyncExitStack() as stack:
-            output, errors = await _started(stack, server, command, variables)
+            output, errors = await _started(stack, server, Request(MODULE, arguments, variables))
             last, said = await asyncio.gather(
                 _last_line(output, spec.parent, console), _end_of(errors)
             )
@@ -104,24 +107,22 @@ async def check_model(
 async def _started(
     stack: contextlib.AsyncExitStack,
     server: ForkServer | None,
-    command: Sequence[str],
-    variables: Mapping[str, str],
+    request: Request,
 ) -> Pipes:
     """Starts a process that ends with the stack."""
     if server and await server.ready():
         with contextlib.suppress(ForkServerError):
-            return await stack.enter_async_context(_forked(server, command, variables))
-    return await stack.enter_async_context(_spawned(command, variables))
+            return await stack.enter_async_context(_forked(server, request))
+    return await stack.enter_async_context(_spawned(request))
 
 
 @contextlib.asynccontextmanager
-async def _spawned(command: Sequence[str], variables: Mapping[str, str]) -> AsyncIterator[Pipes]:
+async def _spawned(request: Request) -> AsyncIterator[Pipes]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *command,
+        *(sys.executable, "-m", request.module, *request.arguments),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=env.child_environment(variables, {}),
+        env=env.child_environment(request.variables, {}),
         limit=LONGEST_LINE,
         start_new_session=True,  # the signals of a terminal are for the launcher, which decides
     )
@@ -137,9 +138,7 @@ async def _spawned(command: Sequence[str], variables: Mapping[str, str]) -> Asyn
 
 
 @contextlib.asynccontextmanager
-async def _forked(
-    server: ForkServer, command: Sequence[str], variables: Mapping[str, str]
-) -> AsyncIterator[Pipes]:
+async def _forked(server: ForkServer, request: Request) -> AsyncIterator[Pipes]:
     loop = asyncio.get_running_loop()
     async with contextlib.AsyncExitStack() as stack:
         readers, sinks = [], []
@@ -152,7 +151,7 @@ async def _forked(
             stack.callback(pipe.close)
             readers.append(reader)
         try:
-            process = server.fork(Start(command, {**server.variables, **variables}), *sinks)
+            process = server.fork(request, *sinks)
         finally:
             for sink in sinks:
                 os.close(sink)
@@ -163,7 +162,7 @@ async def _forked(
                 os.kill(process, signal.SIGKILL)
             raise
         finally:
-            await server.ended(process)
+            await asyncio.to_thread(waiting.until_ended, process)
 
 
 async def _lines_of(output: asyncio.StreamReader) -> AsyncIterator[bytes]:

@@ -159,13 +159,6 @@ DRY_RUN = flags.DEFINE_boolean(
     "Check what can be checked without workers, print the plan of the job, and end. No worker is "
     "started, and no file is left.",
 )
-FORK_SERVER = flags.DEFINE_boolean(
-    "fork_server",
-    True,
-    "Workers of this host are forked from a process that has imported TensorFlow: they start in a "
-    "fraction of the time, and share its memory. A script that sets variables of TensorFlow's "
-    "before it imports it starts Python anew, as all do with --nofork_server.",
-)
 TLS = flags.DEFINE_boolean(
     "tls",
     False,

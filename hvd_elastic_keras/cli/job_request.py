@@ -76,8 +76,6 @@ class JobRequest:
     """On which other hosts workers are started; None for this one only."""
     pods: PodsRequest | None = None
     """Of which cluster the workers are pods; None if they are processes of hosts."""
-    fork_server: bool = True
-    """Whether workers of this host may be forked from one process that has imported TensorFlow."""
     found_micro_batch_size: int = 0
     """What the check of the model has chosen; 0 before it, and with a script."""
 

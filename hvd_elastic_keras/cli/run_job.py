@@ -16,7 +16,6 @@ import msgspec
 from hvd_elastic_keras.cli import curves, job_signals, plan, source_files
 from hvd_elastic_keras.cli.check_in_subprocess import check_request
 from hvd_elastic_keras.cli.conclusion import EXIT_FAILED, conclude, shown
-from hvd_elastic_keras.cli.fork_servers import fork_server
 from hvd_elastic_keras.cli.job_directory import held, until_removed
 from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
 from hvd_elastic_keras.cli.refusals import (
@@ -74,15 +73,22 @@ async def run_job(request: JobRequest) -> int:
         term = Term(request.job_dir, request.command, console, known, request.sources)
         endpoint = left_behind(request, term, console)
         with contextlib.ExitStack() as stack:
-            server = stack.enter_context(fork_server(request))
+            server = _fork_server(request, stack)
             if endpoint is None:
                 with refused_on_full_disk(request.job_dir):
                     request = await _accept(request, console, server)
                 if server and server.variables != request.worker_variables:
                     server.close()  # it has turned out that workers have more threads
-                    server = stack.enter_context(fork_server(request))
+                    server = _fork_server(request, stack)
             begin()
             return await _run_accepted(request, console, term, endpoint, server)
+
+
+def _fork_server(request: JobRequest, stack: contextlib.ExitStack) -> ForkServer | None:
+    """Starts the process that starts workers of a model on this host; it ends with the stack."""
+    if request.script or request.pods or not request.workers_here:
+        return None
+    return stack.enter_context(contextlib.closing(ForkServer(request.worker_variables)))
 
 
 async def _run_accepted(

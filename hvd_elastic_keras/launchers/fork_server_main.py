@@ -1,120 +1,122 @@
-"""The process of a `ForkServer`: imports what workers import, once, and forks for each of them.
+"""The process of a `ForkServer`: imports what workers of a model import, once, and forks for each.
 
-    python fork_server_main.py SOCKET MODULES COMMAND…
+    python -m hvd_elastic_keras.launchers.fork_server_main SOCKET MODULE…
 
-SOCKET is the number of a connected socket, MODULES are names with commas between them, and COMMAND
-is what the processes run: `script.py [arguments]` or `-m module`. From it follows where modules are
-found, and who looks for it in a list of processes finds them.
-
-At the end of its imports it sends `READY`; without that nobody asks for anything. Each request is
-one byte, which brings three open files: a file with a `forked_process.Request`, standard output and
-standard error. The answer is the process id. The server ends with the process that has started it.
+SOCKET is the number of a connected socket. Once the modules are imported, the server sends `READY`.
+Then each message is one `Request` as JSON, with two open files: standard output and standard error
+of the new process. The answer is its process id. The server ends with the process that started it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
+import importlib
+import json
 import os
+import runpy
 import signal
 import socket
 import struct
 import sys
+import tempfile
 import threading
-import warnings
-from types import FrameType
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from hvd_elastic_keras.launchers import forked_process
+from hvd_elastic_keras.common import env
+from hvd_elastic_keras.launchers.keeper import FORKED, GO, KEEPER_PID
 
 READY = b"+"
-PR_SET_PDEATHSIG = 1
+MOST_BYTES = 2**18
+"""Longer messages do not fit through a socket of packets."""
 PROCESS_ID = struct.Struct("=i")
+PR_SET_PDEATHSIG = 1
 HARMLESS_DEVICES = {"/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"}
-"""No process may use a GPU that was opened before it was forked."""
+"""A process must not use a GPU that was opened before it was forked."""
 
 
-def path_entry(command: list[str]) -> str:
-    """What Python puts at the head of `sys.path` for a command."""
-    return os.getcwd() if command[0] == "-m" else os.path.dirname(os.path.realpath(command[0]))
+def main(number: str, *modules: str) -> None:
+    """Imports, serves, and in each new process runs the module that was asked for."""
+    connection = socket.socket(fileno=int(number))
+    # The kernel ends the server with its launcher, also during the imports; it does not end forks.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    gc.disable()  # imports leave little garbage
+    for name in modules:
+        importlib.import_module(name)
+    gc.freeze()  # a collection would touch, and so copy, these objects in each process
+    gc.enable()
+    if _may_be_forked():
+        connection.sendall(READY)
+        if request := _serve(connection):
+            _run(**request)
 
 
-def serve(connection: socket.socket) -> forked_process.Request | None:
-    """Forks until nobody can ask any more: None. In a new process: what it was asked to run."""
-    signal.signal(signal.SIGCHLD, _reap)
+def _may_be_forked() -> bool:
+    """Whether imports have started no threads and opened no GPU."""
+    links = (os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd"))
+    opened = {os.readlink(link) for link in links if os.path.islink(link)}
+    devices = {path for path in opened if path.startswith("/dev/")}
+    return threading.active_count() == 1 and devices <= HARMLESS_DEVICES
+
+
+def _serve(connection: socket.socket) -> dict[str, Any] | None:
+    """Forks until the launcher closes its end: None. In a new process, returns its request."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended children leave no zombies
     while True:
-        marks, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
-        if not marks:
+        message, descriptors, _, _ = socket.recv_fds(connection, MOST_BYTES, 2)
+        if not message:
             return None
-        with warnings.catch_warnings():
-            # Python warns of threads. Those of OpenBLAS, which has no others here, end before.
-            warnings.simplefilter("ignore")
-            forked = os.fork()
+        forked = os.fork()  # OpenBLAS, whose threads are the only ones here, ends them before
         if not forked:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             connection.close()
-            from hvd_elastic_keras.launchers import forked_process
-
-            return forked_process.take_over(*descriptors)
+            null = os.open(os.devnull, os.O_RDONLY)
+            for target, descriptor in enumerate((null, *descriptors)):
+                os.dup2(descriptor, target)
+                os.close(descriptor)
+            request: dict[str, Any] = json.loads(message)
+            return request
         for descriptor in descriptors:
             os.close(descriptor)
         connection.sendall(PROCESS_ID.pack(forked))
 
 
-def _reap(number: int, frame: FrameType | None) -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+def _run(module: str, arguments: list[str], variables: dict[str, str], keeper: list[str]) -> None:
+    """Runs a module as `python -m MODULE ARGUMENTS…` would; see `fork_server.Request`."""
+    env.set_variables(variables)
+    if keeper:
+        _fork_under_keeper(keeper)
+    tempfile.tempdir = None  # TMPDIR has changed
+    if random := sys.modules.get("numpy.random"):
+        random.seed()  # Python seeds its own generator anew after a fork
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-def _import(modules: list[str]) -> dict[str, str | None]:
-    """Returns the environment variables that the imports have set, or removed: None."""
-    # Hardly anything that is imported is garbage soon. What is there now is not looked at again,
-    # which would copy it to each process.
-    gc.disable()
-    before = dict(os.environ)
-    for name in modules:
-        __import__(name)
-    gc.freeze()
-    gc.enable()
-    return {
-        n: os.environ.get(n) for n in {*before, *os.environ} if os.environ.get(n) != before.get(n)
-    }
-
-
-def _may_be_forked() -> bool:
-    keras = sys.modules.get("keras")
-    if keras and keras.backend.backend() != "tensorflow":  # a script may choose another one
-        return False
-    links = (os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd"))
-    with contextlib.suppress(OSError):  # of `listdir` itself
-        opened = {os.readlink(link) for link in links if os.path.islink(link)}
-        devices = {path for path in opened if path.startswith("/dev/")}
-        return threading.active_count() == 1 and devices <= HARMLESS_DEVICES
-    return False
-
-
-def main() -> None:
-    """Serves, and in each new process runs the command."""
-    number, modules, *command = sys.argv[1:]
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = path_entry(command)
-    connection = socket.socket(fileno=int(number))
-    # Also in the midst of the imports. What is forked does not inherit it.
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    with contextlib.suppress(BlockingIOError):
-        if not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
-            return  # the launcher was gone before
-    changed = _import(["hvd_elastic_keras.launchers.forked_process", *modules.split(",")])
-    if _may_be_forked():
-        connection.sendall(READY)
-        if request := serve(connection):
-            from hvd_elastic_keras.launchers import forked_process
-
-            forked_process.run(request.command, changed)
+def _fork_under_keeper(command: list[str]) -> None:
+    """Makes this process the keeper of a child, by `exec`; returns in the child, which runs on."""
+    keeper = os.getpid()
+    source, sink = os.pipe()
+    waits, go = os.pipe()
+    listens, told = os.pipe()
+    os.setsid()
+    worker = os.fork()
+    if worker:
+        for fd in (sink, waits, told):
+            os.close(fd)
+        os.read(listens, 1)  # now the worker leads a session, which is killed as a whole
+        for fd in (source, go):
+            os.set_inheritable(fd, True)
+        os.execv(command[0], [*command, FORKED, str(worker), str(source), str(go)])
+    os.setsid()
+    os.dup2(sink, 1)
+    for fd in (source, sink, go, listens, told):
+        os.close(fd)
+    if os.read(waits, 1) != GO:  # the keeper has refused it, or is gone
+        os._exit(1)
+    os.close(waits)
+    env.set_variables({KEEPER_PID: str(keeper)})
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

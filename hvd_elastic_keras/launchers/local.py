@@ -27,7 +27,7 @@ import msgspec
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.launchers import keeper, open_files, waiting
 from hvd_elastic_keras.launchers.base import LOCALHOST, LaunchedWorker, WorkerExit, exit_cause
-from hvd_elastic_keras.launchers.fork_server import ForkServer, ForkServerError, Start
+from hvd_elastic_keras.launchers.fork_server import ForkServer, ForkServerError, Request
 
 log = logging.getLogger(__name__)
 UNSEEN = (
@@ -121,8 +121,8 @@ class LocalLauncher:
     what is the same in the environment of all (`env.worker_variables`). Keepers note in
     `record_dir` what they know of their workers.
     `file_limits` are the workers' limits of open files, if they are not to be this process's own.
-    A `fork_server` starts those that run Python in an environment like its own, when it is ready;
-    people are told by `warn` if it is gone.
+    A `fork_server`, once it is ready, starts workers whose command is `python -m MODULE…`. If it
+    is gone, `warn` says so.
     """
 
     def __init__(
@@ -235,8 +235,10 @@ class LocalLauncher:
         server = self._fork_server
         wait = None
         with path.open("a") as errors:
-            if server and command[0] == sys.executable and server.suits(variables):
-                told = server.first_line(Start(command[1:], variables, keeper), errors.fileno())
+            if server and server.is_ready:
+                own = {n: v for n, v in variables.items() if server.variables.get(n) != v}
+                request = Request(command[2], command[3:], own, keeper)
+                told = server.first_line(request, errors.fileno())
             else:
                 told, wait = _spawned([*keeper, *command], variables, errors)
         if not told.startswith("pid "):

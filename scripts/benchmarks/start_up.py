@@ -28,7 +28,7 @@ _REPETITIONS = flags.DEFINE_integer("repetitions", 3, "Starts of each kind.", lo
 SCRIPT = Path(__file__).resolve().parent / "start_up_script.py"
 LIMIT_S = 300.0
 READY = "a replacement beside a worker that trains, from its launch until it is ready"
-IMPORTING = f"{READY}, --nofork_server"
+OF_MODEL = f"{READY}, in a job of --model"
 TWO = "the first step of two python train.py with plain fit, at once"
 
 
@@ -89,10 +89,14 @@ def ready_s(job: Path, worker: str) -> float:
     return float(next(ready)["start_up_s"])
 
 
-def replacement_s(*flags: str) -> float:
-    """Seconds from the launch of a replacement until it is warm, while another worker trains."""
+def replacement_s(*training: str) -> float:
+    """Seconds from the launch of a replacement until it is warm, while another worker trains.
+
+    Args:
+      training: the end of the command.
+    """
     with tempfile.TemporaryDirectory() as scratch:
-        command = (*RUN, "--num_workers=2", *flags, JOB_DIR, str(SCRIPT), "replaced")
+        command = (*RUN, "--num_workers=2", JOB_DIR, *training)
         job = Path(scratch, "job")
         run(*in_job_dir(command, job), BENCH_FIRST_STEP=str(Path(scratch, "first_step")))
         return ready_s(job, "w2")
@@ -107,9 +111,8 @@ KINDS: dict[str, Callable[[], float | Start]] = {
     "with the callback, no launcher": lambda: first_step(sys.executable, str(SCRIPT), "elastic"),
     "1 worker": lambda: first_step(*elastic(SCRIPT, 1)),
     "2 workers": lambda: first_step(*elastic(SCRIPT, 2)),
-    "2 workers, --nofork_server": lambda: first_step(*elastic(SCRIPT, 2, "--nofork_server")),
-    READY: replacement_s,
-    IMPORTING: lambda: replacement_s("--nofork_server"),
+    READY: lambda: replacement_s(str(SCRIPT), "replaced"),
+    OF_MODEL: lambda: replacement_s(f"--model={SCRIPT}", "--epochs=1000"),
 }
 AGAINST = {
     "import hvd_elastic_keras": "import tensorflow",
@@ -117,18 +120,14 @@ AGAINST = {
     "with the callback, no launcher": "plain fit",
     "1 worker": "plain fit",
     "2 workers": TWO,
-    "2 workers, --nofork_server": TWO,
-    READY: IMPORTING,
-    IMPORTING: "plain fit",
+    READY: "plain fit",
+    OF_MODEL: "plain fit",
 }
 
 STEPS = {
     kind for kind in AGAINST if kind.startswith(("with the callback", "1 worker", "2 workers"))
 }
-NAMES = {
-    "plain fit": "the first step of python train.py with plain fit",
-    IMPORTING: "one that imports all by itself (--nofork_server)",
-}
+NAMES = {"plain fit": "the first step of python train.py with plain fit"}
 
 
 def measured() -> list[rows.Row]:

@@ -1,6 +1,7 @@
 """A user's script of the benchmark of start-up: plain `fit`, or with the callback.
 
-With "replaced", worker w1 kills itself, and the training ends when w2 is ready in its place.
+With "replaced", worker w1 kills itself, and the training ends when w2 is ready in its place. With
+`--model`, this file is the model module of such a job.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-if sys.argv[1] != "plain":
+if __name__ == "__main__" and sys.argv[1] != "plain":
     from hvd_elastic_keras import ElasticCallback
 
 import keras
@@ -63,15 +64,35 @@ class Replaced(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
-keras.utils.set_random_seed(0)
-model = small_resnet()
-model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-random = np.random.default_rng(0)
-x = random.random((BATCH_SIZE * STEPS, *model.input_shape[1:]), np.float32)
-y = random.integers(0, 10, len(x))
-callbacks = [FirstStep(), *([ElasticCallback()] if sys.argv[1] != "plain" else [])]
-epochs = 1
-if sys.argv[1] == "replaced":
-    callbacks.append(Replaced())
-    epochs = 1000
-model.fit(x, y, BATCH_SIZE, epochs, verbose=0, callbacks=callbacks)
+def model() -> keras.Model:
+    """A small ResNet, compiled."""
+    found = small_resnet()
+    found.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return found
+
+
+def dataset(split: str) -> tuple[Any, Any] | None:
+    """Random images and labels."""
+    random = np.random.default_rng(0)
+    x = random.random((BATCH_SIZE * STEPS, *small_resnet().input_shape[1:]), np.float32)
+    return (x, random.integers(0, 10, len(x))) if split == "train" else None
+
+
+def callbacks() -> list[keras.callbacks.Callback]:
+    """Those of a job of `--model`."""
+    return [Replaced()]
+
+
+def main(kind: str) -> None:
+    """Trains, as a user's script."""
+    keras.utils.set_random_seed(0)
+    trained, (x, y) = model(), dataset("train") or ()
+    chosen: list[keras.callbacks.Callback] = [FirstStep()]
+    chosen += [ElasticCallback()] if kind != "plain" else []
+    chosen += [Replaced()] if kind == "replaced" else []
+    epochs = 1000 if kind == "replaced" else 1
+    trained.fit(x, y, BATCH_SIZE, epochs, verbose=0, callbacks=chosen)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -174,8 +174,6 @@ MAY_TOUCH_THE_ENVIRONMENT = {
     f"{PACKAGE}.common.env",
     # A program of its own, which cannot import the package: it hands all of it on.
     f"{PACKAGE}.launchers.keeper",
-    # A process that becomes another one, and watches what scripts do to theirs.
-    *(f"{PACKAGE}.launchers.forked_process", f"{PACKAGE}.launchers.fork_server_main"),
 }
 
 

@@ -1,7 +1,7 @@
 """Processes that a fork server makes, beside those for which Python is started: no difference.
 
 In place of TensorFlow and Keras there are small packages of the same names, in which one can see
-when they are imported, and what they have read of the environment then.
+when they are imported.
 """
 
 from __future__ import annotations
@@ -22,49 +22,34 @@ import pytest
 
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.launchers.base import LOCALHOST, WorkerExit
-from hvd_elastic_keras.launchers.fork_server import ForkServer, ForkServerError, Start
+from hvd_elastic_keras.launchers.fork_server import ForkServer, ForkServerError, Request
 from hvd_elastic_keras.launchers.local import KEEPER, LocalLauncher, kept_workers
 from tests.harness.job import REPOSITORY, lives
 
 LIMIT_S = 30.0
+MODULE = "program_of_workers"
 LIBRARIES = {
-    "tensorflow/__init__.py": "import logging, os\n"
-    "ONEDNN = os.environ.get('TF_ENABLE_ONEDNN_OPTS')\n"
-    "os.environ['TF2_BEHAVIOR'] = '1'\nos.environ.pop('TO_BE_REMOVED', None)\n"
-    "if not logging.root.handlers:\n"
-    "    logging.getLogger('tensorflow').addHandler(logging.StreamHandler())\n",
+    "tensorflow/__init__.py": "import os\nos.environ['TF2_BEHAVIOR'] = '1'\n",
     "tensorflow/late.py": "VALUE = 5\n",
-    "keras/__init__.py": "import os, tensorflow, keras.backend\nPROCESS = os.getpid()\n",
-    "keras/backend.py": "import os\ndef backend():\n    return os.environ.get('KERAS_BACKEND', "
-    "'tensorflow')\n",
+    "keras/__init__.py": "import os, tensorflow\nPROCESS = os.getpid()\n",
 }
 MODULES = ("numpy", "tensorflow", "keras")
 FACTS = """
-import json, os, sys
-def environment():
-    own = ("TMPDIR", "HVD_ELASTIC_KEEPER_PID")
-    return {k: v for k, v in os.environ.items() if k not in own}
+import json, os, sys, tensorflow.late
+own = ("TMPDIR", "HVD_ELASTIC_KEEPER_PID", "KERAS_BACKEND")
 facts = {
-    "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path, "flags": repr(sys.flags),
-    "globals": sorted(set(globals()) - {"environment"}), "file": __file__, "name": __name__,
-    "spec": __spec__,
-    "builtins": type(__builtins__).__name__, "loader": type(__loader__).__name__,
-    "is_main": sys.modules["__main__"].__dict__ is globals(), "annotations": __annotations__,
+    "argv": sys.argv, "path": sys.path, "flags": repr(sys.flags),
+    "file": __file__, "name": __name__, "spec": __spec__.name,
+    "loader": type(__loader__).__name__,
+    "is_main": sys.modules["__main__"].__dict__ is globals(),
     "files": sorted(os.readlink(f"/proc/self/fd/{n}").partition(":")[0] for n in (0, 1, 2)),
     "open": len(os.listdir("/proc/self/fd")), "leads_session": os.getsid(0) == os.getpid(),
-    "environment": environment(),
-    "is_there": [name in sys.modules for name in ("tensorflow", "keras", "tensorflow.late")],
+    "environment": {k: v for k, v in os.environ.items() if k not in own},
     "output": [sys.stdout.encoding, sys.stdout.line_buffering, sys.stdout.write_through],
-    "directory": os.getcwd(),
+    "directory": os.getcwd(), "late": tensorflow.late.VALUE,
 }
 import tempfile
 facts["temporary"] = tempfile.gettempdir() == os.environ["TMPDIR"]
-import tensorflow.late
-from keras import backend
-facts["spec_of_keras"] = sys.modules["keras"].__spec__.name
-facts["environment_then"] = environment()
-facts["late"] = tensorflow.late.VALUE
-facts["meta_path"] = [getattr(f, "__name__", type(f).__name__) for f in sys.meta_path]
 class Pickled: pass
 import pickle
 facts["pickled"] = type(pickle.loads(pickle.dumps(Pickled()))) is Pickled
@@ -73,19 +58,19 @@ print(json.dumps(facts))
 
 
 class Workers:
-    """A launcher whose workers run `script` with `arguments`, and what they have printed."""
+    """A launcher whose workers run a module with `arguments`, and what they have printed."""
 
-    def __init__(self, directory: Path, script: Path, *arguments: str) -> None:
+    def __init__(self, directory: Path, *arguments: str) -> None:
         self.lines: list[tuple[str, str]] = []
         self.exits: list[WorkerExit] = []
         self.directory = directory
-        self.command = [str(script), *arguments]
+        self.command = ["-m", MODULE, *arguments]
         self.variables = env.worker_variables(1, keeps_threads=False)
         self.server: ForkServer | None = None
 
     async def forked(self) -> None:
         """From now on, a fork server makes the workers."""
-        self.server = ForkServer(self.command, MODULES, self.variables)
+        self.server = ForkServer(self.variables, MODULES)
         assert await self.server.ready()
 
     @property
@@ -112,29 +97,22 @@ class Workers:
         await self.until(lambda: self.exits)
         return self.exits.pop(), (self.directory / "logs" / f"{worker_id}.log").read_text()
 
-    def imported_by_server(self, process: int) -> bool:
-        """Whether that has imported the libraries, and not a worker by itself."""
-        return self.server is not None and process == self.server.process_id
-
 
 @pytest.fixture
-def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Workers]]:
-    """Makes workers of the text of a script."""
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Workers]]:
+    """Makes workers of the text of a module."""
     packages = tmp_path / "packages"
     for name, text in LIBRARIES.items():
         (packages / name).parent.mkdir(parents=True, exist_ok=True)
         (packages / name).write_text(text)
     monkeypatch.setenv("PYTHONPATH", f"{packages}{os.pathsep}{REPOSITORY}")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    for name in ("TF_ENABLE_ONEDNN_OPTS", "KERAS_BACKEND", "TF2_BEHAVIOR"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("TF2_BEHAVIOR", raising=False)
     made: list[Workers] = []
 
     def of(text: str, *arguments: str) -> Workers:
-        script = tmp_path / "code" / "train.py"
-        script.parent.mkdir(exist_ok=True)
-        script.write_text(text)
-        made.append(Workers(tmp_path, script, *arguments))
+        (packages / f"{MODULE}.py").write_text(text)
+        made.append(Workers(tmp_path, *arguments))
         return made[-1]
 
     yield of
@@ -155,27 +133,12 @@ def both(workers: Workers) -> list[tuple[WorkerExit, str]]:
     return asyncio.run(run())
 
 
-def in_one_process(workers: Workers) -> tuple[WorkerExit, list[str]]:
-    """The end of a forked worker, and the words that it has printed."""
-
-    async def run() -> tuple[WorkerExit, list[str]]:
-        await workers.forked()
-        end, said = await workers.end_of("w0")
-        return end, said.split()
-
-    return asyncio.run(run())
-
-
-def test_a_script_sees_what_it_sees_when_python_is_started_for_it(
-    scripts: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
+def test_a_module_sees_what_it_sees_when_python_is_started_for_it(
+    programs: Callable[..., Workers],
 ) -> None:
-    monkeypatch.setenv("TO_BE_REMOVED", "1")
-    (end, plain), (same_end, forked) = both(scripts(FACTS, "--rate=0.1", "two words"))
+    (end, plain), (same_end, forked) = both(programs(FACTS, "--rate=0.1", "two words"))
     facts = json.loads(plain)
     assert facts["argv"][1:] == ["--rate=0.1", "two words"]
-    assert facts["environment_then"].keys() ^ facts["environment"].keys() == {
-        *("TF2_BEHAVIOR", "TO_BE_REMOVED")
-    }
     for one, other in (('"w1"', '"w0"'), ("w1.log", "w0.log")):
         forked = forked.replace(one, other)
     assert json.loads(forked) == facts
@@ -183,7 +146,7 @@ def test_a_script_sees_what_it_sees_when_python_is_started_for_it(
 
 
 @pytest.mark.parametrize(
-    "script",
+    "text",
     [
         "import sys; sys.exit(3)",
         "import sys; sys.exit('no data')",
@@ -200,156 +163,20 @@ def test_a_script_sees_what_it_sees_when_python_is_started_for_it(
         "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'print(5)'], check=True)",
     ],
 )
-def test_a_script_ends_as_if_python_were_started_for_it(
-    scripts: Callable[..., Workers], script: str
+def test_a_module_ends_as_if_python_were_started_for_it(
+    programs: Callable[..., Workers], text: str
 ) -> None:
-    plain, forked = both(scripts(script))
-    assert forked == plain
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "os.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'",
-        "os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')",
-        "os.environ.update(TF_ENABLE_ONEDNN_OPTS='0')",
-        "os.environ |= {'TF_ENABLE_ONEDNN_OPTS': '0'}",
-        "import numpy; os.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'",
-    ],
-)
-def test_what_a_script_sets_before_it_imports_tensorflow_counts(
-    scripts: Callable[..., Workers], change: str
-) -> None:
-    text = f"import os\n{change}\nimport tensorflow, keras\nprint(tensorflow.ONEDNN, keras.PROCESS)"
-    workers = scripts(text)
-    end, (onednn, process) = in_one_process(workers)
-    assert (end.return_code, onednn) == (0, "0")
-    assert not workers.imported_by_server(int(process))
-
-
-def test_a_variable_that_is_taken_away_counts_too(
-    scripts: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
-    text = "import os\nos.environ.pop('TF_ENABLE_ONEDNN_OPTS')\nimport tensorflow\n"
-    assert in_one_process(scripts(f"{text}print(tensorflow.ONEDNN)"))[1] == ["None"]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'",
-        "os.environ['KERAS_BACKEND'] = 'tensorflow'",
-        "os.environ['HOME'] = os.environ['HOME']",
-        "import numpy, tensorflow.late; os.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'",
-        "import importlib; importlib.import_module('keras.backend')",
-        "from importlib import util; assert util.find_spec('keras').origin.endswith('.py')",
-        "from importlib import util; util.find_spec('tensorflow.late'); import tensorflow.late",
-        "from concurrent.futures import ThreadPoolExecutor as Pool; import importlib\n"
-        "list(Pool(2).map(importlib.import_module, ['keras', 'tensorflow', 'keras.backend']))",
-    ],
-)
-def test_what_changes_nothing_costs_no_imports(
-    scripts: Callable[..., Workers], change: str
-) -> None:
-    workers = scripts(f"import os\n{change}\nimport keras\nprint(keras.PROCESS)")
-    end, (process,) = in_one_process(workers)
-    assert end.return_code == 0
-    assert workers.imported_by_server(int(process))
-
-
-@pytest.mark.parametrize("library", ["keras", "numpy", "msgspec"])
-def test_a_script_may_bring_its_own_version_of_a_library(
-    scripts: Callable[..., Workers], tmp_path: Path, library: str
-) -> None:
-    own = tmp_path / "vendored" / library
-    own.mkdir(parents=True)
-    (own / "__init__.py").write_text("PROCESS = 'vendored'\n")
-    path = f"import sys\nsys.path.insert(0, {str(own.parent)!r})\n"
-    text = f"{path}import {library}, tensorflow\nprint({library}.PROCESS)"
-    assert in_one_process(scripts(text))[1] == ["vendored"]
-
-
-HOOK = """
-import importlib.abc, sys
-class Hook(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name in ("keras", "tensorflow"):
-            print("hooked", name)
-sys.meta_path.insert(0, Hook())
-import keras
-"""
-OWN_MODULE = """
-import sys, types
-sys.modules["keras"] = types.SimpleNamespace(PROCESS="own")
-import tensorflow, keras
-print(keras.PROCESS)
-"""
-POOL = """
-import multiprocessing, os
-def prepare():
-    os.environ["SET_IN_CHILD"] = "1"
-if __name__ == "__main__":
-    with multiprocessing.get_context("fork").Pool(1, prepare) as pool:
-        print(pool.map(len, ["ab"]))
-    import tensorflow
-    print("trains")
-"""
-LAZY = """
-import importlib.util, os, sys
-spec = importlib.util.find_spec("tensorflow")
-spec.loader = importlib.util.LazyLoader(spec.loader)
-module = importlib.util.module_from_spec(spec)
-sys.modules["tensorflow"] = module
-spec.loader.exec_module(module)
-os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
-import tensorflow
-print(tensorflow.ONEDNN)
-"""
-LOGS = """
-import logging, sys
-logging.basicConfig(stream=sys.stdout, format="%(message)s")
-import tensorflow
-logging.getLogger("tensorflow").warning("once")
-"""
-ELSEWHERE = """
-import os
-os.chdir(os.path.dirname(os.path.abspath(__file__)))
-os.umask(0o77)
-os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
-import tensorflow
-print(os.getcwd(), os.path.basename(__file__))
-"""
-DATA = """
-import pkgutil
-from importlib import metadata, resources
-print(len(pkgutil.get_data("tensorflow", "late.py")), metadata.version("numpy"))
-print(resources.files("keras").joinpath("backend.py").is_file())
-"""
-
-
-@pytest.mark.parametrize(
-    "script",
-    [HOOK, OWN_MODULE, POOL, LAZY, LOGS, ELSEWHERE, DATA],
-    ids=["hook", "own module", "pool", "lazy", "logs", "elsewhere", "data"],
-)
-def test_scripts_that_do_unusual_things_before_they_import_do_the_same(
-    scripts: Callable[..., Workers], script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    workers = scripts(script)
-    workers.command = ["code/train.py"]
-    (end, plain), (same_end, forked) = both(workers)
-    assert end == same_end == WorkerExit("", 0), (plain, forked)
-    # What comes before Python is started anew, comes twice.
-    assert forked.endswith(plain)
+    (end, plain), (same_end, forked) = both(programs(text))
+    assert same_end == end
+    # Before the last line, a traceback names those who called the module.
+    assert forked.splitlines()[-1:] == plain.splitlines()[-1:]
 
 
 def test_workers_draw_different_numbers_if_nobody_sets_a_seed(
-    scripts: Callable[..., Workers],
+    programs: Callable[..., Workers],
 ) -> None:
     async def run() -> list[str]:
-        workers = scripts(
+        workers = programs(
             "import numpy, os, random, tempfile, uuid\n"
             "print(numpy.random.rand(), random.random(), uuid.uuid4(), tempfile.mktemp())"
         )
@@ -360,59 +187,27 @@ def test_workers_draw_different_numbers_if_nobody_sets_a_seed(
     assert len(set(words)) == 8
 
 
-def test_where_keras_runs_on_something_else_nothing_is_forked(
-    scripts: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KERAS_BACKEND", "jax")
-
-    async def run() -> None:
-        workers = scripts("import keras; print(keras.PROCESS)")
-        workers.server = ForkServer(
-            workers.command, MODULES, env.worker_variables(1, keeps_threads=False)
-        )
-        assert not await workers.server.ready()
-        end, process = await workers.end_of("w0")
-        assert end.return_code == 0
-        assert not workers.imported_by_server(int(process))
-
-    asyncio.run(run())
-
-
 @pytest.mark.parametrize("modules", [["no_such_module"], ["tensorflow", "numpy.no_such_module"]])
 def test_imports_that_fail_leave_it_to_the_workers(
-    scripts: Callable[..., Workers], modules: Sequence[str]
+    programs: Callable[..., Workers], modules: Sequence[str]
 ) -> None:
     async def run() -> None:
-        workers = scripts("print('here')")
-        workers.server = ForkServer(workers.command, modules, workers.variables)
+        workers = programs("print('here')")
+        workers.server = ForkServer(workers.variables, modules)
         assert not await workers.server.ready()
         assert await workers.end_of("w0") == (WorkerExit("w0", 0), "here\n")
 
     asyncio.run(run())
 
 
-def test_other_threads_for_its_operations_need_a_server_of_their_own(
-    scripts: Callable[..., Workers],
-) -> None:
-    async def run() -> None:
-        workers = scripts("import keras; print(keras.PROCESS)")
-        await workers.forked()
-        assert workers.server is not None
-        assert workers.server.suits(workers.variables)
-        assert workers.server.suits({**workers.variables, env.WORKER_ID: "w5", "TMPDIR": "/tmp"})
-        assert not workers.server.suits(env.worker_variables(2, keeps_threads=True))
-
-    asyncio.run(run())
-
-
 @pytest.mark.parametrize("ended", ["killed", "stopped"])
 def test_without_the_server_workers_start_as_before(
-    scripts: Callable[..., Workers], ended: str, monkeypatch: pytest.MonkeyPatch
+    programs: Callable[..., Workers], ended: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hvd_elastic_keras.launchers.fork_server.FORKED_WITHIN_S", 0.2)
 
     async def run() -> None:
-        workers = scripts("print('here')")
+        workers = programs("print('here')")
         await workers.forked()
         assert workers.server is not None
         server = psutil.Process(workers.server.process_id)
@@ -427,9 +222,9 @@ def test_without_the_server_workers_start_as_before(
     asyncio.run(run())
 
 
-def test_a_worker_is_killed_with_what_it_has_started(scripts: Callable[..., Workers]) -> None:
+def test_a_worker_is_killed_with_what_it_has_started(programs: Callable[..., Workers]) -> None:
     async def run() -> None:
-        workers = scripts(
+        workers = programs(
             "import subprocess, sys\n"
             "child = subprocess.Popen(['sleep', '1000'])\n"
             "print(child.pid, flush=True)\nchild.wait()"
@@ -451,13 +246,13 @@ def test_a_worker_is_killed_with_what_it_has_started(scripts: Callable[..., Work
 
 
 def test_a_worker_outlives_server_and_launcher_and_is_adopted(
-    scripts: Callable[..., Workers], tmp_path: Path
+    programs: Callable[..., Workers], tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
 
     async def run() -> None:
-        workers = scripts(
+        workers = programs(
             f"print('first', flush=True)\nwith open({str(gate)!r}) as f:\n    print(f.read())\n"
             "import sys; sys.exit(5)"
         )
@@ -481,7 +276,7 @@ ENDS_WITH_LAUNCHER = """
 import asyncio, os, signal, sys
 from hvd_elastic_keras.launchers.fork_server import ForkServer
 async def run():
-    server = ForkServer(sys.argv[2:], [sys.argv[1]], os.environ)
+    server = ForkServer(os.environ, [sys.argv[1]])
     if sys.argv[1] == "keras":
         assert await server.ready()
     else:
@@ -494,16 +289,16 @@ asyncio.run(run())
 
 @pytest.mark.parametrize("library", ["keras", "endless"])
 def test_a_server_ends_with_its_launcher(
-    scripts: Callable[..., Workers], library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    programs: Callable[..., Workers], library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = scripts("").command
+    programs("")
     monkeypatch.setenv("GATE", str(tmp_path / "gate"))
     os.mkfifo(tmp_path / "gate")
     (tmp_path / "packages" / "endless.py").write_text(
         "import os, threading\nopen(os.environ['GATE'], 'w').close()\nthreading.Event().wait()\n"
     )
     killed = subprocess.run(
-        [sys.executable, "-c", ENDS_WITH_LAUNCHER, library, *command],
+        [sys.executable, "-c", ENDS_WITH_LAUNCHER, library],
         stdout=subprocess.PIPE,
         text=True,
         timeout=LIMIT_S,
@@ -515,17 +310,17 @@ def test_a_server_ends_with_its_launcher(
 
 
 def test_a_worker_that_comes_after_the_next_launcher_does_not_begin(
-    scripts: Callable[..., Workers], tmp_path: Path
+    programs: Callable[..., Workers], tmp_path: Path
 ) -> None:
     async def run() -> None:
         begun = tmp_path / "begun"
-        workers = scripts(f"open({str(begun)!r}, 'w')")
+        workers = programs(f"open({str(begun)!r}, 'w')")
         await workers.forked()
         assert workers.server is not None
         parts = [str(tmp_path / name) for name in ("w0.json", "w0.log", "no such directory")]
-        start = Start(workers.command, {**workers.variables, "TMPDIR": "/tmp"}, [*KEEPER, *parts])
+        request = Request(MODULE, variables={"TMPDIR": "/tmp"}, keeper=[*KEEPER, *parts])
         with (tmp_path / "errors").open("w") as errors:
-            said = workers.server.first_line(start, errors.fileno())
+            said = workers.server.first_line(request, errors.fileno())
         assert said == "error another launcher has started this worker meanwhile\n"
         server = psutil.Process(workers.server.process_id)
         await workers.until(lambda: not server.children(recursive=True))
@@ -534,13 +329,13 @@ def test_a_worker_that_comes_after_the_next_launcher_does_not_begin(
     asyncio.run(run())
 
 
-def test_a_server_that_is_ended_makes_nothing(scripts: Callable[..., Workers]) -> None:
+def test_a_server_that_is_ended_makes_nothing(programs: Callable[..., Workers]) -> None:
     async def run() -> None:
-        workers = scripts("")
+        workers = programs("")
         await workers.forked()
         assert workers.server is not None
         workers.server.close()
         with pytest.raises(ForkServerError):
-            workers.server.fork(Start(workers.command, {}), 1, 2)
+            workers.server.fork(Request(MODULE), 1, 2)
 
     asyncio.run(run())
