@@ -57,7 +57,7 @@ flags.adopt_module_key_flags(join_flags)
 flags.adopt_module_key_flags(host_flags)
 flags.adopt_module_key_flags(kubernetes_flags)
 flags.adopt_module_key_flags(leave_notices)
-_OF_MODELS = (*job_flags.TRAINING_FLAGS, job_flags.MODEL, job_flags.INIT_FROM)
+_OF_MODELS = (*job_flags.TRAINING_FLAGS, job_flags.MODEL.name, job_flags.INIT_FROM.name)
 """Flags for what a script decides by itself."""
 
 
@@ -186,7 +186,7 @@ def _warnings(words: list[str]) -> tuple[str, ...]:
 
 def _is_for_script(name: str) -> bool:
     """Whether `run` would take a flag of this name, or its negation, together with a script."""
-    of_models = {f.name for f in (*_OF_MODELS, *inference_flags.ALL, job_flags.DATA_DIR)}
+    of_models = {*_OF_MODELS, *(f.name for f in (*inference_flags.ALL, job_flags.DATA_DIR))}
     positive = settings.flag_of(name)
     return positive in settings.known_flags() and positive not in {*of_models, settings.CONFIG}
 
@@ -215,7 +215,7 @@ def _spec(config: dict[str, Any], options: RunOptions, job_dir: Path) -> JobSpec
 
 def _check_script(path: str) -> None:
     """Raises `ConfigurationError` if there is no such script, or a flag that it has no use for."""
-    given = [f"--{f.name}" for f in _OF_MODELS if flags.FLAGS[f.name].present]
+    given = [f"--{name}" for name in _OF_MODELS if flags.FLAGS[name].present]
     exists = Path(path).is_file()
     if not exists and flags.FLAGS["model"].present:
         raise ConfigurationError(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
-from hvd_elastic_keras.cli import checkpoint_flags, find_model, job_flags, option_flags
+from hvd_elastic_keras.cli import find_model, job_flags
 from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.config import TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
@@ -43,27 +44,25 @@ OUTPUT = flags.DEFINE_string(
 ALL = (JOB, CHECKPOINT, SPLIT, OUTPUT)
 DEFAULT_SPLITS = {EVALUATE: "validation", PREDICT: "predict"}
 ONLY_TO_TRAIN = (
-    *(job_flags.EPOCHS, job_flags.STEPS, job_flags.DROP_REMAINDER, job_flags.BATCH),
-    *(*job_flags.GROWTH_FLAGS, job_flags.INIT_FROM),
-    *(option_flags.BALANCE, option_flags.AUDIT, option_flags.ON_NONFINITE_LOSS),
-    *(option_flags.CHECK_WEIGHTS, option_flags.COMPRESSION, option_flags.EXPORT),
-    *checkpoint_flags.ALL,
+    *("epochs", "steps", "drop_remainder", "batch", *job_flags.GROWTH_FLAGS, "init_from"),
+    *("balance", "audit", "on_nonfinite", "check_weights_every_n_steps", "compression", "export"),
+    *("checkpoint_every_n_epochs", "checkpoint_every_n_steps", "checkpoint_every_minutes"),
+    *("keep_checkpoints", "checkpoint_dir"),
 )
-ONLY_WITH_SUMS = (
-    option_flags.MICRO_BATCHES_FLAG,
-    option_flags.MICRO_BATCHES_TOGETHER,
-)
+ONLY_WITH_SUMS = ("micro_batches", "micro_batches_together")
 
 
 def check() -> None:
     """Raises `ConfigurationError` for flags that make no sense with the job."""
     job = JOB.value
     if job == TRAIN:
-        _refuse((CHECKPOINT, SPLIT, OUTPUT), "without --job=evaluate or --job=predict")
+        _refuse(("checkpoint", "split", "output"), "without --job=evaluate or --job=predict")
         return
     _refuse(ONLY_TO_TRAIN, f"together with --job={job}, which does not train")
     if job == EVALUATE:
-        _refuse((OUTPUT,), f"together with --job={job}, which writes {files.RESULTS} to --job_dir")
+        _refuse(
+            ("output",), f"together with --job={job}, which writes {files.RESULTS} to --job_dir"
+        )
     else:
         _refuse(ONLY_WITH_SUMS, f"together with --job={job}, which has no sums")
     if not CHECKPOINT.value:
@@ -76,17 +75,17 @@ def check() -> None:
 def refuse_with_script(script: str) -> None:
     """Raises `ConfigurationError` if a job of a model module is asked of a script."""
     _refuse(
-        ALL,
+        [f.name for f in ALL],
         f"together with the script {script}, which says itself what it does",
     )
 
 
 def values_that_count(config: dict[str, Any]) -> dict[str, Any]:
     """Those of a reference configuration that are not about what the job does not do."""
-    others: tuple[Any, ...] = () if JOB.value == TRAIN else ONLY_TO_TRAIN
+    others: tuple[str, ...] = () if JOB.value == TRAIN else ONLY_TO_TRAIN
     if JOB.value == PREDICT:
-        others = (*others, *ONLY_WITH_SUMS, job_flags.GLOBAL_BATCH_SIZE, job_flags.MICRO_BATCH_SIZE)
-    return {name: value for name, value in config.items() if name not in {f.name for f in others}}
+        others = (*others, *ONLY_WITH_SUMS, "global_batch_size", "micro_batch_size")
+    return {name: value for name, value in config.items() if name not in others}
 
 
 def spec(config: dict[str, Any], job_dir: Path) -> JobSpec:
@@ -96,7 +95,7 @@ def spec(config: dict[str, Any], job_dir: Path) -> JobSpec:
       config: values of the reference configuration, of which those of a training do not count.
     """
     job = JOB.value
-    known = (job_flags.GLOBAL_BATCH_SIZE, job_flags.MICRO_BATCH_SIZE, job_flags.SEED)
+    known = [job_flags.TRAINING_FLAGS[n] for n in ("global_batch_size", "micro_batch_size", "seed")]
     values: dict[str, Any] = {} if job == EVALUATE else {"global_batch_size": PREDICTED_AT_ONCE}
     of_config = values_that_count(config)
     values |= {f.name: of_config[f.name] for f in known if f.name in of_config}
@@ -121,7 +120,7 @@ def default_name(model: str) -> str:
     return name if JOB.value == TRAIN else f"{name}-{JOB.value}"
 
 
-def _refuse(unwanted: Any, why: str) -> None:
-    given = [f"--{f.name}" for f in unwanted if flags.FLAGS[f.name].present]
+def _refuse(unwanted: Iterable[str], why: str) -> None:
+    given = [f"--{name}" for name in unwanted if flags.FLAGS[name].present]
     if given:
         raise ConfigurationError(f"{', '.join(given)} was given {why}. Leave it out.")

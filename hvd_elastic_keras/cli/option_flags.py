@@ -1,141 +1,87 @@
-"""The flags of `run` for what reaches all trainings of a job, scripts included: `RunOptions`."""
+"""Makes flags of the options of configurations, such as `RunOptions`, which reach scripts, too."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from absl import flags
 
-from hvd_elastic_keras.cli import checkpoint_flags, gpu_flags, settings
+from hvd_elastic_keras.cli import settings
 from hvd_elastic_keras.common import env
-from hvd_elastic_keras.common.options import (
-    BALANCES,
-    BATCH_NORMS,
-    COMPRESSIONS,
-    EXPORTS,
-    MICRO_BATCHES,
-    ON_NONFINITE,
-    JobOptions,
-    given,
-)
+from hvd_elastic_keras.common.options import JobOptions, Option, RunOptions, definitions, given
 
-flags.adopt_module_key_flags(checkpoint_flags)
-flags.adopt_module_key_flags(gpu_flags)
-DETERMINISTIC = flags.DEFINE_boolean(
-    "deterministic",
-    None,
-    "Weights that are bit-identical whatever the number of workers, kills and joins; also for "
-    "scripts. Default: the configuration's, else off.",
-)
-DETERMINISTIC_THREADS = flags.DEFINE_integer(
-    "deterministic_threads",
-    None,
-    "With --deterministic, so many threads share an operation in every worker, whatever its "
-    "machine: other numbers give other bits. Default: the configuration's, else 1.",
-    lower_bound=1,
-)
-CHECK_WEIGHTS = flags.DEFINE_integer(
-    "check_weights_every_n_steps",
-    None,
-    "Compare the weights of all workers after every so many steps; one that holds others is named "
-    "and replaced. Also for scripts. Default: the configuration's, else 0, which is never.",
-    lower_bound=0,
-)
-SKIP_CORRUPT = flags.DEFINE_boolean(
-    "skip_corrupt",
-    None,
-    "Leave out corrupt records of TFRecord files, with a warning, in place of an error; also for "
-    "scripts. Default: the configuration's, else off.",
-)
-BALANCE = flags.DEFINE_enum(
-    "balance",
-    None,
-    BALANCES,
-    "How the micro-batches of a global batch are divided: evenly, or so that persistently slower "
-    "workers get fewer; also for scripts. Default: the configuration's, else even.",
-)
-ON_NONFINITE_LOSS = flags.DEFINE_enum(
-    "on_nonfinite",
-    None,
-    ON_NONFINITE,
-    "What to do about a loss that is NaN or infinite: warn, and write no checkpoint meanwhile; "
-    "skip the step, also if a gradient is not finite; stop the job there; or ignore it, as Keras "
-    "does; also for scripts. Default: the configuration's, else warn.",
-)
-AUDIT = flags.DEFINE_boolean(
-    "audit",
-    None,
-    "Write for each epoch which examples were used in which step, by whom, and whether each was "
-    "used exactly once, to --job_dir/ledger; also for scripts. `ctl audit` judges it anew. "
-    "Default: the configuration's, else off.",
-)
-MICRO_BATCHES_FLAG = flags.DEFINE_enum(
-    "micro_batches",
-    None,
-    MICRO_BATCHES,
-    "How a worker computes its micro-batches: together in one pass until memory runs out, or in a "
-    "loop, one after the other, which takes less memory and up to twice the time. auto: together, "
-    "but in a loop with --balance=speed, or with a GPU and a micro_batch_size of one's own. Also "
-    "for scripts. Default: the configuration's, else auto.",
-)
-MICRO_BATCHES_TOGETHER = flags.DEFINE_integer(
-    "micro_batches_together",
-    None,
-    "So many micro-batches, at most, are computed in one pass, for memory's sake; also for "
-    "scripts. Default: the configuration's, else 0, which is any number.",
-    lower_bound=0,
-)
-COMPRESSION = flags.DEFINE_enum(
-    "compression",
-    None,
-    COMPRESSIONS,
-    "How gradients travel between the workers: as they are, or rounded to 16 bits, which takes "
-    "half of the time on a slow network; also for scripts. Default: the configuration's, else "
-    "none.",
-)
-BATCH_NORM = flags.DEFINE_enum(
-    "batch_norm",
-    None,
-    BATCH_NORMS,
-    "What batch normalisation normalises over in training: each micro-batch by itself, or the "
-    "whole batch of all workers, as plain Keras does, with more rounds of collectives in a step; "
-    "also for scripts. Default: the configuration's, else micro_batch.",
-)
-EXPLAIN_STEP = flags.DEFINE_boolean(
-    "explain_step",
-    None,
-    "Show before the first step how several workers share it: each collective with its bytes and "
-    "the operation that needs it, and what every worker computes whole; also for scripts. "
-    "Default: the configuration's, else off.",
-)
-CHECK_STEP = flags.DEFINE_boolean(
-    "check_step",
-    None,
-    "Check before the first step that three workers come to the numbers of one, operation by "
-    "operation, with the first batch, in the memory of one worker; also for scripts. Default: the "
-    "configuration's, else off.",
-)
-EXPORT = flags.DEFINE_enum(
-    "export",
-    None,
-    EXPORTS,
-    "Write the trained model at the end for serving, too, to --job_dir/saved_model, as "
-    "Model.export does; also for scripts. Default: the configuration's, else none.",
-)
-TENSORBOARD = flags.DEFINE_boolean(
-    "tensorboard",
-    None,
-    "Write the job's course for TensorBoard, to --job_dir/tensorboard: loss and metrics, learning "
-    "rate, speed, workers, and each change of membership. It goes on whoever is rank 0. "
-    "Default: the configuration's, else off.",
-)
-ALL = (
-    *(DETERMINISTIC, DETERMINISTIC_THREADS, BALANCE, AUDIT, ON_NONFINITE_LOSS, CHECK_WEIGHTS),
-    *(SKIP_CORRUPT, MICRO_BATCHES_FLAG, MICRO_BATCHES_TOGETHER, COMPRESSION, EXPORT, TENSORBOARD),
-    *(BATCH_NORM, EXPLAIN_STEP, CHECK_STEP),
-    *(*checkpoint_flags.ALL, gpu_flags.GPUS_PER_WORKER),
-)
+Flag: TypeAlias = flags.FlagHolder[Any]
+
+
+def defined(config: type, *, may_be_unset: bool) -> dict[str, Flag]:
+    """Defines a flag for each option of a configuration; returns them by name.
+
+    Args:
+      may_be_unset: whether a flag that is not given leaves it to a reference configuration.
+    """
+    defaults = config()
+    return {
+        name: _defined(name, *definition, getattr(defaults, name), may_be_unset)
+        for name, definition in definitions(config).items()
+    }
+
+
+def _defined(name: str, kind: type, option: Option, default: Any, may_be_unset: bool) -> Flag:
+    text, value = option.help, default
+    if may_be_unset or option.default:
+        words = default_in_words(option, default) if may_be_unset else option.default
+        text, value = f"{text} Default: {words}.", None
+    if option.choices:
+        return flags.DEFINE_enum(name, value, option.choices, text)
+    if kind is bool:
+        return flags.DEFINE_boolean(name, value, text)
+    if kind is str:
+        return flags.DEFINE_string(name, value, text)
+    define = flags.DEFINE_integer if kind is int else flags.DEFINE_float
+    return define(name, value, text, lower_bound=option.least)
+
+
+def default_in_words(option: Option, default: Any) -> str:
+    """The default of an option for which a reference configuration may have a value.
+
+    >>> default_in_words(Option("Write a ledger."), False)
+    "the configuration's, else off"
+    """
+    return f"the configuration's, else {in_words(option, default)}"
+
+
+def in_words(option: Option, default: Any) -> str:
+    """The default of an option.
+
+    >>> in_words(Option("Wait."), 1800.0)
+    '1800'
+    """
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    value = f"{default:g}" if isinstance(default, float) else default
+    return option.default or str(value)
+
+
+def reference_rows(config: type, *, may_be_unset: bool) -> list[str]:
+    """Returns the rows of `docs/reference.md` for the options of a configuration, as Markdown."""
+    defaults, rows = config(), []
+    for name, (_, option) in definitions(config).items():
+        words = default_in_words if may_be_unset else in_words
+        default = _flags_marked(words(option, getattr(defaults, name)))
+        choices = "".join(f"`{choice}` " for choice in option.choices)
+        meaning = f"{_flags_marked(option.help)} {option.more}".rstrip()
+        rows.append(f"| `--{name}` {choices}| {default} | {meaning} |")
+    return rows
+
+
+def _flags_marked(text: str) -> str:
+    return re.sub(r"(?<![`\w])(--\w+(?:[=/]\w+)?)", r"`\1`", text)
+
+
+FLAGS = defined(RunOptions, may_be_unset=True)
 
 
 def given_options(config: Mapping[str, Any], sources: Mapping[str, str]) -> JobOptions:
@@ -148,8 +94,10 @@ def given_options(config: Mapping[str, Any], sources: Mapping[str, str]) -> JobO
     Raises:
       ConfigurationError: a value is none of an option.
     """
-    values = {f.name: f.value for f in ALL if f.value is not None}
-    values |= checkpoint_flags.absolute_directory()
+    values = {name: f.value for name, f in FLAGS.items() if f.value is not None}
+    directory = values.get("checkpoint_dir")
+    if directory and "://" not in directory:
+        values["checkpoint_dir"] = str(Path(directory).resolve())  # workers may run elsewhere
     typed = {n: v for n, v in values.items() if sources.get(n) == settings.COMMAND_LINE}
     others = {n: v for n, v in values.items() if n not in typed}
     before = env.job_options()

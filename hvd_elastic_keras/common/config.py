@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 from msgspec import UNSET, UnsetType
 
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.common.options import SPEED, RunOptions, given
+from hvd_elastic_keras.common.options import SPEED, Option, RunOptions, definitions, given
 from hvd_elastic_keras.common.requirements import require
 from hvd_elastic_keras.common.requirements import require_bool as _require_bool
 from hvd_elastic_keras.common.requirements import require_whole_number as _require_whole_number
@@ -33,9 +33,8 @@ DEFAULT_LR_WARM_UP_STEPS = 100
 
 def check_growth(batch: object, lr_scaling: object, lr_warm_up_steps: Any) -> None:
     """Raises `ConfigurationError` if one of these makes no sense, or has no effect."""
-    require(batch in BATCHES, "batch", repr(batch), "that is 'global' or 'per_worker'")
-    expected = "that is 'linear', 'sqrt' or 'none'"
-    require(lr_scaling in LR_SCALINGS, "lr_scaling", repr(lr_scaling), expected)
+    for name, value in (("batch", batch), ("lr_scaling", lr_scaling)):
+        definitions(TrainingConfig)[name][1].check(name, value)
     _require_whole_number("lr_warm_up_steps", lr_warm_up_steps, may_be_none=False)
     require(lr_warm_up_steps >= 0, "lr_warm_up_steps", lr_warm_up_steps, ">= 0")
     changed = [
@@ -119,46 +118,19 @@ class BatchCut:
 class TrainingConfig:
     """What is trained, whoever computes it: the loss curve depends on these values alone.
 
+    The fields that are `UNSET` belong to `RunOptions`. For these, the command line of `run` counts
+    before a value given here; without one, a file of flags, the environment or the default counts.
+    With `deterministic` and without `run`, call
+    `tf.config.threading.set_intra_op_parallelism_threads(1)` before making the model.
+
     Attributes:
-      global_batch_size: examples per optimizer step; where the batch grows with the workers, those
-        of the batch that the model's learning rate belongs to.
-      micro_batch_size: examples of a micro-batch; divides `global_batch_size`.
-        0 lets `BatchCut` choose when the model is known.
-      epochs: passes over the data; None if only `steps` bounds the training.
-      steps: optimizer steps in all; None if only `epochs` bounds the training. With both,
-        training ends at whichever comes first.
-      seed: initial weights, order of the examples and dropout follow from it.
+      global_batch_size, micro_batch_size, epochs, steps, seed, drop_remainder, batch,
+        batch_size_per_worker, lr_scaling, lr_warm_up_steps: see the flags of the same names. A
+        `micro_batch_size` of 0 lets `BatchCut` choose when the model is known; a
+        `batch_size_per_worker` of 0 means `global_batch_size`; None for `epochs` or `steps` means
+        that the other one bounds the training.
       shuffle: whether the examples of arrays and of sources with random access are reordered in
         every epoch.
-      drop_remainder: whether the last batch of an epoch is left out if it would be smaller; with
-        "per_worker", that of a single worker, so that fewer workers may take part in the last step.
-        The examples that are left out are others in every epoch.
-      checkpoint_every_n_epochs, checkpoint_every_n_steps, checkpoint_every_minutes,
-        keep_checkpoints: see `RunOptions`. Of these and the next five, what the command line of
-        `run` gives counts before what is given here. `UNSET` is not given: then a file of flags,
-        the environment or the default counts.
-      deterministic: whether the weights after every step are bit-identical whatever the number of
-        workers, kills and joins. Slower: each operation has one thread, or as many as
-        `run --deterministic_threads` says. Alone, call
-        `tf.config.threading.set_intra_op_parallelism_threads(1)` before making the model.
-      balance: "even" shares of each batch, or shares that follow the workers' "speed".
-      compression: gradients travel between workers as they are ("none"), or rounded to "fp16" or
-        "bf16", which takes half of the time on a slow network.
-      batch_norm: normalises over each "micro_batch" by itself, or over the whole "batch", as plain
-        Keras does, with more rounds of collectives in a step.
-      audit: whether each epoch leaves a ledger in `job_dir` that says which examples were used in
-        which step, by whom, and whether each was used exactly once. See `audit/ledger_file.py`.
-      batch: "global", or "per_worker": every worker takes `batch_size_per_worker` examples per
-        step, so that the batch grows with the workers, and the loss curve depends on them.
-      batch_size_per_worker: only with "per_worker", where `micro_batch_size` divides it in place of
-        `global_batch_size`. 0 means `global_batch_size`.
-      lr_scaling: only with "per_worker": the learning rate of the model belongs to a batch of
-        `global_batch_size`; it is multiplied by the ratio of the batch to that ("linear"), by the
-        square root of the ratio ("sqrt"), or stays ("none"); in the last step of an epoch as in the
-        others, though fewer examples may be left for it. Weight decay that Keras multiplies by
-        the learning rate follows it.
-      lr_warm_up_steps: steps over which the learning rate gets to a larger value when the batch has
-        grown. A smaller value is taken at once.
 
     Raises:
       ConfigurationError: a value is out of range, with the nearest values that are not.
@@ -170,13 +142,44 @@ class TrainingConfig:
         16
     """
 
-    global_batch_size: int = DEFAULT_GLOBAL_BATCH_SIZE
-    micro_batch_size: int = 0
-    epochs: int | None = 1
-    steps: int | None = None
-    seed: int = 0
+    global_batch_size: Annotated[
+        int,
+        Option(
+            "Examples per optimizer step, whatever the number of workers; with --batch=per_worker, "
+            "of the batch that the learning rate belongs to.",
+        ),
+    ] = DEFAULT_GLOBAL_BATCH_SIZE
+    micro_batch_size: Annotated[
+        int,
+        Option(
+            "Examples of a micro-batch, of which workers compute whole ones. It divides the global "
+            "batch, or with --batch=per_worker that of a worker.",
+            least=1,
+            default="1/8 of the global batch, but at least 16 examples if the model has batch "
+            "normalisation; with --batch=per_worker, the whole batch of a worker",
+            more="See [below](#the-cut-of-a-batch).",
+        ),
+    ] = 0
+    epochs: Annotated[int | None, Option("Passes over the data.")] = 1
+    steps: Annotated[
+        int | None,
+        Option(
+            "Optimizer steps in all. With --epochs, whichever comes first ends the training.",
+            default="none",
+        ),
+    ] = None
+    seed: Annotated[
+        int, Option("Initial weights, order of examples and dropout follow from it.")
+    ] = 0
     shuffle: bool = True
-    drop_remainder: bool = False
+    drop_remainder: Annotated[
+        bool,
+        Option(
+            "Leave out the last step of an epoch if its batch would be smaller; with "
+            "--batch=per_worker, the last batch of a worker, so that fewer workers may take part "
+            "in the last step. Other examples are left out in every epoch.",
+        ),
+    ] = False
     checkpoint_every_n_epochs: int | UnsetType = UNSET
     checkpoint_every_n_steps: int | UnsetType = UNSET
     checkpoint_every_minutes: float | UnsetType = UNSET
@@ -186,10 +189,42 @@ class TrainingConfig:
     compression: str | UnsetType = UNSET
     batch_norm: str | UnsetType = UNSET
     audit: bool | UnsetType = UNSET
-    batch: str = GLOBAL
-    batch_size_per_worker: int = 0
-    lr_scaling: str = LINEAR
-    lr_warm_up_steps: int = DEFAULT_LR_WARM_UP_STEPS
+    batch: Annotated[
+        str,
+        Option(
+            "global: a step has --global_batch_size examples, which the workers share. per_worker: "
+            "each worker takes --batch_size_per_worker, so that the batch grows with the workers "
+            "and the result depends on their number.",
+            choices=BATCHES,
+        ),
+    ] = GLOBAL
+    batch_size_per_worker: Annotated[
+        int,
+        Option(
+            "With --batch=per_worker: examples that each worker takes per step; a multiple of "
+            "--micro_batch_size.",
+            least=1,
+            default="the global batch divided by --num_workers",
+        ),
+    ] = 0
+    lr_scaling: Annotated[
+        str,
+        Option(
+            "With --batch=per_worker: the model's learning rate belongs to a batch of "
+            "--global_batch_size. For k times that batch it is multiplied by k (linear), by the "
+            "square root of k (sqrt), or not (none). The last step of an epoch has the same rate, "
+            "though its batch may be smaller.",
+            choices=LR_SCALINGS,
+            more="Weight decay that Keras multiplies by the learning rate follows it.",
+        ),
+    ] = LINEAR
+    lr_warm_up_steps: Annotated[
+        int,
+        Option(
+            "With --batch=per_worker: steps over which the learning rate gets to a larger value "
+            "when the batch has grown. A smaller value is taken at once.",
+        ),
+    ] = DEFAULT_LR_WARM_UP_STEPS
 
     def __post_init__(self) -> None:
         for name in ("global_batch_size", "micro_batch_size", "epochs", "steps"):
@@ -270,40 +305,102 @@ class JobConfig:
     """How many workers there are and how patient the master is (times in seconds).
 
     Attributes:
-      num_workers: workers to start with, and to keep up by restarts.
-      min_workers: below this number the job waits.
-      max_workers: workers that there may be, spares included: those beyond the number of
-        micro-batches.
-      max_restarts: replacements for failed workers within `restart_window_s`.
-      restart_window_s: older ones are forgotten if training has gone on since.
-      heartbeat_timeout_s: a worker that is silent for so long is evicted, unless its process runs.
-      stall_timeout_s: a worker that holds others up for so long, in its own code, is evicted; so is
-        one that is silent for so long though its process runs.
-      start_up_timeout_s: a worker that has not come to its training for so long is evicted.
-      enter_timeout_s: how long the first worker at the entrance of a round waits for the others.
-      join_window_s: how long a warm worker waits for others that start to join together with it.
       start_timeout_s: how long a first warm worker waits for others that are still starting.
-      wait_timeout_s: how long a job below `min_workers` waits before it fails.
-      master_timeout_s: how long workers train on without their master before they leave.
+      join_window_s: how long a warm worker waits for others that start to join together with it.
       stop_grace_s: how long workers may take to leave when the job stops.
       awaits_joiners: whether a job without workers waits for some that come by themselves.
       own_machines: whether the launcher gives each worker a machine of its own, such as a pod, that
         others may take back at any time; another worker takes its place then.
     """
 
-    num_workers: int = 2
-    min_workers: int = 1
-    max_workers: int = 16
-    max_restarts: int = 10
-    restart_window_s: float = 3600.0
-    heartbeat_timeout_s: float = 15.0
-    stall_timeout_s: float = 1800.0
-    start_up_timeout_s: float = 7200.0
-    enter_timeout_s: float = 60.0
+    num_workers: Annotated[
+        int, Option("Workers to start with and to keep up, warm spares included.", least=1)
+    ] = 2
+    min_workers: Annotated[int, Option("Below this number the job waits.", least=1)] = 1
+    max_workers: Annotated[
+        int,
+        Option(
+            "Most workers that the job may have, started and added ones. Those beyond the number "
+            "of micro-batches wait as warm spares, which take over when a worker fails.",
+            least=1,
+            default="twice --num_workers, but at least 16",
+        ),
+    ] = 16
+    max_restarts: Annotated[
+        int,
+        Option(
+            "Replacements for failed workers within --restart_window_s.",
+            least=0,
+            more="A worker that fails before it is ready is replaced after 1, 2, 4, … seconds, at "
+            "most 30 while no worker trains and 600 while others do; failures to start end a job "
+            "only if no worker trains. With several hosts, one on which workers have failed three "
+            "times within 15 minutes is left alone for 10 seconds, then twice as long each time, "
+            "up to 10 minutes; meanwhile a host that has room takes the replacement.",
+        ),
+    ] = 10
+    restart_window_s: Annotated[
+        float,
+        Option(
+            "Seconds after which a replacement counts no more, if training has gone on since.",
+            least=0,
+            more="Slots that stayed empty for want of a restart are filled then.",
+        ),
+    ] = 3600.0
+    heartbeat_timeout_s: Annotated[
+        float,
+        Option(
+            "A worker that is silent for so many seconds is ended and replaced, unless its process "
+            "runs.",
+            least=3,
+            more="If it runs, code in C keeps Python's lock (GIL): a line says so, and "
+            "`--stall_timeout_s` counts.",
+        ),
+    ] = 15.0
+    stall_timeout_s: Annotated[
+        float,
+        Option(
+            "A worker whose callback or input holds the others up for so many seconds is ended and "
+            "replaced. A line says so after a minute.",
+            least=1,
+            more="The worker's log then has the stacks of its threads. A worker that hangs while "
+            "it computes its part of a step is replaced after 30 times as long as such a part has "
+            "ever taken, but at least 5 minutes, if that is sooner; never before 3 times as long. "
+            "A worker whose process runs may be silent for this time, too.",
+        ),
+    ] = 1800.0
+    start_up_timeout_s: Annotated[
+        float,
+        Option(
+            "A worker that has not come to its training so many seconds after its start is ended "
+            "and replaced. A line says so after a minute.",
+            least=1,
+        ),
+    ] = 7200.0
+    enter_timeout_s: Annotated[
+        float,
+        Option(
+            "How many seconds a round waits for a called worker, from the first one that has come, "
+            "before it goes on without it. Must be longer than a step.",
+            least=1,
+        ),
+    ] = 60.0
     start_timeout_s: float = 120.0
     join_window_s: float = 5.0
-    wait_timeout_s: float = 1800.0
-    master_timeout_s: float = 600.0
+    wait_timeout_s: Annotated[
+        float,
+        Option("How many seconds a job below --min_workers waits before it fails.", least=0),
+    ] = 1800.0
+    master_timeout_s: Annotated[
+        float,
+        Option(
+            "If the launcher is killed, its workers train on for so many seconds, in which the "
+            "same command (or --resume) takes them over; then rank 0 writes a checkpoint, and all "
+            "leave.",
+            least=1,
+            more="It writes none if [it may be cut off](hosts.md). A worker that has finished "
+            "waits as long for a master to tell.",
+        ),
+    ] = 600.0
     stop_grace_s: float = 30.0
     awaits_joiners: bool = False
     own_machines: bool = False

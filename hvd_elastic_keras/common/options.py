@@ -12,15 +12,17 @@ and `ElasticCallback` have an argument, too. The first of these that gives an op
 
 What a source does not give is missing from its values, or `UNSET`: a default is no value. What the
 job asks for travels to the workers as one JSON value (`HVD_ELASTIC_OPTIONS`, `JobOptions`), and
-`Trainer` and `ElasticCallback` add what the script asks for. One more option is a field of
-`RunOptions`, a flag in `cli/option_flags.py`, and the place that uses it.
+`Trainer` and `ElasticCallback` add what the script asks for. To add an option, add a field to
+`RunOptions` and use it: its flag, help text, check and row of `docs/reference.md` follow from that.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import typing
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -63,7 +65,7 @@ EXPORTS = (NO_EXPORT, SAVED_MODEL)
 """What is written at the end, beside the model as Keras saves it."""
 KEEP_CHECKPOINTS = 2
 """One, and the one before it, should it be damaged."""
-AT_LEAST_ONE = ("deterministic_threads", "keep_checkpoints")
+CHECKS_OF_TYPES = {bool: require_bool, int: require_whole_number, float: require_number}
 COMMAND_LINE = "command_line"
 """Holds what the command line gives, in the JSON of `JobOptions`."""
 Asked: TypeAlias = Mapping[str, Any]
@@ -71,89 +73,238 @@ Asked: TypeAlias = Mapping[str, Any]
 NOTHING: Asked = {}
 
 
-class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What holds for all trainings of a job.
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """The definition of an option; stands beside the type of a field (`typing.Annotated`).
 
     Attributes:
-      deterministic: weights that are bit-identical whatever the number of workers, kills and joins.
-      deterministic_threads: so many threads share an operation then, in every process of the job:
-        the bits of a sum depend on it.
-      balance: "even" shares of each batch, or shares that follow the workers' "speed".
-      audit: a ledger of the examples of each step; see `audit/ledger_file.py`.
-      on_nonfinite: of a loss that is NaN or infinite, "warn" and write no checkpoint meanwhile;
-        "skip" the step, also if a gradient is; "stop" the job there; or "ignore" it.
-      micro_batches: a worker computes its micro-batches "together" in one pass until memory runs
-        out, or in a "loop", one after the other; "auto" is together, but for the cases of
-        `together_of` in `api/assemble.py`.
-      micro_batches_together: so many in one pass, at most; 0: any number.
-      compression: gradients travel as they are ("none"), or rounded to "fp16" or "bf16".
-      batch_norm: normalises over each "micro_batch" by itself, or over the whole "batch" of all
-        workers, as plain Keras does, with more rounds of collectives in a step.
-      explain_step: shows before the first step how workers share it, and why.
-      check_step: checks before the first step that three workers come to the numbers of one, in
-        every operation.
-      check_weights_every_n_steps: how often the workers compare checksums of all that they hold;
-        who differs is replaced. 0: never.
-      skip_corrupt: TFRecord sources leave out corrupt records.
-      checkpoint_every_n_epochs, checkpoint_every_n_steps, checkpoint_every_minutes: rank 0 writes a
-        checkpoint whenever one of these is due; 0 turns it off. Writing goes on in the background.
-        What is due meanwhile comes when it is done: with every step, one after the other.
-      checkpoint_dir: where checkpoints go: a path, or what TensorFlow's file systems reach, such as
-        gs://bucket/job. Empty: to the job directory.
-      keep_checkpoints: so many of the newest are kept.
-      gpus_per_worker: so many GPUs of its host each worker sees; 0: all.
-      tensorboard: the job's course is written for TensorBoard, and for it some steps are timed.
-      export: "none", or at the end a "saved_model" for serving, as `Model.export` writes it.
-
-    Raises:
-      ConfigurationError: a value is none of those.
+      help: one or more sentences, for `--help` and `docs/reference.md`.
+      choices: the values of a text that has only these.
+      least: the smallest value of a number.
+      default: the default in words, where the value itself says little.
+      more: what only `docs/reference.md` says, as Markdown.
     """
 
-    deterministic: bool = False
-    deterministic_threads: int = 1
-    balance: str = EVEN
-    audit: bool = False
-    on_nonfinite: str = WARN
-    micro_batches: str = AUTO
-    micro_batches_together: int = 0
-    compression: str = NO_COMPRESSION
-    batch_norm: str = MICRO_BATCH
-    explain_step: bool = False
-    check_step: bool = False
-    check_weights_every_n_steps: int = 0
-    skip_corrupt: bool = False
-    checkpoint_every_n_epochs: int = 1
-    checkpoint_every_n_steps: int = 0
-    checkpoint_every_minutes: float = 0.0
-    keep_checkpoints: int = KEEP_CHECKPOINTS
-    checkpoint_dir: str = ""
-    gpus_per_worker: int = 0
-    tensorboard: bool = False
-    export: str = NO_EXPORT
+    help: str
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    default: str = ""
+    more: str = ""
+
+    @property
+    def expected(self) -> str:
+        """The end of a message about a wrong value."""
+        if self.choices:
+            *others, last = map(repr, self.choices)
+            return f"that is {', '.join(others)} or {last}"
+        return f">= {self.least}"
+
+    def check(self, name: str, value: Any) -> None:
+        """Raises `ConfigurationError` for a value that is no choice, or below the least one."""
+        if self.choices:
+            require(value in self.choices, name, repr(value), self.expected)
+        if self.least is not None:
+            require(value >= self.least, name, value, self.expected)
+
+
+@functools.cache
+def definitions(config: type) -> dict[str, tuple[type, Option]]:
+    """Returns the type (without None) and the definition of each option of a configuration."""
+    found = {}
+    for name, hint in typing.get_type_hints(config, include_extras=True).items():
+        for note in getattr(hint, "__metadata__", ()):
+            if isinstance(note, Option):
+                found[name] = (typing.get_args(hint.__origin__) or (hint.__origin__,))[0], note
+    return found
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options that hold for all trainings of a job.
+
+    Raises:
+      ConfigurationError: a value is none of those of an option.
+    """
+
+    deterministic: Annotated[
+        bool,
+        Option(
+            "The weights are bit-identical for any number of workers, kills and joins.",
+            more="See [deterministic.md](deterministic.md).",
+        ),
+    ] = False
+    deterministic_threads: Annotated[
+        int,
+        Option(
+            "With --deterministic: threads that share an operation, in every worker, on any "
+            "machine. Another number gives other bits.",
+            least=1,
+            more="See [deterministic.md](deterministic.md).",
+        ),
+    ] = 1
+    balance: Annotated[
+        str,
+        Option(
+            "How the micro-batches of a global batch are divided: evenly, or by speed, so that "
+            "workers that stay slower compute fewer.",
+            choices=BALANCES,
+        ),
+    ] = EVEN
+    audit: Annotated[
+        bool,
+        Option(
+            "Write for each epoch which examples were used in which step, by which worker, and "
+            "whether each was used exactly once, to --job_dir/ledger. `ctl audit` judges it anew.",
+        ),
+    ] = False
+    on_nonfinite: Annotated[
+        str,
+        Option(
+            "What to do about a loss that is NaN or infinite: warn, and write no checkpoint "
+            "meanwhile; skip the step, also if a gradient is not finite; stop the job there, on "
+            "all workers; or ignore it, as Keras does.",
+            choices=ON_NONFINITE,
+            more="A step that is skipped changes nothing: no weights, no metrics, not the "
+            "optimizer's count of steps. 100 skipped steps in a row end the job. Gradients are "
+            "left to a `LossScaleOptimizer`. Not for a loop of your own.",
+        ),
+    ] = WARN
+    micro_batches: Annotated[
+        str,
+        Option(
+            "How a worker computes its micro-batches: together in one pass until memory runs out, "
+            "or in a loop, one after the other, which takes less memory and up to twice the time. "
+            "auto: together, but in a loop with --balance=speed, or with a GPU and a "
+            "micro_batch_size of your own.",
+            choices=MICRO_BATCHES,
+            more="See [In one pass](#in-one-pass).",
+        ),
+    ] = AUTO
+    micro_batches_together: Annotated[
+        int,
+        Option(
+            "Compute at most this many micro-batches in one pass, to save memory. 0: any number.",
+            least=0,
+        ),
+    ] = 0
+    compression: Annotated[
+        str,
+        Option(
+            "How gradients travel between the workers: as they are, or rounded to 16 bits, which "
+            "takes half of the time on a slow network.",
+            choices=COMPRESSIONS,
+            more="A loop of your own has `hvd.Compression`. See [slow networks](#slow-networks).",
+        ),
+    ] = NO_COMPRESSION
+    batch_norm: Annotated[
+        str,
+        Option(
+            "What batch normalisation normalises over in training: each micro-batch by itself, or "
+            "the whole batch of all workers, as plain Keras does, with one more round of "
+            "collectives forward and one backward for each layer.",
+            choices=BATCH_NORMS,
+            more="`--deterministic` refuses the whole batch.",
+        ),
+    ] = MICRO_BATCH
+    explain_step: Annotated[
+        bool,
+        Option(
+            "Show before the first step how several workers share it: each collective with its "
+            "bytes and the operation that needs it, and what every worker computes whole.",
+        ),
+    ] = False
+    check_step: Annotated[
+        bool,
+        Option(
+            "Check before the first step, with the first batch, that three workers come to the "
+            "numbers of one in every operation.",
+            more="The memory of a worker has to hold the batch several times, and the Python code "
+            "of the step runs more than once.",
+        ),
+    ] = False
+    check_weights_every_n_steps: Annotated[
+        int,
+        Option(
+            "Compare checksums of all that the workers hold after every so many steps; a worker "
+            "that differs is named, ends, and is replaced. 0: never.",
+            least=0,
+            more="A comparison takes one pass over the state. Workers on processors of different "
+            "types may differ by rounding. Not for a loop of your own.",
+        ),
+    ] = 0
+    skip_corrupt: Annotated[
+        bool,
+        Option(
+            "Leave out corrupt records of TFRecord files, with a warning, in place of an error."
+        ),
+    ] = False
+    checkpoint_every_n_epochs: Annotated[
+        int,
+        Option(
+            "Write a checkpoint after every so many epochs. 0: never. It is written in the "
+            "background, whenever this, --checkpoint_every_n_steps or --checkpoint_every_minutes "
+            "is due.",
+            least=0,
+        ),
+    ] = 1
+    checkpoint_every_n_steps: Annotated[
+        int,
+        Option(
+            "Write a checkpoint after every so many steps, or commits in a loop of your own. "
+            "0: never. 1: the next one begins when the last one is written.",
+            least=0,
+            more="See [checkpoints.md](checkpoints.md).",
+        ),
+    ] = 0
+    checkpoint_every_minutes: Annotated[
+        float,
+        Option("Write a checkpoint this many minutes after the last one. 0: never.", least=0),
+    ] = 0.0
+    keep_checkpoints: Annotated[
+        int, Option("How many checkpoints, the newest, are kept.", least=1)
+    ] = KEEP_CHECKPOINTS
+    checkpoint_dir: Annotated[
+        str,
+        Option(
+            "Where checkpoints go: a path, or what TensorFlow's file systems reach, such as "
+            "gs://bucket/job. For one job at a time.",
+            default="--job_dir/checkpoints",
+            more="A second job is [refused](checkpoints.md).",
+        ),
+    ] = ""
+    gpus_per_worker: Annotated[
+        int,
+        Option(
+            "How many GPUs of its host a worker sees: those of its slot, which go to its "
+            "replacement. 0: all workers see all GPUs.",
+            least=0,
+            more="Refused where there are fewer. See [gpus.md](gpus.md).",
+        ),
+    ] = 0
+    tensorboard: Annotated[
+        bool,
+        Option(
+            "Write the job's course for TensorBoard, to --job_dir/tensorboard: loss and metrics, "
+            "learning rate, speed, workers, and each change of membership, whichever worker is "
+            "rank 0.",
+            more="Without it, this is done [beside a callback of your "
+            "own](dashboard.md#tensorboard).",
+        ),
+    ] = False
+    export: Annotated[
+        str,
+        Option(
+            "Write the trained model at the end for serving, too, to --job_dir/saved_model, as "
+            "Model.export does.",
+            choices=EXPORTS,
+        ),
+    ] = NO_EXPORT
 
     def __post_init__(self) -> None:
-        for field in msgspec.structs.fields(self):
-            value = getattr(self, field.name)
-            if field.type is bool:
-                require_bool(field.name, value)
-            elif field.type is not str:
-                (require_whole_number if field.type is int else require_number)(field.name, value)
-                least = 1 if field.name in AT_LEAST_ONE else 0
-                require(value >= least, field.name, value, f">= {least}")
-        balance, on_nonfinite = self.balance, self.on_nonfinite
-        require(balance in BALANCES, "balance", repr(balance), "that is 'even' or 'speed'")
-        choices = "that is 'ignore', 'warn', 'skip' or 'stop'"
-        require(on_nonfinite in ON_NONFINITE, "on_nonfinite", repr(on_nonfinite), choices)
-        how = self.micro_batches
-        choices = "that is 'auto', 'loop' or 'together'"
-        require(how in MICRO_BATCHES, "micro_batches", repr(how), choices)
-        choices = "that is 'none', 'fp16' or 'bf16'"
-        compression = self.compression
-        require(compression in COMPRESSIONS, "compression", repr(compression), choices)
-        choices = "that is 'micro_batch' or 'batch'"
-        require(self.batch_norm in BATCH_NORMS, "batch_norm", repr(self.batch_norm), choices)
-        choices = "that is 'none' or 'saved_model'"
-        require(self.export in EXPORTS, "export", repr(self.export), choices)
+        for name, (kind, option) in definitions(type(self)).items():
+            value = getattr(self, name)
+            if kind in CHECKS_OF_TYPES:
+                CHECKS_OF_TYPES[kind](name, value)
+            option.check(name, value)
         if self.deterministic:
             self._check_deterministic()
 

@@ -1,0 +1,67 @@
+"""Flags that are made of the options of configurations, and their rows in the reference."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+import pytest
+from absl import flags
+
+from hvd_elastic_keras.cli import job_flags, option_flags
+from hvd_elastic_keras.common.config import JobConfig, TrainingConfig
+from hvd_elastic_keras.common.options import Option, RunOptions, definitions
+from tests.harness.job import REPOSITORY
+
+REFERENCE = (REPOSITORY / "docs" / "reference.md").read_text().splitlines()
+CONFIGURATIONS = ((RunOptions, True), (TrainingConfig, True), (JobConfig, False))
+
+
+@pytest.mark.parametrize(("config", "may_be_unset"), CONFIGURATIONS)
+def test_the_reference_has_the_row_that_follows_from_the_definition(
+    config: type, may_be_unset: bool
+) -> None:
+    expected = option_flags.reference_rows(config, may_be_unset=may_be_unset)
+    missing = [row for row in expected if row not in REFERENCE]
+    assert not missing, "write these rows to docs/reference.md:\n" + "\n".join(missing)
+
+
+@pytest.mark.parametrize(("config", "may_be_unset"), CONFIGURATIONS)
+def test_each_flag_has_help_choices_and_bounds_of_its_definition(
+    config: type, may_be_unset: bool
+) -> None:
+    for name, (_, option) in definitions(config).items():
+        flag = flags.FLAGS[name]
+        assert option.help in flag.help
+        assert ("Default:" in flag.help) == (may_be_unset or bool(option.default))
+        assert tuple(getattr(flag.parser, "enum_values", None) or ()) == option.choices
+        assert getattr(flag.parser, "lower_bound", None) == option.least
+
+
+@dataclasses.dataclass(frozen=True)
+class NewConfig:
+    """A configuration that somebody adds."""
+
+    speed_of_test: Annotated[float, Option("How fast.", least=0.5)] = 2.0
+    colour_of_test: Annotated[str, Option("Which one.", choices=("red", "blue"))] = "red"
+    is_test: Annotated[bool, Option("Whether; see --job_dir/ledger.")] = True
+    beside: int = 3
+
+
+def test_an_option_is_added_by_its_definition_alone() -> None:
+    made = option_flags.defined(NewConfig, may_be_unset=False)
+    assert list(made) == ["speed_of_test", "colour_of_test", "is_test"]
+    assert [flag.value for flag in made.values()] == [2.0, "red", True]
+    flags.FLAGS["speed_of_test"].parse("3")
+    assert made["speed_of_test"].value == 3.0
+    with pytest.raises(flags.IllegalFlagValueError, match=r"0\.1"):
+        flags.FLAGS["speed_of_test"].parse("0.1")
+    assert option_flags.reference_rows(NewConfig, may_be_unset=False) == [
+        "| `--speed_of_test` | 2 | How fast. |",
+        "| `--colour_of_test` `red` `blue` | red | Which one. |",
+        "| `--is_test` | on | Whether; see `--job_dir/ledger`. |",
+    ]
+
+
+def test_the_most_workers_follow_their_number_unless_given() -> None:
+    assert job_flags.job_config().max_workers == 16
