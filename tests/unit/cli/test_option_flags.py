@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Annotated
 
 import pytest
 from absl import flags
+from absl.testing import flagsaver
 
-from hvd_elastic_keras.cli import job_flags, option_flags
+from hvd_elastic_keras.cli import arguments, job_flags, option_flags
 from hvd_elastic_keras.common.config import JobConfig, TrainingConfig
 from hvd_elastic_keras.common.options import Option, RunOptions, definitions
 from tests.harness.job import REPOSITORY
@@ -48,12 +50,25 @@ class NewConfig:
     beside: int = 3
 
 
-def test_an_option_is_added_by_its_definition_alone() -> None:
-    made = option_flags.defined(NewConfig, may_be_unset=False)
-    assert list(made) == ["speed_of_test", "colour_of_test", "is_test"]
-    assert [flag.value for flag in made.values()] == [2.0, "red", True]
-    flags.FLAGS["speed_of_test"].parse("3")
-    assert made["speed_of_test"].value == 3.0
+@pytest.fixture
+def made() -> Iterator[dict[str, option_flags.Flag]]:
+    """The flags of `NewConfig`."""
+    found = option_flags.defined(NewConfig, may_be_unset=False)
+    with flagsaver.flagsaver():
+        arguments.parse_flags(["run"])
+        yield found
+    for name in found:
+        delattr(flags.FLAGS, name)
+
+
+def test_an_option_is_added_by_its_definition_alone(made: dict[str, option_flags.Flag]) -> None:
+    assert {name: flag.value for name, flag in made.items()} == {
+        "speed_of_test": 2.0,
+        "colour_of_test": "red",
+        "is_test": True,
+    }
+    arguments.parse_flags(["run", "--speed_of_test=3", "--nois_test"])
+    assert (made["speed_of_test"].value, made["is_test"].value) == (3.0, False)
     with pytest.raises(flags.IllegalFlagValueError, match=r"0\.1"):
         flags.FLAGS["speed_of_test"].parse("0.1")
     assert option_flags.reference_rows(NewConfig, may_be_unset=False) == [
@@ -63,5 +78,11 @@ def test_an_option_is_added_by_its_definition_alone() -> None:
     ]
 
 
-def test_the_most_workers_follow_their_number_unless_given() -> None:
-    assert job_flags.job_config().max_workers == 16
+@pytest.mark.parametrize(
+    ("words", "most"),
+    [([], 16), (["--num_workers=20"], 40), (["--num_workers=20", "--max_workers=21"], 21)],
+)
+def test_the_most_workers_follow_their_number_unless_given(words: list[str], most: int) -> None:
+    with flagsaver.flagsaver():
+        arguments.parse_flags(["run", *words])
+        assert job_flags.job_config().max_workers == most
