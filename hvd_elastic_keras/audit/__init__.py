@@ -1,1 +1,1 @@
-"""Proves that every example was used exactly once: ledgers of the steps, and what they say."""
+"""Proves that every example was used exactly once: writes ledgers of the steps and judges them."""

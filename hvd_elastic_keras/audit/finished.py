@@ -1,4 +1,4 @@
-"""What training tells an audit: steps and epochs that are finished."""
+"""Notes that training gives to an audit: steps and epochs that are finished."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from hvd_elastic_keras.state.cursor import Cursor
 
 @dataclasses.dataclass(frozen=True)
 class FinishedStep:
-    """What all workers know of a step.
+    """A finished step, as all workers know it.
 
     Attributes:
       step: number of the optimizer step, from 0.
       epoch, epoch_step: its place in the data.
-      worker_batches: sizes of those that it has taken, where the batch grows with the workers.
-      first_worker_batch: number of the first one.
-      round, members: who has taken it, by rank.
+      worker_batches: sizes of the worker batches in the step, if the batch grows with the workers.
+      first_worker_batch: number of the first worker batch.
+      round, members: the round that has taken the step, and its members by rank.
       shares: micro-batches of a full global batch, by rank.
-      num_examples: of the global batch.
-      digest: of the examples that the workers have read.
+      num_examples: number of examples in the global batch.
+      digest: digest of the examples that the workers have read.
     """
 
     step: int
@@ -42,7 +42,7 @@ class FinishedStep:
 def finished_step(
     cursor: Cursor, batch: LocalBatch, place: Assignment, shares: Sequence[int], digest: int
 ) -> FinishedStep:
-    """The note of the step that was taken at `cursor`."""
+    """Returns the note of the step that was taken at `cursor`."""
     return FinishedStep(
         step=cursor.global_step,
         epoch=cursor.epoch,
@@ -71,10 +71,10 @@ Note = FinishedStep | FinishedEpoch
 
 
 class Plan(Protocol):
-    """Which examples had to be used; `PhaseRunner` knows it."""
+    """Knows which examples had to be used; implemented by `PhaseRunner`."""
 
     def planned_ids(self, steps: Sequence[FinishedStep]) -> list[list[Ids]]:
-        """For each step, all of one epoch, the ids that each rank had to use."""
+        """Returns for each step the ids that each rank had to use. All steps are of one epoch."""
 
     def ids_of_epoch(self, epoch: int) -> Iterable[int] | None:
-        """All ids of an epoch; None if they are those of its steps."""
+        """Returns all ids of an epoch; None if only its steps tell them."""

@@ -1,4 +1,4 @@
-"""The entries of a job's `events.jsonl`, and the lines that are none."""
+"""Reads the entries of a job's `events.jsonl`, and finds the lines that are no entries."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hvd_elastic_keras.common import events, json_text
 
 @dataclasses.dataclass(frozen=True)
 class JobEvents:
-    """What stands in the file.
+    """The content of the file.
 
     Attributes:
-      entries: in their order.
-      unreadable: numbers of the other lines, from 1. What a killed launcher has left of its last
-        line is not among them.
+      entries: the entries, in their order.
+      unreadable: numbers of the other lines, from 1. The unfinished last line of a killed launcher
+        is not among them.
     """
 
     entries: tuple[events.AnyEntry, ...]
@@ -25,22 +25,22 @@ class JobEvents:
 
 
 def read(path: Path) -> JobEvents:
-    """Reads the file; one that does not exist holds nothing."""
+    """Reads the file; a file that does not exist is taken as empty."""
     lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
-    # After the last end of a line: what is being written, or what a killed writer has begun.
+    # The text after the last line end is being written, or was begun by a killed writer.
     found = [_entry(line) for line in lines[:-1]]
     return JobEvents(tuple(e for e in found if e is not None), tuple(_unreadable(found)))
 
 
 def _unreadable(found: Sequence[events.AnyEntry | None]) -> Iterable[int]:
     for number, entry in enumerate(found, 1):
-        # A launcher that starts ends the line that a killed one has begun.
+        # A launcher that starts ends the line that a killed launcher has begun.
         if entry is None and not _starts_a_run(found[number:]):
             yield number
 
 
 def _starts_a_run(following: Iterable[events.AnyEntry | None]) -> bool:
-    """Whether a launcher has, maybe after what its check of the model has found."""
+    """Whether a launcher starts next, maybe after entries from its check of the model."""
     after_check = itertools.dropwhile(lambda e: isinstance(e, events.RecordsSkipped), following)
     return isinstance(next(after_check, None), events.JobStarted | events.MasterRestarted)
 

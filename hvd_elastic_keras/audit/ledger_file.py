@@ -1,7 +1,7 @@
-"""The ledger of an epoch: which worker used which examples in which step, and what follows.
+"""The ledger of an epoch: which worker used which examples in which step.
 
-A ledger is a file of JSON lines, one per finished step, written while training goes on; see `Step`,
-`Resumed` and `Closed`; `audit/verdict.py` judges them.
+A ledger is a file of JSON lines, one per finished step, written while training goes on. Its lines
+are of the types `Step`, `Resumed` and `Closed`. `audit/verdict.py` judges them.
 
 Nothing here needs TensorFlow: `ctl audit` reads ledgers, too.
 """
@@ -27,10 +27,10 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
 
     Attributes:
       step: number of the optimizer step, from 0.
-      round: in which it was taken.
-      examples: of the global batch.
-      ids: worker id to the examples it computed, as `example_ids.packed`.
-      agreed: whether the workers, all together, have read exactly these: see `example_ids.digest`.
+      round: the round in which the step was taken.
+      examples: number of examples in the global batch.
+      ids: worker id to the examples that it computed, as `example_ids.packed`.
+      agreed: whether all workers together read exactly these examples; see `example_ids.digest`.
     """
 
     step: int
@@ -41,7 +41,7 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
 
 
 class Resumed(msgspec.Struct, frozen=True, tag="resumed"):
-    """Training went on from a checkpoint: what was written before for `step` and later is void."""
+    """Training went on from a checkpoint. Earlier lines about `step` and later steps are void."""
 
     step: int
 
@@ -51,10 +51,10 @@ class Closed(msgspec.Struct, frozen=True, tag="closed"):
 
     Attributes:
       first_step, steps: number of its first optimizer step, and how many it took.
-      whole: whether the data ended, not the training.
-      expected: the examples that it had to use, as `example_ids.packed`; empty if only its steps
-        tell.
-      verdict: what `verdict.judge` says, for people; in a line of its own, which comes later.
+      whole: whether the epoch ended because the data ended, not because the training ended.
+      expected: the examples that the epoch had to use, as `example_ids.packed`; empty if only its
+        steps tell them.
+      verdict: the verdict of `verdict.judge`, for people; in a line of its own, written later.
     """
 
     first_step: int
@@ -68,7 +68,7 @@ Line = Step | Resumed | Closed
 
 
 def file_of(directory: Path, epoch: int) -> Path:
-    """The ledger of an epoch (from 0); names begin with epoch 1, as people count.
+    """Returns the ledger of an epoch (from 0). File names count from 1, as people do.
 
     >>> file_of(Path("ledger"), 0).name
     'epoch-0001.jsonl'
@@ -77,12 +77,12 @@ def file_of(directory: Path, epoch: int) -> Path:
 
 
 def epochs_in(directory: Path) -> list[Path]:
-    """The ledgers in a directory, in order; none if it does not exist."""
+    """Returns the ledgers in a directory, in order; none if it does not exist."""
     return sorted(directory.glob(f"epoch-*{SUFFIX}"), key=epoch_of)
 
 
 def epoch_of(path: Path) -> int:
-    """The epoch (from 0) of a ledger, from its name.
+    """Returns the epoch (from 0) of a ledger, from its file name.
 
     >>> epoch_of(Path("ledger/epoch-0012.jsonl"))
     11
@@ -92,16 +92,16 @@ def epoch_of(path: Path) -> int:
 
 
 def encode(line: Line) -> bytes:
-    """One line."""
+    """Serialises one line."""
     return msgspec.json.encode(line) + b"\n"
 
 
 class LinesOf:
-    """The whole lines of a ledger, read one by one each time they are gone through.
+    """The whole lines of a ledger. Each iteration reads the file again, line by line.
 
-    A last one without its end is of a writer that was killed.
+    A last line without its end is left out: its writer was killed.
 
-    Raises (while they are gone through):
+    Raises (during an iteration):
       LedgerError: there is no such file, or something else is in it.
     """
 
@@ -119,10 +119,11 @@ class LinesOf:
 
 
 def lines_from(path: Path, step: int) -> list[Line]:
-    """Those of the last whole lines that tell of `step` and later ones; none without a file.
+    """Returns the whole lines at the end of a ledger that tell of `step` and later steps.
 
-    Takes no longer for a long ledger than for a short one. Lines of later steps may be left out
-    that come before an earlier step, where writing had failed for a time.
+    Returns none without a file. Takes no longer for a long ledger than for a short one. Where
+    writing had failed for a time, lines about later steps may be followed by an earlier step. Such
+    lines are left out.
 
     Raises:
       LedgerError: something else is in the file.
@@ -148,7 +149,10 @@ def _decoded(line: bytes, path: Path) -> Line:
 
 
 def _pieces_backwards(file: BinaryIO) -> Iterator[bytes]:
-    """What line ends separate, from the back: first what comes after the last one, if anything."""
+    """Yields the pieces between line ends, the last piece first.
+
+    The first piece is the text after the last line end, which may be empty.
+    """
     rest = b""
     for _, block in blocks_backwards(file):
         rest, *pieces = (block + rest).split(b"\n")
@@ -157,7 +161,7 @@ def _pieces_backwards(file: BinaryIO) -> Iterator[bytes]:
 
 
 def blocks_backwards(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Where each block of a file begins, and the block; the last one first."""
+    """Yields the beginning of each block of a file, and the block; the last block first."""
     end = file.seek(0, 2)
     while end:
         start = max(0, end - BLOCK)

@@ -1,12 +1,12 @@
 """Writes ledgers of used examples while training goes on (`--audit`); see `audit/ledger_file.py`.
 
-All workers note every finished step; rank 0 writes it down. Should it die, the next rank 0 writes
-what is missing from its own notes. Before newcomers get the state, everything up to it is on file,
-so that they need no older notes.
+All workers note every finished step, and rank 0 writes the notes to files. If rank 0 dies, the next
+rank 0 writes the missing steps from its own notes. Before newcomers get the state, all steps up to
+this state are on file. So newcomers need no older notes.
 
-Rank 0 can say which examples each worker had to use, because that follows from the position in the
-training. That they have really read these, and no others, is what the digests of the ids show that
-travel with the allreduce of the step.
+Rank 0 knows which examples each worker had to use, because that follows from the position in the
+training. Digests of the ids travel with the allreduce of the step. They show that the workers have
+really read these examples, and no others.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from hvd_elastic_keras.data.plan import example_ids
 
 log = logging.getLogger(__name__)
 KEPT = 2000
-"""Notes that a worker keeps; rank 0 lets half as many wait to be written."""
+"""Notes that a worker keeps. On rank 0, up to half as many wait to be written."""
 AT_ONCE = 200
 INTERVAL_S = 0.5
-"""So many notes, or those of so many seconds, are written together."""
+"""`AT_ONCE` notes, or the notes of `INTERVAL_S` seconds, are written together."""
 
 
 class Auditor:
     """Notes the steps of one training on every worker, and writes them on rank 0.
 
     Args:
-      ledgers: the files.
-      records: false if steps are not to be noted: the ledgers are of an earlier run, of which some
-        steps may become void now.
+      ledgers: the ledgers to write.
+      records: whether to note steps. False if the ledgers are of an earlier run: then some of
+        their steps may become void, and nothing else changes.
     """
 
     def __init__(self, ledgers: Ledgers, records: bool = True) -> None:
@@ -52,22 +52,22 @@ class Auditor:
         self._writes = False
         self._thread: threading.Thread | None = None
         self._waiting: list[Note] = []
-        """What is not on file yet, the first of it being written just now."""
+        """Notes that are not on file yet. The first of them may be being written right now."""
         self._noted = 0
         self._on_file = 0
-        """So many of all that were noted are on file for sure, from the first one on."""
+        """Number of notes, counted from the first one, that are on file for sure."""
         self._hurry = False
         self._closed = False
         self._changed = threading.Condition()
 
     def enter_round(self, rank: int, step: int, epoch: int, *, takes_up: bool) -> None:
-        """Gets the files ready before newcomers get the state: on return all steps are on file.
+        """Prepares the files before newcomers get the state. On return, all steps are on file.
 
         Args:
-          rank: of this worker in the round.
-          step, epoch: of the next optimizer step.
-          takes_up: whether the state is new or from a checkpoint: what was written for later steps
-            is void then.
+          rank: rank of this worker in the round.
+          step, epoch: number and epoch of the next optimizer step.
+          takes_up: whether the state is new or from a checkpoint. Lines about later steps are void
+            then.
         """
         self._writes = rank == 0
         if not self._writes:
@@ -77,8 +77,8 @@ class Auditor:
             self._on_file = self._noted
             self._ledgers.resume(step, epoch)
             return
-        # Never more than the newest notes, nor anything that this worker has written itself: going
-        # on after a change takes no longer late in an epoch.
+        # Only the newest notes, and nothing that this worker has written itself. So going on after
+        # a change takes no longer late in an epoch.
         left = self._noted - self._on_file
         if self._ledgers.complete(list(self._notes)[-left:] if left else []):
             self._on_file = self._noted
@@ -103,7 +103,7 @@ class Auditor:
                 self._wake()
 
     def flush(self, *, judged: bool = True) -> None:
-        """Waits until everything noted is on file, and ended epochs are judged if asked for."""
+        """Waits until everything noted is on file and, if `judged`, ended epochs are judged."""
         with self._changed:
             self._wake()
             self._changed.wait_for(
@@ -111,7 +111,7 @@ class Auditor:
             )
 
     def close(self) -> None:
-        """Waits as `flush` does; afterwards nothing is noted any more."""
+        """Waits as `flush` does. Afterwards nothing is written any more."""
         self.flush()
         self._closed = True
 
@@ -148,11 +148,11 @@ class Ledgers:
     """The ledgers of one training on disk.
 
     Args:
-      directory: where they go; it need not exist.
+      directory: directory of the ledgers; it need not exist.
       plan: says which examples had to be used.
-      tell: called with each ended epoch (from 0) and what its ledger says; by the next rank 0
-        once more, because nobody knows whether the last one had time to tell it.
-      warn: called, once, with a line for people when writing has failed.
+      tell: called with each ended epoch (from 0) and what its ledger says. The next rank 0 calls
+        it once more, because nobody knows whether the last rank 0 had time to tell it.
+      warn: called once with a line for people when writing has failed.
     """
 
     def __init__(
@@ -168,25 +168,25 @@ class Ledgers:
         self._warn = warn
         self._has_failed = False
         self.unjudged: list[FinishedEpoch] = []
-        """Ended epochs that are on file, but for the verdict, or whose verdict may be unknown."""
+        """Ended epochs on file without a verdict, or with a verdict that may not be told yet."""
 
     def complete(self, notes: Sequence[Note]) -> bool:
-        """Writes those that are not on file; returns as `write` does."""
+        """Writes the notes that are not on file; returns the same as `write`."""
         written = False
         with self._at_no_cost_to_training():
             groups = itertools.groupby(notes, lambda note: note.epoch)
             missing = [n for epoch, group in groups for n in self._not_written(epoch, list(group))]
             judged = [n for n in notes if isinstance(n, FinishedEpoch) and n not in missing]
-            # Only the newest: earlier ones were told long before.
+            # Only the newest epoch: earlier ones were told long before.
             self.unjudged += judged[-1:]
             written = self.write(missing)
         return written
 
     def _not_written(self, epoch: int, notes: Sequence[Note]) -> list[Note]:
-        """Those of one epoch that are not on file, or on file as another round has taken them.
+        """Returns the notes of one epoch that are not on file, or on file from an earlier round.
 
-        Rank 0 may have finished a step, and died, that failed for the others: they take it again,
-        perhaps with other examples.
+        Rank 0 may have finished a step and died while the step failed for the others. They take it
+        again, perhaps with other examples.
         """
         path = ledger_file.file_of(self._directory, epoch)
         steps, closed = counting(ledger_file.lines_from(path, _first_step_of(notes[0])))
@@ -196,14 +196,14 @@ class Ledgers:
                 place = steps.get(note.step)
                 written = place is not None and place.round >= note.round
             else:
-                # A step that comes after the end in the file makes that void.
+                # A step that comes after the epoch's end in the file makes that end void.
                 written = not result and closed is not None and _is_judged_end(closed, note)
             if not written:
                 result.append(note)
         return result
 
     def resume(self, step: int, epoch: int) -> None:
-        """Makes void what was written for `step` and later, in `epoch` and later."""
+        """Makes all lines about `step` and later steps void, in `epoch` and later epochs."""
         with self._at_no_cost_to_training():
             for path in ledger_file.epochs_in(self._directory):
                 if ledger_file.epoch_of(path) > epoch:
@@ -213,7 +213,7 @@ class Ledgers:
                 self._append(path, [ledger_file.Resumed(step)])
 
     def write(self, notes: Iterable[Note]) -> bool:
-        """Appends steps, and the ends of epochs, without the verdict. Never raises an error.
+        """Appends steps, and the ends of epochs without their verdicts. Never raises an error.
 
         Returns:
           Whether everything is on file.
@@ -237,7 +237,7 @@ class Ledgers:
         return everything
 
     def judge_ended(self) -> None:
-        """Judges the `unjudged`: what is on file, and nothing else. That takes a while."""
+        """Judges the `unjudged` epochs by what is on file, and nothing else. This takes a while."""
         while self.unjudged:
             with self._at_no_cost_to_training():
                 epoch = self.unjudged[0].epoch
@@ -280,7 +280,10 @@ class Ledgers:
 
     @contextlib.contextmanager
     def _at_no_cost_to_training(self) -> Iterator[None]:
-        """Training is worth more than its ledger, which then lacks something and says so."""
+        """Turns an error into a warning, because training is worth more than its ledger.
+
+        The ledger then lacks something, and `ctl audit` says so.
+        """
         try:
             yield
         except Exception as error:  # whatever it is, training must not wait for this thread
@@ -296,7 +299,7 @@ class Ledgers:
 
 
 def _first_step_of(note: Note) -> int:
-    """The first step of which nothing need be known but for this note and later ones."""
+    """Returns the first step whose lines matter for this note and later notes."""
     return note.step if isinstance(note, FinishedStep) else note.first_step + note.steps
 
 
@@ -310,7 +313,7 @@ def _in_one_line(error: Exception) -> str:
 
 
 def _drop_unfinished_line(file: BinaryIO) -> None:
-    """Cuts off what a killed writer has left after the last whole line."""
+    """Cuts off the unfinished line that a killed writer has left at the end."""
     end = file.seek(0, 2)
     whole = 0
     for start, block in ledger_file.blocks_backwards(file):

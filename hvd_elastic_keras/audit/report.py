@@ -1,4 +1,4 @@
-"""The ledgers of a job, taken together: each is judged, and those that are not there are named."""
+"""Judges all ledgers of a job, and names the ledgers that are missing."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ class Finding:
 
 
 def findings(job_dir: Path) -> Iterator[Finding]:
-    """What the ledgers of all trainings of a job say, and which ones are missing.
+    """Yields what the ledgers of all trainings of a job say, and which ledgers are missing.
 
-    First, which lines of the job's events cannot be read: they may have told of more ledgers.
+    The first findings name lines of the job's events that cannot be read: these lines may have told
+    of more ledgers.
 
     Raises:
-      ConfigurationError: none was to be written.
+      ConfigurationError: there are no ledgers, and none was to be written.
     """
     happened = job_events.read(job_dir / files.EVENTS)
     for line in happened.unreadable:
@@ -66,23 +67,23 @@ def _judged(path: Path, name: str) -> Finding:
 
 
 def missing(there: set[int], ended: Mapping[int, bool]) -> list[int]:
-    """The epochs of a training that ought to have a ledger and have none.
+    """Returns the epochs of a training that ought to have a ledger and have none.
 
     Args:
-      there: epochs (from 0) that have one.
-      ended: epochs that have ended, and whether a ledger was written of them.
+      there: epochs (from 0) that have a ledger.
+      ended: epochs that have ended, and whether a ledger of each was written.
     """
     audited = {epoch for epoch, is_audited in ended.items() if is_audited}
-    # Also those between two ledgers: the event may be missing as well where a disk was full.
+    # Also epochs between two ledgers: where a disk was full, their events may be missing as well.
     between = range(min(there), max(there)) if there else ()
     without = {epoch for epoch, is_audited in ended.items() if not is_audited}
     return sorted((audited | set(between)) - without - there)
 
 
 def ended_epochs(entries: Iterable[events.AnyEntry]) -> dict[int, dict[int, bool]]:
-    """By training (from 1): the epochs that have ended, and whether a ledger was written of them.
+    """Returns by training (from 1): its ended epochs, and whether a ledger of each was written.
 
-    Epochs do not count that have ended after the step from which a training was taken up again.
+    If a training was taken up again from a step, epochs that had ended after it do not count.
     """
     steps: dict[int, dict[int, tuple[int, bool]]] = collections.defaultdict(dict)
     training = 1

@@ -1,4 +1,4 @@
-"""What a ledger says of its epoch: whether every example was used exactly once."""
+"""Judges by a ledger whether every example of its epoch was used exactly once."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from hvd_elastic_keras.observe.console import counted
 
 MOST_LISTED = 10
 AT_ONCE = 500
-"""Steps that are judged together: so much of a ledger is in memory."""
+"""Steps that are judged together. No more of a ledger is in memory at a time."""
 _Set = TypeVar("_Set", BitMap, BitMap64)
 
 
 @dataclasses.dataclass(frozen=True)
 class Account:
-    """What a ledger says of an epoch.
+    """The account that a ledger gives of an epoch.
 
     Attributes:
-      steps: that count, in order.
-      examples: computed, by worker id.
+      steps: numbers of the steps that count, in order.
+      examples: number of examples computed, by worker id.
       missing, repeated, unknown: ids that should have been used, were used more than once, or do
         not belong to the epoch.
       disputed: steps in which the workers read other examples than they should have.
@@ -51,7 +51,7 @@ class Account:
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """The verdict in words."""
         if self.is_exact and self.end is None:
             return "no example twice so far; the epoch has not ended"
         if self.is_exact and self.end and not self.end.whole:
@@ -69,7 +69,7 @@ class Account:
 
     @property
     def summary(self) -> str:
-        """The verdict with what it is about."""
+        """The numbers of examples and steps, followed by the verdict."""
         workers = ", ".join(f"{worker} {count}" for worker, count in sorted(self.examples.items()))
         total = sum(self.examples.values())
         work = f"{counted(total, 'example')} in {counted(len(self.steps), 'step')}"
@@ -77,10 +77,10 @@ class Account:
 
 
 def judge(lines: Iterable[Line]) -> Account:
-    """Takes the lines of an epoch together, in the order in which they were written.
+    """Returns the account of an epoch from its lines, in the order in which they were written.
 
     Args:
-      lines: are gone through twice, and not kept: see `ledger_file.LinesOf`.
+      lines: the lines, which are iterated twice and not kept; see `ledger_file.LinesOf`.
 
     Raises:
       LedgerError: a line is damaged.
@@ -111,14 +111,14 @@ def judge(lines: Iterable[Line]) -> Account:
 
 
 class Place(NamedTuple):
-    """Where a step is: the number of its line, and the round that it tells."""
+    """The place of a step: the number of its line in the ledger, and its round."""
 
     line: int
     round: int
 
 
 def counting(lines: Iterable[Line]) -> tuple[dict[int, Place], Closed | None]:
-    """The steps that count, by number, and the end of the epoch if it comes after all of them."""
+    """Returns the steps that count, by number, and the epoch's end if it comes after all steps."""
     steps: dict[int, Place] = {}
     closed: Closed | None = None
     for number, line in enumerate(lines):
@@ -133,7 +133,7 @@ def counting(lines: Iterable[Line]) -> tuple[dict[int, Place], Closed | None]:
 
 
 class _Tally:
-    """What was used, of which many steps at once are taken: one by one takes ten times as long."""
+    """Counts used examples, many steps at once: one by one would take ten times as long."""
 
     def __init__(self) -> None:
         self.examples: collections.Counter[str] = collections.Counter()
@@ -141,7 +141,7 @@ class _Tally:
         self._narrow, self._wide, self._repeated = BitMap(), BitMap64(), BitMap64()
 
     def add(self, steps: Iterable[Step]) -> None:
-        """Takes steps of which none was taken before."""
+        """Adds steps, none of which was added before."""
         narrow: list[BitMap] = []
         wide: list[BitMap64] = []
         for step in steps:
@@ -161,7 +161,7 @@ class _Tally:
         self._wide = self._with(self._wide, wide)
 
     def result(self) -> tuple[IdSet, IdSet]:
-        """All ids that were used, and those that were used more than once."""
+        """Returns all ids that were used, and the ids that were used more than once."""
         if not self._wide:
             return self._narrow, self._repeated
         narrow = wide(self._narrow)
@@ -180,13 +180,13 @@ class _Tally:
 
 
 def _span(steps: Iterable[int]) -> tuple[int, int]:
-    """The first step, and how many there are up to the last one."""
+    """Returns the first step, and how many steps there are up to the last one."""
     numbers = sorted(steps)
     return (numbers[0], numbers[-1] - numbers[0] + 1) if numbers else (0, 0)
 
 
 def listed(ids: Iterable[int]) -> str:
-    """Ids as ranges, the first ones of many.
+    """Returns ids as ranges in words; only the first ranges if there are many.
 
     >>> listed(BitMap64([3, 4, 5, 9])), listed(BitMap64([BATCH_STRIDE * 2 + 5]))
     ('3-5, 9', '5 of batch 2')

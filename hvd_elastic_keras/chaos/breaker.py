@@ -1,4 +1,4 @@
-"""Lets the faults of a plan happen to a running job, and follows what comes of them."""
+"""Lets the faults of a plan happen to a running job, and follows their effects."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from hvd_elastic_keras.observe import job_history
 
 POLL_S = 0.05
 RETURN_WITHIN_S = 60.0
-"""Somebody may start the job again so long after its launcher has been killed."""
+"""Seconds to wait for somebody to start the job again after its launcher has been killed."""
 SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM}
 
 
 class Breaker:
-    """Does one plan to one job. Use it in a `with` block: at its end, nobody is held any more.
+    """Carries out a plan on a job. Use it in a `with` block, which ends all holds at its end.
 
     Raises:
       ConfigurationError: no such job runs on this machine.
@@ -68,7 +68,7 @@ class Breaker:
             process.close()
 
     def run(self, timeout_s: float) -> None:
-        """Waits for each fault's moment, and until it is known what the last one has cost."""
+        """Lets each fault happen at its moment, and waits until the cost of the last is known."""
         began = time.monotonic()
         while not self._is_over():
             passed_s = time.monotonic() - began
@@ -85,7 +85,7 @@ class Breaker:
             time.sleep(POLL_S)
 
     def report(self) -> Report:
-        """What has become of the plan."""
+        """Returns the report: the outcome of each fault of the plan."""
         costs = self._costs()
         return Report(
             job_dir=str(self._job_dir),
@@ -108,7 +108,7 @@ class Breaker:
         return True
 
     def _has_ended(self) -> bool:
-        """Whether no launcher runs, nor is to be expected again."""
+        """Whether no launcher runs, and none is expected to come back."""
         if not self._launcher.is_gone():
             return False
         with contextlib.suppress(ConfigurationError):
@@ -117,7 +117,7 @@ class Breaker:
             self._launcher, self._gone_since = found, None
             return False
         if not (self._job_dir / files.MASTER).exists():
-            return True  # it came to its end
+            return True  # the job came to its end
         killed = any(self._plan[n].target == LAUNCHER for n in self._fired)
         killed = killed or bool(self._journal and self._journal.killed)
         self._gone_since = self._gone_since or time.monotonic()
@@ -153,7 +153,7 @@ class Breaker:
         try:
             return control_job.read_status(self._job_dir)
         except (ConfigurationError, MasterUnreachableError):
-            return None  # it ends, comes back, or is suspended
+            return None  # the launcher ends, comes back, or is suspended
 
     # --- faults --------------------------------------------------------------------------
 
@@ -173,10 +173,10 @@ class Breaker:
                 continue
             del self._waiting[number]
             if fault.min_members:
-                return  # the next one must know who is left
+                return  # the next fault must know which workers are left
 
     def _try(self, number: int, fault: Fault, status: JobStatus) -> str:
-        """Lets a fault happen; returns why it cannot, or nothing."""
+        """Lets a fault happen. Returns why it cannot, or an empty text."""
         if fault.target == LAUNCHER:
             fired = Fired(time=_now(), step=status.step)
             self._hurt(self._launcher, fault)
@@ -203,7 +203,7 @@ class Breaker:
         self._tell(f"{number} of {len(self._plan)}: {kind} {who} at {where}")
 
     def _look_at_journal(self, passed_s: float) -> None:
-        """Lets the first fault happen that waits for the journal, also of a launcher to come."""
+        """Lets the first fault that waits for the journal happen, even in a later launcher."""
         number, past_bytes = self._first_for_journal(passed_s)
         if past_bytes is None:
             return
@@ -232,7 +232,7 @@ class Breaker:
         return None
 
     def _reach(self, worker: WorkerStatus, fault: Fault) -> str:
-        """Lets a fault happen to a worker; returns why it cannot, or nothing."""
+        """Lets a fault happen to a worker. Returns why it cannot, or an empty text."""
         if fault.kind == "network_cut":
             return self._cut(worker, fault)
         process = victims.worker_of(self._job_dir, worker)
@@ -263,7 +263,7 @@ class Breaker:
 
 
 def _check_rights(plan: Plan) -> None:
-    """Raises `ConfigurationError` if networks are to be cut, and this process cannot do so."""
+    """Raises `ConfigurationError` if the plan cuts networks and this process cannot do so."""
     cuts = any(fault.kind == "network_cut" for fault in plan.faults)
     if cuts and (missing := missing_for_cuts()):
         raise ConfigurationError(
@@ -272,5 +272,5 @@ def _check_rights(plan: Plan) -> None:
 
 
 def _now() -> float:
-    """As in `events.jsonl`, where times are rounded."""
+    """Returns the present time, rounded as in `events.jsonl`."""
     return round(time.time(), 3)

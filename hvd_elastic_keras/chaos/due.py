@@ -1,4 +1,4 @@
-"""Whether a fault is due, and for whom. Pure."""
+"""Decides whether a fault is due, and for which worker. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hvd_elastic_keras.observe.console import counted
 
 
 def what_it_waits_for(fault: Fault, status: JobStatus, passed_s: float) -> str:
-    """The condition that does not hold yet; empty if all that are about the job hold."""
-    # Who has a rank for the first time holds no state before its round runs.
+    """Returns the first condition on the job that does not hold yet; empty if all of them hold."""
+    # A worker that has a rank for the first time holds no state before its round runs.
     members = sum(w.rank is not None and w.seniority is not None for w in status.workers)
     if passed_s < fault.after_s:
         return f"only {passed_s:.0f} s of {fault.after_s:g} s had passed"
@@ -25,10 +25,10 @@ def what_it_waits_for(fault: Fault, status: JobStatus, passed_s: float) -> str:
 def victim(
     fault: Fault, workers: Sequence[WorkerStatus], held: Mapping[str, str] | None = None
 ) -> WorkerStatus | str:
-    """The worker that it happens to, or why there is none yet.
+    """Returns the worker that a fault happens to, or why there is none yet.
 
     Args:
-      held: who waits at the beginning of which phase.
+      held: by worker id, the phase at whose beginning the worker waits.
     """
     found = _in_question(fault, workers)
     if not found:
@@ -44,7 +44,10 @@ def victim(
 def wanted_phases(
     faults: Iterable[Fault], status: JobStatus, passed_s: float
 ) -> dict[str, tuple[str, ...]]:
-    """Where workers are to wait: at phases for which alone a fault waits; and who, none is all."""
+    """Returns the phases at which workers are to wait, and these workers; no workers means all.
+
+    These are the phases of faults that wait for nothing else.
+    """
     found: dict[str, tuple[str, ...]] = {}
     for fault in faults:
         if not fault.phase or what_it_waits_for(fault, status, passed_s):
@@ -52,7 +55,7 @@ def wanted_phases(
         named = fault.worker or fault.rank is not None
         workers = [w.worker_id for w in _in_question(fault, status.workers)] if named else []
         if named and not workers:
-            continue  # nobody has that rank now
+            continue  # no worker has that id or rank now
         known = found.get(fault.phase, workers)
         found[fault.phase] = tuple({*known, *workers}) if known and workers else ()
     return found

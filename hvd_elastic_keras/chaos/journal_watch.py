@@ -11,16 +11,16 @@ from hvd_elastic_keras.chaos.victims import Victim
 from hvd_elastic_keras.common import files
 
 LOOK_S = 0.0005
-"""Shorter than it takes to sync a line to disk: what follows from the line is not published yet."""
+"""Shorter than the sync of a line to disk: the effects of the line are not published yet."""
 
 
 class JournalWatch:
-    """Waits in a thread for the journal of a launcher, and kills the launcher there. Close it.
+    """Watches a launcher's journal in a thread, and kills the launcher. Close it after use.
 
     Args:
-      past_bytes: the launcher is killed when its journal is longer.
+      past_bytes: the launcher is killed when its journal is longer than this.
       not_of: the journal (its inode) of a launcher that is killed already; 0 if there is none.
-      launcher: finds the process, or nothing if it is not there.
+      launcher: returns the launcher's process; None if it is not there.
     """
 
     def __init__(
@@ -32,16 +32,16 @@ class JournalWatch:
         self._launcher = launcher
         self._over = threading.Event()
         self.killed: tuple[int, int] | None = None
-        """The journal (its inode) and its length, once the launcher is killed or about to be."""
+        """The journal (its inode) and its length, once the launcher is killed or is about to be."""
         self._thread = threading.Thread(target=self._work, name="journal-watch", daemon=True)
         self._thread.start()
 
     def length(self) -> int:
-        """That of the journal of the present launcher."""
+        """Returns the length of the present launcher's journal."""
         return self._look()[1]
 
     def close(self) -> None:
-        """Kills nobody from now on."""
+        """Ends the watch. No launcher is killed from now on."""
         self._over.set()
         self._thread.join()
 
@@ -49,7 +49,7 @@ class JournalWatch:
         while not self._over.wait(LOOK_S):
             journal, length = self._look()
             if length > self._past_bytes and (victim := self._launcher()):
-                self.killed = journal, length  # first: who sees it gone must know why
+                self.killed = journal, length  # first: whoever sees it gone must know why
                 victim.send(signal.SIGKILL)
                 victim.close()
                 return

@@ -1,4 +1,4 @@
-"""What has become of each fault, and what it has cost, as the job's events tell it. Pure."""
+"""The outcome and the cost of each fault, as the job's events tell them. Pure."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ class Fired(Message, frozen=True, kw_only=True):
     """Empty for the launcher."""
     rank: int | None = None
     step: int
-    """Of the job, as far as the launcher knew."""
+    """Step of the job, as far as the launcher knew."""
     journal_bytes: int | None = None
-    """How long the launcher's journal was, if that was waited for."""
+    """Length of the launcher's journal, if the fault waited for it."""
 
 
 class Cost(Message, frozen=True, kw_only=True):
-    """How the job has got over a fault. Seconds."""
+    """How the job has recovered from a fault. Times are in seconds."""
 
     detected_s: float | None = None
-    """From the fault until the launcher acted on it; None if it did not have to."""
+    """From the fault until the launcher acted on it; None if it did not have to, or not yet."""
     round: int | None = None
-    """The first one without the worker."""
+    """The first round without the worker."""
     stall_s: float | None = None
-    """From the last step until all others went on, in these parts."""
+    """From the last step until all others went on. The next three fields are its parts."""
     noticed_s: float | None = None
     entered_s: float | None = None
     synced_s: float | None = None
     steps_lost: int | None = None
     told: str = ""
-    """The same for people."""
+    """A remark for people, where numbers are missing or not enough."""
 
 
 class Outcome(Message, frozen=True, kw_only=True):
     """A row of the report."""
 
     number: int
-    """In the plan, from 1."""
+    """Number of the fault in the plan, from 1."""
     fault: Fault
     fired: Fired | None = None
     why_not: str = ""
-    """Why it has not happened."""
+    """Why the fault has not happened."""
     cost: Cost = Cost()
 
 
@@ -66,10 +66,11 @@ class Report(Message, frozen=True, kw_only=True):
 def cost_of(
     fault: Fault, fired: Fired, history: Sequence[Timed], others: Iterable[Fired] = ()
 ) -> Cost:
-    """What the job's events tell of a fault so far.
+    """Returns the cost of a fault, as far as the job's events tell it.
 
     Args:
-      others: more faults that have happened. A worker is lost by the last one that it has had.
+      others: more faults that have happened. The loss of a worker counts for the last fault that
+        happened to it.
     """
     if fault.target == LAUNCHER:
         return _cost_of_launcher(fault, fired, history)
@@ -105,14 +106,14 @@ def _cost_of_launcher(fault: Fault, fired: Fired, history: Sequence[Timed]) -> C
 
 
 def is_settled(fault: Fault, fired: Fired, cost: Cost) -> bool:
-    """Whether all that it costs is known."""
+    """Whether the whole cost of a fault is known."""
     if cost.detected_s is None:
         return fault.kind in LASTING
     return fired.rank is None or cost.round is not None
 
 
 def report_table(outcomes: Sequence[Outcome]) -> str:
-    """The report for people, one row for each fault."""
+    """Returns the report for people, with one row for each fault."""
     head = ("FAULT", "WHO", "AT STEP", "DETECTED", "STALLED", "NOTICE+ENTER+SYNC", "STEPS LOST", "")
     return table([head, *map(_row, outcomes)])
 

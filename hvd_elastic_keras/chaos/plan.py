@@ -1,4 +1,4 @@
-"""Which faults are to happen to a job, and when. Pure."""
+"""Plans: the faults that are to happen to a job, and when. Pure."""
 
 from __future__ import annotations
 
@@ -20,50 +20,52 @@ KINDS = {
 LASTING = ("suspend", "slow", "disk_full", "network_cut")
 """Kinds that have a duration."""
 DRAWN = ("kill", "terminate", "suspend", "slow")
-"""At random, unless others are asked for."""
+"""Kinds that are drawn at random, unless others are asked for."""
 WORKER, LAUNCHER = "worker", "launcher"
 PHASES = (
     *("starting", "reading", "waiting", "entering", "training", "evaluating"),
     *("finishing", "done", "spare", "leaving"),
     *("syncing", "checkpointing"),
 )
-"""What `ctl status` says of workers; and parts of `entering`, and of any."""
+"""Phases of workers in `ctl status`; and in the last line, parts of `entering` and of any phase."""
 DEFAULT_DURATION_S = 5.0
 MAX_DURATION_S = 3600.0
 SHORTEST_DRAWN_S, LONGEST_DRAWN_S = 1.0, 4.0
 
 
 class Fault(Message, frozen=True, kw_only=True):
-    """Happens once, as soon as all of its conditions hold: at once if it has none."""
+    """A fault. It happens once, as soon as all its conditions hold; at once if it has none."""
 
     kind: str
     target: str = WORKER
     worker: str = ""
-    """Its id."""
+    """The id of the worker."""
     rank: int | None = None
-    """In the round; from the end if negative."""
+    """The rank of the worker in the round; counted from the end if negative."""
     choice: float = 0.0
-    """Chooses among all who come into question, from 0 to below 1, if nobody is named."""
+    """From 0 to below 1; chooses among all workers in question if none is named."""
     step: int | None = None
-    """Condition: the job has come to it."""
+    """Condition: the job has come to this step."""
     phase: str = ""
-    """Condition: the worker is in it."""
+    """Condition: the worker is in this phase."""
     after_s: float = 0.0
-    """Condition: so long after the beginning."""
+    """Condition: this many seconds have passed since the beginning."""
     journal_bytes: int | None = None
-    """Condition: the launcher has written so much of its journal, which each launcher begins anew.
-    Those that wait for it happen one after the other."""
+    """Condition: the launcher's journal, which each launcher begins anew, is longer than this.
+
+    Faults that wait for the journal happen one after the other.
+    """
     min_members: int = 0
-    """Condition: so many workers train, and hold the state."""
+    """Condition: at least this many workers train and hold the state."""
     duration_s: float = DEFAULT_DURATION_S
     stopped_share: float = 0.8
-    """Of the time, with "slow"."""
+    """For "slow": the share of the time in which the process is stopped."""
     address: str = ""
-    """Of the host, with "network_cut"; by default, the one that its name has."""
+    """For "network_cut": the address of the host; by default, the address that its name has."""
 
     @property
     def mistake(self) -> str:
-        """What is wrong with it; empty if nothing is."""
+        """The mistake in the fault; empty if there is none."""
         wrong = (
             _not_among("kind", self.kind, tuple(KINDS)),
             _not_among("target", self.target, (WORKER, LAUNCHER)),
@@ -118,7 +120,7 @@ class Plan(Message, frozen=True, kw_only=True):
     faults: tuple[Fault, ...]
 
     def check(self) -> None:
-        """Raises `ConfigurationError` for what cannot be done."""
+        """Raises `ConfigurationError` if there is no fault, or one that cannot be done."""
         if not self.faults:
             raise ConfigurationError(f"No fault was given, expected some, as in {self.examples}.")
         for number, fault in enumerate(self.faults, 1):
@@ -127,12 +129,14 @@ class Plan(Message, frozen=True, kw_only=True):
 
 
 def drawn(seed: int, count: int, every_s: float, kinds: Sequence[str]) -> Plan:
-    """So many faults of these kinds at random moments; the same ones for the same arguments.
+    """Returns a plan of random faults at random moments; the same plan for the same arguments.
 
-    They happen to members, and leave at least one of them.
+    The faults happen to members of a round, and leave at least one member.
 
     Args:
-      every_s: seconds between two of them, on average.
+      count: number of faults.
+      every_s: seconds between two faults, on average.
+      kinds: the kinds to draw from.
     """
     draw = random.Random(seed)
     faults, after_s = [], 0.0

@@ -1,10 +1,10 @@
-"""What is done to a job for a while: a process of its own does it, and undoes it in any case.
+"""Changes a job for a while: a separate process makes the change, and undoes it in any case.
 
     python -m hvd_elastic_keras.chaos.temporary disk_full SECONDS PID
     python -m hvd_elastic_keras.chaos.temporary network_cut SECONDS ADDRESS PORT
 
-That process says "done" on standard output. It undoes the change when the time is over, or its
-standard input ends: so also when chaos is killed.
+That process says "done" on standard output. It undoes the change when the time is over, or when its
+standard input ends. The input also ends when chaos is killed.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ DONE = "done"
 NEEDED = "iptables"
 CAP_NET_ADMIN = 12
 COMMENT = "hvd_elastic_keras.chaos"
-"""Of the rules, for who looks at them."""
+"""A comment in the firewall rules, for people who look at them."""
 
 
 class NotPossibleError(ElasticError):
-    """The change could not be made. All is as it was."""
+    """The change could not be made. Everything is as it was."""
 
 
 class Temporary:
     """A change that lasts until its time is over or `end` is called.
 
     Raises:
-      NotPossibleError: it cannot be made.
+      NotPossibleError: the change cannot be made.
     """
 
     def __init__(self, kind: str, duration_s: float, *arguments: object) -> None:
@@ -48,14 +48,14 @@ class Temporary:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C is for chaos, which ends this
+            start_new_session=True,  # Ctrl-C is for chaos, which ends this process
         )
         if self._said().strip() != DONE:
             error = self._process.communicate()[1].strip().splitlines()
             raise NotPossibleError(error[-1] if error else f"{kind} could not be done")
 
     def is_over(self) -> bool:
-        """Whether all is as it was before."""
+        """Whether everything is as it was before."""
         return self._process.poll() is not None
 
     def end(self) -> None:
@@ -67,7 +67,7 @@ class Temporary:
 
 
 def missing_for_cuts() -> str:
-    """What this process lacks to cut networks; empty if nothing."""
+    """Returns the things that this process lacks to cut networks; empty if it lacks nothing."""
     lacks = [] if _may_change_networks() else ["the rights of root (CAP_NET_ADMIN)"]
     return " and ".join(lacks if shutil.which(NEEDED) else [*lacks, f"the program {NEEDED}"])
 
@@ -83,7 +83,10 @@ def _may_change_networks() -> bool:
 
 @contextlib.contextmanager
 def full_disk(pid: int) -> Iterator[None]:
-    """Inside, no file that the process writes may grow: it gets EFBIG, in place of ENOSPC."""
+    """Keeps the files that a process writes from growing, inside the `with` block.
+
+    The process gets EFBIG in place of ENOSPC.
+    """
     before, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, most))
     try:
@@ -95,7 +98,7 @@ def full_disk(pid: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def cut_network(address: str, port: int) -> Iterator[None]:
-    """Inside, this machine drops all packets between a port of its own and an address."""
+    """Drops all packets between a port of this machine and an address, inside the `with` block."""
     tail = f"-m comment --comment {COMMENT} -j DROP"
     rules = (
         f"INPUT -p tcp -s {address} --dport {port} {tail}",

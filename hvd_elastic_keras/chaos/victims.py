@@ -1,7 +1,8 @@
-"""Signals to processes of one job, and to no others.
+"""Sends signals to processes of one job, and to no others.
 
-A process is held by a descriptor of it (pidfd) before it is looked at: the signal goes to the very
-process that was found to belong to the job, also if its number is given to another one meanwhile.
+A descriptor of a process (pidfd) is opened before the process is looked at. So the signal goes to
+the very process that was found to belong to the job, even if its number is given to another process
+meanwhile.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SLOW_PERIOD_S = 0.1
 
 
 class Victim:
-    """A process of the job. Close it."""
+    """A process of the job. Close it after use."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -41,12 +42,12 @@ class Victim:
             signal.pidfd_send_signal(self._descriptor, number)
 
     def close(self) -> None:
-        """Lets go of it."""
+        """Closes the descriptor of the process."""
         os.close(self._descriptor)
 
 
 def worker_of(job_dir: Path, worker: WorkerStatus) -> Victim | str:
-    """The process of a worker, or why it cannot be broken."""
+    """Returns the process of a worker, or why it cannot be broken."""
     if worker.host != LOCALHOST or worker.pid is None:
         return f"{worker.worker_id} does not run on this machine"
     expected = {
@@ -55,7 +56,7 @@ def worker_of(job_dir: Path, worker: WorkerStatus) -> Victim | str:
     }
 
     def belongs() -> bool:
-        # The environment of a forked worker is that of the fork server; its keeper knows it.
+        # A forked worker has the environment of the fork server. Its keeper knows the worker.
         kept = kept_workers(job_dir / files.WORKERS).get(worker.worker_id)
         is_kept = kept is not None and kept.pid == worker.pid
         return is_kept or expected <= _environment(worker.pid)
@@ -64,19 +65,19 @@ def worker_of(job_dir: Path, worker: WorkerStatus) -> Victim | str:
 
 
 def address_of(host: str) -> str:
-    """The IPv4 address that the name of a host has; empty if none."""
+    """Returns the IPv4 address of a host's name; empty if it has none."""
     with contextlib.suppress(OSError):
         return socket.gethostbyname(host)
     return ""
 
 
 def launcher_of(job_dir: Path, pid: int) -> Victim | str:
-    """The process of the launcher, known by the events that it writes, or why it is not there."""
+    """Returns the launcher's process, known by its open events file, or why it is not there."""
     return _checked(pid, lambda: str(job_dir / files.EVENTS) in _open_files(pid), "the launcher")
 
 
 def _checked(pid: int, belongs: Callable[[], bool], name: str) -> Victim | str:
-    """The process, if it is the one that is meant."""
+    """Returns the process if it is the one that is meant, otherwise why not."""
     try:
         victim = Victim(pid)
     except OSError:
@@ -103,11 +104,12 @@ def _open_files(pid: int) -> set[str]:
 
 
 class Hold:
-    """Stops a process for a while, or again and again; it runs on at the end, whatever happens.
+    """Stops a process for a while, or again and again. At the end, it runs on, whatever happens.
 
     Args:
-      stop_s: for so long at a time.
-      run_s: in between.
+      duration_s: seconds in all.
+      stop_s: seconds that the process is stopped at a time.
+      run_s: seconds that the process runs in between.
     """
 
     def __init__(self, victim: Victim, duration_s: float, stop_s: float, run_s: float) -> None:
@@ -137,7 +139,7 @@ class Hold:
 
 
 def hold(victim: Victim, duration_s: float, stopped_share: float) -> Hold:
-    """Holds a process back; a share of 1 is to suspend it."""
+    """Holds a process back for a share of the time; a share of 1 suspends it."""
     if stopped_share >= 1.0:
         return Hold(victim, duration_s, duration_s, 0.0)
     stop_s = stopped_share * SLOW_PERIOD_S

@@ -1,1 +1,1 @@
-"""What master, launchers and workers share. Nothing here imports TensorFlow."""
+"""Code shared by the master, launchers and workers. Nothing here imports TensorFlow."""

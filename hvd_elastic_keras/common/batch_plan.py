@@ -1,6 +1,6 @@
-"""Which worker computes which micro-batches of a global batch. Pure functions of numbers.
+"""Assigns the micro-batches of a global batch to workers. Pure functions of numbers.
 
-Workers compute with them, the master tells people with them.
+Workers compute with these functions. The master uses them in what it tells people.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 
 MOST_LISTED = 6
-"""So many shares are listed one by one; more are grouped."""
+"""`describe_shares` lists up to this many shares one by one, and groups more."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,9 @@ class Share:
 
 
 def share_of(rank: int, size: int, num_micro_batches: int) -> Share:
-    """Splits the micro-batches as evenly as whole numbers allow, earlier ranks get more.
+    """Returns a rank's share of the micro-batches, split as evenly as whole numbers allow.
+
+    Earlier ranks get more.
 
     >>> [share_of(rank, 3, 8).num_micro_batches for rank in range(3)]
     [3, 3, 2]
@@ -43,7 +45,7 @@ def share_of(rank: int, size: int, num_micro_batches: int) -> Share:
 
 
 def shares_of(size: int, num_micro_batches: int) -> list[int]:
-    """How many micro-batches each of `size` workers computes, by rank.
+    """Returns how many micro-batches each of `size` workers computes, by rank.
 
     >>> shares_of(3, 8)
     [3, 3, 2]
@@ -53,7 +55,7 @@ def shares_of(size: int, num_micro_batches: int) -> list[int]:
 
 
 def successive(shares: Sequence[int]) -> list[Share]:
-    """The ranges that belong to numbers of micro-batches by rank.
+    """Turns numbers of micro-batches, by rank, into successive ranges.
 
     >>> successive([3, 2])
     [Share(first=0, last=3), Share(first=3, last=5)]
@@ -63,7 +65,7 @@ def successive(shares: Sequence[int]) -> list[Share]:
 
 
 def describe_shares(shares: Sequence[int]) -> str:
-    """Shares by rank for people; those of many workers are grouped as workers x micro-batches.
+    """Returns shares by rank as text; many workers are grouped as workers x micro-batches.
 
     >>> describe_shares([3, 3, 2]), describe_shares([3, 3, 3, 3, 3, 3, 2])
     ('3+3+2', '6x3+1x2')

@@ -1,10 +1,11 @@
-"""How chaos hits a phase that is short: workers wait at its beginning until they are broken.
+"""Holds workers at the beginning of a phase, so that chaos can hit even a short phase.
 
-    <job_dir>/chaos/wanted.json    which phases, and of which workers
-    <job_dir>/chaos/<worker_id>    the phase at whose beginning a worker waits
+    <job_dir>/chaos/wanted.json    the phases to hold workers at, and which workers
+    <job_dir>/chaos/<worker_id>    the phase at whose beginning this worker waits
 
-There is such a directory only while chaos waits for a phase; without one, a worker that begins a
-phase looks for a file in vain, and no more. It waits until chaos removes its file, or for `HOLD_S`.
+The directory exists only while chaos waits for a phase. Without it, a worker that begins a phase
+only looks for a file that is not there. A held worker waits until chaos removes its file, or for
+`HOLD_S`.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from hvd_elastic_keras.common.messages import Message, ProtocolError
 DIRECTORY = "chaos"
 WANTED = "wanted.json"
 HOLD_S = 15.0
-"""Chaos may have been killed: who has waited for so long in vain waits no more."""
+"""Chaos may have been killed: a worker that has waited this long in vain never waits again."""
 LOOK_S = 0.01
 
 
 class Wanted(Message, frozen=True, kw_only=True):
-    """The content of `wanted.json`: for each phase the workers, none for all."""
+    """The content of `wanted.json`: the workers to hold, by phase; no workers means all."""
 
     phases: dict[str, tuple[str, ...]]
 
     def holds(self, worker_id: str, phase: str) -> bool:
-        """Whether a worker is to wait there."""
+        """Whether a worker is to wait at the beginning of a phase."""
         workers = self.phases.get(phase)
         return workers is not None and (not workers or worker_id in workers)
 
 
 class HeldWorker:
-    """What a worker has to do with it."""
+    """The worker's side: waits at the beginning of a phase if chaos wants that."""
 
     def __init__(self, job_dir: Path, worker_id: str) -> None:
         self._directory = job_dir / DIRECTORY
@@ -46,7 +47,7 @@ class HeldWorker:
         self._in_vain = False
 
     def begins(self, phase: str) -> None:
-        """Waits, if that is wanted. Some phases begin in other threads than the training's."""
+        """Waits, if chaos wants that. Some phases begin outside the training thread."""
         if self._in_vain or not self._is_wanted(phase):
             return
         mark = self._directory / self._worker_id
@@ -68,14 +69,14 @@ class HeldWorker:
 
 
 class Holds:
-    """What chaos has to do with it. Close it."""
+    """The side of chaos: says where workers wait, and lets them go on. Close it after use."""
 
     def __init__(self, job_dir: Path) -> None:
         self._directory = job_dir / DIRECTORY
         self._wanted = Wanted(phases={})
 
     def want(self, phases: dict[str, tuple[str, ...]]) -> None:
-        """Holds workers at these phases from now on, and lets go of all others."""
+        """Holds workers at these phases from now on, and lets all others go on."""
         wanted = Wanted(phases=phases)
         if wanted == self._wanted:
             return
@@ -90,7 +91,7 @@ class Holds:
                 self.let_go(worker_id)
 
     def held(self) -> dict[str, str]:
-        """The phase at whose beginning a worker waits, by worker."""
+        """Returns, by id of a waiting worker, the phase at whose beginning it waits."""
         if not self._wanted.phases:
             return {}
         found = {}
@@ -101,9 +102,9 @@ class Holds:
         return found
 
     def let_go(self, worker_id: str) -> None:
-        """A worker goes on, if it waits."""
+        """Lets a worker go on, if it waits."""
         (self._directory / worker_id).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """All workers go on."""
+        """Lets all workers go on."""
         shutil.rmtree(self._directory, ignore_errors=True)

@@ -10,9 +10,9 @@ from hvd_elastic_keras.common import host_port
 from hvd_elastic_keras.common.messages import Message, Name
 
 TOKEN_BYTES = 32
-"""Random bytes of a job's token."""
+"""Number of random bytes in a job's token."""
 CONFLICT = 409
-"""HTTP status of a `SlotsReply` that says no: well-formed, but this job cannot do it now."""
+"""HTTP status of a `SlotsReply` to a well-formed request that the job cannot fulfil now."""
 
 
 class WorkerStatus(Message, frozen=True, kw_only=True):
@@ -25,7 +25,7 @@ class WorkerStatus(Message, frozen=True, kw_only=True):
     pid: int | None
     seniority: int | None
     training: int
-    """The training it has last begun; 0 before the first."""
+    """The training that the worker has last begun; 0 before the first."""
     step: int
     heartbeat_age_s: float | None
 
@@ -35,9 +35,9 @@ class HostSlots(Message, frozen=True, kw_only=True):
 
     host: str
     granted: int
-    """Workers that the job may keep up there."""
+    """Workers that the job may run on this host."""
     used: int
-    """Workers that are there, those that are leaving included."""
+    """Workers on this host, including workers that are leaving."""
 
 
 class JobStatus(Message, frozen=True, kw_only=True):
@@ -56,9 +56,9 @@ class JobStatus(Message, frozen=True, kw_only=True):
     restarts_used: int
     max_restarts: int
     spent_s: dict[str, float] = msgspec.field(default_factory=dict)
-    """What the time since the job's start was spent on; see `goodput.Part`."""
+    """Seconds since the job's start, by what they were spent on; see `goodput.Part`."""
     warnings: tuple[str, ...] = ()
-    """What the launcher cannot do at present, such as to write its journal."""
+    """Things that the launcher cannot do at present, such as writing its journal."""
     workers: tuple[WorkerStatus, ...]
 
 
@@ -71,11 +71,11 @@ class ChangeRequest(Message, frozen=True, kw_only=True):
     remove: int = 0
     remove_worker_id: str = ""
     command_id: Name = ""
-    """Chosen by who asks: a request that is sent again with the same one counts once."""
+    """Chosen by the sender. A request that is repeated with the same `command_id` counts once."""
 
     @property
     def mistake(self) -> str:
-        """What is wrong with the request, whatever the job; empty if nothing is."""
+        """The mistake that makes the request wrong for any job; empty if there is none."""
         named = ("add", "remove", "remove_worker_id")
         given = [name for name in named if getattr(self, name)]
         if len(given) > 1:
@@ -84,14 +84,14 @@ class ChangeRequest(Message, frozen=True, kw_only=True):
 
 
 class ChangeReply(Message, frozen=True, kw_only=True):
-    """What has been decided; `accepted` is false if nothing was changed."""
+    """The decision on a `ChangeRequest`; `accepted` is false if nothing was changed."""
 
     accepted: bool
     text: str
 
 
 class SlotsRequest(Message, frozen=True, kw_only=True):
-    """`POST /v1/slots`: a scheduler takes slots back, or gives some."""
+    """`POST /v1/slots`: a scheduler revokes or grants slots."""
 
     examples: ClassVar[str] = (
         '{"revoke": 1, "deadline_s": 30, "host": "localhost"} or {"grant": 1}, of which deadline_s '
@@ -100,17 +100,17 @@ class SlotsRequest(Message, frozen=True, kw_only=True):
 
     revoke: int | None = None
     grant: int | None = None
-    """One of the two is set: how many slots."""
+    """Number of slots. Exactly one of `revoke` and `grant` is set."""
     host: str = ""
-    """Where; may be left out when granting on the only host, and when revoking anywhere."""
+    """The host of the slots. May be left out to grant on the only host, or to revoke anywhere."""
     deadline_s: float | None = None
-    """Workers that have not left so many seconds after a `revoke` are killed; None is never."""
+    """Seconds after a `revoke` until workers that have not left are killed; None: never."""
     command_id: Name = ""
     """As in `ChangeRequest`."""
 
     @property
     def mistake(self) -> str:
-        """What is wrong with the request, whatever the job; empty if nothing is."""
+        """The mistake that makes the request wrong for any job; empty if there is none."""
         if (self.revoke is None) == (self.grant is None):
             given = (
                 "Neither revoke nor grant was" if self.grant is None else "Revoke and grant were"
@@ -129,16 +129,16 @@ class SlotsRequest(Message, frozen=True, kw_only=True):
 
 
 class SlotsReply(Message, frozen=True, kw_only=True):
-    """What has been decided; `accepted` is false if nothing was changed."""
+    """The decision on a `SlotsRequest`; `accepted` is false if nothing was changed."""
 
     accepted: bool
     text: str
     workers: tuple[str, ...] = ()
-    """Those that leave, or start."""
+    """Ids of the workers that leave or start."""
 
 
 class Endpoint(Message, frozen=True, kw_only=True):
-    """`job_dir/master.json` (mode 0600): where the master of a running job is reached."""
+    """`job_dir/master.json` (mode 0600): how to reach the master of a running job."""
 
     secret: ClassVar[bool] = True
 
@@ -148,7 +148,7 @@ class Endpoint(Message, frozen=True, kw_only=True):
     pid: int
     job_dir: str = ""
     fingerprint: str = ""
-    """SHA-256 of its certificate, in hexadecimal digits; empty if it speaks plain HTTP."""
+    """SHA-256 of the master's certificate, in hexadecimal digits; empty for plain HTTP."""
 
     @property
     def port(self) -> int:
@@ -157,10 +157,10 @@ class Endpoint(Message, frozen=True, kw_only=True):
 
     @property
     def dashboard(self) -> str:
-        """What a browser opens; what follows the # stays in it."""
+        """The URL of the dashboard. The part after the # stays in the browser."""
         return f"http{'s' if self.fingerprint else ''}://{self.address}/dashboard#{self.token}"
 
     @property
     def for_joiners(self) -> str:
-        """What a joiner reads by --token_file: the token, and the fingerprint if there is one."""
+        """The content of a joiner's --token_file: the token, and the fingerprint if any."""
         return f"{self.token} {self.fingerprint}\n"

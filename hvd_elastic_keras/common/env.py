@@ -28,7 +28,7 @@
 | KUBERNETES_SERVICE_HOST   | unset     | set in pods: there is a cluster round this process    |
 | POD_NAME                  | unset     | of the master's pod, by the downward API              |
 
-Other launchers say by `OTHER_LAUNCHERS` how many processes they have started.
+`OTHER_LAUNCHERS` names the variables in which other launchers say how many processes they started.
 """
 
 from __future__ import annotations
@@ -74,26 +74,29 @@ OTHER_LAUNCHERS = (
     ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     ("mpirun", "PMI_RANK", "PMI_SIZE"),
-    # Not SLURM_NTASKS: that is there in a batch script, too, which runs once.
+    # Not SLURM_NTASKS: it is also set in a batch script, which runs only once.
     ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
-"""Name of a launcher and where it says the rank of a process and their number."""
+"""Name of a launcher, and its variables for the rank of a process and the number of processes."""
 HOROVOD_STORE = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
-"""Where `horovodrun` has the store by which its processes find one another."""
+"""Variables with the address of the store by which `horovodrun`'s processes find each other."""
 FIRST_SPEAKS_S = 10.0
-"""So long the others are silent. As soon as rank 0 has ended, most launchers end them."""
+"""Seconds that all ranks but rank 0 stay silent before they end.
+
+Most launchers end them earlier, as soon as rank 0 has ended.
+"""
 HOROVOD_DRIVER = ("HOROVOD_ELASTIC", "HOROVOD_GLOO_RENDEZVOUS_ADDR")
-"""Are both set by the elastic `horovodrun`, which may start more processes at any time."""
+"""Both are set by the elastic `horovodrun`, which may start more processes at any time."""
 
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 GPU_MEMORY = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
-"""Not all of it at once: a newcomer may come to a GPU that another worker is just leaving."""
+"""Takes GPU memory as needed, not all at once: another worker may be just leaving the GPU."""
 NO_GPU = "-1"
-"""There are fewer than there should be. An empty list might be taken for all."""
+"""Value for a worker whose host has too few GPUs. An empty list might be taken for all GPUs."""
 SCRATCH_PREFIX = "hvd_elastic-"
-"""Begins the name of a worker's directory for temporary files."""
+"""Start of the name of a worker's directory for temporary files."""
 WORKER_DEFAULTS = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1"}
-"""For workers, unless the user says otherwise."""
+"""Variables of workers, unless the user has set other values."""
 
 
 def _gloo_timeout_s() -> int:
@@ -102,7 +105,7 @@ def _gloo_timeout_s() -> int:
 
 @dataclasses.dataclass(frozen=True)
 class WorkerEnvironment:
-    """What a launcher tells a worker process through its environment."""
+    """The settings that a launcher passes to a worker process in environment variables."""
 
     master: str
     token: str = dataclasses.field(repr=False)
@@ -116,11 +119,11 @@ class WorkerEnvironment:
     timeline_dir: str = ""
     options: JobOptions = NOTHING_ASKED
     fingerprint: str = ""
-    """Of the master's certificate, see `control.Endpoint`."""
+    """Fingerprint of the master's certificate; see `control.Endpoint`."""
     joined: bool = False
     """Whether a joiner has started this process (`run --join`)."""
     slot: int = 0
-    """Place on its host, from 0; no two workers have the same."""
+    """Number of the worker's slot on its host, from 0; no two workers have the same."""
     job_id: str = ""
     """See `files.JOB_ID`."""
 
@@ -151,11 +154,11 @@ class WorkerEnvironment:
         return {**variables, **self._gpu_variables()}
 
     def _gpu_variables(self) -> dict[str, str]:
-        """Which GPUs the process sees, if each worker is to have its own."""
+        """Returns the variables that select the worker's own GPUs; none if it shares all GPUs."""
         count, of_host = self.options.with_script().gpus_per_worker, visible_gpus()
         if not count:
             return {}
-        if self.joined and of_host:  # what a batch system has given to this one
+        if self.joined and of_host:  # a batch system has already selected this worker's GPUs
             return GPU_MEMORY
         numbers = range(self.slot * count, (self.slot + 1) * count)
         mine = map(str, numbers) if of_host is None else of_host[numbers.start : numbers.stop]
@@ -163,14 +166,14 @@ class WorkerEnvironment:
 
 
 def visible_gpus() -> list[str] | None:
-    """The GPUs that this process may use, as CUDA reads it; None: all."""
+    """Returns the GPUs that this process may use, as CUDA reads the variable; None: all."""
     if (visible := os.environ.get(VISIBLE_GPUS)) is None:
         return None
     return list(itertools.takewhile(lambda gpu: gpu not in ("", NO_GPU), visible.split(",")))
 
 
 def worker_environment() -> WorkerEnvironment | None:
-    """This process's place in a job, or None if it was not started by a launcher."""
+    """Returns this process's settings from its launcher; None if no launcher started it."""
     if MASTER not in os.environ:
         return None
     keeper_pid = os.environ.get(KEEPER_PID)
@@ -193,14 +196,17 @@ def worker_environment() -> WorkerEnvironment | None:
 
 @dataclasses.dataclass(frozen=True)
 class OtherLauncher:
-    """What has started this process as one of several, each of which would train alone."""
+    """Another launcher, which started this process as one of several. Each would train alone."""
 
     name: str
     rank: int
     size: int
 
     def refusal(self, command: str) -> str:
-        """Says what to run in its place; `command` is the script with its arguments."""
+        """Returns an error text that says what to run instead.
+
+        `command` is the script with its arguments.
+        """
         several = f"{self.size} processes" if self.size > 1 else "processes as hosts come and go"
         return (
             f"{self.name} has started {several}, each of which would train alone here. Start one "
@@ -209,13 +215,13 @@ class OtherLauncher:
 
 
 def elastic_command(size: int, script: str) -> str:
-    """What starts so many workers of a script elastically."""
+    """Returns the command that starts `size` workers of a script elastically."""
     return f"python -m hvd_elastic_keras.run --num_workers={max(size, 1)} {script}"
 
 
 @dataclasses.dataclass(frozen=True)
 class LaunchedPlace:
-    """What `horovodrun -np N` tells a process: its place among N that stay as they are."""
+    """The place that `horovodrun -np N` gives a process, among N processes that never change."""
 
     rank: int
     size: int
@@ -230,12 +236,12 @@ class LaunchedPlace:
     gloo_timeout_s: int
 
     def elastic_command(self, script: str) -> str:
-        """What starts so many workers of a script elastically."""
+        """Returns the command that starts as many workers of a script elastically."""
         return elastic_command(self.size, script)
 
 
 def launched_place() -> LaunchedPlace | None:
-    """The place that `horovodrun` has given this process; None without it, or if it is elastic."""
+    """Returns this process's place from `horovodrun`; None without `horovodrun` or if elastic."""
     found = other_launcher()
     address, port = os.environ.get(HOROVOD_STORE[0], ""), _number(HOROVOD_STORE[1])
     grows = bool(os.environ.get("HOROVOD_ELASTIC"))
@@ -257,7 +263,10 @@ def launched_place() -> LaunchedPlace | None:
 
 
 def other_launcher() -> OtherLauncher | None:
-    """Who has started this process beside others; None if nobody, or this package, has."""
+    """Returns the other launcher that started this process and more; None if there is none.
+
+    None also if this package started the process.
+    """
     if MASTER in os.environ:
         return None
     grows = all(os.environ.get(name) for name in HOROVOD_DRIVER)
@@ -279,22 +288,25 @@ def in_cluster() -> bool:
 
 
 def pod_name() -> str:
-    """The pod that this process runs in, if it is told."""
+    """Returns the name of this process's pod; empty if the environment does not tell it."""
     return os.environ.get(POD_NAME, "")
 
 
 def tf_config() -> str:
-    """What names the processes of TensorFlow's own strategies; empty if nothing does."""
+    """Returns `TF_CONFIG`, which names the processes of TensorFlow's strategies; empty if unset."""
     return os.environ.get(TF_CONFIG, "")
 
 
 def metadata_service(variable: str, default: str) -> str:
-    """Where a cloud's metadata service is; the clouds' own libraries read the same variable."""
+    """Returns the address of a cloud's metadata service.
+
+    The clouds' own libraries read the same variable.
+    """
     return os.environ.get(variable) or default
 
 
 def job_options() -> JobOptions:
-    """What the job asks of all trainings of this process.
+    """Returns the options that the job sets for all trainings of this process.
 
     Raises:
       ConfigurationError: the variable does not hold options.
@@ -304,7 +316,7 @@ def job_options() -> JobOptions:
 
 
 def run_options(asked: Asked = NOTHING) -> RunOptions:
-    """The options that count in this process, for what a script asks for itself.
+    """Returns the options that apply in this process, given the options that a script asks for.
 
     Raises:
       ConfigurationError: as `job_options` and `JobOptions.with_script`.
@@ -313,7 +325,7 @@ def run_options(asked: Asked = NOTHING) -> RunOptions:
 
 
 def cache_dir() -> Path:
-    """Where this package keeps what it can make again."""
+    """Returns the directory for files that this package can make again."""
     try:
         base = Path(home) if (home := os.environ.get(CACHE_HOME)) else Path.home() / ".cache"
     except RuntimeError:  # in a container, a user may have no home
@@ -322,21 +334,24 @@ def cache_dir() -> Path:
 
 
 def intra_op_threads() -> int | None:
-    """What TensorFlow takes as the number of threads of an operation; None: all processors."""
+    """Returns how many threads share a TensorFlow operation; None: all processors."""
     return _number(INTRA_OP_THREADS) or None
 
 
 def threads_variables(count: int) -> dict[str, str]:
-    """How many threads share an operation, for TensorFlow and for libraries beside it."""
+    """Returns the variables that set how many threads share an operation.
+
+    They are for TensorFlow and for libraries beside it.
+    """
     return dict.fromkeys((INTRA_OP_THREADS, "OMP_NUM_THREADS"), str(count))
 
 
 def worker_variables(threads: int, *, keeps_threads: bool) -> dict[str, str]:
-    """What is the same in the environment of all workers of a host: they share its cores.
+    """Returns the environment that all workers of a host have in common: they share its cores.
 
     Args:
-      threads: of a worker's TensorFlow operations.
-      keeps_threads: whether the user may not say otherwise in the environment.
+      threads: threads that share a TensorFlow operation of a worker.
+      keeps_threads: whether `threads` overrides the user's environment.
     """
     variables = threads_variables(threads)
     fixed = variables if keeps_threads else {}
@@ -344,12 +359,12 @@ def worker_variables(threads: int, *, keeps_threads: bool) -> dict[str, str]:
 
 
 def variables_named(names: Iterable[str]) -> dict[str, str]:
-    """Environment variables of this process, of those that are set."""
+    """Returns the named environment variables of this process that are set."""
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def variables_beginning(prefix: str) -> dict[str, str]:
-    """Environment variables of this process whose name begins with a prefix."""
+    """Returns the environment variables of this process whose names begin with a prefix."""
     return {name: value for name, value in os.environ.items() if name.startswith(prefix)}
 
 
@@ -369,12 +384,12 @@ def set_defaults(variables: Mapping[str, str]) -> None:
 
 
 def child_environment(extra: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment for a child: `defaults` where unset, `extra` in any case."""
+    """Returns this process's environment for a child, with `extra`, and `defaults` where unset."""
     return {**defaults, **os.environ, **extra}
 
 
 def remove_scratch() -> None:
-    """Removes this worker's directory for temporary files: its launcher may be gone."""
+    """Removes this worker's directory for temporary files, as the launcher may be gone."""
     directory = Path(tempfile.gettempdir())
     if directory.name.startswith(SCRATCH_PREFIX):
         shutil.rmtree(directory, ignore_errors=True)

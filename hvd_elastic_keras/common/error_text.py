@@ -1,4 +1,4 @@
-"""Errors as people want to see them: name and first lines, not the pages of advice after them."""
+"""Shortens errors for people: name and first lines, without the pages of advice after them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ MOST_CHARACTERS = 300
 MORE = "  …"
 BEGIN = "Traceback (most recent call last):"
 OURS = "error: "
-"""Begins what a script prints that ends with an `ElasticError`."""
+"""Start of the line that a script prints when it ends with an `ElasticError`."""
 NOISE = ("I0000", "W0000", "E0000", "WARNING: All log messages")
-"""What TensorFlow says whenever it starts."""
+"""Starts of lines that TensorFlow prints whenever it starts."""
 
 
 def in_one_line(error: BaseException) -> str:
-    r"""Name and first paragraph of an error.
+    r"""Returns the name and first paragraph of an error in one line.
 
     >>> in_one_line(NotImplementedError("\nObject VAE was\ncreated.\n\nExample:\n\nclass A:"))
     'NotImplementedError: Object VAE was created.'
@@ -31,16 +31,17 @@ def in_one_line(error: BaseException) -> str:
 
 
 def head_of(error: BaseException) -> list[str]:
-    """Name and first lines of an error."""
+    """Returns the name and first lines of an error."""
     lines = "".join(traceback.format_exception_only(error)).rstrip().splitlines()
     return lines if isinstance(error, SyntaxError) else _cut(lines)
 
 
 def error_in(text: str) -> list[str]:
-    """The error with which a process has ended, from what it has printed: where, and what.
+    """Finds the error that ended a process in its output. Returns where it happened, and what.
 
-    That is its last traceback (the innermost frames, the error's name and its first lines), or an
-    error of ours, which has none. Without either, the last lines.
+    The error is the last traceback (the innermost frames, the error's name and its first lines),
+    or an error of this package, which has no traceback. If the output has neither, its last lines
+    are returned.
     """
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(NOISE)]
     begins = [i for i, line in enumerate(lines) if line.startswith((BEGIN, OURS))]
@@ -59,7 +60,7 @@ def error_in(text: str) -> list[str]:
 
 
 def _cut(lines: Sequence[str]) -> list[str]:
-    """The first lines of a message, without examples of code and stacks of operations."""
+    """Returns the first lines of a message, without code examples and stacks of operations."""
     first, *others = lines
     found = [first, *(line for line in others if line.strip() and not line.startswith(" "))]
     if len(found) > MOST_MESSAGE_LINES:

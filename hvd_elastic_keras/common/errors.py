@@ -12,7 +12,7 @@ class ConfigurationError(ElasticError, ValueError):
 
 
 class NonFiniteLossError(ConfigurationError):
-    """A loss is NaN or infinite, and the job was asked to stop then: nobody is started again."""
+    """A loss is NaN or infinite, and the job was asked to stop then. No worker is restarted."""
 
 
 class ModelModuleError(ConfigurationError):
@@ -24,11 +24,11 @@ class DataError(ConfigurationError):
 
 
 class InputUnavailableError(ElasticError):
-    """Data cannot be read at present; another worker, or a later one, may be able to."""
+    """Data cannot be read at present. Another worker, or a later one, may be able to read them."""
 
 
 class FunctionFailedError(ElasticError):
-    """A function that was run on workers has failed there; the text has a worker's traceback."""
+    """A function failed on the workers that ran it. The text has a worker's traceback."""
 
 
 class MasterUnreachableError(ElasticError):
@@ -36,15 +36,15 @@ class MasterUnreachableError(ElasticError):
 
 
 class CheckpointDamagedError(ConfigurationError):
-    """A checkpoint is not what was written; the one before it may be whole."""
+    """A checkpoint differs from what was written. The checkpoint before it may be intact."""
 
 
 class CheckpointNotWrittenError(ElasticError):
-    """The disk is full or away. The training itself is as it was."""
+    """A checkpoint was not written: the disk is full or away. The training is not affected."""
 
 
 class CheckpointMissingError(ElasticError):
-    """A result that another worker must have saved is not there."""
+    """A result that another worker must have saved is missing."""
 
 
 class LedgerError(ElasticError):
@@ -52,21 +52,21 @@ class LedgerError(ElasticError):
 
 
 class WeightsDifferError(ElasticError):
-    """This worker does not hold the weights that the others hold. It ends, and is replaced."""
+    """This worker's weights differ from the others' weights. It ends, and is replaced."""
 
 
 class CollectiveFailedError(ElasticError):
     """A collective was interrupted, because a peer is gone or the round was closed.
 
-    The worker's state is that of its last finished step; it can enter the next round.
+    The worker has the state of its last finished step, and can enter the next round.
     """
 
 
 class TrainingOverError(ElasticError):
     """The job has finished this training without this worker, which came too late for it.
 
-    Its result is in the job directory. The script goes on to its next part, as those of the other
-    workers have done.
+    The result is in the job directory. The script goes on to its next part, as the scripts of the
+    other workers have done.
     """
 
 
@@ -75,8 +75,8 @@ class WorkerLeavingError(ElasticError):
 
 
 class LeavingAloneError(WorkerLeavingError):
-    """It leaves without a master that would have heard of it."""
+    """This worker leaves, and no master has heard of it."""
 
 
 class ExpelledError(WorkerLeavingError):
-    """The master has given it up: the job goes on without it."""
+    """The master has given this worker up. The job goes on without it."""

@@ -1,8 +1,8 @@
-"""What happens in a job, as the entries of `events.jsonl`: one type for each, and all their names.
+"""The types of the entries in `events.jsonl`, which records what happens in a job.
 
-An entry is one line of JSON with the fields of its type, after `seq` (a number that grows by 1 with
-every line), `time` (seconds since 1970) and `event` (the name below). docs/reference.md tells users
-the same.
+An entry is one line of JSON. It begins with `seq` (a number that grows by 1 with every line),
+`time` (seconds since 1970) and `event` (the name of its type, the `tag` below). The fields of its
+type follow. docs/reference.md describes the same for users.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class JobStarted(Entry, frozen=True, kw_only=True, tag="job_started"):
-    """A launcher begins, or goes on with, the job of a directory."""
+    """A launcher starts or continues the job of a directory."""
 
     job_dir: str
     model: str
     num_workers: int
     training: dict[str, Any]
-    """What is trained and how; empty where a script says so."""
+    """The settings of the training; empty if a script decides them."""
     term: int = 0
-    """Grows with each launcher of the job directory."""
+    """A number that grows with each launcher of the job directory."""
 
 
 class MasterRestarted(Entry, frozen=True, kw_only=True, tag="master_restarted"):
-    """A launcher goes on with workers that have outlived the one before."""
+    """A launcher takes over workers that have outlived the launcher before it."""
 
     term: int
-    """Grows with each launcher of the job directory."""
+    """A number that grows with each launcher of the job directory."""
     workers: list[str]
-    """Who is taken over."""
+    """Ids of the workers that are taken over."""
 
 
 class JobStopping(Entry, frozen=True, kw_only=True, tag="job_stopping"):
@@ -51,13 +51,13 @@ class JobFinished(Entry, frozen=True, kw_only=True, tag="job_finished"):
     """The launcher ends."""
 
     status: str
-    """finished, stopped or failed."""
+    """One of "finished", "stopped" and "failed"."""
     reason: str
     training: int
     step: int
-    """Of that training."""
+    """Step of that training."""
     spent_s: dict[str, float] = msgspec.field(default_factory=dict)
-    """What the time since the job's start was spent on; see `goodput.Part`."""
+    """Seconds since the job's start, by what they were spent on; see `goodput.Part`."""
 
 
 class Waiting(Entry, frozen=True, kw_only=True, tag="waiting"):
@@ -79,15 +79,15 @@ class WorkerStarted(Entry, frozen=True, kw_only=True, tag="worker_started"):
 
 
 class WorkerPending(Entry, frozen=True, kw_only=True, tag="worker_pending"):
-    """A worker that was launched waits for a machine, or has got it."""
+    """A launched worker waits for a machine, or has got one."""
 
     worker_id: str
     reason: str
-    """Why it cannot start; empty if it can now."""
+    """Why the worker cannot start; empty if it can now."""
 
 
 class WorkerRegistered(Entry, frozen=True, kw_only=True, tag="worker_registered"):
-    """A worker has come by itself (`run --join`), and starts."""
+    """A worker has come by itself (`run --join`) and is starting."""
 
     worker_id: str
     host: str
@@ -100,12 +100,12 @@ class WorkerReady(Entry, frozen=True, kw_only=True, tag="worker_ready"):
     pid: int
     training: int
     start_up_s: float | msgspec.UnsetType = msgspec.UNSET
-    """From its launch on; the first time only."""
+    """Seconds since the worker's launch; only set when the worker is warm for the first time."""
     warm_up_s: float
 
 
 class WorkerRefused(Entry, frozen=True, kw_only=True, tag="worker_refused"):
-    """A worker has found something to be configured wrongly, with which the job ends."""
+    """A worker has found something to be configured wrongly, which ends the job."""
 
     worker_id: str
     message: str
@@ -119,12 +119,12 @@ class WorkerExited(Entry, frozen=True, kw_only=True, tag="worker_exited"):
     cause: str
     failed: bool
     evicted: bool = False
-    """Whether the job has given it up: it was silent, late, or held the others up."""
+    """Whether the job has given the worker up: it was silent, late, or held the others up."""
     step: int
 
 
 class WorkerStalled(Entry, frozen=True, kw_only=True, tag="worker_stalled"):
-    """A worker holds the others up, or is silent. It is alive and does not go on."""
+    """A worker is alive but does not go on: it holds the others up, or is silent."""
 
     worker_id: str
     step: int
@@ -138,25 +138,25 @@ class SlotsGranted(Entry, frozen=True, kw_only=True, tag="slots_granted"):
 
     host: str
     slots: int
-    """How many more."""
+    """Number of granted slots."""
     workers: list[str]
-    """Those that start."""
+    """Ids of the workers that start."""
 
 
 class SlotsRevoked(Entry, frozen=True, kw_only=True, tag="slots_revoked"):
-    """Slots of a host are taken back."""
+    """Slots of a host are revoked."""
 
     host: str
     slots: int
-    """How many fewer."""
+    """Number of revoked slots."""
     deadline_s: float | None
     workers: list[str]
-    """Those that leave."""
+    """Ids of the workers that leave."""
     reason: str
 
 
 class RoundOpened(Entry, frozen=True, kw_only=True, tag="round_opened"):
-    """The next round is put together."""
+    """The master begins to form the next round."""
 
     round: int
     reason: str
@@ -171,17 +171,20 @@ class RoundRunning(Entry, frozen=True, kw_only=True, tag="round_running"):
     members: list[str]
     """Worker ids by rank."""
     micro_batches: list[int]
-    """That each computes per step, by rank; empty for a loop of one's own."""
+    """Micro-batches that each member computes per step, by rank; empty for a user's own loop."""
     reason: str
     step: int
     stall_s: float
-    """From the last step of the old round until all go on."""
+    """Seconds from the last step of the old round until all members go on.
+
+    The three fields below are its parts, one after the other.
+    """
     noticed_s: float = 0.0
-    """Of this: until the master knew that the round was broken; 0 if the change was planned."""
+    """Seconds until the master knew that the round was broken; 0 if the change was planned."""
     entered_s: float = 0.0
-    """Of this: until all members had come and had their places."""
+    """Seconds until all members had come and had their places."""
     synced_s: float = 0.0
-    """Of this: until all were connected and held the same state."""
+    """Seconds until all members were connected and held the same state."""
     steps_lost: int
 
 
@@ -189,30 +192,30 @@ class RoundRunning(Entry, frozen=True, kw_only=True, tag="round_running"):
 
 
 class StepsTaken(Entry, frozen=True, kw_only=True, tag="steps_taken"):
-    """How far the job has come, and how fast it has gone since the entry before."""
+    """The progress of the job, and its speed since the previous entry of this type."""
 
     training: int
     epoch: int | None
-    """From 0; None where there are none: in an evaluation, predictions, a loop of one's own."""
+    """From 0; None for an evaluation, predictions and a user's own loop, which have no epochs."""
     step: int
     unit: str | msgspec.UnsetType = msgspec.UNSET
-    """What is counted, and timed, if not steps."""
+    """The unit that is counted and timed, if it is not steps."""
     metrics: dict[str, float]
-    """Of the epoch, or the evaluation, so far: the loss and those metrics that are finite."""
+    """The finite values of the loss and the metrics, in the epoch or evaluation so far."""
     examples_per_s: float | None
-    """None where nobody knows the examples."""
+    """None if the number of examples is not known."""
     step_s: float
     """Seconds per step."""
     part_s: list[float] = msgspec.field(default_factory=list)
-    """Of this: what each worker computed, by rank; empty where nobody measures it."""
+    """Part of `step_s`: seconds that each worker computed, by rank; empty if not measured."""
     input_s: float | None = None
-    """Of this: how long rank 0 waited for its examples; None where nobody measures it."""
+    """Part of `step_s`: seconds that rank 0 waited for its examples; None if not measured."""
     compute_s: float | None = None
-    """Of this: what rank 0 computed, on average over those steps that were timed; None if none."""
+    """Part of `step_s`: mean seconds that rank 0 computed in timed steps; None without any."""
     allreduce_s: float | None = None
-    """How long it then waited for the sums of all workers."""
+    """Seconds that rank 0 then waited for the sums of all workers."""
     learning_rate: float | None = None
-    """Of the newest step; None where the model has no optimizer."""
+    """The learning rate of the newest step; None if the model has no optimizer."""
 
 
 class EpochEnd(Entry, frozen=True, kw_only=True, tag="epoch_end"):
@@ -223,7 +226,7 @@ class EpochEnd(Entry, frozen=True, kw_only=True, tag="epoch_end"):
     step: int
     metrics: dict[str, Any]
     audited: bool = True
-    """Whether it has a ledger."""
+    """Whether the epoch has a ledger."""
 
 
 class EpochAudited(Entry, frozen=True, kw_only=True, tag="epoch_audited"):
@@ -240,7 +243,7 @@ class SharesBalanced(Entry, frozen=True, kw_only=True, tag="shares_balanced"):
     step: int
     micro_batches: list[int]
     slowness: dict[str, float]
-    """By worker id: time per example against the fastest."""
+    """By worker id: time per example, relative to the fastest worker."""
 
 
 class BatchChanged(Entry, frozen=True, kw_only=True, tag="batch_changed"):
@@ -266,7 +269,7 @@ class CheckpointSaved(Entry, frozen=True, kw_only=True, tag="checkpoint_saved"):
 
     step: int
     unit: str | msgspec.UnsetType = msgspec.UNSET
-    """What `step` counts, if not steps."""
+    """The unit that `step` counts, if it is not steps."""
     path: str
 
 
@@ -282,9 +285,9 @@ class TensorBoardUsed(Entry, frozen=True, kw_only=True, tag="tensorboard_used"):
     """The user's own callback writes for TensorBoard."""
 
     directory: str
-    """Absolute, on the host of rank 0."""
+    """The absolute path on the host of rank 0."""
     host: str
-    """Its name, as the host calls itself."""
+    """The name of that host, as it calls itself."""
 
 
 WorkerEntry = (
@@ -298,7 +301,7 @@ WorkerEntry = (
     | CheckpointLoaded
     | TensorBoardUsed
 )
-"""What workers send for the master to write; the other entries are its own."""
+"""Entries that workers send for the master to write. The other entries are the master's own."""
 AnyEntry = (
     JobStarted
     | MasterRestarted
@@ -321,7 +324,7 @@ AnyEntry = (
 
 
 def name_of(kind: type[Entry]) -> str:
-    """The name of a type of entries.
+    """Returns the name of an entry type.
 
     >>> name_of(RoundOpened)
     'round_opened'
@@ -330,20 +333,20 @@ def name_of(kind: type[Entry]) -> str:
 
 
 def fields_of(entry: Entry) -> dict[str, Any]:
-    """The fields of an entry in the form of JSON, without its name."""
+    """Returns the fields of an entry as JSON values, without its name."""
     content: dict[str, Any] = msgspec.to_builtins(entry)
     return {name: value for name, value in content.items() if name != "event"}
 
 
 def step_of(entry: WorkerEntry) -> int | None:
-    """The step that an entry of a worker is about, if it is about one."""
+    """Returns the step that a worker's entry is about; None if it is about no step."""
     if isinstance(entry, EpochAudited | RecordsSkipped | TensorBoardUsed):
         return None
     return entry.step
 
 
 def parse(content: Mapping[str, Any]) -> AnyEntry | None:
-    """An entry from the JSON of its line; None if it is of no known type."""
+    """Returns an entry from the JSON of its line; None if the entry fits no known type."""
     for_converting: Any = AnyEntry
     try:
         entry: AnyEntry = msgspec.convert(dict(content), for_converting)

@@ -14,21 +14,21 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 
 JOB = "job.json"
 JOB_ID = "job.id"
-"""Random: who finds it there sees the job directory."""
+"""File with the job's random id. A process that finds this id sees the job directory."""
 MASTER = "master.json"
 CERTIFICATE = "certificate.pem"
-"""That of the master under TLS, with its key."""
+"""The master's certificate under TLS, with its key."""
 LOCK = "job.lock"
-"""Held by the launcher as long as it runs."""
+"""The launcher holds this lock while it runs."""
 LOGS = "logs"
 LAUNCHER_LOG = "launcher.log"
-"""Among the logs: what the launcher prints when nobody can read it elsewhere any more."""
+"""File among the logs for the launcher's output, once nobody can read it elsewhere any more."""
 MODEL = "model.keras"
 WEIGHTS = "model.weights.h5"
-"""In place of the model, if that cannot be saved."""
+"""Written in place of `MODEL` if the model cannot be saved."""
 HISTORY = "history.json"
 RESULTS = "results.json"
-"""Of an evaluation."""
+"""Results of an evaluation."""
 PREDICTIONS = "predictions"
 """The directory of predictions, unless another one is asked for."""
 CHECKPOINTS = "checkpoints"
@@ -39,15 +39,15 @@ REPORT = "report.html"
 EXPORT = "saved_model"
 TENSORBOARD = "tensorboard"
 JOURNAL = "journal"
-"""What the master has decided."""
+"""The master's decisions."""
 WORKERS = "workers"
-"""Which local workers run, and how they ended."""
+"""Notes on the local workers: which ones run, and how the others ended."""
 OTHERS = 0o077
-"""Permissions of all but the owner."""
+"""Permissions of everybody but the owner."""
 
 
 def training_dir(job_dir: Path, number: int) -> Path:
-    """Where the results of a job's training number `number` (from 1) go.
+    """Returns the directory for the results of a job's training `number` (from 1).
 
     >>> str(training_dir(Path("job"), 1)), str(training_dir(Path("job"), 2))
     ('job', 'job/training-2')
@@ -71,7 +71,8 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 def write_json(path: Path, content: Any) -> None:
     """Writes a JSON file atomically.
 
-    NumPy's numbers and arrays become plain ones, what JSON has no form for becomes text.
+    NumPy numbers and arrays become plain ones. Other values that JSON does not know become numbers
+    if possible, otherwise text.
     """
     text = json.dumps(content, indent=2, default=_plain) + "\n"
 
@@ -100,7 +101,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def end_of(path: Path, most_bytes: int) -> str:
-    """The end of a text, which may be very long; nothing if it cannot be read."""
+    """Returns the end of a text file, which may be very long; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - most_bytes))
@@ -110,12 +111,12 @@ def end_of(path: Path, most_bytes: int) -> str:
 
 
 def is_secret(about: os.stat_result) -> bool:
-    """Whether a file is open to its owner alone, as `write_secret` leaves it."""
+    """Whether only its owner may access a file, as `write_secret` leaves it."""
     return not stat.S_IMODE(about.st_mode) & OTHERS
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Writes a file atomically that the user alone can read."""
+    """Writes a file atomically, so that only the user can read it."""
 
     def write(temporary: Path) -> None:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -126,7 +127,7 @@ def write_secret(path: Path, content: bytes) -> None:
 
 
 def write_endpoint(job_dir: Path, address: str, token: str, fingerprint: str = "") -> None:
-    """Writes `master.json`, readable by the user alone: it holds the job's token."""
+    """Writes `master.json`, readable only by the user because it holds the job's token."""
     endpoint = control.Endpoint(
         version=messages.PROTOCOL_VERSION,
         address=address,
@@ -166,9 +167,10 @@ def read_endpoint(job_dir: Path) -> control.Endpoint:
 
 
 def is_copy(job_dir: Path, written_in: str) -> bool:
-    """Whether a file that was written in one directory has come to another one by a copy.
+    """Whether a file in `job_dir` is a copy of a file that was written in `written_in`.
 
-    If the first one is gone it was moved, or another host sees it at another place.
+    It is no copy if `written_in` does not exist: then the directory was moved, or another host
+    sees it at another place.
     """
     try:
         return bool(written_in) and not Path(written_in).samefile(job_dir)
@@ -183,7 +185,7 @@ def remove_endpoint(job_dir: Path) -> None:
 
 
 def event_entries(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The entries in lines of `EVENTS`, without those that a killed launcher or full disk tore."""
+    """Yields the entries of `EVENTS`; skips lines that a killed launcher or full disk tore."""
     for line in lines:
         try:
             entry = json_text.loads(line)

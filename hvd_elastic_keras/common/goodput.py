@@ -1,4 +1,4 @@
-"""What a job has spent its time on."""
+"""Counts how many seconds a job has spent on each kind of activity."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 
 class Part(str, enum.Enum):
-    """What the workers, taken together, did. A second belongs to one of these."""
+    """An activity of all workers taken together. Each second belongs to one of these."""
 
     STARTING = "starting"
     """Workers import and trace; none has trained yet."""
@@ -18,19 +18,19 @@ class Part(str, enum.Enum):
     RECOMPUTING = "recomputing"
     """Rank 0 takes steps that had been taken before a failure."""
     DETECTING = "detecting"
-    """Since the last step before a failure, until the launcher knew of it."""
+    """From the last step before a failure until the launcher knew of the failure."""
     RE_FORMING = "re-forming"
-    """Until all members of the next round had come."""
+    """Until all members of the next round had come; after a failure, this follows `DETECTING`."""
     SYNCING = "syncing"
-    """Until these were connected and held the same state."""
+    """From then until these members were connected and held the same state."""
     WAITING = "waiting"
     """There were fewer workers than --min_workers."""
     FINISHING = "finishing"
-    """Results are saved, and the script goes on after its training or between two."""
+    """Results are saved, and the script goes on after its training or between two trainings."""
     ENDING = "ending"
     """The job stops or is over, and workers leave."""
     DOWN = "down"
-    """There was no launcher, and it is not known until when there were workers."""
+    """There was no launcher. It is not known how long there were workers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Spent:
 
     seconds: Mapping[Part, float] = dataclasses.field(default_factory=dict)
     until: float | None = None
-    """Up to when; None before anything has happened."""
+    """The time up to which seconds are counted; None before anything has happened."""
 
     @property
     def total_s(self) -> float:
@@ -47,18 +47,18 @@ class Spent:
         return sum(self.seconds.values())
 
     def up_to(self, now: float, part: Part) -> Spent:
-        """The same, with the time until now spent on one part."""
+        """Returns a copy in which the time until `now` was spent on `part`."""
         passed_s = 0.0 if self.until is None else max(0.0, now - self.until)
         return Spent(_added(self.seconds, part, passed_s), now)
 
     def stopped(self) -> Spent:
-        """The same, for a clock that has not begun yet."""
+        """Returns a copy for a clock that has not begun yet."""
         return Spent(self.seconds)
 
     def moved(self, seconds: float, sources: tuple[Part, ...], to: Part) -> Spent:
-        """The same, where that much had in truth been spent on `to`: taken from `sources` in turn.
+        """Returns a copy in which `seconds` of the `sources` were in truth spent on `to`.
 
-        No more than they have.
+        They are taken from the sources in turn, and no more than the sources have.
         """
         parts = dict(self.seconds)
         for source in sources:
@@ -73,14 +73,14 @@ def _added(parts: Mapping[Part, float], part: Part, seconds: float) -> dict[Part
 
 
 def rounded(spent: Spent) -> dict[str, float]:
-    """By name, the largest first; without what has taken no time."""
+    """Returns rounded seconds by name, the largest first, without parts that took no time."""
     found = {part.value: round(seconds, 3) for part, seconds in spent.seconds.items()}
     ordered = sorted(found.items(), key=lambda item: -item[1])
     return {name: seconds for name, seconds in ordered if seconds > 0}
 
 
 def told(seconds: Mapping[str, float]) -> str:
-    """In words.
+    """Returns the seconds of each part in words.
 
     >>> told({"training": 75.0, "starting": 24.9, "syncing": 0.1})
     '100.0 s: training 75.0 s (75 %), starting 24.9 s (25 %), syncing 0.1 s (0 %)'

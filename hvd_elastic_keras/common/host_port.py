@@ -7,11 +7,11 @@ from typing import Any
 
 ANY_IPV4 = "0.0.0.0"
 ANY_IPV6 = "::"
-"""All addresses of this host, those of IPv4 among them."""
+"""All addresses of this host, including its IPv4 addresses."""
 
 
 def joined(host: str, port: int) -> str:
-    """Both as one text.
+    """Joins a host and a port to one text.
 
     >>> joined("10.0.0.7", 80), joined("fd00::7", 80)
     ('10.0.0.7:80', '[fd00::7]:80')
@@ -20,7 +20,7 @@ def joined(host: str, port: int) -> str:
 
 
 def split(text: str) -> tuple[str, int]:
-    """The host, without brackets, and the port.
+    """Splits a text into the host, without brackets, and the port.
 
     >>> split("trainer-1:80"), split("[fd00::7]:80")
     (('trainer-1', 80), ('fd00::7', 80))
@@ -39,10 +39,10 @@ def split(text: str) -> tuple[str, int]:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens at a port of this host; 0 is a free one.
+    """Returns a socket that listens at a port of this host; port 0 chooses a free one.
 
     Raises:
-      OSError: it cannot.
+      OSError: the socket cannot listen there.
     """
     family, address = found(host, port)[0]
     both = host == ANY_IPV6 and socket.has_dualstack_ipv6()
@@ -50,7 +50,7 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody else can reach this host there.
+    """Whether an address can be reached only from this host itself.
 
     >>> [is_loopback(host) for host in ("127.0.1.1", "::1", "localhost", "10.0.0.7")]
     [True, True, True, False]
@@ -59,7 +59,7 @@ def is_loopback(host: str) -> bool:
 
 
 def found(host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[Any, ...]]]:
-    """Families and addresses of sockets for a host, which may be a name; IPv4 first, as in Gloo.
+    """Returns socket families and addresses of a host, which may be a name; IPv4 first, as Gloo.
 
     Raises:
       OSError: there is no such host.

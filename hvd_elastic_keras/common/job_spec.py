@@ -1,4 +1,4 @@
-"""What a job of a model module does, as its workers read it from `job.json`."""
+"""The specification of a model module's job, which its workers read from `job.json`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 JOB_FORMAT_VERSION = 1
 TRAIN, EVALUATE, PREDICT = "train", "evaluate", "predict"
 JOBS = (TRAIN, EVALUATE, PREDICT)
-"""What a job may do with a model."""
+"""The things that a job may do with a model."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,13 +25,13 @@ class JobSpec:
 
     Attributes:
       model: the model module as the user gave it (path or dotted name); empty for a script.
-      init_from: where the weights are that it starts from; empty: nowhere, it makes its own.
-      config: values of the reference configuration, overrides applied.
-      num_examples: what the check has counted, by split, so that workers need not.
+      init_from: location of the weights to start from; empty: the model makes its own.
+      config: values of the reference configuration, with overrides applied.
+      num_examples: examples by split, counted by the check so that workers need not count them.
       job: one of `JOBS`.
-      checkpoint: where the weights are that are evaluated, or predict; empty in a training.
-      split: what is read, but in a training: `dataset(split)`.
-      output: the directory that predictions go to.
+      checkpoint: location of the weights to evaluate or predict with; empty in a training.
+      split: the data to evaluate or predict, `dataset(split)`; not used in a training.
+      output: directory for predictions.
     """
 
     training: TrainingConfig

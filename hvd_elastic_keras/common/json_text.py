@@ -1,4 +1,4 @@
-"""Reads JSON that anybody may have written: whatever is wrong with it is a `ValueError`."""
+"""Reads JSON that anybody may have written. Anything wrong with it raises a `ValueError`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def only_value_errors() -> Iterator[None]:
-    """Turns what a parser says of deeply nested text into a `ValueError`."""
+    """Turns a parser's `RecursionError` for deeply nested text into a `ValueError`."""
     try:
         yield
     except RecursionError as error:
@@ -18,10 +18,10 @@ def only_value_errors() -> Iterator[None]:
 
 
 def loads(text: str | bytes, object_hook: Callable[[dict[str, Any]], Any] | None = None) -> Any:
-    """The value of a JSON text.
+    """Returns the value of a JSON text.
 
     Raises:
-      ValueError: it is none.
+      ValueError: the text is not JSON.
     """
     with only_value_errors():
         return json.loads(text, object_hook=object_hook)

@@ -8,7 +8,7 @@ generalize better", arXiv:1705.08741), or unchanged.
 A large rate at once may undo what has been learnt, so the scale grows over some steps (the
 "gradual warm-up" of Goyal et al., section 2.2). A smaller batch needs its smaller rate at once.
 There is no momentum correction (their remark 3): Keras multiplies the rate into the velocity, which
-forgets the old one within some steps.
+forgets the old rate within some steps.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Growth:
         return workers * self.batch_size_per_worker
 
     def scale(self, workers: int) -> float:
-        """What the learning rate is multiplied by in the end.
+        """Returns the final factor of the learning rate, after the warm-up.
 
         >>> [Growth(64, 32, rule, 0).scale(8) for rule in ("linear", "sqrt", "none")]
         [4.0, 2.0, 1.0]
@@ -49,15 +49,15 @@ class Growth:
         return {LINEAR: ratio, SQRT: math.sqrt(ratio)}.get(self.lr_scaling, 1.0)
 
     def ramp(self, before: Ramp, workers: int, step: int) -> Ramp:
-        """What `before` becomes if so many workers train from `step` on."""
+        """Returns the ramp that follows `before` if `workers` workers train from `step` on."""
         return before.towards(self.scale(workers), step, self.lr_warm_up_steps)
 
 
 @dataclasses.dataclass(frozen=True)
 class Ramp:
-    """The scale by optimizer step: from `start`, at `first_step`, to `end`, `steps` later.
+    """The scale by optimizer step: from `start` at `first_step` to `end`, `steps` steps later.
 
-    All workers of a job hold the same one, so that their weights stay the same to the last bit.
+    All workers of a job hold the same ramp, so that their weights stay the same to the last bit.
     """
 
     start: float = 1.0
@@ -81,7 +81,7 @@ class Ramp:
         return max(0, self.first_step + self.steps - step)
 
     def towards(self, end: float, step: int, steps: int) -> Ramp:
-        """Up to another scale within so many steps from `step` on, or down to it at once.
+        """Returns the ramp from `step` on to the scale `end`: up within `steps`, or down at once.
 
         >>> Ramp(1.0, 3.0, first_step=0, steps=4).towards(2.0, step=1, steps=4)
         Ramp(start=1.5, end=2.0, first_step=1, steps=4)

@@ -1,6 +1,6 @@
-"""Locks of files, which end with the process that holds them, and who holds one.
+"""File locks, which end with the process that holds them, and the holders of a lock.
 
-A lock file belongs to its owner alone: whoever may read a file may lock it.
+Only its owner may read a lock file, because whoever may read a file may lock it.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ from hvd_elastic_keras.common.errors import ElasticError
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 TABLE = Path("/proc/locks")
 TRIES = 100
-"""To lock a file that others remove and make again."""
+"""Attempts to lock a file that others remove and make again."""
 MOST_SHOWN = 3
 COMMAND_LENGTH = 100
 
 
 class LockHeldError(ElasticError):
-    """Others hold the lock; the text says who, as far as it is known."""
+    """Others hold the lock. The text names them, as far as they are known."""
 
 
 class LocksUnknownError(ElasticError):
-    """The file system knows no locks."""
+    """The file system does not support locks."""
 
 
 def lock(path: Path, *, shared: bool = False) -> int:
-    """Takes the lock of a file, which is made if it is not there. Returns its open descriptor.
+    """Takes the lock of a file, which is created if missing. Returns its open descriptor.
 
     The lock ends when the descriptor is closed, at the latest with this process.
 
     Args:
-      shared: with all others who want it shared; who has it alone is waited for.
+      shared: whether to share the lock with all others that want to share it. The function then
+        waits for a process that holds the lock alone.
 
     Raises:
-      LockHeldError: another process has it.
-      LocksUnknownError: there are no locks there.
+      LockHeldError: another process holds the lock.
+      LocksUnknownError: the file system does not support locks.
       OSError: the file cannot be opened.
     """
     for _ in range(TRIES):
@@ -53,7 +54,7 @@ def lock(path: Path, *, shared: bool = False) -> int:
             os.close(descriptor)
             raise
         if _is_at(descriptor, path):
-            with contextlib.suppress(OSError):  # that of another user, or on a disk without modes
+            with contextlib.suppress(OSError):  # another user's file, or a disk without modes
                 os.fchmod(descriptor, 0o600)  # earlier releases let everybody read it
             return descriptor
         os.close(descriptor)  # it was removed meanwhile, and nobody else would find this lock
@@ -61,7 +62,7 @@ def lock(path: Path, *, shared: bool = False) -> int:
 
 
 def share(descriptor: int) -> None:
-    """Lets others share a lock that this process has. They may have it alone for a moment."""
+    """Lets others share a lock of this process. For a moment, another one may hold it alone."""
     fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
@@ -84,9 +85,9 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def holders(path: Path) -> str:
-    """Which processes of this machine hold the lock of a file; empty if none is known to.
+    """Names the processes of this machine that hold a file's lock; empty if none is known.
 
-    For people: "process 4711 (alice: python train.py)".
+    The text is for people: "process 4711 (alice: python train.py)".
     """
     try:
         found = path.stat()
@@ -95,13 +96,13 @@ def holders(path: Path) -> str:
         return ""
     device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
     entries = _entries(table, found.st_ino)
-    # Some file systems have another number there: then that of the file has to do.
+    # Some file systems show another device number there. Then the inode number must suffice.
     pids = [pid for pid, its in entries if its == device] or [pid for pid, _ in entries]
     return ", ".join(map(_shown, sorted(set(pids))[:MOST_SHOWN]))
 
 
 def _entries(table: str, inode: int) -> list[tuple[int, str]]:
-    """Processes that hold locks of files with a number, and the devices of these files.
+    """Returns processes that hold locks of files with this inode number, and the files' devices.
 
     >>> _entries("1: FLOCK  ADVISORY  WRITE 4711 fe:00:123 0 EOF", 123)
     [(4711, 'fe:00')]
@@ -109,7 +110,7 @@ def _entries(table: str, inode: int) -> list[tuple[int, str]]:
     found = []
     for line in table.splitlines():
         words = line.split()
-        if len(words) < 6 or words[1] == "->":  # who waits for a lock
+        if len(words) < 6 or words[1] == "->":  # a process that waits for a lock
             continue
         device, _, number = words[5].rpartition(":")
         if number == str(inode):

@@ -1,4 +1,4 @@
-"""HTTP to the master of a job: with its token and, under TLS, to its certificate alone."""
+"""HTTP sessions with a job's master. They send its token; under TLS, they trust one certificate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection
 
 SILENT_S = 5
-"""A connection is given up if the other host's kernel acknowledges nothing for so long."""
+"""A connection is given up if the other host's kernel acknowledges nothing for this long."""
 SOCKET_OPTIONS = [
     *HTTPConnection.default_socket_options,
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -21,19 +21,19 @@ SOCKET_OPTIONS = [
 
 
 class WatchfulAdapter(HTTPAdapter):
-    """Notices within `SILENT_S` that the way to the other host is cut, also while it only waits.
+    """Notices within `SILENT_S` that the network to the other host is cut, even while it waits.
 
-    TCP itself would send again less and less often, and use a way that is back the later the longer
-    it was cut.
+    TCP itself would send again less and less often. The longer the network was cut, the later it
+    would use the network again.
     """
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        """Has all connections made that way."""
+        """Gives all connections the `SOCKET_OPTIONS`."""
         super().init_poolmanager(*args, **kwargs, socket_options=SOCKET_OPTIONS)
 
 
 class PinnedAdapter(WatchfulAdapter):
-    """Speaks to who holds one certificate, whatever its name, dates and issuer.
+    """Accepts one certificate only, whatever its name, dates and issuer.
 
     Args:
       fingerprint: SHA-256 of the certificate, in hexadecimal digits.
@@ -44,14 +44,14 @@ class PinnedAdapter(WatchfulAdapter):
         super().__init__()
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        """Has the certificate of each connection compared before anything is sent there."""
+        """Makes each connection compare the certificate before it sends anything."""
         super().init_poolmanager(*args, **kwargs, assert_fingerprint=self._fingerprint)
 
     def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> Any:
-        """As `HTTPAdapter.send`, without a look at other authorities.
+        """Sends like `HTTPAdapter.send`, but asks no certificate authority.
 
         Raises:
-          requests.exceptions.SSLError: another certificate is shown there.
+          requests.exceptions.SSLError: the other side shows another certificate.
         """
         try:
             return super().send(request, *args, **{**kwargs, "verify": False})
@@ -63,7 +63,11 @@ class PinnedAdapter(WatchfulAdapter):
 
 
 def session_of(token: str, fingerprint: str) -> requests.Session:
-    """Requests to a master; `fingerprint` is that of its certificate, empty without TLS."""
+    """Returns a session with a master.
+
+    Args:
+      fingerprint: SHA-256 of the master's certificate; empty without TLS.
+    """
     session = requests.Session()
     session.trust_env = False  # no proxy on the way
     session.mount("http://", WatchfulAdapter())
@@ -74,5 +78,5 @@ def session_of(token: str, fingerprint: str) -> requests.Session:
 
 
 def url_of(address: str, fingerprint: str, path: str) -> str:
-    """Where a path of the API is found."""
+    """Returns the URL of a path of the API."""
     return f"{'https' if fingerprint else 'http'}://{address}/v1/{path}"

@@ -11,10 +11,10 @@ from hvd_elastic_keras.common.errors import ElasticError
 PROTOCOL_VERSION = 1
 T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""A number of things, or which of them; exact in any reader of JSON."""
+"""A number of things, or the number of one of them. Any reader of JSON reads it exactly."""
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 Name = Annotated[str, msgspec.Meta(max_length=500)]
-"""Of a worker, a phase or a host."""
+"""The name of a worker, a phase or a host."""
 
 
 class ProtocolError(ElasticError):
@@ -25,8 +25,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Base of all messages.
 
     Attributes:
-      examples: in JSON, of a message that people and their programs write.
-      secret: whether it must not be quoted in errors.
+      examples: examples in JSON, for a message that people and their programs write.
+      secret: whether errors must not quote the message.
     """
 
     examples: ClassVar[str] = ""

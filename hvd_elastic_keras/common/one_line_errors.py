@@ -1,4 +1,4 @@
-"""Lets a script that ends with one of our errors print its text, without a traceback."""
+"""Lets a script that ends with an `ElasticError` print the error's text, without a traceback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hvd_elastic_keras.common.errors import ElasticError
 
 @functools.cache
 def install() -> None:
-    """Changes how an uncaught `ElasticError` looks; all others look as before."""
+    """Changes how an uncaught `ElasticError` looks. Other errors look as before."""
     before = sys.excepthook
 
     def show(

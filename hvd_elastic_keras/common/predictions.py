@@ -1,11 +1,11 @@
-"""Predictions on disk: a file for each range of examples and each output, and an index at the end.
+"""Predictions on disk: a file for each range of examples and each output, and an index.
 
-    DIR/predictions.json                              what there is, in order; written last
-    DIR/prediction_job.json                           what they are predictions of
+    DIR/predictions.json                              index of all files, in order; written last
+    DIR/prediction_job.json                           the job that these are predictions of
     DIR/parts/000000000128-000000000256.0.npy         output 0 of examples [128, 256)
 
-A range follows from the job alone, never from the workers: whoever computes it writes the same
-file, with one rename. So a range that is there is whole, and is not computed again.
+A range follows from the job alone, never from the workers: any worker that computes it writes the
+same file, with one rename. So a range on disk is whole, and is not computed again.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Range = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """One array of what a model gives, of a single example.
+    """One output array of a model, for a single example.
 
     Attributes:
       name: the key of a dict, `output`, or `output_0` and so on.
       shape: without the dimension of the examples.
-      dtype: as NumPy calls it.
+      dtype: the name of the type in NumPy.
     """
 
     name: str
@@ -51,8 +51,8 @@ class PartFiles:
     """The files of ranges of examples in a directory of predictions.
 
     Args:
-      directory: that of the predictions.
-      outputs: of the model, in order.
+      directory: the directory of the predictions.
+      outputs: the outputs of the model, in order.
     """
 
     def __init__(self, directory: Path, outputs: Sequence[Output]) -> None:
@@ -78,7 +78,7 @@ class PartFiles:
           arrays: shape [stop - start, …] each, in the order of the outputs.
 
         Raises:
-          DataError: these are no predictions of so many examples, like the others.
+          DataError: an array does not have the shape and dtype expected for the range.
         """
         for name, array, output in zip(self.names(part), arrays, self._outputs, strict=True):
             _check(array.shape, array.dtype, part, output)
@@ -87,10 +87,12 @@ class PartFiles:
             files.write_atomically(path, functools.partial(_save, array))
 
     def write_index(self, parts: Sequence[Range], structure: Any) -> None:
-        """Says that all is there; removes what killed workers have left half written.
+        """Writes the index, which says that all predictions are there.
+
+        Removes the half-written files that killed workers have left.
 
         Args:
-          parts: in the order of the examples.
+          parts: all ranges, in the order of the examples.
           structure: see `structure_of`.
 
         Raises:
@@ -125,7 +127,7 @@ class PartFiles:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except FileNotFoundError:
             return False
-        except (OSError, ValueError, EOFError):  # torn, by a machine that lost power, say
+        except (OSError, ValueError, EOFError):  # torn, for example by a loss of power
             path.unlink(missing_ok=True)
             return False
         _check(array.shape, array.dtype, part, output)
@@ -147,7 +149,7 @@ def _check(shape: tuple[int, ...], dtype: Any, part: Range, output: Output) -> N
 
 
 def structure_of(outputs: Any, name: str = "") -> Any:
-    """How outputs are nested, in terms of JSON, with the names of arrays in place of them.
+    """Describes how outputs are nested: JSON values with names in place of the arrays.
 
     >>> structure_of({"a": 1, "b": (2, 3)})
     {'dict': {'a': 'a', 'b': {'tuple': ['b_0', 'b_1']}}}
@@ -165,7 +167,7 @@ def structure_of(outputs: Any, name: str = "") -> Any:
 
 
 def names_in(structure: Any) -> list[str]:
-    """The names in what `structure_of` gives, in order.
+    """Returns the names in a result of `structure_of`, in order.
 
     >>> names_in({"dict": {"a": "a", "b": {"tuple": ["b_0", "b_1"]}}})
     ['a', 'b_0', 'b_1']
@@ -188,10 +190,10 @@ def _filled(structure: Any, arrays: Iterator[Array]) -> Any:
 
 
 def read_predictions(directory: str | Path) -> Any:
-    """The predictions of a finished job (`--job=predict`), in the order of the examples.
+    """Returns the predictions of a finished job (`--job=predict`), in the order of the examples.
 
-    For more than memory holds, read the files that `predictions.json` lists one after the other:
-    each is a plain `.npy`.
+    If memory cannot hold all of them, read the files listed in `predictions.json` one after the
+    other: each is a plain `.npy` file.
 
     Args:
       directory: the job's `--output`.
@@ -200,7 +202,7 @@ def read_predictions(directory: str | Path) -> Any:
       Arrays of shape [examples, …], nested as `keras.Model.predict` returns them.
 
     Raises:
-      ConfigurationError: there are no predictions, or the job has not come to its end.
+      ConfigurationError: there are no predictions, or the job has not finished.
 
     Example:
 
@@ -224,10 +226,10 @@ def read_predictions(directory: str | Path) -> Any:
 
 
 def check_directory(directory: Path, identity: dict[str, Any]) -> bool:
-    """Whether a directory has been begun with, by the same job.
+    """Whether the same job has already begun to write predictions to a directory.
 
     Raises:
-      ConfigurationError: it holds predictions of another one.
+      ConfigurationError: the directory holds predictions of another job.
     """
     before = _read_json(directory / IDENTITY)
     if before is None:
@@ -245,10 +247,10 @@ def check_directory(directory: Path, identity: dict[str, Any]) -> bool:
 
 
 def begin(directory: Path, identity: dict[str, Any]) -> None:
-    """Makes a directory that of a job's predictions, or goes on with it.
+    """Prepares a directory for a job's predictions, unless the job has already begun with it.
 
     Args:
-      identity: in terms of JSON: what the predictions depend on.
+      identity: the values that the predictions depend on, as JSON values.
 
     Raises:
       ConfigurationError: it holds predictions of another job, or cannot be written.
@@ -265,10 +267,10 @@ def begin(directory: Path, identity: dict[str, Any]) -> None:
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
-    """The content of a file of this version; None if there is none.
+    """Returns the content of a file of this version; None if there is no file.
 
     Raises:
-      ConfigurationError: it is something else.
+      ConfigurationError: the file is something else.
     """
     content: Any = None
     try:

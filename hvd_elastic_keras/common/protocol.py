@@ -2,11 +2,11 @@
 
 Workers tell the master what happened with one of the `WorkerEvent` types (`POST /v1/events`),
 ask for a place in the next round with `EnterRequest` (`POST /v1/enter`, answered when the round
-is complete) and learn of changes with `WorkerUpdate` (`GET /v1/updates`, a long poll). One that has
-no place yet asks what the others know of the model, and where they read (`GET /v1/input`).
+is complete) and learn of changes with `WorkerUpdate` (`GET /v1/updates`, a long poll). A worker
+that has no place yet asks where the others train and read (`GET /v1/input`).
 
-A script may train several times in one job. Each process counts its trainings from 1; since all
-run the same script, training N of one is training N of all.
+A script may train several times in one job. Each process counts its trainings from 1. All run the
+same script, so training N of one process is training N of all.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from hvd_elastic_keras.common import events
 from hvd_elastic_keras.common.messages import Count, Message, Name, Seconds
 
 NOTICE = "elastic-notice "
-"""Begins a line of the check before a job that the launcher is to show; JSON follows."""
+"""Start of a line of the check before a job that the launcher is to show; JSON follows."""
 TERM_HEADER = "X-Elastic-Term"
-"""In each answer: which of the masters of a job directory gives it. They are counted upwards."""
+"""HTTP header in each answer: the term of the master that answers.
+
+The masters of a job directory are counted upwards.
+"""
 FINISHED = "finished"
-"""Why a job stops that has done what was asked of it."""
+"""Why a job stops after it has done everything that was asked of it."""
 NO_WORKER = "this worker is no longer part of the job"
-"""Why one leaves whom the master has given up."""
+"""Why a worker leaves after the master has given it up."""
 ALIVE_INTERVAL_S = 2.0
 LONG_POLL_S = 20.0
 """How long the master holds an unanswered request before it says "ask again"."""
@@ -34,16 +37,16 @@ class Joined(Message, frozen=True, kw_only=True, tag="joined"):
     training: Count
     pid: Count
     num_micro_batches: Count
-    """Micro-batches in a global batch: no more workers than this can be of use. 0 is no limit."""
+    """Micro-batches in a global batch: more workers than this are of no use. 0 means no limit."""
     each: bool = False
-    """Whether every worker computes so many, however many there are: the batch grows with them."""
+    """Whether every worker computes `num_micro_batches`: the batch grows with the workers."""
     warm_up_s: Seconds
 
 
 class InputPosition(Message, frozen=True, kw_only=True):
-    """Which batch of an input the next step takes, where it can be reached by reading only.
+    """The batch that the next step takes from an input that must be read from its front.
 
-    The fields are those of `state.cursor.Cursor`.
+    `progress` to `worker_batches` are fields of `state.cursor.Cursor`.
     """
 
     training: Count
@@ -53,11 +56,11 @@ class InputPosition(Message, frozen=True, kw_only=True):
     step: Count
     worker_batches: Count = 0
     batches_per_pass: Count | None = None
-    """Of the training data, if somebody knows."""
+    """Batches in a pass over the training data; None if not known."""
 
 
 class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
-    """Sent twice a second; `phase` is for people (`ctl status`)."""
+    """Sent twice a second. `ctl status` shows `phase`, and the master uses it, too."""
 
     worker_id: Name
     training: Count
@@ -66,16 +69,16 @@ class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
     progress: Count
     phase: Name
     in_collective: bool = False
-    """Whether the training thread waits with the others, or is about to."""
+    """Whether the training thread waits for the other workers in a step, or is about to."""
     computing: bool = False
-    """Whether it computes its part of a step, for which the others may wait."""
+    """Whether the training thread computes its part of a step, for which others may wait."""
     reading: InputPosition | None = None
 
 
 class Alive(Message, frozen=True, kw_only=True, tag="alive"):
-    """The process of a worker runs, says who looks after it, whatever the worker itself says.
+    """Tells that the process of a worker runs, whatever the worker itself tells.
 
-    Joiners tell it of theirs every `ALIVE_INTERVAL_S`.
+    A joiner, which looks after its worker, sends this every `ALIVE_INTERVAL_S`.
     """
 
     worker_id: Name
@@ -97,7 +100,7 @@ class Leaving(Message, frozen=True, kw_only=True, tag="leaving"):
 
 
 class Done(Message, frozen=True, kw_only=True, tag="done"):
-    """The worker has finished a training with everyone of its round; its script goes on."""
+    """The worker has finished a training together with its whole round; its script goes on."""
 
     worker_id: Name
     training: Count
@@ -105,35 +108,35 @@ class Done(Message, frozen=True, kw_only=True, tag="done"):
 
 
 class Refused(Message, frozen=True, kw_only=True, tag="refused"):
-    """The worker ends because something is configured wrongly: to start it again is no use."""
+    """The worker ends because something is configured wrongly. A restart would not help."""
 
     worker_id: Name
     message: str
     step: Count = 0
-    """Steps that it has taken until it found out."""
+    """Steps that the worker took until it found the mistake."""
 
 
 class Progress(Message, frozen=True, kw_only=True):
-    """How far a training is, for a display that is drawn again and again in place.
+    """The progress of a training, for a display that is drawn again and again in place.
 
-    Of a job that evaluates or predicts, too: it has one epoch.
+    A job that evaluates or predicts sends it, too; such a job has one epoch.
     """
 
     what: str = ""
-    """What the workers do if they do not train, such as "evaluating"."""
+    """The activity of the workers if they do not train, such as "evaluating"."""
     epoch: Count
     """From 1."""
     epochs: Count | None
-    """Of the training; None if nobody knows, as below."""
+    """Epochs of the training. None means "not known", also in `steps` and `left_s`."""
     step: Count
     """Steps of the epoch that have been taken."""
     steps: Count | None
     metrics: dict[str, float | None]
-    """Of the epoch so far; None is not a number: JSON has no word for that."""
+    """Metrics of the epoch so far. None means "not a number", which JSON cannot express."""
     examples_per_s: float
     workers: Count
     left_s: float | None
-    """Until the training ends."""
+    """Seconds until the training ends."""
     ended: bool = False
     """Whether the epoch is over, with its evaluation."""
 
@@ -144,11 +147,11 @@ class Console(Message, frozen=True, kw_only=True, tag="console"):
     worker_id: Name
     text: str
     progress: Progress | None = None
-    """What the text says, for a launcher that draws it; `text` may be empty then."""
+    """The same as the text, for a launcher that draws it; `text` may be empty then."""
 
 
 COMMIT = "commit"
-"""`unit` of a checkpoint whose `step` counts commits of a loop of one's own."""
+"""`unit` of a checkpoint whose `step` counts the commits of a user's own loop."""
 
 
 class Record(Message, frozen=True, kw_only=True, tag="record"):
@@ -160,19 +163,19 @@ class Record(Message, frozen=True, kw_only=True, tag="record"):
 
 
 class Notice(Message, frozen=True, kw_only=True, tag="notice"):
-    """A line for people, which is shown and recorded once, whoever tells it first.
+    """A line for people, which is shown and recorded once, whichever worker sends it first.
 
-    Several workers may know the same: one after the other they become rank 0 and tell it.
+    Several workers may send the same line, because one after the other becomes rank 0.
     """
 
     worker_id: Name
     training: Count
-    """The one that it is about: another one may tell the same again."""
+    """The training that the line is about. The same line is shown again for another training."""
     text: str
     entry: events.WorkerEntry | None = None
-    """For `events.jsonl`."""
+    """An entry for `events.jsonl`."""
     prefix: str = ""
-    """Shown before the text. Another one does not make it another notice."""
+    """Shown before the text. Notices that differ only in the prefix count as the same."""
 
 
 WorkerEvent = (
@@ -181,9 +184,10 @@ WorkerEvent = (
 
 
 class ClaimRequest(Message, frozen=True, kw_only=True):
-    """`POST /v1/claim`: may this worker do what only one is to do? Held until there is an answer.
+    """`POST /v1/claim`: asks whether this worker may do something that only one worker is to do.
 
-    Together, the fields but `worker_id` name the same call of the script on all workers.
+    The master holds the request until it has decided, or for `LONG_POLL_S`. Together, the fields
+    from `name` to `call` identify the same call of the script on all workers.
     """
 
     worker_id: Name
@@ -192,24 +196,24 @@ class ClaimRequest(Message, frozen=True, kw_only=True):
     training: Count
     """The training that the worker has last begun; 0 before the first."""
     finished: bool
-    """Whether that training is behind it."""
+    """Whether the worker has finished that training."""
     progress: Count
-    """Atomic steps in it; 0 outside of it."""
+    """Atomic steps taken in that training; 0 outside of it."""
     number: Count
-    """The how many-th call at that point with this name, from 0."""
+    """Index of the call among the calls with this name at that point, from 0."""
     call: Count
-    """The how many-th call at that point with any name, from 0."""
+    """Index of the call among all calls at that point, from 0."""
     again: bool = False
-    """Whether the worker has seen that what was done is not there (any more)."""
+    """Whether the worker has seen that the result is missing, although it had been done."""
 
 
 class ClaimReply(Message, frozen=True, kw_only=True):
-    """Neither granted nor done: ask again."""
+    """Answer to a `ClaimRequest`. If it is neither granted nor done, ask again."""
 
     granted: bool = False
     done: bool = False
     holder: str = ""
-    """Who is doing it now; empty if nobody is."""
+    """Id of the worker that is doing it now; empty if none is."""
 
 
 class ReleaseRequest(Message, frozen=True, kw_only=True):
@@ -221,7 +225,7 @@ class ReleaseRequest(Message, frozen=True, kw_only=True):
 
 
 class RootReply(Message, frozen=True, kw_only=True):
-    """Answer to `GET /v1/root`: who stands for all workers."""
+    """Answer to `GET /v1/root`: the worker that stands for all workers."""
 
     worker_id: str
 
@@ -261,11 +265,11 @@ class Assignment(Message, frozen=True, kw_only=True):
     sync: bool
     """Whether some member is behind rank 0, so that all take part in a broadcast of its state."""
     root_has_state: bool
-    """False if nobody holds a state: rank 0 loads the newest checkpoint or starts afresh."""
+    """False if no worker holds a state: rank 0 loads the newest checkpoint or starts afresh."""
     rendezvous: str
     """Value for HOROVOD_GLOO_RENDEZVOUS_ADDR: address and secret name space of this round.
 
-    The master leaves the host to the worker, which knows by which it reaches the master.
+    The master leaves the host out. The worker fills in the host by which it reaches the master.
     """
 
 
@@ -282,21 +286,21 @@ ALONE = Assignment(
     root_has_state=False,
     rendezvous="",
 )
-"""The place of a process that is its own world."""
+"""The place of a process that trains alone."""
 
 
 class EnterReply(Message, frozen=True, kw_only=True):
-    """At most one of: an assignment, an order to leave, "it is over". None of them: ask again."""
+    """Answer to an `EnterRequest`: at most one field is set. If none is set, ask again."""
 
     assignment: Assignment | None = None
     leave: str = ""
     """Why the worker is to leave instead; empty if it is not."""
     training_over: bool = False
-    """Whether the job has finished the training of the request: the script is to go on."""
+    """Whether the job has finished the training of the request, so that the script is to go on."""
 
 
 class WorkerUpdate(Message, frozen=True, kw_only=True):
-    """What one worker has to know. Rounds are numbered upwards, so all fields only ever grow."""
+    """News for one worker. Rounds are numbered upwards, so all fields only ever grow."""
 
     version: int
     pending_through: int = 0
@@ -312,8 +316,8 @@ class WorkerUpdate(Message, frozen=True, kw_only=True):
 
 
 class InputReply(Message, frozen=True, kw_only=True):
-    """Answer to `GET /v1/input`: where those read who hold a state."""
+    """Answer to `GET /v1/input`: where the workers that hold a state read."""
 
     position: InputPosition | None = None
     training: Count = 0
-    """That in which workers hold a state; 0 if there are none."""
+    """The training in which workers hold a state; 0 if no worker holds one."""

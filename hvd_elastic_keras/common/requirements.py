@@ -1,4 +1,4 @@
-"""What values must be: whoever gives another one is told which it was and what is expected."""
+"""Checks values. The error for a wrong one names the value given and the value expected."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ def require(condition: bool, name: str, value: object, expected: str) -> None:
     """Raises `ConfigurationError` unless the condition holds.
 
     Args:
-      expected: goes on after "expected a value".
+      expected: the text that follows "expected a value" in the message.
     """
     if not condition:
         raise ConfigurationError(f"{name}={value} was given, expected a value {expected}.")
 
 
 def require_whole_number(name: str, value: object, may_be_none: bool = False) -> None:
-    """Raises `ConfigurationError` for anything else."""
+    """Raises `ConfigurationError` for anything but a whole number, or None if that is allowed."""
     good = isinstance(value, int) and not isinstance(value, bool)
     require(good or (may_be_none and value is None), name, repr(value), "that is a whole number")
 
@@ -30,5 +30,5 @@ def require_number(name: str, value: object) -> None:
 
 
 def require_bool(name: str, value: object) -> None:
-    """Raises `ConfigurationError` for anything else."""
+    """Raises `ConfigurationError` for anything but True and False."""
     require(isinstance(value, bool), name, repr(value), "that is True or False")

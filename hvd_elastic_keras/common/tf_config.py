@@ -1,8 +1,8 @@
-"""`TF_CONFIG`, by which users of MultiWorkerMirroredStrategy name the processes of a job. Pure.
+"""Parses `TF_CONFIG`, in which users of MultiWorkerMirroredStrategy name a job's processes. Pure.
 
     {"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 1}}
 
-Every process gets the same list and its own place in it. Here worker 0 has the master.
+Every process gets the same list and its own place in it. Here worker 0 runs the master.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 VARIABLE = "TF_CONFIG"
 EXAMPLE = '{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 0}}'
 TRAINING = ("chief", "worker")
-"""Kinds of tasks that train, by rank; an evaluator has no part in it."""
+"""Types of tasks that train, in the order of their ranks. An evaluator does not train."""
 MOST_PORTS = 2**16
 
 
@@ -35,8 +35,8 @@ class TfConfig:
     """The processes that train, and which of them this one is.
 
     Attributes:
-      workers: by index; a chief is worker 0, as for TensorFlow.
-      index: of this process.
+      workers: addresses by index; a chief is worker 0, as in TensorFlow.
+      index: the index of this process.
     """
 
     workers: tuple[Address, ...]
@@ -44,12 +44,12 @@ class TfConfig:
 
     @property
     def master(self) -> Address:
-        """Where the master is: at worker 0."""
+        """The address of the master, which is worker 0's."""
         return self.workers[0]
 
     @property
     def has_master(self) -> bool:
-        """Whether this process is the one that runs it."""
+        """Whether this process runs the master."""
         return self.index == 0
 
     @property
@@ -66,7 +66,7 @@ def parse(text: str) -> TfConfig:
     (('a', 1), ('b', 1))
 
     Raises:
-      ConfigurationError: it is not of that form, or names a task that does not train here.
+      ConfigurationError: the text is not of that form, or names a task that does not train here.
     """
     content = _json(text)
     cluster = _dict(content, "cluster")
@@ -129,7 +129,7 @@ def _index(task: dict[str, Any], chiefs: int, workers: int) -> int:
     if kind not in TRAINING:
         raise _mistake(f"has the task type {kind!r}", "'chief' or 'worker'")
     if isinstance(index, str) and index.isascii() and index.isdecimal():
-        index = int(index[:6])  # as some write it
+        index = int(index[:6])  # some people write the index as text
     count = chiefs if kind == "chief" else workers
     if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < count:
         raise _mistake(f"has the task index {index!r}", f"one of the {count} of type {kind!r}")

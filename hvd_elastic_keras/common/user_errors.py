@@ -1,4 +1,4 @@
-"""Errors of the user's own code, for people: from the first of the user's lines on."""
+"""Explains errors of the user's own code to people, from the first of the user's lines on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ MOST_LINES = 20
 
 @contextlib.contextmanager
 def exit_is_an_error(module: str) -> Iterator[None]:
-    """Where a model module is loaded in a worker, which would end as if it had done its work.
+    """Turns an exit of the program, while a worker loads a model module, into an error.
+
+    Otherwise the worker would end as if it had done its work.
 
     Raises:
       ModelModuleError: the module has ended the program.
@@ -29,10 +31,10 @@ def exit_is_an_error(module: str) -> Iterator[None]:
 
 
 def explain(error: BaseException, file: Path | None) -> str:
-    """What went wrong, and where in the user's file: not how our own code came there.
+    """Returns what went wrong and where in the user's file, without our own code before it.
 
     Args:
-      file: of the user's module; None if it is not known.
+      file: the file of the user's module; None if it is not known.
     """
     if isinstance(error, SystemExit):
         reason = f": {error.code}" if isinstance(error.code, str) else f" (exit code {error.code})"

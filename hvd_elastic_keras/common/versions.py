@@ -1,4 +1,4 @@
-"""Versions: what is tested, and what all workers of a job must have alike."""
+"""Versions that are tested, and versions that all workers of a job must have in common."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMPARED = ("tensorflow", "keras", "horovod")
 PATCHED = "hvdelastic"
 """Part of the version of a Horovod built by `scripts/build_horovod_wheel` (see BUILD.md)."""
 CHECKOUT = Path(__file__).resolve().parents[2]
-"""Where the scripts are, if the package is used from its repository."""
+"""The directory that holds the scripts, if the package is used from its repository."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,13 +31,13 @@ class Releases:
     newest: tuple[int, int]
 
     def holds(self, version: str) -> bool:
-        """Whether a version belongs to it."""
+        """Whether a version belongs to the range."""
         numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
         return self.oldest <= numbers <= self.newest
 
     @property
     def requirement(self) -> str:
-        """For pip, as in `setup.py`."""
+        """The range as a requirement for pip, as in `setup.py`."""
         (major, minor), (newest_major, newest_minor) = self.oldest, self.newest
         return f">={major}.{minor},<{newest_major}.{newest_minor + 1}"
 
@@ -45,14 +45,14 @@ class Releases:
         return " to ".join(".".join(map(str, end)) for end in (self.oldest, self.newest))
 
 
-# Tested; `setup.py` has the same.
+# Tested versions; `setup.py` has the same.
 PYTHON = Releases((3, 10), (3, 13))
 TENSORFLOW = Releases((2, 18), (2, 21))
 KERAS = Releases((3, 8), (3, 15))
 
 
 def installed() -> dict[str, str]:
-    """Versions of this process; what is not installed is left out."""
+    """Returns the versions in this process, without packages that are not installed."""
     found = {PACKAGE: __version__}
     for name in COMPARED:
         try:
@@ -63,7 +63,7 @@ def installed() -> dict[str, str]:
 
 
 def wanted_horovod() -> str:
-    """The version that `scripts/setup` installs; empty outside of a checkout."""
+    """Returns the version that `scripts/setup` installs; empty outside of a checkout."""
     path = CHECKOUT / "scripts" / "versions.env"
     if not path.is_file():
         return ""
@@ -72,7 +72,7 @@ def wanted_horovod() -> str:
 
 
 def check_versions(ours: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    """Compares what is installed here with what the job runs with.
+    """Compares the versions installed here with the versions that the job runs with.
 
     >>> check_versions({"keras": "3.15.1"}, {"keras": "3.15.1"})
 

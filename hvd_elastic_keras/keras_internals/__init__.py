@@ -1,1 +1,1 @@
-"""Private names of Keras, and what is built right on them. Imports nothing above `common`."""
+"""Private names of Keras, and code right on top of them. Imports nothing above `common`."""

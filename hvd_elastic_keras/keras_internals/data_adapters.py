@@ -1,4 +1,4 @@
-"""What Keras has made of the data that a user gave to `fit`: its data adapters."""
+"""Reads Keras's data adapters, which hold the data that a user gave to `fit`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Arrays:
     """Data in memory.
 
     Attributes:
-      slices: nested objects that can be sliced along their first dimension, the examples.
+      slices: nested objects that can be sliced along their first dimension: the examples.
       batch_size: examples per batch, as the user asked for.
       shuffles: whether epochs have different orders. `shuffle="batch"` does not count: it changes
         the order within batches only.
@@ -49,23 +49,23 @@ class Arrays:
 
 
 def arrays_of(adapter: ArrayDataAdapter) -> Arrays:
-    """What an adapter of arrays holds."""
+    """Returns the data that an adapter of arrays holds."""
     slices = array_slicing.convert_to_sliceable(adapter._inputs, target_backend="tensorflow")
     shuffles = bool(adapter._shuffle) and adapter._shuffle != "batch"
     return Arrays(slices, adapter._batch_size, shuffles)
 
 
 def seeded_order_of(adapter: ArrayDataAdapter) -> npt.NDArray[np.int64] | None:
-    """The order in which Keras reads shuffled arrays, in each epoch; None if nobody can say it.
+    """Returns the order in which Keras reads shuffled arrays in each epoch; None if unknown.
 
-    Keras draws it by `tf.random.shuffle` in a dataset, of which each iterator begins anew at the
-    global seed: all epochs have the same order. It is drawn here by an adapter of Keras's, too, of
-    the numbers of the examples.
+    Keras draws the order by `tf.random.shuffle` in a dataset. Each iterator of the dataset begins
+    anew at the global seed, so all epochs have the same order. This function draws the order with
+    an adapter of Keras, too, which shuffles the numbers of the examples.
     """
     if not adapter._shuffle or global_seed() is None:
         return None
     count = adapter._num_samples
-    # Only with "batch" it depends on the size of batches.
+    # The order depends on the size of batches only with "batch".
     size = adapter._batch_size if adapter._shuffle == "batch" else count
     numbers = ArrayDataAdapter(np.arange(count), batch_size=size, shuffle=adapter._shuffle)
     batches = numbers.get_tf_dataset().rebatch(count)
@@ -75,12 +75,12 @@ def seeded_order_of(adapter: ArrayDataAdapter) -> npt.NDArray[np.int64] | None:
 
 @dataclasses.dataclass(frozen=True)
 class GeneratorParts:
-    """A generator of the user's, of which Keras has taken some batches.
+    """A user's generator from which Keras has already taken some batches.
 
     Attributes:
-      first: those that it has taken.
-      rest: the generator itself.
-      spec: of a batch; None where batches have nothing.
+      first: the batches that Keras has taken.
+      rest: the batches after them.
+      spec: the spec of a batch; None where batches have nothing.
     """
 
     first: Sequence[Any]
@@ -89,16 +89,16 @@ class GeneratorParts:
 
 
 def generator_of(adapter: GeneratorDataAdapter) -> GeneratorParts:
-    """What an adapter of a generator holds."""
+    """Returns the parts of the generator that an adapter holds."""
     spec = tf.nest.map_structure(
         lambda leaf: None if isinstance(leaf, tf.OptionalSpec) else leaf,
         adapter.get_tf_dataset().element_spec,
     )
     first = adapter._first_batches
-    # What it gives begins with these batches.
+    # The generator of the adapter begins with these batches.
     return GeneratorParts(first, itertools.islice(adapter.generator(), len(first), None), spec)
 
 
 def standardize_of(adapter: PyDatasetAdapter) -> Any:
-    """The function that gives the batches of a `keras.utils.PyDataset` their final form."""
+    """Returns the function that gives batches of a `keras.utils.PyDataset` their final form."""
     return adapter._standardize_batch

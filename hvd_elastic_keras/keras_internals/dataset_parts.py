@@ -1,4 +1,4 @@
-"""What a `tf.data.Dataset` is made of, and what its parts were given."""
+"""Reads the parts of a `tf.data.Dataset` and the arguments that these parts were given."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ ATTRIBUTES = {
     shuffle_op._ShuffleDataset: ("_seed", "_seed2", "_reshuffle_each_iteration"),
     map_op._ParallelMapDataset: ("_deterministic", "_num_parallel_calls"),
 }
-"""Set by the constructors, and read here."""
+"""Attributes that the constructors set, and that are read here."""
 
 
 def parts_of(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """A dataset and all that it is made of."""
+    """Yields a dataset and all datasets that it is made of."""
     todo = [dataset]
     while todo:
         part = todo.pop()
@@ -25,43 +25,43 @@ def parts_of(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
 
 
 def functions_of(part: tf.data.Dataset) -> Sequence[Any]:
-    """The functions that one call of `map`, `interleave` and so on has added to a dataset."""
+    """Returns the functions that one call of `map`, `interleave` and so on added to a dataset."""
     return part._functions()  # type: ignore[no-any-return]
 
 
 def reshuffles(part: tf.data.Dataset) -> bool:
-    """Whether it is a shuffle with another order for each iterator."""
+    """Whether a part is a shuffle with another order for each iterator."""
     return _is_shuffle(part) and bool(getattr(part, "_reshuffle_each_iteration", True))
 
 
 def is_repeat(part: tf.data.Dataset) -> bool:
-    """Whether it reads what it is made of again and again."""
+    """Whether a part reads its input again and again."""
     return "Repeat" in type(part).__name__
 
 
 def is_unseeded_shuffle(part: tf.data.Dataset) -> bool:
-    """Whether it is a shuffle whose order nobody can have again."""
+    """Whether a part is a shuffle whose order cannot be reproduced."""
     seeds = [getattr(part, name, None) for name in ("_seed", "_seed2")]
     return _is_shuffle(part) and all(s is not None and int(s) == 0 for s in seeds)
 
 
 def need_not_keep_order(part: tf.data.Dataset) -> bool:
-    """Whether it was given `deterministic=False`."""
+    """Whether a part was given `deterministic=False`."""
     return getattr(part, "_deterministic", None) in (False, "false")
 
 
 def is_parallel(part: tf.data.Dataset) -> bool:
-    """Whether several calls of its function may run at the same time, as far as it was given."""
+    """Whether a part's arguments allow several calls of its function at the same time."""
     calls = getattr(part, "_num_parallel_calls", None)
     count = 1 if calls is None else tf.get_static_value(calls)
     return "Parallel" in type(part).__name__ and count != 1
 
 
 def missing_attributes() -> list[str]:
-    """What the installed TensorFlow does not call as the functions above do.
+    """Returns the attributes read above that the installed TensorFlow lacks, as sentences.
 
-    Read from the code: a dataset that is made here would initialise TensorFlow, which then lets the
-    user's script set no threads or devices any more.
+    The names are read from the code of the constructors. Making a dataset here would initialise
+    TensorFlow, and the user's script could no longer set threads or devices.
     """
     return [
         f"{kind.__name__} has no {name}"

@@ -1,4 +1,4 @@
-"""Adds an operation of a traced graph again, with other inputs; or runs it."""
+"""Adds an operation of a traced graph again, with other inputs, or runs it eagerly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hvd_elastic_keras.keras_internals.tensorflow_names import (
 
 
 def emit(op: Any, inputs: list[Any]) -> list[Any]:
-    """The outputs of the operation for these inputs, in the graph that is being made, or eagerly.
+    """Returns an operation's outputs for these inputs, in the graph that is being made or eagerly.
 
     Raises:
       ValueError: in a graph, if the shapes do not fit.
@@ -41,7 +41,7 @@ def emit_by_xla(op: Any, inputs: list[Any]) -> list[Any]:
 
 
 def emit_operation(op: Any, inputs: list[Any]) -> Any:
-    """The same operation for these inputs, in the graph that is being made.
+    """Adds the same operation for these inputs to the graph that is being made.
 
     Raises:
       ValueError: the shapes do not fit.
@@ -59,10 +59,10 @@ def has_functions(op: Any) -> bool:
 
 
 def function_of(graph: Any, name: str) -> Any:
-    """A function that a graph, or one round it, knows.
+    """Returns a function of a graph, or of a graph around it.
 
     Raises:
-      LookupError: none does.
+      LookupError: no graph has the function.
     """
     while graph is not None:
         if name in graph._functions:
@@ -72,7 +72,7 @@ def function_of(graph: Any, name: str) -> Any:
 
 
 def nodes_within(op: Any) -> Iterator[Any]:
-    """The operation and those of all functions that it calls, as `NodeDef`s."""
+    """Yields an operation and the operations of all functions that it calls, as `NodeDef`s."""
     seen: set[str] = set()
     todo = [op.node_def]
     while todo:
@@ -89,7 +89,7 @@ def nodes_within(op: Any) -> Iterator[Any]:
 def _definition(graph: Any, name: str) -> Any:
     try:
         return function_of(graph, name).definition
-    except LookupError:  # only the functions that an operation calls itself are in its graph
+    except LookupError:  # a graph has only functions that its operations call directly
         return eager_context().get_function_def(name)
 
 
@@ -105,7 +105,7 @@ def _register_functions(op: Any) -> None:
 
 
 def _register_eagerly(function: Any) -> None:
-    """Of the kinds of functions, only the oldest is not known since it was made."""
+    """Registers functions of the oldest kind. Other kinds are known since they were made."""
     if isinstance(function, DefinedFunction):
         eager_context().add_function_def(function.definition)
         for inner in function._sub_functions.values():
@@ -113,7 +113,7 @@ def _register_eagerly(function: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """An attribute as the eager runtime takes it."""
+    """Converts an attribute to the form that the eager runtime takes."""
     if isinstance(value, list):
         return [_plain(v) for v in value]
     if isinstance(value, tf.DType):

@@ -1,4 +1,4 @@
-"""Keras callbacks that write files: how they go on on another worker when rank 0 changes."""
+"""Continues Keras callbacks that write files on another worker when rank 0 changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hvd_elastic_keras.keras_internals.tensorboard_files import RepeatedRecords
 
 
 class _NotSaved:
-    """Stands for a model of which `ModelCheckpoint` is not to save anything here."""
+    """Stands in for a model, so that `ModelCheckpoint` saves nothing on this worker."""
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
@@ -35,7 +35,7 @@ class _NotSaved:
         self._miss("save_weights", args, kwargs)
 
     def save_missed(self) -> None:
-        """Saves what rank 0 was to save since the last step: it may have been killed meanwhile."""
+        """Makes rank 0's saves since the last step: rank 0 may have been killed before them."""
         for step, method, args, kwargs in self._missed:
             if step == self._step():
                 getattr(self._model, method)(*args, **kwargs)
@@ -61,7 +61,7 @@ def let_save(callback: keras.callbacks.Callback, model: keras.Model, saves: bool
 
 
 def pause(callback: keras.callbacks.Callback) -> None:
-    """Lets go of a callback's files: this worker is not, or no longer, rank 0."""
+    """Closes a callback's files: this worker is not rank 0, or is no longer rank 0."""
     if isinstance(callback, keras.callbacks.CSVLogger) and callback.csv_file is not None:
         callback.csv_file.close()
     if isinstance(callback, keras.callbacks.TensorBoard) and callback._writers:
@@ -72,7 +72,7 @@ def pause(callback: keras.callbacks.Callback) -> None:
 
 
 def _take_back(callback: keras.callbacks.TensorBoard) -> None:
-    """Removes what a `TensorBoard` wrote when it got its model: another worker writes the same."""
+    """Removes files that a `TensorBoard` wrote on getting its model: another worker writes them."""
     for directory in (callback._train_dir, callback._val_dir):
         for path in Path(directory).glob(f"events.out.tfevents.*.{os.getpid()}.*"):
             path.unlink(missing_ok=True)
@@ -89,20 +89,21 @@ def begin_late(
     test_batches: int,
     evaluates: bool,
 ) -> None:
-    """Begins a callback in the middle of a training: rank 0 was another worker so far.
+    """Begins a callback in the middle of a training, because rank 0 was another worker so far.
 
     Args:
       history: the metrics of all finished epochs.
-      first_missing_epoch: the epoch that comes next; later ones on file have been lost since.
-      train_batches, train_batches_ended, test_batches: batches so far, as the callback would have
-        counted them.
+      first_missing_epoch: the epoch that comes next. A file may have epochs from this one on: they
+        have been lost since.
+      train_batches, train_batches_ended, test_batches: numbers of batches so far, as the callback
+        would have counted them.
       evaluates: whether an evaluation has begun and not ended.
     """
     if isinstance(callback, keras.callbacks.BackupAndRestore):
         callback._current_epoch = first_missing_epoch
         if callback.save_freq != "epoch":
             callback._batches_seen_since_last_saving = train_batches_ended % callback.save_freq
-        return  # to begin would mean to restore, and the state here is newer
+        return  # beginning would restore a backup, and the state here is newer
     if isinstance(callback, keras.callbacks.CSVLogger):
         _begin_csv(callback, history, first_missing_epoch)
         return
@@ -121,7 +122,10 @@ def begin_late(
 
 
 def written_again(callback: keras.callbacks.Callback) -> RepeatedRecords | None:
-    """Looks after what a callback that has just begun late may write again."""
+    """Returns an object that removes records if a callback that began late writes them again.
+
+    None if the callback is no `TensorBoard`.
+    """
     if not isinstance(callback, keras.callbacks.TensorBoard):
         return None
     _flush_all(callback._writers.values())
@@ -131,17 +135,16 @@ def written_again(callback: keras.callbacks.Callback) -> RepeatedRecords | None:
 def misses_calls(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback that begins late needs the calls that its predecessor may have missed.
 
-    `CSVLogger` has all that matters from the history; what is sent to a server cannot be found
-    again.
+    `CSVLogger` gets all that matters from the history. Data sent to a server cannot be found again.
     """
     return isinstance(callback, keras.callbacks.TensorBoard | keras.callbacks.BackupAndRestore)
 
 
 def flush(callback: keras.callbacks.Callback, hook: str) -> None:
-    """Hands what a hook wrote to the system: a kill would take it along."""
+    """Flushes what a hook wrote to the system. Otherwise a killed process would lose it."""
     if isinstance(callback, keras.callbacks.TensorBoard):
         if type(callback) is not keras.callbacks.TensorBoard:
-            # The user's own part may write at any time, and with other writers.
+            # The user's subclass may write at any time, and with other writers.
             own = [v for v in vars(callback).values() if isinstance(v, tf.summary.SummaryWriter)]
             _flush_all([*callback._writers.values(), *own])
         elif hook.endswith("_end") and ("batch" not in hook or callback.update_freq != "epoch"):
@@ -158,7 +161,7 @@ def _flush_all(summary_writers: Iterable[tf.summary.SummaryWriter]) -> None:
 
 
 def _begin_csv(callback: Any, history: keras.callbacks.History, first_missing_epoch: int) -> None:
-    """Goes on with a log, one row per epoch: drops those to come, adds those that are missing."""
+    """Continues a log with one row per epoch: drops epochs to come, and adds missing epochs."""
     path = Path(callback.filename)
     written: set[int] = set()
     if path.exists():

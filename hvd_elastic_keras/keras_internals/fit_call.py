@@ -1,7 +1,7 @@
-"""Reads a running `keras.Model.fit`: what the user gave it, as Keras has prepared it.
+"""Reads a running `keras.Model.fit`: the user's arguments, as Keras has prepared them.
 
-`fit` keeps these in local variables, so this reads its frame. The names are private to Keras:
-they are checked here, and the tested range of releases is in `keras_internals/release.py`.
+`fit` keeps them in local variables, so this module reads its frame. The names are private to Keras.
+They are checked here. `keras_internals/release.py` checks the range of tested releases.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 
 FIT_CODE = inspect.unwrap(TensorFlowTrainer.fit).__code__
 BATCH_END_GETS_LAST_STEP = "end_step" in FIT_CODE.co_varnames
-"""With `steps_per_execution`. In older releases (3.8) the hook gets the number of the first one."""
+"""Whether the batch-end hook gets the number of the last step, with `steps_per_execution`. In older
+releases (3.8), it gets the number of the first one."""
 NAMES = (
     *("self", "epoch_iterator", "callbacks", "epochs", "initial_epoch", "verbose", "batch_size"),
     *("validation_data", "validation_steps", "validation_batch_size", "validation_freq"),
@@ -34,11 +35,11 @@ class FitCall:
     """A call of `fit`.
 
     Attributes:
-      callbacks: all, the `History` and the progress bar of Keras included.
+      callbacks: all callbacks, including the `History` and the progress bar of Keras.
       adapter: Keras's view of the training data: batches, with weights.
       steps_per_epoch: None if an epoch is a pass over the data.
       validation: like `adapter`; None if there is no validation.
-      data: the objects that hold the examples, as Keras has got them.
+      data: the objects that hold the examples, as Keras received them.
     """
 
     model: keras.Model
@@ -55,15 +56,15 @@ class FitCall:
 
     @property
     def terms(self) -> dict[str, Any]:
-        """How long it is, in terms of JSON; `dataclasses.replace` takes them back."""
+        """The length of the training, as values for JSON. `dataclasses.replace` takes them back."""
         return {name: getattr(self, name) for name in TERMS}
 
 
 def running_fit(frame: types.FrameType | None) -> FitCall:
-    """The call of `fit` whose frame is `frame`, or encloses it.
+    """Returns the call of `fit` whose frame is `frame` or encloses it.
 
     Raises:
-      ConfigurationError: there is none, or this release of Keras keeps other names.
+      ConfigurationError: there is no such call, or this release of Keras uses other names.
     """
     while frame is not None and frame.f_code is not FIT_CODE:
         frame = frame.f_back
@@ -111,10 +112,10 @@ def _validation_adapter(values: dict[str, Any]) -> Any:
 
 
 def set_initial_epoch(model: keras.Model, epoch: int | None) -> None:
-    """Makes a running `fit` go on with another epoch; `None` for the one that it was given."""
+    """Makes a running `fit` go on with another epoch. `None` means the epoch it was given."""
     model._initial_epoch = epoch
 
 
 def initial_epoch_of(model: keras.Model) -> int | None:
-    """The epoch that `fit` begins with, if a callback such as `BackupAndRestore` has set one."""
+    """Returns the first epoch of `fit`, if a callback such as `BackupAndRestore` has set one."""
     return getattr(model, "_initial_epoch", None)

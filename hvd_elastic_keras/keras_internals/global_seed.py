@@ -1,9 +1,9 @@
-"""Keras's global seed generator, of `keras.random` without a seed.
+"""Keras's global seed generator, which `keras.random` uses without a seed.
 
-Keras makes it when the first number is drawn, with a seed from Python's `random`. A training has to
-know it before, because it is part of the state that workers share. So it is made early, and
-afterwards everything is as after plain `fit`: what a script draws next, such as the weights of its
-second model, must not depend on whether its training was elastic.
+Keras makes the generator when the first number is drawn, with a seed from Python's `random`. A
+training needs it earlier, because it is part of the state that workers share. So this module makes
+it early, and afterwards leaves everything as after plain `fit`. The next draws of a script, such as
+the weights of its second model, must not depend on whether its training was elastic.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ GLOBAL_SEED_GENERATOR = getattr(seed_generator, "GLOBAL_SEED_GENERATOR", "global
 _FIRST_VALUE = "hvd_elastic_keras_first_value_of_global_seed"
 """Kept beside the generator, so that `keras.utils.clear_session` forgets both."""
 _UNUSED = "hvd_elastic_keras_unused_global_seed"
-"""A generator that was forgotten. Steps that are kept from one `fit` to the next have it."""
+"""A generator that was forgotten. Steps that are kept from one `fit` to the next still use it."""
 
 
 def global_seed() -> Any:
-    """The `keras.Variable` of the generator, made with the seed that Keras would give it next."""
+    """Returns the generator's `keras.Variable`, made with the seed that Keras would use next."""
     if global_state.get_global_attribute(GLOBAL_SEED_GENERATOR) is None:
         python_state = random.getstate()
         unused = global_state.get_global_attribute(_UNUSED)

@@ -1,4 +1,4 @@
-"""What a Keras model holds in its attributes, also where Keras itself does not look."""
+"""Finds objects that a Keras model holds in its attributes, also where Keras does not look."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ MUTABLE_TABLES = (
 
 
 def layers_of(model: keras.Model) -> list[keras.layers.Layer]:
-    """All layers at all depths, the model itself included."""
+    """Returns all layers at all depths, including the model itself."""
     return list(model._flatten_layers())
 
 
 def optimizers_of(model: keras.Model) -> list[Any]:
-    """The model's optimizer, and others that it or its layers hold."""
+    """Returns the model's optimizer, and other optimizers that it or its layers hold."""
     return optimizers_among(held_in(model), model)
 
 
 def optimizers_among(held: Iterable[Any], model: keras.Model) -> list[Any]:
-    """The same, if it is known what is held."""
+    """As `optimizers_of`, if the held objects are known."""
     every = [getattr(model, "optimizer", None), *held]
     found = {id(o): o for o in every if isinstance(o, keras.optimizers.Optimizer)}
     return list(found.values())
 
 
 def optimizer_variables(optimizer: Any) -> list[Any]:
-    """Those of an optimizer and of the ones inside it, as in a `LossScaleOptimizer`."""
+    """Returns the variables of an optimizer and of inner ones, as in a `LossScaleOptimizer`."""
     inner = [o for o in _held_by(optimizer) if isinstance(o, keras.optimizers.Optimizer)]
     return [*optimizer.variables, *(v for o in inner for v in optimizer_variables(o))]
 
 
 def metrics_among(held: Iterable[Any], model: keras.Model) -> list[keras.Metric]:
-    """All metrics, some in collections.
+    """Returns all metrics, some of which are in collections.
 
-    A user may override `metrics`, and Keras leaves out those of a model within the model.
+    A user may override `metrics`, and Keras leaves out the metrics of a model within the model.
     """
     own = [v for v in held if isinstance(v, keras.Metric)]
     compiled = [m for v in held if isinstance(v, Trainer) for m in v._get_own_metrics()]
@@ -53,9 +53,9 @@ def metrics_among(held: Iterable[Any], model: keras.Model) -> list[keras.Metric]
 
 
 def held_in(model: keras.Model) -> list[Any]:
-    """Each object once that the model and its layers hold; see `_held_by`.
+    """Returns each object once that the model and its layers hold; see `_held_by`.
 
-    Also by layers that Keras does not know of: a `Sequential` lists none of its attributes.
+    This includes layers that Keras does not know of: a `Sequential` lists none of its attributes.
     """
     found: dict[int, Any] = {}
     todo = layers_of(model)
@@ -70,7 +70,7 @@ def held_in(model: keras.Model) -> list[Any]:
 
 
 def _held_by(owner: Any) -> Iterator[Any]:
-    """An object's attributes, and what is in those that are containers, at any depth."""
+    """Yields an object's attributes. Containers are replaced by their content, at any depth."""
     seen: set[int] = set()
     todo = collections.deque(vars(owner).values())
     while todo:
@@ -85,7 +85,7 @@ def _held_by(owner: Any) -> Iterator[Any]:
 
 @functools.cache
 def _content_of(kind: type) -> Callable[[Any], Iterable[Any]] | None:
-    """Gives what is in a container or a record; None if it is neither."""
+    """Returns a function that gives the content of a container or a record; None for others."""
     if issubclass(kind, Mapping):
         return lambda value: value.values()
     if issubclass(kind, set | frozenset):
@@ -100,5 +100,5 @@ def _content_of(kind: type) -> Callable[[Any], Iterable[Any]] | None:
 
 
 def _in_order_of_names(values: Iterable[Any]) -> list[Any]:
-    """Those of a set, whose own order differs between processes."""
+    """Sorts the values of a set, whose own order differs between processes."""
     return sorted(values, key=lambda value: str(getattr(value, "name", "")))

@@ -1,7 +1,7 @@
 """Traces the user's `tf.function`s as a part of the step, not as functions of their own.
 
-A `tf.function` has a graph of its own, whose tensors the graph around it cannot use. A step keeps
-gradients and assignments wherever the user's code makes them, so all of it has to be one graph.
+A `tf.function` has a graph of its own, and the graph around it cannot use its tensors. A step keeps
+gradients and assignments wherever the user's code makes them, so all of the step must be one graph.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from hvd_elastic_keras.keras_internals.tensorflow_names import (
 def inlined_functions() -> Iterator[None]:
     """Calls the Python code of each `tf.function`, converted by AutoGraph as usual.
 
-    Not that of functions for XLA: Keras has them for operations that a CPU cannot do without, such
-    as convolutions in groups.
+    Functions for XLA stay as they are: Keras has them for operations that a CPU cannot do without
+    XLA, such as convolutions in groups.
 
-    Holds for the present thread. Each call traces the code anew: no earlier trace is used.
+    Only calls in the present thread change. Each call traces the code anew: no earlier trace is
+    used.
     """
 
     def inlined(original: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -49,7 +50,7 @@ def inlined_functions() -> Iterator[None]:
 
 
 def _refusal_within(error: BaseException | None) -> ConfigurationError | None:
-    """Returns what was raised first: AutoGraph raises another error, with the user's lines."""
+    """Returns the error raised first. AutoGraph raises another one, with the user's lines."""
     while error is not None:
         if isinstance(error, ConfigurationError):
             return error

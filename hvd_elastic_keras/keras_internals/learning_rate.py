@@ -8,7 +8,7 @@ import keras
 
 
 def learning_rate_of(model: keras.Model) -> float | None:
-    """What `model.optimizer.learning_rate` says; None where there is no one such number.
+    """Returns `model.optimizer.learning_rate` as a number; None if there is no single number.
 
     >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     >>> learning_rate_of(model)
@@ -19,5 +19,5 @@ def learning_rate_of(model: keras.Model) -> float | None:
     try:
         rate = float(model.optimizer.learning_rate)
     except (AttributeError, TypeError, ValueError):
-        return None  # not compiled, or an optimizer of the user's own that has another idea of it
+        return None  # not compiled, or a user's own optimizer with another kind of learning rate
     return rate if math.isfinite(rate) else None

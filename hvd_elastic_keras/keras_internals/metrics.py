@@ -1,4 +1,4 @@
-"""Which metrics plain Keras would reset before the first epoch."""
+"""Resets the metrics that plain Keras would reset before the first epoch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def note_built_early(model: keras.Model, was_built: bool) -> None:
 def reset_at_start(model: keras.Model) -> None:
     """Calls `reset_metrics` before the first epoch of a `fit`.
 
-    Metrics that plain Keras has not built by then are not reset by it; they are as they were made.
+    Plain Keras does not reset metrics that it has not built by then. They are as they were made.
     """
     compiled: Any = model._compile_metrics
     early = bool(getattr(compiled, _EARLY, False))

@@ -1,4 +1,4 @@
-"""What this package needs of Keras beyond its public interface, checked in one place."""
+"""Checks a model and builds its variables, beyond the public interface of Keras."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from hvd_elastic_keras.keras_internals.metrics import note_built_early
 from hvd_elastic_keras.keras_internals.model_errors import remedy
 
 LONGEST_MESSAGE = 400
-"""Characters that are quoted; a message may list all labels of a batch."""
+"""The most characters that are quoted: a message may list all labels of a batch."""
 MOST_ATTEMPTS = 16
-"""To let a model make its variables, of which each attempt may bring some."""
+"""The most attempts to let a model make its variables. Each attempt may make some of them."""
 
 
 def check_compiled(model: Any) -> None:
@@ -40,7 +40,7 @@ def check_compiled(model: Any) -> None:
 
 
 def _no_model(given: Any) -> str:
-    """What to say of something else in place of a model."""
+    """Returns the message for an object that is not a model."""
     if isinstance(given, type) or inspect.isroutine(given):
         kind = "class" if isinstance(given, type) else "function"
         name = given.__name__
@@ -67,23 +67,23 @@ def check_fit(model: Any) -> None:
 
 
 def random_seed() -> int:
-    """The seed given to `keras.utils.set_random_seed`, else 0."""
+    """Returns the seed given to `keras.utils.set_random_seed`, else 0."""
     return int(global_state.get_global_attribute("global_random_seed") or 0) % 2**31
 
 
 def has_batch_norm(model: keras.Model) -> bool:
     """Whether a result depends on the other examples of its micro-batch.
 
-    Synchronised layers normalise over the whole batch.
+    Synchronised layers do not count: they normalise over the whole batch.
 
-    Layers within layers count, wherever a model keeps them; of some models only when it is built.
+    Layers within layers count, wherever a model keeps them. Some models have them only once built.
     """
     kind = keras.layers.BatchNormalization
     return any(isinstance(la, kind) and not la.synchronized for la in layers_of(model))
 
 
 def num_batch_norms(model: keras.Model) -> int:
-    """How many layers normalise over a batch or a micro-batch."""
+    """Returns the number of layers that normalise over a batch or a micro-batch."""
     kind = keras.layers.BatchNormalization
     return sum(isinstance(layer, kind) for layer in layers_of(model))
 
@@ -91,7 +91,8 @@ def num_batch_norms(model: keras.Model) -> int:
 def _check_losses(model: keras.Model) -> None:
     """Raises `ConfigurationError` for a loss that has one value for each example.
 
-    `fit` follows the gradient of its sum, and shows a mean of it that depends on the batch.
+    `fit` follows the gradient of the sum of these values, but shows a mean that depends on the
+    batch.
     """
     losses = tf.nest.flatten(getattr(model._compile_loss, "_user_loss", None))
     reductions = [getattr(loss, "reduction", "mean") for loss in losses]
@@ -116,10 +117,10 @@ def _check_batch_dimension(model: keras.Model) -> None:
 
 
 _OWN_CODE = ("KeyError: ", "AttributeError: ", "NameError: ", "IndexError: ", "ImportError: ")
-"""What Keras itself does not raise."""
+"""Beginnings of errors that Keras itself does not raise."""
 _NOT_BUILT = "Unable to automatically build the model"
 _OF_NODES = ("Graph execution error", "Detected at node", 'File "')
-"""Lines of an error in a graph that say where it is, not what."""
+"""Beginnings of lines that say where an error in a graph is, not what it is."""
 
 
 def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> None:
@@ -154,7 +155,7 @@ def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> None:
         _build_by_step(model, batch)
         is_tried = True
     if is_tried and compiled is not None and compiled.built and not had_metrics:
-        for metric in compiled.metrics:  # a step that was tried has left something in them
+        for metric in compiled.metrics:  # the step that was tried has changed them
             metric.reset_state()
     note_built_early(model, had_metrics)
     for optimizer in optimizers_of(model):
@@ -163,15 +164,15 @@ def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> None:
 
 
 def has_own_step(model: keras.Model) -> bool:
-    """Whether only its `train_step` knows what becomes of a batch."""
+    """Whether a model has its own `train_step`, which alone knows what becomes of a batch."""
     return type(model).train_step is not keras.Model.train_step
 
 
 def _check_own_step(model: keras.Model, batch: Any, keras_says: str) -> None:
-    """Lets `train_step` make what is missing, of a whole batch; weights keep their values.
+    """Lets `train_step` make missing variables, with a whole batch. Weights keep their values.
 
     Raises:
-      DataError: it cannot take the batch either.
+      DataError: `train_step` cannot take the batch either.
     """
     before = [(variable, variable.numpy()) for variable in (*model.variables, global_seed())]
     try:
@@ -196,7 +197,7 @@ def _spec_of(leaf: Any) -> Any:
 
 
 def _refusal(batch_spec: Any, keras_says: str) -> ConfigurationError:
-    """What is wrong if Keras cannot build a model for such batches, as far as that can be told."""
+    """Returns the error if Keras cannot build a model for such batches, with its likely cause."""
     if keras_says.startswith("Could not interpret"):
         return ConfigurationError(
             f"The model is not compiled as it should be. Keras says: {keras_says} Change what "
@@ -227,9 +228,9 @@ def _dimensions(spec: Any) -> tuple[int | None, ...]:
 def _build_by_step(model: keras.Model, batch: Any) -> None:
     """Lets `train_step` make the variables of layers and metrics, without any effect.
 
-    For models that define `train_step` but not `call`. In a scope that keeps all assignments to
-    itself, new variables have no values yet, so that the step fails where it uses them; at the next
-    attempt it comes further.
+    This is for models that define `train_step` but not `call`, and for metrics that are not built
+    yet. In a scope that keeps all assignments to itself, new variables have no values yet. So the
+    step fails where it uses them. The next attempt gets further.
     """
     for _ in range(MOST_ATTEMPTS):
         before = len(model.variables) + len(model.metrics_variables)
@@ -242,7 +243,7 @@ def _build_by_step(model: keras.Model, batch: Any) -> None:
 
 @contextlib.contextmanager
 def _nothing_applied(optimizers: Iterable[Any]) -> Iterator[None]:
-    """Lets optimizers apply nothing for a while, also in `tf.function`s that the step calls."""
+    """Makes optimizers apply nothing in a `with` block, also in `tf.function`s of the step."""
     with contextlib.ExitStack() as stack:
         for optimizer in optimizers:
             object.__setattr__(optimizer, "apply", lambda *_, **__: None)
@@ -252,7 +253,7 @@ def _nothing_applied(optimizers: Iterable[Any]) -> Iterator[None]:
 
 
 def describe(element_spec: Any) -> str:
-    """The structure of a batch for people: `((None, 8, 8, 1) float32, (None,) int64)`."""
+    """Returns the structure of a batch for people: `((None, 8, 8, 1) float32, (None,) int64)`."""
     if element_spec is None:
         return "None"
     if isinstance(element_spec, dict):
@@ -263,10 +264,10 @@ def describe(element_spec: Any) -> str:
 
 
 def first_sentence(error: BaseException) -> str:
-    """The message of Keras or TensorFlow, without colours and the list of arguments behind it.
+    """Returns the message of Keras or TensorFlow, without colours and its list of arguments.
 
-    Of an error that Keras has met on its way to build a model, and put into one of its own, it is
-    that of the first one.
+    If Keras met an error while it built a model, and put it into an error of its own, the message
+    of the first error is returned.
     """
     if str(error).startswith(_NOT_BUILT) and error.__context__ is not None:
         return f"{type(error.__context__).__name__}: {first_sentence(error.__context__)}"

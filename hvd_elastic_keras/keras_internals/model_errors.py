@@ -1,4 +1,4 @@
-"""What to change, from what Keras or TensorFlow say of a model, its loss and its data."""
+"""Finds what to change, from an error of Keras or TensorFlow on a model, its loss or its data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNKNOWN_SIZE = (
     r"'NoneType' object cannot be interpreted as an integer",
     r"[Cc]annot convert a partially known TensorShape",
 )
-"""Where something is computed from x.shape[0] while a step is traced."""
+"""Errors of code that computes with x.shape[0] while a step is traced."""
 _INTEGERS_WANTED = (
     r"has DataType b?float\d+ not in list of allowed values: .*int",
     r"was expected to be an? u?int\d+ tensor but is an? (float|double|half|bfloat16)",
@@ -79,11 +79,11 @@ _REMEDIES = (
         "Give targets of the shape of the model's outputs, or let it end with another layer.",
     ),
 )
-"""The first one that fits counts."""
+"""The first entry that fits counts."""
 
 
 def remedy(says: str, batch_spec: Any) -> str | None:
-    """What to change, in one sentence or two; None if only the text itself tells.
+    """Returns what to change, in one or two sentences; None if only the error's text tells it.
 
     Args:
       says: the text of an error.

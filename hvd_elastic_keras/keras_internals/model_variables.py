@@ -1,4 +1,4 @@
-"""The variables that a training changes, in groups of the same order in every process."""
+"""The variables that a training changes, in groups, in the same order in every process."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class ModelVariables:
 
     Attributes:
       trainable: changed by the optimizer, from gradients.
-      metrics: their states.
-      optimizer: slots, iterations, learning rate; of all optimizers.
-      raw: `tf.Variable`s that the user's layers hold beside Keras's.
+      metrics: the states of metrics.
+      optimizer: slots, iterations and learning rates of all optimizers.
+      raw: `tf.Variable`s that the user's layers hold beside Keras's variables.
       given: variables of a training loop that are in no model.
-      layers: the trainable ones again and all others of layers, Keras's global seed included, in an
+      layers: all variables of layers, including the trainable ones and Keras's global seed, in an
         order that does not change when layers are frozen.
-      lost: names of what the layers hold and no other worker can be sent.
+      lost: names of objects that the layers hold, but that cannot be sent to other workers.
     """
 
     trainable: tuple[KerasVariable, ...] = ()
@@ -54,7 +54,7 @@ class ModelVariables:
 
     @property
     def groups(self) -> Groups:
-        """In an order that is the same in every process; each once, as TensorFlow's."""
+        """TensorFlow's variables by group, each once, in the same order in every process."""
         groups: Groups = {}
         taken: list[tf.Variable] = []
         for name in GROUPS:
@@ -64,17 +64,17 @@ class ModelVariables:
 
     @property
     def all(self) -> tuple[tf.Variable, ...]:
-        """Those of all groups, in their order."""
+        """The variables of all groups, in the order of the groups."""
         return tuple(v for group in self.groups.values() for v in group)
 
     @property
     def num_bytes(self) -> int:
-        """Size of all of them."""
+        """The size of all variables."""
         return sum(int(v.dtype.size) * int(v.shape.num_elements()) for v in self.all)
 
     @staticmethod
     def present(model: keras.Model) -> set[int]:
-        """Which variables a model has, by identity."""
+        """Returns the identities of the variables of a model."""
         return {id(v) for v in _state_of(model)}
 
     @staticmethod
@@ -82,7 +82,7 @@ class ModelVariables:
         """Raises `ConfigurationError` if tracing has made variables: nobody would train them.
 
         Args:
-          before: what `present` has returned.
+          before: the result of `present` before tracing.
         """
         new = [v.path for v in _state_of(model) if id(v) not in before]
         if new:
@@ -94,11 +94,11 @@ class ModelVariables:
             )
 
     def with_given(self, others: Iterable[tf.Variable]) -> ModelVariables:
-        """With variables of a training loop that are in no model."""
+        """Returns these and other variables of a training loop, which are in no model."""
         return dataclasses.replace(self, given=(*self.given, *_without(others, self.given)))
 
     def values(self) -> list[tf.Tensor]:
-        """A copy of the present values."""
+        """Returns a copy of the present values."""
         return [tf.identity(v) for v in self.all]
 
     def assign(self, values: Iterable[tf.Tensor]) -> None:
@@ -110,12 +110,12 @@ class ModelVariables:
 def variables_of(
     model: keras.Model | None, optimizer: Any = None, given: Iterable[tf.Variable] = ()
 ) -> ModelVariables:
-    """Sorts the variables that there are now.
+    """Sorts the variables that exist now into groups.
 
     Args:
-      model: built; None if there are only others.
-      optimizer: beside those that the model holds.
-      given: others.
+      model: a model that is built; None if there is no model.
+      optimizer: an optimizer beside the ones that the model holds.
+      given: other variables.
     """
     found = ModelVariables() if model is None else _of_model(model)
     others = () if optimizer is None else optimizer_variables(optimizer)
@@ -123,7 +123,7 @@ def variables_of(
 
 
 def can_be_sent(variable: Any) -> bool:
-    """Whether it is a numeric variable of a fixed shape."""
+    """Whether an object is a numeric variable of a fixed shape."""
     return (
         isinstance(variable, tf.Variable)
         and variable.dtype.is_numpy_compatible
@@ -133,7 +133,7 @@ def can_be_sent(variable: Any) -> bool:
 
 
 def unwrapped(value: Any) -> Any:
-    """TensorFlow's variable inside a Keras variable; anything else as it is."""
+    """Returns TensorFlow's variable inside a Keras variable, and any other object as it is."""
     return value.value if isinstance(value, keras.Variable) else value
 
 
@@ -154,13 +154,13 @@ def _of_model(model: keras.Model) -> ModelVariables:
 
 
 def _without(variables: Iterable[Any], taken: Iterable[Any] = ()) -> list[Any]:
-    """Those that are not taken, each once."""
+    """Returns the variables that are not taken, each once."""
     ids = {id(v) for v in taken}
     return list({id(v): v for v in variables if id(v) not in ids}.values())
 
 
 def _untracked(held: Iterable[Any]) -> list[KerasVariable]:
-    """Variables and seeds of Keras, also from containers in which Keras does not look for them."""
+    """Returns variables and seeds of Keras, also from containers in which Keras does not look."""
     kinds = (keras.Variable, keras.random.SeedGenerator)
     found = [v for v in held if isinstance(v, kinds)]
     return [v if isinstance(v, keras.Variable) else v.state for v in found]
@@ -168,7 +168,7 @@ def _untracked(held: Iterable[Any]) -> list[KerasVariable]:
 
 def _lost(held: Sequence[Any]) -> list[str]:
     found = []
-    # Layers of Keras count tokens in `adapt`, and never while they train.
+    # Layers of Keras count tokens only in `adapt`, never while they train.
     counts = {
         id(v) for layer in held if isinstance(layer, IndexLookup) for v in vars(layer).values()
     }

@@ -1,7 +1,8 @@
-"""Whether the installed Keras is one that this package works with.
+"""Checks whether this package works with the installed Keras.
 
-Imported before anything that relies on private names of Keras: another release may lack them. All
-of them are in this folder, so that one check at start finds what is missing.
+This module is imported before any code that relies on private names of Keras, because another
+release may lack them. All these names are in this folder, so one check at start finds the missing
+ones.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from hvd_elastic_keras.common import one_line_errors
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.versions import KERAS, TENSORFLOW
 
-# Relied on are, among others, the local variables of `Model.fit`.
+# Among other things, this package relies on the local variables of `Model.fit`.
 REMEDY = (
     f"Install one of these: pip install 'keras{KERAS.requirement}' "
     f"'tensorflow{TENSORFLOW.requirement}'."
@@ -51,7 +52,7 @@ def check() -> None:
 
 
 def missing_names() -> list[str]:
-    """The private names that the installed Keras and TensorFlow lack, as sentences."""
+    """Returns the private names that the installed Keras and TensorFlow lack, as sentences."""
     missing = [
         f"{owner.__name__} has no {name}"
         for owner, names in METHODS.items()
@@ -69,7 +70,7 @@ def missing_names() -> list[str]:
 
 
 def check_in_script() -> None:
-    """As `check`, when a script imports a name that needs Keras."""
+    """Runs `check` when a script imports a name that needs Keras."""
     try:
         check()
     except ConfigurationError:

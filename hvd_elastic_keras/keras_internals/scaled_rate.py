@@ -1,4 +1,4 @@
-"""Lets an optimizer use its learning rate times a variable, which callbacks do not see."""
+"""Multiplies the learning rate of an optimizer by a variable. Callbacks do not see this."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def scaled(optimizers: Iterable[Any], scale: tf.Variable) -> Iterator[None]:
     Weight decay is multiplied, too, where Keras multiplies it by the learning rate.
 
     Args:
-      optimizers: those inside of them, as in a `LossScaleOptimizer`, are included.
+      optimizers: optimizers. Inner ones, as in a `LossScaleOptimizer`, are included.
       scale: shape [], float32; read by the graph in each step.
     """
     replaced = [o for optimizer in optimizers for o in _with_inner(optimizer)]
     for optimizer in replaced:
-        # Past Keras, which would track it as an attribute.
+        # Bypass Keras, which would track it as an attribute.
         object.__setattr__(optimizer, METHOD, _scaled(getattr(optimizer, METHOD), scale))
     try:
         yield

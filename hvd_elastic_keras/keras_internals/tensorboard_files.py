@@ -1,7 +1,7 @@
 """Event files of TensorBoard that several workers have written, one after the other.
 
-Who takes over from a rank 0 that was killed cannot know whether it had written the last records.
-It writes them again, and what is there twice then goes from the old file.
+A worker that takes over from a killed rank 0 cannot know whether rank 0 had written the last
+records. So it writes them again. Records that exist twice are then removed from the old file.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ import tensorflow as tf
 from hvd_elastic_keras.common import files
 
 NEWEST_FILES = 2
-"""So many files of others in each directory may end with records that come again."""
+"""This many files of other processes in each directory may end with records that come again."""
 Key = tuple[str, int]
 """Tag and step of a record."""
 
 
 class RepeatedRecords:
-    """Takes records out of the files of other processes that this one writes again.
+    """Removes records from the files of other processes if this process writes them again.
 
     Args:
-      directories: of the event files. What this process has written there so far may stay twice.
+      directories: the directories of the event files. Records that this process has written there
+        so far may stay twice.
     """
 
     def __init__(self, directories: Iterable[Path]) -> None:
@@ -35,7 +36,7 @@ class RepeatedRecords:
         }
 
     def take_out(self) -> None:
-        """Looks at what this process has written since."""
+        """Removes the records that this process has written since from the other files."""
         mine = self._mine() - self._mine_before
         for path, keys in self._others.items():
             repeated = keys & mine
@@ -64,7 +65,7 @@ def _keys_in(path: Path) -> Iterator[Key]:
 
 
 def _events(path: Path) -> Iterator[tuple[bytes, list[Key]]]:
-    """The whole records in a file: its writer may have been killed in the middle of one."""
+    """Yields the whole records in a file. Its writer may have been killed in the middle of one."""
     try:
         for record in tf.compat.v1.io.tf_record_iterator(str(path)):
             event = tf.compat.v1.Event.FromString(record)

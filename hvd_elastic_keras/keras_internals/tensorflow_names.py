@@ -50,6 +50,6 @@ __all__ = [
 
 
 def element_type_of_list(tensor: Any) -> tf.DType:
-    """The type of the elements of a TensorList in a graph."""
+    """Returns the type of the elements of a TensorList in a graph."""
     data = handle_data_util.get_resource_handle_data(tensor)
     return tf.as_dtype(data.shape_and_type[0].dtype)

@@ -19,18 +19,18 @@ class Trainable:
 
     @classmethod
     def of(cls, model: keras.Model) -> Trainable:
-        """As it is now."""
-        # Outer layers come first: to set one sets all in it.
+        """Returns the present values."""
+        # Outer layers come first: setting one sets all layers in it.
         owners = [*layers_of(model), *model.variables]
         return cls([(owner, bool(owner.trainable)) for owner in owners])
 
     @property
     def changed(self) -> list[str]:
-        """The names of what is otherwise now."""
+        """The names of layers and variables whose value is different now."""
         return [owner.name for owner, value in self.values if bool(owner.trainable) != value]
 
     def set(self) -> None:
-        """Makes it so again; does nothing where nothing has changed."""
+        """Restores the values. Does nothing if no value has changed."""
         if self.changed:
             for owner, value in self.values:
                 owner.trainable = value

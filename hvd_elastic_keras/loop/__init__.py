@@ -1,1 +1,1 @@
-"""The training loop of one worker, and what watches it."""
+"""The training loop of one worker, and the observers that watch it."""

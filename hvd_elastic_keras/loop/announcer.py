@@ -9,7 +9,7 @@ from hvd_elastic_keras.worker.session import Session
 
 
 class Announcer(Observer):
-    """Shows and records, on rank 0, what all workers have decided alike."""
+    """Shows and records, on rank 0, decisions that all workers have made alike."""
 
     def __init__(self, session: Session, display: ProgressDisplay) -> None:
         self._session = session
@@ -17,11 +17,11 @@ class Announcer(Observer):
         self._is_root = False
 
     def on_round(self, entered: Round) -> None:
-        """Takes the rank."""
+        """Notes whether this worker is rank 0."""
         self._is_root = entered.place.rank == 0
 
     def announce(self, text: str, entry: WorkerEntry) -> None:
-        """Adds an entry to the job's event log and shows a line between those of the progress."""
+        """Adds an entry to the job's event log and shows a line between the progress lines."""
         if self._is_root:
             self._session.record(entry)
             self._display.note(text)

@@ -1,12 +1,12 @@
-"""Runs the user's Keras callbacks on every worker; what they write outside comes from rank 0.
+"""Runs the user's Keras callbacks on every worker; only rank 0 writes outside of its process.
 
 All workers see the same logs, so that a callback such as `EarlyStopping` decides the same
-everywhere. A late joiner takes over the state that the root's callbacks have.
+everywhere. A late joiner takes over the state of the root's callbacks.
 
-* Callbacks that only write files (`WRITERS`) run on rank 0.
-* `ModelCheckpoint` remembers (the best value, when it last saved), so it runs everywhere, but
+* Callbacks that only write files or send reports (`WRITERS`) run on rank 0 only.
+* `ModelCheckpoint` has a memory (the best value, when it last saved). So it runs everywhere, but
   saves on rank 0 only.
-* What callbacks print is shown from rank 0 only.
+* The printed output of callbacks is shown from rank 0 only.
 """
 
 from __future__ import annotations
@@ -40,12 +40,15 @@ EVALUATES = {"on_test_begin": True, "on_test_end": False}
 BEFORE_BATCH = ("on_train_batch_begin", "on_batch_begin")
 COUNTED = ("on_train_batch_begin", "on_train_batch_end", "on_test_batch_begin")
 STEPS_OF_TAKE_OVER = 2
-"""A rank 0 that was killed may have been ahead of the others by a step."""
+"""Steps in which a new rank 0 removes records that it writes a second time.
+
+A killed rank 0 may have been one step ahead of the others.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    """A call of a hook, and what had been counted before it."""
+    """A call of a hook, and the counts before it."""
 
     hook: str
     position: tuple[Any, ...]
@@ -58,7 +61,7 @@ class CallbackRunner:
     """The callbacks of one training run, in the order the user gave.
 
     Args:
-      callbacks: the user's; a `History` among them is used, else one is added at the end.
+      callbacks: the user's callbacks. A `History` among them is used, else one is added at the end.
       model: the model they belong to.
       params: for `set_params`; None if Keras has already called `set_model` and `set_params`.
     """
@@ -83,11 +86,11 @@ class CallbackRunner:
         self._counts = dict.fromkeys(COUNTED, 0)
         self._evaluates = False
         self._recent: list[_Call] = []
-        """Calls that rank 0 may not have come to, or not to their end, if it is lost now."""
+        """Calls that rank 0 may not have begun, or not finished, if it is lost now."""
         self._written_again: list[RepeatedRecords] = []
         self._steps_of_take_over = 0
         self._named: set[str] = set()
-        """Attributes of which people know that they cannot be sent."""
+        """Attributes that people have been told cannot be sent."""
         if params is not None:
             for callback in self._callbacks:
                 callback.set_model(model)
@@ -95,21 +98,21 @@ class CallbackRunner:
 
     @property
     def tensorboard_dir(self) -> str | None:
-        """Where a `TensorBoard` of the user writes; None if there is none, or not on a disk."""
+        """Directory of the user's `TensorBoard`; None if there is none, or it is not on a disk."""
         found = (c for c in self._callbacks if isinstance(c, keras.callbacks.TensorBoard))
         directories = [str(c.log_dir) for c in found if "://" not in str(c.log_dir)]
         return os.path.abspath(directories[0]) if directories else None
 
     def calls_before_batch(self) -> bool:
-        """Whether somebody hears of a training batch before it is taken; not on rank 0 alone."""
+        """Whether a callback has a hook before training batches; not counting `WRITERS`."""
         active = (c for c in self._callbacks if not isinstance(c, WRITERS))
         return any(_overrides(c, hook) for c in active for hook in BEFORE_BATCH)
 
     def enter_round(self, rank: int, epochs_begun: int | None) -> None:
-        """Takes a rank; callbacks that run for the first time begin now.
+        """Takes a rank, and begins the callbacks that run here for the first time.
 
         Args:
-          epochs_begun: epochs whose beginning is past; None if the training has not begun.
+          epochs_begun: epoch of the next step, from 0; None if the training has not begun.
         """
         self._rank = rank
         is_first = not self._begun
@@ -130,7 +133,7 @@ class CallbackRunner:
         if epochs_begun is None:
             callback.on_train_begin({})
         elif not isinstance(callback, WRITERS):
-            # It forgets what it remembers, which may come from a checkpoint.
+            # `on_train_begin` resets the attributes, which may come from a checkpoint.
             remembered = callback_state.attributes(callback)
             callback.on_train_begin({})
             callback_state.set_attributes(callback, remembered)
@@ -138,7 +141,7 @@ class CallbackRunner:
             self._take_over(callback, epochs_begun)
 
     def _take_over(self, callback: keras.callbacks.Callback, epochs_begun: int) -> None:
-        """Begins where the callback was on a rank 0 that is lost, and does its last calls again."""
+        """Begins a callback where it stood on a lost rank 0, and repeats its last calls."""
         again = isinstance(callback, RootCallback) or file_writers.misses_calls(callback)
         calls = self._recent if again else []
         counts = calls[0].counts if calls else self._counts
@@ -164,7 +167,7 @@ class CallbackRunner:
         self._take_out_what_is_twice()
 
     def _repeat_epochs(self, callback: RootCallback, calls: Iterable[_Call]) -> None:
-        """Those that are finished, but for those whose end is among the calls that follow."""
+        """Reports the finished epochs again, except those whose end is among `calls`."""
         follow = {call.position[0] for call in calls if call.hook == "on_epoch_end"}
         for index, epoch in enumerate(self.history.epoch):
             if epoch not in follow:
@@ -172,7 +175,7 @@ class CallbackRunner:
                 _invoke(callback, "on_epoch_end", (epoch,), logs)
 
     def all_are_as_far(self) -> None:
-        """A collective of all workers has completed: all calls before it have been made by all."""
+        """Notes that a collective has completed: all workers have made all calls before it."""
         self._recent.clear()
         if self._written_again:
             self._steps_of_take_over -= 1
@@ -208,8 +211,8 @@ class CallbackRunner:
         """Calls `on_train_end`, once for each callback.
 
         Args:
-          again: whether all have been called on some worker. Then only those are called that begin
-            and end on rank 0: the former one may have gone before it came to them.
+          again: whether some worker has called `on_train_end` of all its callbacks. Then only
+            `WRITERS` are called: the former rank 0 may have been lost before it came to them.
         """
         with self._output():
             for index, callback in enumerate(self._callbacks):
@@ -220,19 +223,23 @@ class CallbackRunner:
                         callback.on_train_end(logs)
 
     def pause(self) -> None:
-        """Lets go of files: another call of `fit`, maybe elsewhere, goes on with the callbacks."""
+        """Closes the callbacks' files: another call of `fit` goes on with them, maybe elsewhere."""
         for callback in self._callbacks:
             file_writers.pause(callback)
 
     def succeed(self, before: CallbackRunner) -> None:
-        """Does the last calls again that were not this worker's to do in an earlier `fit`."""
+        """Takes over the last calls of an earlier `fit` if this worker was not rank 0 in it.
+
+        If this worker is rank 0 now, it repeats these calls.
+        """
         if before is not self and before._rank != 0:
             self._recent = list(before._recent)
 
     def state(self) -> dict[str, Any]:
-        """What the callbacks remember, as far as it can be sent to another worker.
+        """Returns the memory of the callbacks, as far as it can be sent to another worker.
 
-        What cannot, and was not there when they began, is named once in the log.
+        An attribute that cannot be sent is named once in the log, unless that was known when the
+        callbacks began.
         """
         attributes = [
             {} if isinstance(c, WRITERS) else callback_state.attributes(c) for c in self._callbacks
@@ -247,7 +254,10 @@ class CallbackRunner:
         }
 
     def what_is_lost(self) -> str:
-        """A warning of what callbacks remember and cannot be sent to another worker, if any."""
+        """Returns a warning that names the attributes that cannot be sent to another worker.
+
+        The warning is empty if there are none.
+        """
         return callback_state.warning_of(self._find_lost())
 
     def _find_lost(self, encoded: Sequence[dict[str, Any]] = ()) -> dict[str, str]:
@@ -267,7 +277,7 @@ class CallbackRunner:
     def restore(self, state: dict[str, Any]) -> None:
         """Takes over the state of the root's callbacks."""
         self._counts = dict(state["counts"])
-        self._recent.clear()  # the root has done them, or does so before it sends its state
+        self._recent.clear()  # the root has made these calls, or did so before it sent its state
         self._evaluates = state["evaluates"]
         self._named |= set(state["named"])
         for callback, attributes in zip(self._callbacks, state["attributes"], strict=True):
@@ -299,6 +309,6 @@ def _invoke(
 
 
 def _saving_of(callback: keras.callbacks.Callback) -> contextlib.AbstractContextManager[None]:
-    """Lets callbacks that save on rank 0 only do so without asking: nobody else would answer."""
+    """Lets callbacks that save on rank 0 only save alone: no other worker would take part."""
     alone = isinstance(callback, (*WRITERS, keras.callbacks.ModelCheckpoint))
     return keras_saving.direct() if alone else contextlib.nullcontext()

@@ -1,8 +1,9 @@
-"""Refuses that callbacks freeze layers where plain Keras would see it, and the steps do not.
+"""Refuses changes of `trainable` by callbacks that plain Keras would see, but the steps do not.
 
-Plain Keras traces its function in the first step after `compile`, when `on_train_begin`,
-`on_epoch_begin` and `on_train_batch_begin` have been called. The steps here are traced before
-that, so that nobody waits for it. What comes later, Keras does not see either.
+Plain Keras traces its function in the first step after `compile`, after the calls of
+`on_train_begin`, `on_epoch_begin` and `on_train_batch_begin`. The steps here are traced before
+these calls, so that no worker waits for the tracing. Later changes are not seen by plain Keras
+either.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ class ChangesUnseen(Observer):
     """Looks at `trainable` of all layers before the first step.
 
     Args:
-      trainable: as the steps were traced; None if they are those of an earlier `fit`, with which
-        Keras goes on, too.
+      trainable: values of `trainable` when the steps were traced. None if the steps come from an
+        earlier `fit`: Keras, too, uses its function again.
     """
 
     def __init__(self, trainable: Trainable | None) -> None:
         self._trainable = trainable
 
     def before_step(self, cursor: Cursor) -> None:
-        """All workers begin with the same step, and so refuse it together."""
+        """Refuses a change before the first step. All workers do so together."""
         if self._trainable is None or cursor.progress:
             return
         if changed := self._trainable.changed:

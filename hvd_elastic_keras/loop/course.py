@@ -1,4 +1,4 @@
-"""How far a training goes from where it is: the schedule, laid on the data."""
+"""How far a training goes from its present position: the schedule applied to the data."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from hvd_elastic_keras.step.world import World
 
 @dataclasses.dataclass(frozen=True)
 class Left:
-    """What is left of a training.
+    """The rest of a training.
 
     Attributes:
-      steps: until the end; None if nobody knows.
-      evaluations: until the end, that of the present epoch included, as far as they are known.
+      steps: steps until the end; None if unknown.
+      evaluations: evaluations until the end, as far as they are known. The evaluation of the
+        present epoch is included.
     """
 
     steps: int | None
@@ -34,7 +35,7 @@ class Course:
     world: World
 
     def is_over(self, epochs_done: int) -> bool:
-        """Whether the training ends after so many epochs."""
+        """Whether the training ends after `epochs_done` epochs."""
         steps_done = self.state.cursor.global_step
         return self.state.marks.stop_agreed or self.schedule.is_over(epochs_done, steps_done)
 
@@ -61,9 +62,9 @@ class Course:
         return over
 
     def reopen_if_longer(self) -> None:
-        """Goes on from a checkpoint of a finished training if it is to be longer now.
+        """Reopens a finished training, loaded from a checkpoint, if it is to be longer now.
 
-        Not if a callback has ended it.
+        A training that a callback has ended stays finished.
         """
         cursor = self.state.cursor
         if cursor.phase is not Phase.FINISH:
@@ -77,8 +78,8 @@ class Course:
     def _goes_on_within_epoch(self) -> bool:
         """Goes back to an epoch that `steps` has cut off, if there are to be more steps now.
 
-        Its `on_epoch_begin` is not called again, which may change the learning rate; its evaluation
-        and `on_epoch_end` come again, at its real end.
+        `on_epoch_begin` of this epoch is not called again, as it may change the learning rate. The
+        evaluation and `on_epoch_end` come again, at the real end of the epoch.
         """
         rest = self.state.unfinished
         if rest is None or self.is_over(rest.epoch):
@@ -89,27 +90,28 @@ class Course:
         return True
 
     def _go_to(self, cursor: Cursor) -> None:
-        # Counts as progress: who does not know yet that a phase has ended here is behind, and is
-        # brought up to date.
+        # Counts as progress: a worker that does not know yet that the phase has ended is behind,
+        # and a sync brings it up to date.
         progress = self.state.cursor.progress + 1
         self.state.cursor = dataclasses.replace(cursor, progress=progress)
 
     def finish_data(self, evaluate: PhaseRunner | None) -> None:
-        """Leaves the data as all workers leave them, whatever this one has read of them.
+        """Leaves the data in the same condition on all workers, however much this one has read.
 
-        The next training may have the same ones, which go on: with other seeds for each iterator
-        of a shuffled dataset, say, or what a `PyDataset` does at the end of an epoch.
+        The next training may use the same data, which go on from there. For example, a shuffled
+        dataset has other seeds for each iterator, and a `PyDataset` may change at the end of an
+        epoch.
         """
         for runner in (self.train, evaluate):
             if runner is not None:
                 runner.input.finish(self.state.cursor.epoch)
 
     def epoch_steps(self) -> int | None:
-        """Steps of the present epoch; None if nobody knows."""
+        """Steps of the present epoch; None if unknown."""
         return self.schedule.steps_of_epoch(self.state.cursor, self.data_steps())
 
     def left(self) -> Left:
-        """What comes until the end."""
+        """Returns the rest of the training."""
         cursor = self.state.cursor
         following = cursor.start_of(Phase.TRAIN, cursor.epoch + 1)
         steps = self.data_steps(), self.train.steps(following, self.world.size)
@@ -119,5 +121,5 @@ class Course:
         )
 
     def data_steps(self) -> int | None:
-        """Steps of the present epoch as far as the data go; None if only their end tells."""
+        """Steps that the data have for the present epoch; None if known only at their end."""
         return self.train.steps(self.state.cursor, self.world.size)

@@ -1,7 +1,8 @@
-"""The end of data whose length nobody knows: all workers have to come to it at the same place.
+"""The end of data of unknown length: all workers have to reach it at the same place.
 
-Who finds it takes an empty step that is stopped, as for a wish of callbacks. So the others hear of
-it within their own step, at no cost to steps; what it was is asked afterwards.
+A worker that finds the end takes an empty step that stops, as when callbacks want to stop. So the
+others learn of it within their own step, at no cost to other steps. Afterwards the workers ask
+each other whether the data or a callback has stopped the step.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from hvd_elastic_keras.worker.horovod_runtime import Communicator
 def end_of_data(
     runner: PhaseRunner, communicator: Communicator, cursor: Cursor, place: Assignment
 ) -> None:
-    """Notes that the data have ended before the step at `cursor`, which nobody knew before.
+    """Notes that the data have ended before the step at `cursor`, which was not known before.
 
     Raises:
-      DataError: those of other workers have not.
+      DataError: the data of other workers have not ended.
     """
     if place.size > 1:
         announce_end(runner, communicator, cursor)
@@ -34,11 +35,12 @@ def announce_end(runner: PhaseRunner, communicator: Communicator, cursor: Cursor
     """Tells all others that this worker's data have ended before the step at `cursor`.
 
     Raises:
-      DataError: those of others have not.
+      DataError: the data of other workers have not ended.
     """
     if not runner.input.ends_unannounced:
         return
-    # Others may have a batch: so that all make the same collectives, one of the usual size.
+    # Others may have a batch. The empty step claims the usual size, so that all workers make the
+    # same collectives.
     usual = runner.input.global_batch_size
     nothing = LocalBatch(
         runner.input.nothing,
@@ -53,13 +55,13 @@ def announce_end(runner: PhaseRunner, communicator: Communicator, cursor: Cursor
 def data_have_ended(
     runner: PhaseRunner, communicator: Communicator, cursor: Cursor, *, mine: bool = False
 ) -> bool:
-    """Whether a step was stopped by the end of everybody's data, and not by callbacks.
+    """Whether a step was stopped by the end of all workers' data, and not by callbacks.
 
     Args:
-      mine: whether this worker's have ended.
+      mine: whether the data of this worker have ended.
 
     Raises:
-      DataError: those of some workers have ended, and those of others have not.
+      DataError: the data of some workers have ended, and the data of others have not.
     """
     if not runner.input.ends_unannounced:
         return False

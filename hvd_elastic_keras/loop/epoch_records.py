@@ -1,4 +1,4 @@
-"""Brings the ends of epochs into the job's event log."""
+"""Records the ends of epochs in the job's event log."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hvd_elastic_keras.step.step_result import Logs
 from hvd_elastic_keras.worker.session import Session
 
 MOST_NUMBERS = 1000
-"""Of an array that an entry holds; the log is read as a whole, and a message has a limit."""
+"""Size of the largest array in an entry. The log is read as a whole, and messages have a limit."""
 
 
 class EpochRecords(Observer):
     """Records each end of an epoch with its logs.
 
-    Rank 0 may be lost before its message is sent: the next one tells the newest end again.
+    Rank 0 may be lost before its message is sent: the next rank 0 sends the newest end again.
 
     Args:
       audited: whether the epochs have a ledger.
@@ -31,13 +31,13 @@ class EpochRecords(Observer):
         self._newest: EpochEnd | None = None
 
     def on_round(self, entered: Round) -> None:
-        """Tells what the rank 0 before may not have told."""
+        """Sends the newest end again if the former rank 0 may not have sent it."""
         was_root, self._is_root = self._is_root, entered.place.rank == 0
         if self._is_root and not was_root and self._newest:
             self._session.tell("", self._newest)
 
     def after_epoch(self, epoch: EndedEpoch) -> None:
-        """Records it."""
+        """Records the end of an epoch."""
         self._newest = EpochEnd(
             epoch=epoch.cursor.epoch,
             step=epoch.cursor.global_step,
@@ -49,7 +49,7 @@ class EpochRecords(Observer):
 
 
 def plain(logs: Logs) -> dict[str, Any]:
-    """Logs in terms of JSON: arrays as lists, those of many numbers by what they come to.
+    """Returns logs as JSON values: small arrays as lists, large arrays as a summary.
 
     >>> plain({"loss": 0.5, "of_classes": np.array([1.0, 0.0])})
     {'loss': 0.5, 'of_classes': [1.0, 0.0]}

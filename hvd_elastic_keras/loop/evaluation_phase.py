@@ -22,7 +22,7 @@ class EvaluationPhase:
         self._place = place
 
     def run(self) -> bool:
-        """Ends the present epoch. Returns whether the round ends before it."""
+        """Evaluates if that is due, and ends the epoch. Returns whether the round ends first."""
         runner = self._parts.evaluate
         if runner is None or not self._parts.schedule.evaluates_after(self._state.cursor.epoch):
             self._end_epoch({})
@@ -38,7 +38,7 @@ class EvaluationPhase:
         state, marks = self._state, self._state.marks
         cursor = state.cursor
         data = self._parts.train.input
-        if marks.stop_agreed:  # who has joined meanwhile does not know
+        if marks.stop_agreed:  # the data of a worker that joined meanwhile do not know it yet
             data.stop(cursor.epoch)
         data.come_to(cursor.epoch, Moment.EVALUATION_COMES)
         if marks.evaluation_begun != cursor.epoch:

@@ -1,4 +1,4 @@
-"""Tells failures that a new membership mends from those of the model's own step."""
+"""Distinguishes failures that a new membership mends from failures of the model's own step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import dataclasses
 from hvd_elastic_keras.common.errors import CollectiveFailedError
 
 MAX_UNEXPLAINED = 3
-"""So many failures at the same place by the same members are not a matter of membership."""
+"""Give up after this many failures at the same place of the same members.
+
+Membership is not the cause then."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,9 +17,9 @@ class FailedAt:
     """How far the state was when a round failed.
 
     Attributes:
-      progress: orders states by age.
-      what, where: what failed, and where if that needs saying, for people.
-      whose: where the error probably is.
+      progress: a number that orders states by age.
+      what, where: words for the message: the thing that failed, and its place if that is of use.
+      whose: words for the message: the code in which the error probably is.
     """
 
     progress: int

@@ -13,15 +13,15 @@ from hvd_elastic_keras.step.world import World
 
 
 class GrowingBatch(Observer):
-    """Lets the learning rate follow the number of workers, and rank 0 tell of it.
+    """Lets the learning rate follow the number of workers. Rank 0 announces each change.
 
-    It changes the state: `RunState.ramp` is the scale of the learning rate. The ramp of a round is
-    made from that of the last finished step, and counts only once a step has used it: rounds that
-    break before leave no trace, on no worker.
+    This observer changes the state: `RunState.ramp` is the scale of the learning rate. The ramp of
+    a round is made from the ramp of the last finished step. It becomes part of the state only when
+    a step has used it. So a round that breaks before its first step leaves no trace on any worker.
 
     Args:
       growth: the rule.
-      world: what the graph of a step reads.
+      world: the variables that the graph of a step reads.
     """
 
     def __init__(self, growth: Growth, world: World, state: RunState, announcer: Announcer) -> None:
@@ -45,7 +45,7 @@ class GrowingBatch(Observer):
         self._world.scale_learning_rate(self._ramp.at(cursor.global_step))
 
     def on_commit(self, step: TakenStep) -> None:
-        """The ramp has been used."""
+        """Makes the ramp part of the state: a step has used it."""
         self._state.ramp = self._ramp
 
     def _tell(self, ramp: Ramp, workers: int, step: int) -> None:

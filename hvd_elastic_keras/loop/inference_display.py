@@ -1,4 +1,4 @@
-"""How far a job is that evaluates or predicts: what a launcher draws, or lines now and then."""
+"""Shows how far an evaluation or prediction is: drawn by a launcher, or as lines."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class InferenceDisplay(Observer):
     """Shows steps, metrics so far, examples per second, workers and time left.
 
     Args:
-      show: takes what is to be shown.
-      what: the lines begin with it, such as "evaluating".
-      screen: where that ends up.
+      show: shows the output.
+      what: beginning of the lines, such as "evaluating".
+      screen: where the output ends up.
       clock: seconds of a steady clock.
     """
 
@@ -45,7 +45,7 @@ class InferenceDisplay(Observer):
         self._steps = 0
 
     def on_running(self, entered: Round) -> None:
-        """Speed is measured from here."""
+        """Begins to measure the speed."""
         self._begin()
 
     def after_evaluation_step(self, step: EvaluatedStep) -> None:

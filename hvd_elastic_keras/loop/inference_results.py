@@ -1,4 +1,4 @@
-"""What rank 0 leaves of a job that evaluates or predicts, when all steps are done."""
+"""Results of an evaluation or prediction, which rank 0 writes when all steps are done."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from hvd_elastic_keras.loop.observer import Observer
 
 
 class Results(Observer):
-    """Writes results, and says so once for all workers.
+    """Writes the results, and shows a line about them once for all workers.
 
     Args:
-      write: returns a line for people. A rank 0 that takes over at the end writes the same again.
+      write: writes the results and returns a line for people. A rank 0 that takes over at the end
+        writes the same again.
       tell: shows a line once per job.
     """
 
@@ -23,5 +24,5 @@ class Results(Observer):
         self._tell = tell
 
     def on_end(self) -> None:
-        """Writes them."""
+        """Writes the results."""
         self._tell(self._write())

@@ -1,4 +1,4 @@
-"""What rank 0 keeps on disk: checkpoints and results of one training."""
+"""Checkpoints and results of one training, which rank 0 keeps on disk."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from hvd_elastic_keras.worker.tensor_bytes import bytes_of, copies_of
 log = logging.getLogger(__name__)
 
 LEAST_COPIED_BYTES = 2**16
-"""Of a variable that a checkpoint copies before the next step."""
+"""Size from which on a checkpoint copies a variable before the next step."""
 
 
 class Durable:
-    """What rank 0 keeps on disk: nothing, if there is no job directory.
+    """Checkpoints and results of a training. This base class keeps none: it has no job directory.
 
     Attributes:
       writer: writes the checkpoints.
@@ -49,21 +49,21 @@ class Durable:
         self.writer = BackgroundWriter()
 
     def begin_checkpoint(self) -> None:
-        """Copies the present state in memory, which `writer` then writes."""
+        """Copies the present state in memory; `writer` then writes the copy."""
 
     def save_checkpoint(self) -> None:
         """Returns when the present state is on disk."""
 
     def save_results(self) -> None:
-        """Writes the present state, which is that of the end, and the trained model."""
+        """Writes the final state, which is the present one, and the trained model."""
 
     def load_results(self) -> None:
-        """Takes over what another worker has saved at the end."""
+        """Takes over the final state that another worker has saved."""
 
     def go_on_from_newest(self) -> bool:
         """Takes over the newest checkpoint of an interrupted training.
 
-        To be called when no worker has a state, and so none writes.
+        Call this only when no worker has a state, so that no worker writes.
 
         Returns:
           Whether there is a checkpoint.
@@ -75,10 +75,11 @@ class Checkpoints(Observer):
     """Has rank 0 write checkpoints while the training goes on, and its results at the end.
 
     Args:
-      options: how often.
-      losses: while one is not finite, the checkpoints from before are kept.
+      options: how often to write a checkpoint.
+      losses: tells whether a loss is not finite. As long as one is not, no checkpoint is written,
+        so that the earlier checkpoints are kept.
       fence: knows whether the job may have gone on without this worker.
-      before: called before the state is copied: what must be on file before a checkpoint.
+      before: called before the state is copied; writes what must be on file before a checkpoint.
       clock: seconds of a steady clock.
     """
 
@@ -102,7 +103,7 @@ class Checkpoints(Observer):
         self._round = 0
         self._is_due = False
         self._begun_at = clock()
-        """Of the newest checkpoint; on a worker that has written none, of the training."""
+        """When this worker's newest checkpoint began; before its first, when the training began."""
 
     def on_round(self, entered: Round) -> None:
         """Notes whether this worker writes."""
@@ -123,7 +124,7 @@ class Checkpoints(Observer):
         self._begin_if(bool(by_epoch))
 
     def on_order_to_leave(self, parting: Parting) -> None:
-        """Writes a checkpoint if maybe nobody goes on."""
+        """Writes a checkpoint unless other workers may go on training."""
         if not self._is_root or self._losses.is_present:
             return
         if self._fence.lets_write(parting, self._round):
@@ -136,7 +137,7 @@ class Checkpoints(Observer):
             self._durable.save_results()
 
     def close(self) -> None:
-        """Waits for what is being written."""
+        """Waits for the checkpoint that is being written."""
         self._durable.writer.wait()
 
     @property
@@ -144,7 +145,7 @@ class Checkpoints(Observer):
         return self._options.checkpoint_every_minutes * 60
 
     def _begin_if(self, is_due: bool) -> None:
-        """Begins one that is due now, or was while the last one was being written."""
+        """Begins a checkpoint that is due, or became due while the last one was being written."""
         if not self._is_root or self._losses.is_present:
             return
         self._is_due |= is_due
@@ -155,7 +156,10 @@ class Checkpoints(Observer):
 
 
 def term_for(session: Session, options: RunOptions) -> Term:
-    """What fences checkpoints. Elsewhere, terms of several job directories may meet."""
+    """Returns the term that fences the checkpoints, or None if they have a directory of their own.
+
+    In such a directory, terms of several job directories may meet.
+    """
     return None if options.checkpoint_dir else session.term
 
 
@@ -163,7 +167,7 @@ class KeptOnDisk(Durable):
     """Checkpoints and results of a training in its directory.
 
     Args:
-      job_dir: of the job; a script's later trainings have directories of their own in it.
+      job_dir: directory of the job; later trainings of a script have their own directories in it.
       options: where checkpoints go, and how many are kept.
       term: see `CheckpointStore`.
 
@@ -215,7 +219,7 @@ class KeptOnDisk(Durable):
             self._copied()()
 
     def _copied(self) -> Callable[[], None]:
-        """Writes the present state, whenever it is called."""
+        """Copies the present state. Returns a function that writes the copy whenever called."""
         cursor, run = self._state.cursor, self._state.state()
         tensors = present_values(self._state.variables)
 
@@ -233,8 +237,8 @@ class KeptOnDisk(Durable):
     def save_results(self) -> None:
         """See `Durable`."""
         self.writer.wait()
-        # Also for a worker that starts when the script has gone on to its next training: it takes
-        # everything from here, so that the files below may be missing.
+        # This checkpoint also serves a worker that starts when the script is in its next training.
+        # That worker takes everything from it, so the files below may be missing.
         try:
             self._manager.save(self._state.cursor.global_step, self._values, self._state.state())
         except CheckpointNotWrittenError as error:
@@ -275,7 +279,10 @@ class KeptOnDisk(Durable):
 
 
 def _save_model(directory: Path, model: keras.Model, show: Callable[[str], None]) -> None:
-    """Writes the trained model, or else its weights: nobody loses a training over that file."""
+    """Writes the trained model, or else its weights.
+
+    An error shows a warning only: a training must not be lost over this file.
+    """
     try:
         with keras_saving.direct():
             files.write_atomically(directory / files.MODEL, model.save)
@@ -292,7 +299,10 @@ def _save_model(directory: Path, model: keras.Model, show: Callable[[str], None]
 
 
 def _export(target: Path, model: keras.Model, show: Callable[[str], None]) -> None:
-    """Writes what serves the model: nobody loses a training over that, either."""
+    """Exports the model for serving.
+
+    An error shows a warning only: a training must not be lost over this, either.
+    """
     try:
         with keras_saving.direct(), directories.being_written(target) as temporary:
             model.export(str(temporary), verbose=False)
@@ -302,11 +312,11 @@ def _export(target: Path, model: keras.Model, show: Callable[[str], None]) -> No
 
 
 def present_values(variables: ModelVariables) -> list[tf.Tensor]:
-    """The present values, which steps do not change any more.
+    """Returns the present values. Later steps do not change them.
 
-    Large ones that an optimizer assigns are copied here. The others TensorFlow copies when they
-    are assigned: frozen weights, which may be large, are not, and to copy a small one here takes
-    ten times as long.
+    Large values that an optimizer assigns are copied here. TensorFlow copies the others when they
+    are assigned. For frozen weights, which may be large, that never happens. For small values, a
+    copy made here would take ten times as long.
     """
     assigned = {id(unwrapped(v)) for v in (*variables.trainable, *variables.optimizer)}
     values = variables.values()

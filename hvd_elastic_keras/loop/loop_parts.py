@@ -1,4 +1,4 @@
-"""What a training loop works with."""
+"""The parts that a training loop works with."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from hvd_elastic_keras.worker.session import Session
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopParts:
-    """What a training loop works with, the same for all its rounds.
+    """The parts that a training loop works with, the same in all its rounds.
 
     Attributes:
       evaluate: the phase of the evaluation, if there is one.
       trains: whether anything is trained. If not, `train` is the phase of the evaluation, too, and
-        the loop begins with that.
+        the loop begins with the evaluation.
       course: how far the training goes.
-      shares: who computes what; one of the observers.
-      observers: those who hear of what is done.
+      shares: how the rows of a batch are divided among the workers; one of the observers.
+      observers: the objects that are told what the loop does.
     """
 
     model: keras.Model

@@ -1,6 +1,6 @@
-"""A loss that is NaN or infinite is told, and the checkpoints from before it are kept.
+"""Reports a loss that is NaN or infinite, and keeps the checkpoints from before it.
 
-With `skip`, the step has found it before anything was assigned (`step/partitioned_step.py`).
+With the policy `skip`, the step finds it before it assigns anything (`step/partitioned_step.py`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from hvd_elastic_keras.step.step_result import Logs
 from hvd_elastic_keras.worker.session import Session
 
 MOST_SKIPPED = 100
-"""So many steps in a row that are not finite are not a matter of their examples."""
+"""Give up after this many steps in a row that are not finite: the examples are not the cause."""
 
 
 class NonFiniteLoss(Observer):
     """Looks at the losses in the logs of each step, which are the same on all workers.
 
-    Those of Keras are means over the epoch so far: after one NaN they stay so.
+    Keras's losses are means over the epoch so far: after one NaN they stay NaN.
 
     Args:
       policy: "ignore", as plain Keras does; "warn"; "skip"; or "stop".
@@ -34,14 +34,14 @@ class NonFiniteLoss(Observer):
         self._policy = policy
         self._told = False
         self._skipped = 0
-        """Steps in a row that were left out."""
+        """Steps in a row that were skipped."""
         self.is_present = False
 
     def after_step(self, step: TakenStep) -> None:
-        """Notices the first such loss.
+        """Reports the first loss that is not finite, and every skipped step.
 
         Raises:
-          NonFiniteLossError: the policy is to stop there, or all steps are left out for long.
+          NonFiniteLossError: the policy is `stop`, or `MOST_SKIPPED` steps in a row were skipped.
         """
         if self._policy == IGNORE:
             return

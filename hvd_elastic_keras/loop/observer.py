@@ -1,7 +1,7 @@
-"""Those who watch a training: they hear of its rounds, steps and epochs, and change nothing.
+"""Observers of a training: they are told of its rounds, steps and epochs, and change nothing.
 
-A subclass of `Observer` takes the calls that it cares for. To add one, hand it to the list in
-`api/build_loop.py`; its place there is the order in which it hears of things.
+A subclass of `Observer` overrides the methods that it needs. To add an observer, put it into the
+list in `api/build_loop.py`. Observers are called in the order of this list.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Round:
     """A round that this worker has entered.
 
     Attributes:
-      place: of this worker.
-      cursor: where this worker is: before a sync, it may be behind.
-      takes_up: whether this worker is the root and nobody had a state: its own is new, or from a
-        checkpoint.
+      place: this worker's place in the round.
+      cursor: position of this worker; before the sync it may be behind the others.
+      takes_up: whether this worker is the root and no worker had a state. The root's state is new
+        or from a checkpoint then.
     """
 
     place: Assignment
@@ -39,10 +39,10 @@ class PresentEpoch:
     """An epoch that begins, or goes on.
 
     Attributes:
-      number: from 0.
-      epochs: of the training; None if nobody knows.
-      steps: of this epoch; None if nobody knows.
-      done: steps that have been taken; not 0 where the evaluation goes on.
+      number: number of the epoch, from 0.
+      epochs: number of epochs of the training; None if unknown.
+      steps: number of steps of this epoch; None if unknown.
+      done: number of steps taken; at least 1 where an evaluation goes on.
     """
 
     number: int
@@ -56,13 +56,13 @@ class TakenStep:
     """A training step that all workers of the round have taken.
 
     Attributes:
-      cursor: where it was taken.
-      place: of this worker.
-      batch: this worker's part.
+      cursor: position at which the step was taken.
+      place: this worker's place in the round.
+      batch: this worker's part of the global batch.
       shares: micro-batches of a full global batch, by rank.
-      result: the same on all workers.
-      steps_left: until the end of the training; None if nobody knows.
-      evaluations_left: the same, as far as they are known, if the training evaluates at all.
+      result: outcome of the step, the same on all workers.
+      steps_left: steps until the end of the training; None if unknown.
+      evaluations_left: evaluations until the end of the training, as far as they are known.
     """
 
     cursor: Cursor
@@ -75,7 +75,7 @@ class TakenStep:
 
     @property
     def num_examples(self) -> int:
-        """Of the global batch."""
+        """Examples of the global batch."""
         return self.batch.part.num_examples_of_step
 
 
@@ -84,11 +84,11 @@ class EvaluatedStep:
     """A step of an evaluation, or of predictions, that all workers of the round have taken.
 
     Attributes:
-      cursor: where it was taken.
-      place: of this worker.
-      num_examples: of the global batch.
-      steps: of the whole evaluation; None if nobody knows.
-      logs: of the evaluation so far.
+      cursor: position at which the step was taken.
+      place: this worker's place in the round.
+      num_examples: examples of the global batch.
+      steps: steps of the whole evaluation; None if unknown.
+      logs: logs of the evaluation so far.
     """
 
     cursor: Cursor
@@ -100,11 +100,11 @@ class EvaluatedStep:
 
 @dataclasses.dataclass(frozen=True)
 class TrainedEpoch:
-    """An epoch of which all training steps have been taken; its evaluation comes next.
+    """An epoch after its last training step; its evaluation comes next.
 
     Attributes:
-      cursor: behind its last step.
-      whole: whether all its data have been used.
+      cursor: position after the last training step.
+      whole: whether all data of the epoch have been used.
     """
 
     cursor: Cursor
@@ -116,9 +116,9 @@ class EndedEpoch:
     """An epoch that has ended, with its evaluation.
 
     Attributes:
-      cursor: behind its last step.
-      logs: as callbacks get them.
-      is_last: whether the training ends with it.
+      cursor: position after the last step of the epoch.
+      logs: logs as callbacks get them.
+      is_last: whether the training ends with this epoch.
     """
 
     cursor: Cursor
@@ -127,77 +127,89 @@ class EndedEpoch:
 
 
 class Observer:
-    """Watches a training. All methods do nothing here.
+    """Watches a training. All methods of this base class do nothing.
 
-    They are called on all workers of a round, in the thread that trains. What they take, everybody
-    waits for. They neither direct the training nor change its state; where one does, it says so.
-    An error that one raises ends the training; it may be a `CollectiveFailedError` only if all
-    workers take part in the same collective.
+    The methods are called on all workers of a round, in the thread that trains. All workers wait
+    while a method runs. An observer neither directs the training nor changes its state, unless
+    its docstring says so. An error in a method ends the training. A method may raise
+    `CollectiveFailedError` only if all workers take part in the same collective.
     """
 
     root_only: ClassVar[bool] = False
-    """Whether only rank 0 calls it, in the rounds in which it has that rank."""
+    """Whether the methods are called only in rounds in which this worker is rank 0."""
 
     # --- rounds --------------------------------------------------------------------------
 
     def after_entering(self) -> None:
-        """The worker no longer waits for a place: it has one, or there is none for it."""
+        """Called when the worker no longer waits for a place: it has one, or gets none."""
 
     def on_round(self, entered: Round) -> None:
-        """A round begins: Horovod is initialised, a checkpoint loaded, newcomers have no state."""
+        """Called when a round begins, before the sync: newcomers have no state yet.
+
+        Horovod is initialised, and a checkpoint is loaded if one was needed.
+        """
 
     def after_sync(self, entered: Round) -> None:
-        """All workers of the round hold the same state; the master does not know of it yet."""
+        """Called when all workers of the round hold the same state, before the master knows it."""
 
     def on_running(self, entered: Round) -> None:
-        """The master has been told that this worker trains."""
+        """Called when the master has been told that this worker trains."""
 
     def on_failure(self, error: CollectiveFailedError) -> None:
-        """A collective has failed; the state is that of the last step. The round is left next."""
+        """Called when a collective has failed, before the round is left.
+
+        The state is that of the last step.
+        """
 
     def after_round(self) -> None:
-        """The round ends, whatever ends it; Horovod is still initialised."""
+        """Called when the round ends, for any reason; Horovod is still initialised."""
 
     def on_order_to_leave(self, parting: Parting) -> None:
-        """This worker, which holds a state, gets no place any more: it, or the whole job, ends."""
+        """Called when this worker, or the whole job, ends before the end of the training.
+
+        Called only if this worker holds a state.
+        """
 
     # --- steps and epochs ----------------------------------------------------------------
 
     def on_epoch(self, epoch: PresentEpoch) -> None:
-        """An epoch begins, after `on_epoch_begin` of callbacks, or goes on in another round."""
+        """Called when an epoch begins or goes on in another round.
+
+        At the beginning, `on_epoch_begin` of callbacks has been called before.
+        """
 
     def before_step(self, cursor: Cursor) -> None:
-        """The training step at `cursor` comes next; its callbacks have been called."""
+        """Called before the training step at `cursor`, after the batch-begin hooks of callbacks."""
 
     def on_commit(self, step: TakenStep) -> None:
-        """A training step is part of the state; callbacks have not heard of it yet."""
+        """Called when a training step is part of the state, before the hooks of callbacks."""
 
     def after_step(self, step: TakenStep) -> None:
-        """A training step is done, its callbacks, too. After it the round may end."""
+        """Called after a training step and the hooks of callbacks. The round may end next."""
 
     def after_evaluation_step(self, step: EvaluatedStep) -> None:
-        """A step of an evaluation is done, its callbacks, too. After it the round may end."""
+        """Called after an evaluation step and the hooks of callbacks. The round may end next."""
 
     def at_end_of_phase(self, cursor: Cursor) -> None:
-        """All steps of the phase at `cursor`, training or evaluation, have been taken."""
+        """Called after the last step of the phase at `cursor`, training or evaluation."""
 
     def after_training_phase(self, epoch: TrainedEpoch) -> None:
-        """The training steps of an epoch are done: the state stands before its evaluation."""
+        """Called after the training steps of an epoch: the state stands before the evaluation."""
 
     def after_epoch(self, epoch: EndedEpoch) -> None:
-        """An epoch has ended, its callbacks have been called, the state stands before the next."""
+        """Called after an epoch and its callbacks: the state stands before the next epoch."""
 
     def on_end(self) -> None:
-        """The training has ended, on all workers, after `on_train_end` of callbacks."""
+        """Called on all workers when the training has ended, after `on_train_end` of callbacks."""
 
     def close(self) -> None:
-        """This worker is out of the training, with or without an error. Nothing else comes."""
+        """Called last, when this worker is out of the training, with or without an error."""
 
 
 class Observers:
-    """The observers of one worker, in the order in which they hear of things.
+    """The observers of one worker, in the order in which they are called.
 
-    Iterating gives those that this worker calls, by its rank in the newest round.
+    Iterating gives only the observers to call at this worker's rank in the newest round.
     """
 
     def __init__(self, observers: Iterable[Observer]) -> None:
@@ -205,7 +217,7 @@ class Observers:
         self._is_root = False
 
     def take_rank(self, rank: int) -> None:
-        """A round begins in which this worker has the rank."""
+        """Notes this worker's rank in the round that begins."""
         self._is_root = rank == 0
 
     def __iter__(self) -> Iterator[Observer]:

@@ -1,6 +1,6 @@
-"""Tells the master twice a second how fast those jobs go that do not train step by step.
+"""Tells the master twice a second how fast a job goes that does not train step by step.
 
-An evaluation, predictions, and a loop of one's own (`elastic.run`).
+Such a job evaluates, predicts, or runs the user's own loop (`elastic.run`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class InferenceRecords(Observer):
             self._record(step)
 
     def at_end_of_phase(self, cursor: Cursor) -> None:
-        """Records what is left: short jobs have nothing else."""
+        """Records the last steps: a short job has no other record."""
         if self._newest is not None:
             self._record(self._newest)
 
@@ -68,9 +68,9 @@ class InferenceRecords(Observer):
 
 
 class CommitRecords:
-    """Records the commits of a loop of one's own; which examples they stand for, nobody knows.
+    """Records the commits of the user's own loop. The examples of a commit are unknown.
 
-    What is before the first commit of a round counts for none: data may be loaded there.
+    The time before the first commit of a round does not count: data may be loaded there.
 
     Args:
       clock: seconds of a steady clock.
@@ -84,11 +84,15 @@ class CommitRecords:
         self._of_fit = False
 
     def begin_round(self) -> None:
-        """Waits for the first commit of another round."""
+        """Starts anew: the next commit is the first of a round."""
         self._since, self._commits = None, 0
 
     def after_commit(self, num_commits: int) -> None:
-        """Counts a commit, the newest of so many in all, and records if it is time. For rank 0."""
+        """Counts a commit, and records if it is time. Called on rank 0.
+
+        Args:
+          num_commits: number of commits in all, including this one.
+        """
         if self._of_fit:
             return
         if self._since is None:
@@ -99,12 +103,12 @@ class CommitRecords:
             self._record(self._since)
 
     def end(self) -> None:
-        """Records what is left, since the function has returned. For rank 0."""
+        """Records the last commits when the function has returned. Called on rank 0."""
         if self._since is not None and self._commits:
             self._record(self._since)
 
     def leave_to_fit(self) -> None:
-        """`fit` trains in the function, and records its own steps."""
+        """Stops recording: `fit` trains inside the function, and records its own steps."""
         self._of_fit = True
         self.begin_round()
 

@@ -1,7 +1,8 @@
-"""Whether a worker that has to leave may write a checkpoint, or the job may go on without it.
+"""Decides whether a worker that has to leave may write a checkpoint.
 
-A worker that is cut off cannot tell this from a master that is dead. But it knows whether the other
-workers have answered to the last, and what stands in the job directory, if it sees that.
+It must not if the job may go on without it. A worker that is cut off cannot tell this from a dead
+master. But it knows whether the other workers have answered until the end. If it sees the job
+directory, it also knows the rounds recorded there.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Parting(enum.Enum):
-    """How a worker comes to leave."""
+    """Why a worker leaves."""
 
     TOLD = "the master has told it to"
     EXPELLED = "the master has given it up"
@@ -33,10 +34,10 @@ class Parting(enum.Enum):
 
 
 def parting_of(error: WorkerLeavingError | MasterUnreachableError, failure: str) -> Parting:
-    """How a worker leaves to which this happens at the entrance of a round.
+    """Returns why a worker leaves, by the error that it got at the entrance of a round.
 
     Args:
-      failure: why the round before has failed; empty if it has not.
+      failure: why the previous round failed; empty if it did not.
     """
     match error:
         case ExpelledError():
@@ -47,11 +48,11 @@ def parting_of(error: WorkerLeavingError | MasterUnreachableError, failure: str)
 
 
 def objection(parting: Parting, mine: RoundOfTerm, newest: RoundOfTerm | None) -> str:
-    """Why a worker that leaves must not write a checkpoint; empty if it may.
+    """Returns why a worker that leaves must not write a checkpoint; empty if it may.
 
     Args:
-      mine: the last round in which it was.
-      newest: that of the job directory; None if the worker does not see that.
+      mine: the last round of this worker.
+      newest: the newest round in the job directory; None if the worker does not see the directory.
 
     >>> objection(Parting.CUT_OFF, RoundOfTerm(1, 4), RoundOfTerm(1, 4))
     ''
@@ -71,8 +72,8 @@ class Fence:
     """Keeps a worker that leaves from writing a checkpoint if the job may go on without it.
 
     Args:
-      job_dir: that of the job, or this host's own if it does not see that.
-      term: gives the term of the newest master that has answered; None where there are none.
+      job_dir: directory of the job, or this host's own if it does not see the directory of the job.
+      term: returns the term of the newest master that has answered; None if there is no master.
     """
 
     def __init__(self, job_dir: Path | None = None, term: Callable[[], int] | None = None) -> None:
@@ -80,7 +81,7 @@ class Fence:
         self._term = term
 
     def lets_write(self, parting: Parting, round_number: int) -> bool:
-        """Whether a worker may write that was in this round last; the log says why not."""
+        """Whether a worker whose last round was `round_number` may write; logs why not."""
         mine = RoundOfTerm(self._term() if self._term else 0, round_number)
         why_not = objection(parting, mine, self._newest())
         if why_not:

@@ -1,4 +1,4 @@
-"""The training phase where the batch grows with the workers: each takes a batch of its own."""
+"""The training phase for a batch that grows with the workers: each worker takes its own batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hvd_elastic_keras.state.cursor import Cursor
 
 @dataclasses.dataclass(frozen=True)
 class PerWorkerRunner(PhaseRunner):
-    """The training phase: each worker takes whole batches."""
+    """A training phase in which each worker takes whole batches."""
 
     input: PerWorkerInput
 
@@ -25,7 +25,7 @@ class PerWorkerRunner(PhaseRunner):
         return self.input.of_worker(cursor.epoch, cursor.worker_batches, rank, len(balance.shares))
 
     def read_up_to(self, cursor: Cursor, goes_on: Callable[[], bool]) -> None:
-        """See `PhaseRunner`: up to the step before, which may have to be taken again."""
+        """See `PhaseRunner`. Stops before the previous step, which may have to be taken again."""
         of_step = -(-cursor.worker_batches // max(1, cursor.step))
         self.input.read_up_to(cursor.epoch, cursor.worker_batches - of_step, goes_on)
 
@@ -39,6 +39,6 @@ class PerWorkerRunner(PhaseRunner):
         ]
 
     def steps(self, cursor: Cursor, workers: int) -> int | None:
-        """See `PhaseRunner`: those done, and those left with the present workers."""
+        """See `PhaseRunner`. Adds the steps done and the steps left with the present workers."""
         left = self.input.worker_batches_left(cursor.epoch, cursor.worker_batches)
         return None if left is None else cursor.step - (-left // workers)

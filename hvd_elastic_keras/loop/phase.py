@@ -1,4 +1,4 @@
-"""What a phase of the training computes: its input and its compiled step."""
+"""A phase of the training: its input and its compiled step."""
 
 from __future__ import annotations
 
@@ -20,32 +20,35 @@ from hvd_elastic_keras.step.step_result import StepResult
 
 
 class Step(Protocol):
-    """What all workers of a round do together, in one piece: `PartitionedStep` or `PredictStep`."""
+    """An atomic step that all workers of a round take together.
+
+    It is a `PartitionedStep` or a `PredictStep`.
+    """
 
     @property
     def calls_python(self) -> bool:
-        """Whether it calls code of the user's that may change the user's values."""
+        """Whether the step calls Python code of the user that may change the user's values."""
 
     def __call__(
         self, batch: LocalBatch, step: int, stop: bool = False, arrive: Arrive | None = None
     ) -> StepResult:
-        """Takes the step with everybody; see `PartitionedStep`."""
+        """Takes the step together with all workers; see `PartitionedStep`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PhaseRunner:
-    """What a phase computes: its input and its compiled step."""
+    """The input of a phase and its compiled step."""
 
     input: Input
     step: Step
 
     def batches(self, cursor: Cursor, rank: int, balance: Balance) -> Iterator[LocalBatch]:
-        """A worker's part of the batches that are left of an epoch."""
+        """Returns a worker's part of the remaining batches of the epoch."""
         count = self.input.num_micro_batches
         return self.input.batches(cursor.epoch, balance.share(rank, count), cursor.step)
 
     def position(self, cursor: Cursor, training: int) -> InputPosition:
-        """What newcomers have to know to read up to `cursor`."""
+        """Returns the position that newcomers need in order to read their input up to `cursor`."""
         return InputPosition(
             training=training,
             progress=cursor.progress,
@@ -57,7 +60,7 @@ class PhaseRunner:
         )
 
     def read_up_to(self, cursor: Cursor, goes_on: Callable[[], bool]) -> None:
-        """Reads what lies before `cursor`, where it has to be read; see `Input.read_up_to`."""
+        """Reads the input up to `cursor` if there is no other way there; see `Input.read_up_to`."""
         self.input.read_up_to(cursor.epoch, cursor.step, goes_on)
 
     def planned_ids(self, steps: Sequence[FinishedStep]) -> list[list[Ids]]:
@@ -71,7 +74,7 @@ class PhaseRunner:
         return self.input.ids_of_epoch(epoch)
 
     def _parts(self, step: FinishedStep, ids: Ids) -> list[Ids]:
-        """Those of each rank."""
+        """Splits the ids of a step by rank."""
         parts = [
             self.input.part(step.epoch_step, share, step.num_examples)
             for share in successive(step.shares)
@@ -79,5 +82,5 @@ class PhaseRunner:
         return np.split(ids, np.cumsum([part.stop - part.start for part in parts])[:-1])
 
     def steps(self, cursor: Cursor, workers: int) -> int | None:
-        """Steps of the epoch at `cursor`; None if only reading to the end tells."""
+        """Steps of the epoch at `cursor`; None if known only after reading to the end."""
         return self.input.steps(cursor.epoch)

@@ -1,4 +1,4 @@
-"""How far the training is, from rank 0: what a launcher draws, Keras's bar, or lines."""
+"""Shows how far the training is, from rank 0: drawn by a launcher, as Keras's bar, or as lines."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ from hvd_elastic_keras.observe.screen import Screen
 
 LINE_INTERVAL_S = 2.0
 PACE_LINES = 10
-"""From which the time left follows, besides the present one: single steps differ much."""
+"""Earlier lines from which the time left is computed, besides the present one.
+
+Single steps differ too much."""
 DRAWING_INTERVAL_S = 0.25
-"""A launcher on a terminal hears so often where the training is."""
+"""Interval at which a launcher on a terminal is told of the progress."""
 
 
 class _Terminal(io.StringIO):
@@ -40,7 +42,7 @@ class _Terminal(io.StringIO):
 
 
 class Show(Protocol):
-    """Shows a text, or the progress that it is about."""
+    """Shows a text, or the progress that the text describes."""
 
     def __call__(self, text: str, progress: Progress | None = None) -> None:
         """Takes the formatted text; it may be empty if there is `progress`."""
@@ -50,8 +52,8 @@ class _EvaluationTime:
     """How long the evaluation at the end of an epoch takes, with what callbacks do after it.
 
     Attributes:
-      seconds: that the newest one took that a round has seen as a whole; 0 before the first.
-      has_steps: whether the present one has taken any.
+      seconds: duration of the newest evaluation within a single round; 0 before the first.
+      has_steps: whether the present evaluation has taken any steps.
     """
 
     def __init__(self) -> None:
@@ -60,15 +62,15 @@ class _EvaluationTime:
         self._began: float | None = None
 
     def begin(self, now: float) -> None:
-        """The training steps of an epoch are done."""
+        """Starts the clock: the training steps of an epoch are done."""
         self._began, self.has_steps = now, False
 
     def forget_beginning(self) -> None:
-        """Another round begins: what has passed before is not the evaluation alone."""
+        """Stops the clock: another round begins, and the time so far has other parts, too."""
         self._began = None
 
     def end(self, now: float) -> None:
-        """The epoch is over."""
+        """Notes the duration: the epoch is over."""
         if self._began is not None and self.has_steps:
             self.seconds = now - self._began
         self._began = None
@@ -78,10 +80,10 @@ class ProgressDisplay(Observer):
     """Shows step, loss and metrics, examples per second, workers and time left.
 
     Args:
-      show: takes what is to be shown.
-      screen: where that ends up.
+      show: shows the output.
+      screen: where the output ends up.
       verbose: as in `keras.Model.fit`: 0 shows nothing, 2 a line per epoch, 1 all. A launcher
-        hears of the progress in any case, and decides which lines it writes.
+        is told of the progress in any case, and decides which lines it writes.
       clock: seconds of a steady clock.
     """
 
@@ -106,7 +108,7 @@ class ProgressDisplay(Observer):
         self._newest: Progress | None = None
         self._drawn_at = self._since = 0.0
         self._pace: collections.deque[tuple[float, int]] = collections.deque(maxlen=PACE_LINES)
-        """Seconds and steps of the newest lines with so many workers."""
+        """Seconds and steps of the newest lines with the present number of workers."""
         self._examples = 0
         self._steps = 0
         self._done = 0
@@ -141,11 +143,11 @@ class ProgressDisplay(Observer):
             self._tell(now, step, _no_line)
 
     def after_training_phase(self, epoch: TrainedEpoch) -> None:
-        """An evaluation may begin now."""
+        """Times the evaluation, which may begin now."""
         self._evaluation.begin(self._clock())
 
     def after_evaluation_step(self, step: EvaluatedStep) -> None:
-        """It has begun."""
+        """Notes that the evaluation has begun."""
         self._evaluation.has_steps = True
 
     def note(self, text: str) -> None:
@@ -153,7 +155,7 @@ class ProgressDisplay(Observer):
         self._show(self._line_of(text))
 
     def warning(self, text: str) -> None:
-        """As `note`, also to those who want to see nothing else."""
+        """Shows a warning between the other lines, also if `verbose` is 0."""
         self._always_show(self._line_of(f"warning: {text}"))
 
     def after_epoch(self, epoch: EndedEpoch) -> None:
@@ -179,7 +181,7 @@ class ProgressDisplay(Observer):
 
     @property
     def line_break(self) -> str:
-        """What has to stand before a line of somebody else."""
+        """Text to put before any other line: a line break if Keras's bar is being drawn."""
         return "\n" if self._interactive and self._bar is not None else ""
 
     def _last_line(self, logs: Mapping[str, Any]) -> str:
@@ -195,7 +197,7 @@ class ProgressDisplay(Observer):
         if finalize:
             self._bar.target = done
         terminal = _Terminal()
-        # The metrics are those of the epoch so far already: no further averaging.
+        # The metrics are already averages over the epoch so far: the bar must not average again.
         self._bar.stateful_metrics = set(logs)
         with contextlib.redirect_stdout(terminal):
             self._bar.update(done, list(numbers_of(logs).items()), finalize=finalize)
@@ -232,12 +234,12 @@ class ProgressDisplay(Observer):
 
 
 def numbers_of(logs: Mapping[str, Any]) -> dict[str, float]:
-    """What can be shown in a line: metrics with several values are left out."""
+    """Returns the logs that fit in a line, without metrics that have several values."""
     return {name: value for name, value in logs.items() if isinstance(value, int | float)}
 
 
 def told_metrics(logs: Mapping[str, Any]) -> dict[str, float | None]:
-    """As JSON can say it."""
+    """Returns the numbers of the logs for JSON; None stands for a number that is not finite."""
     numbers = ((n, float(v)) for n, v in numbers_of(logs).items())
     return {name: value if math.isfinite(value) else None for name, value in numbers}
 

@@ -1,9 +1,9 @@
-"""A newcomer reads its input up to where the others are before it asks for a place among them.
+"""Lets a newcomer read its input up to the position of the others before it asks for a place.
 
 A dataset that can only be read from the front may take minutes to reach the present step. In a
-round, everybody would wait for that. So a newcomer asks the master where the others read, reads up
-to there, asks again, and joins when it is close. It goes on reading along until it has its place: a
-spare may wait for that for hours.
+round, all workers would wait for that. So a newcomer asks the master where the others read, reads
+up to there, asks again, and joins when it is close. It goes on reading along until it has its
+place: a spare may wait hours for one.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from hvd_elastic_keras.state.cursor import Cursor, Phase
 
 log = logging.getLogger(__name__)
 CLOSE_S = 1.0
-"""Who has caught up in less time than this is close."""
+"""A newcomer is close if it catches up in less time than this."""
 ASK_INTERVAL_S = 0.5
-"""As often as heartbeats tell where the others read."""
+"""Equal to the interval at which heartbeats tell where the others read."""
 
 
 class ReadAlong(Observer):
     """Reads along in a thread until this worker has its first place.
 
     Args:
-      runners: of the phases that have an input.
-      others_read: where they are; None if there is nobody.
+      runners: runners of the phases that have an input.
+      others_read: returns the position of the other workers; None if there are none.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class ReadAlong(Observer):
         self._thread = threading.Thread(target=self._run, name="elastic-read-along", daemon=True)
 
     def start(self, gives_up: Callable[[], bool]) -> None:
-        """Begins, and returns when this worker is close, or `gives_up` says so."""
+        """Starts reading. Returns when this worker is close, or `gives_up` returns True."""
         self._thread.start()
         while not self._close.wait(ASK_INTERVAL_S) and not gives_up():
             pass
 
     def after_entering(self) -> None:
-        """Returns when the thread has left the inputs alone."""
+        """Stops the thread. Returns when it no longer uses the inputs."""
         self._stopped.set()
         self._thread.join()
 
@@ -65,13 +65,13 @@ class ReadAlong(Observer):
                 if position is not None:
                     self._read_up_to(position)
                 took = time.monotonic() - began
-                # Who reads no faster than the others train will never be closer.
+                # A worker that reads no faster than the others train will never be closer.
                 if took < CLOSE_S or took >= took_before:
                     self._close.set()
                 took_before = took
                 self._stopped.wait(ASK_INTERVAL_S)
         except Exception as error:  # the user's dataset may raise anything
-            log.info("reading along ended: %s", error)  # told when a step meets it again
+            log.info("reading along ended: %s", error)  # a step that meets it again reports it
         finally:
             self._close.set()
 

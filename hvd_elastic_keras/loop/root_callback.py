@@ -1,4 +1,4 @@
-"""`RootCallback`: callbacks that exist on rank 0 alone, such as those that report to a tracker."""
+"""`RootCallback`: callbacks that exist on rank 0 only, such as reports to a tracker."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ HOOKS = (
 class RootCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyped
     """Makes callbacks on rank 0, and calls them there.
 
-    For what reports to a server or a store: one run for all workers, which goes on when rank 0
-    changes. Then the new rank 0 makes callbacks of its own, whose `on_train_begin` is called, and
-    the calls that the former one may not have come to are made again: a value may be reported twice
-    with the same step or epoch. In plain `fit`, and alone, they are made when the training begins.
+    Use it for callbacks that report to a server or a store. All workers share one run there, which
+    goes on when rank 0 changes. The new rank 0 then makes callbacks of its own and calls their
+    `on_train_begin`. It also repeats the calls that the former rank 0 may not have finished, so a
+    value may be reported twice with the same step or epoch. In plain `fit`, and with one worker,
+    the callbacks are made when the training begins.
 
     Args:
-      make: makes a callback, or several. It opens the tracker's run by a name that all workers
-        know, or goes on with it.
-      repeat_epochs: whether a new rank 0 reports the logs of all finished epochs again, to a
-        tracker that loses what a killed process has told it.
+      make: makes one callback or several. It opens the tracker's run by a name that all workers
+        know, or goes on with that run.
+      repeat_epochs: whether a new rank 0 reports the logs of all finished epochs again. For a
+        tracker that loses the reports of a killed process.
 
     Example:
 
@@ -55,7 +56,7 @@ class RootCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is 
         self._made: list[keras.callbacks.Callback] = []
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Makes the callbacks and begins them: this is rank 0."""
+        """Makes the callbacks and begins them. Called on rank 0 only."""
         made = self._make()
         self._made = [made] if isinstance(made, keras.callbacks.Callback) else list(made)
         for callback in self._made:

@@ -1,12 +1,12 @@
 """Goes through the rounds of a training, from the first to the last.
 
-    until everybody has finished:
+    until all workers have finished:
         enter       wait for a place
         take part   until all is done, the membership changes or a collective fails
         restore     only after a failure
         leave
 
-`TrainingLoop` (`fit` and `Trainer`) and `ElasticLoop` (`elastic.run`) say what each of these is.
+`TrainingLoop` (`fit` and `Trainer`) and `ElasticLoop` (`elastic.run`) implement these operations.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ log = logging.getLogger(__name__)
 
 
 class Driven(Protocol):
-    """What one worker does in its rounds."""
+    """The operations of one worker in its rounds."""
 
     def enter(self, failure: str) -> Assignment:
         """Waits for a place in the next round.
 
         Args:
-          failure: why the round before has failed; empty if it has not.
+          failure: why the previous round failed; empty if it did not.
         """
 
     def on_order_to_leave(self, parting: Parting) -> None:
-        """There is no place for this worker, or no master: it ends."""
+        """Called when there is no place for this worker, or no master. The worker ends next."""
 
     def take_part(self, place: Assignment) -> bool:
-        """Trains in a round. Returns whether everybody has finished.
+        """Trains in a round. Returns whether all workers have finished.
 
         Raises:
           CollectiveFailedError: a peer went away, or the round was closed.
         """
 
     def failed_at(self) -> FailedAt:
-        """How far the state is, after a failure."""
+        """Returns how far the state is, after a failure."""
 
     def restore(self, error: CollectiveFailedError) -> None:
-        """Goes back to a state that is valid, after a failure."""
+        """Goes back to a valid state, after a failure."""
 
     def leave(self, place: Assignment, *, finished: bool) -> None:
-        """Ends the round, whatever has ended it."""
+        """Leaves the round, however it has ended."""
 
 
 def drive(driven: Driven) -> None:
-    """Goes from round to round until everybody has finished.
+    """Goes from round to round until all workers have finished.
 
     Raises:
       WorkerLeavingError: this worker has to leave before the end.
       TrainingOverError: the others had finished before this worker had a place.
       MasterUnreachableError: there is no master any more.
-      CollectiveFailedError: the same place fails again and again although nobody is lost.
+      CollectiveFailedError: the same place fails again and again although no worker is lost.
     """
     failures = UnexplainedFailures()
     failure, finished = "", False

@@ -1,7 +1,8 @@
-"""Makes sure, while training goes on, that all workers have read the same batches.
+"""Checks during the training that all workers have read the same batches.
 
-Rarely enough to cost nothing: after the first steps of a round, every now and then, and before an
-epoch ends, so that no checkpoint is written of what came of different data.
+The checks are too rare to cost anything. They come after the first steps of a round, every now and
+then, and before an epoch ends. So no checkpoint is written at the end of an epoch in which the
+data differed.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from hvd_elastic_keras.state.cursor import Cursor, Phase
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 
 NAMES = {Phase.TRAIN: "training", Phase.EVALUATE: "validation", Phase.INFER: "given"}
-"""Of the data of a phase."""
+"""Names of the data of each phase."""
 INTERVAL = 64
-"""Steps between two comparisons, and how long a round is compared more often."""
+"""Steps between two comparisons. Before this step of a round, comparisons are more frequent."""
 
 
 class SameReading(Observer):
-    """Compares what the workers of a round have read; all take part.
+    """Compares the batches that the workers of a round have read. All workers take part.
 
     Args:
-      phases: those that have an input.
+      phases: runners of the phases that have an input.
     """
 
     def __init__(self, phases: Mapping[Phase, PhaseRunner], communicator: Communicator) -> None:
@@ -36,16 +37,16 @@ class SameReading(Observer):
         self._steps = 0
 
     def on_round(self, entered: Round) -> None:
-        """Begins with the steps of a round; alone there is nothing to compare."""
+        """Begins to count the steps of a round. A single worker has nothing to compare."""
         self._members, self._steps = entered.place.members, 0
         for log in self._logs.values():
             log.switch(len(self._members) > 1)
 
     def after_step(self, step: TakenStep) -> None:
-        """Compares if it is time, which is the same in all workers.
+        """Compares if it is time, on all workers after the same step.
 
         Raises:
-          DataError: what they have read differs; the same in all.
+          DataError: the workers have read different batches; raised on all of them.
         """
         if step.result.change_pending:
             return  # the round ends
@@ -54,10 +55,10 @@ class SameReading(Observer):
             self._compare(Phase.TRAIN, step.cursor.global_step + 1)
 
     def at_end_of_phase(self, cursor: Cursor) -> None:
-        """Compares what is left of the data of an epoch.
+        """Compares the batches read since the last comparison.
 
         Raises:
-          DataError: what they have read differs; the same in all.
+          DataError: the workers have read different batches; raised on all of them.
         """
         self._compare(cursor.phase, cursor.global_step)
 
@@ -74,7 +75,7 @@ class SameReading(Observer):
 
 
 def is_due(steps: int) -> bool:
-    """Whether to compare after so many steps of a round.
+    """Whether to compare after `steps` steps of a round.
 
     >>> [steps for steps in range(200) if is_due(steps)]
     [1, 2, 4, 8, 16, 32, 64, 128, 192]

@@ -1,7 +1,7 @@
-"""Makes sure, every so many steps, that all workers hold the same weights.
+"""Checks at regular steps that all workers hold the same weights.
 
-All of them apply the same sums to the same weights, so that not a bit differs, unless memory is
-damaged or code of the user's changes the weights of one worker only.
+All workers apply the same sums to the same weights. So not a bit differs, unless memory is damaged
+or the user's code changes the weights of one worker only.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from hvd_elastic_keras.worker.session import Session
 
 
 class SameWeights(Observer):
-    """Compares checksums of the state of all workers of a round; all take part.
+    """Compares checksums of the state of all workers of a round. All workers take part.
 
     Args:
-      values: gives all that must be the same, in an order that is the same in all.
-      every_n_steps: how often; 0 never compares.
+      values: returns all values that must be the same, in the same order on all workers.
+      every_n_steps: number of steps between two comparisons; 0 never compares.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class SameWeights(Observer):
         self._rank = 0
 
     def on_round(self, entered: Round) -> None:
-        """Notes who is compared."""
+        """Notes the workers of the round."""
         self._members, self._rank = entered.place.members, entered.place.rank
 
     def after_step(self, step: TakenStep) -> None:
-        """Compares if it is time, which is the same in all workers.
+        """Compares if it is time, on all workers after the same step.
 
         Raises:
-          WeightsDifferError: this worker is the odd one: it ends, and the others go on without it.
+          WeightsDifferError: this worker differs from the others. It ends, and the others go on.
         """
         number = step.cursor.global_step + 1
         is_due = self._every > 0 and number % self._every == 0 and len(self._members) > 1
@@ -77,12 +77,14 @@ def checksum(values: Sequence[tf.Tensor]) -> int:
 
 
 def odd_ranks(checksums: Sequence[float]) -> list[int]:
-    """Who has not what most have; if as many have one as another, what the first of them has.
+    """Returns the ranks whose checksum is not the most frequent one.
+
+    If two checksums are equally frequent, the one that comes first counts as right.
 
     >>> odd_ranks([5, 7, 5]), odd_ranks([7, 5, 5]), odd_ranks([5, 7]), odd_ranks([5, 5])
     ([1], [0], [1], [])
     """
-    # `most_common` keeps the order in which they come: rank 0 has been there longest.
+    # `most_common` puts the first of equally frequent values first: rank 0 has been there longest.
     [(usual, _)] = Counter(checksums).most_common(1)
     return [rank for rank, value in enumerate(checksums) if value != usual]
 

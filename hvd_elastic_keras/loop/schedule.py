@@ -10,16 +10,19 @@ from hvd_elastic_keras.state.cursor import Cursor
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """What the training loop follows, from `TrainingConfig` or from the arguments of `fit`.
+    """The length of a training and the times of its evaluations.
+
+    The values come from `TrainingConfig` or from the arguments of `fit`.
 
     Attributes:
-      epochs: the epoch before which training ends; None if only `steps` bounds it.
+      epochs: the training ends before the epoch of this number; None if only `steps` bounds it.
       steps: optimizer steps in all; None if only `epochs` bounds the training.
       initial_epoch: the first epoch.
-      validation_freq: evaluate after every so many epochs, or after the epochs (from 1) in it.
-      steps_per_execution: call batch hooks of callbacks once for so many steps.
-      ends_with_last: whether the hook at the end of several steps gets the number of the last of
-        them, or of the first (older releases of Keras).
+      validation_freq: number of epochs from one evaluation to the next, or the epochs (from 1)
+        that end with an evaluation.
+      steps_per_execution: number of steps for which the batch hooks of callbacks are called once.
+      ends_with_last: whether the batch-end hook gets the number of the last of these steps, or of
+        the first (older releases of Keras).
     """
 
     epochs: int | None
@@ -40,17 +43,20 @@ class Schedule:
         return self._evaluations(self.initial_epoch, epoch)
 
     def _evaluations(self, begin: int, end: int) -> int:
-        """Evaluations from the start of the epoch `begin` to that of `end`."""
+        """Evaluations from the start of epoch `begin` to the start of epoch `end`."""
         if isinstance(self.validation_freq, int):
             return end // self.validation_freq - begin // self.validation_freq
         return sum(begin < number <= end for number in set(self.validation_freq))
 
     def starts_execution(self, step: int) -> bool:
-        """Whether the batch hooks begin with this step of an epoch."""
+        """Whether the batch-begin hooks are called before this step of an epoch."""
         return step % self.steps_per_execution == 0
 
     def ends_execution(self, step: int) -> bool:
-        """Whether the batch hooks end with this step (the last one of an epoch always does)."""
+        """Whether the batch-end hooks are called after this step of an epoch.
+
+        They are always called after the last step of an epoch; the caller sees to that.
+        """
         return (step + 1) % self.steps_per_execution == 0
 
     def number_at_end(self, step: int) -> int:
@@ -63,7 +69,7 @@ class Schedule:
         return first + self.steps_per_execution - 1 if self.ends_with_last else first
 
     def is_over(self, epochs_done: int, steps_done: int) -> bool:
-        """Whether training ends here, if nobody ends it before."""
+        """Whether training ends here, unless it is ended earlier."""
         return (self.epochs is not None and epochs_done >= self.epochs) or (
             self.steps is not None and steps_done >= self.steps
         )
@@ -78,7 +84,10 @@ class Schedule:
         return ends and (in_data is None or cursor.step < in_data)
 
     def steps_of_epoch(self, cursor: Cursor, in_data: int | None) -> int | None:
-        """Steps of the epoch at `cursor`, of which the data give `in_data`; None: nobody knows.
+        """Steps of the epoch at `cursor`; None if unknown.
+
+        Args:
+          in_data: steps that the data have for this epoch; None if unknown.
 
         >>> Schedule(epochs=None, steps=25).steps_of_epoch(Cursor(step=3, global_step=23), 10)
         5
@@ -89,10 +98,11 @@ class Schedule:
         return limit if in_data is None else min(in_data, limit)
 
     def steps_left(self, cursor: Cursor, in_this: int | None, in_next: int | None) -> int | None:
-        """Steps until the end; None if nobody knows how long an epoch is.
+        """Steps until the end; None if the length of an epoch is unknown.
 
         Args:
-          in_this, in_next: steps that the data give in the epoch at `cursor` and in later ones.
+          in_this, in_next: steps that the data have for the epoch at `cursor`, and for each later
+            epoch.
 
         >>> Schedule(epochs=3).steps_left(Cursor(epoch=1, step=4), 10, 10)
         16
@@ -105,12 +115,12 @@ class Schedule:
         return max(0, min(bounds)) if bounds else None
 
     def evaluations_left(self, cursor: Cursor, in_this: int | None, in_next: int | None) -> int:
-        """Evaluations until the end, that of the epoch at `cursor` included.
+        """Evaluations until the end, including the one of the epoch at `cursor`.
 
-        As far as they are known: if nobody knows how long an epoch is, those of `epochs`, or none.
+        If the length of an epoch is unknown, counts up to `epochs`, or returns 0 without `epochs`.
 
         Args:
-          in_this, in_next: as of `steps_left`.
+          in_this, in_next: see `steps_left`.
 
         >>> Schedule(epochs=9, validation_freq=2).evaluations_left(Cursor(epoch=3), 10, 10)
         3

@@ -1,4 +1,4 @@
-"""The shares of the workers in the batches: even, or following their speed from round to round."""
+"""The workers' shares of the batches: even, or by speed, which is kept from round to round."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hvd_elastic_keras.state.run_state import RunState
 
 
 class Shares(Observer):
-    """Keeps the shares of the present round, which follow speed if the steps measure it.
+    """Keeps the shares of the present round. They follow the speed if the steps measure it.
 
-    All workers come to the same shares. They decide who computes what, and nothing else; what is
-    known of the workers' speed is part of the state, for newcomers (`RunState.slowness`).
+    All workers come to the same shares. The shares decide which worker computes which rows, and
+    nothing else. The known speeds are part of the state, for newcomers (`RunState.slowness`).
 
     Args:
-      num_micro_batches: of a full global batch.
+      num_micro_batches: micro-batches of a full global batch.
     """
 
     def __init__(self, state: RunState, num_micro_batches: int, announcer: Announcer) -> None:
@@ -28,14 +28,14 @@ class Shares(Observer):
         self._announcer = announcer
         self._members: tuple[str, ...] = ()
         self.balance = Balance(1, num_micro_batches)
-        """That of the present round."""
+        """The shares of the present round."""
         self.changes = 0
-        """So often they have changed: batches that were cut before are void."""
+        """How often the shares have changed. Batches cut before the last change are void."""
 
     def after_sync(self, entered: Round) -> None:
-        """Shares of the new round: those who were there before are as fast as they were.
+        """Begins the shares of a new round; workers of earlier rounds keep their known speed.
 
-        Whose state is on its way has none in the first step.
+        A worker still receiving its state computes nothing in its first step.
         """
         self._members = entered.place.members
         self._begin(idle=self._state.late_ranks)
@@ -43,7 +43,7 @@ class Shares(Observer):
             self._tell()
 
     def after_step(self, step: TakenStep) -> None:
-        """Changes the shares from the next step on, if it pays, or if all have a state now."""
+        """Changes the shares from the next step on if it pays, or if all now have a state."""
         if self.balance.idle:
             self._begin()
             return

@@ -1,7 +1,7 @@
 """How many micro-batches each worker computes: equally many, or as many as its speed allows.
 
-Pure numbers. Every worker sees the same measurements, which travel with the allreduce of a step,
-so that all come to the same shares without another message.
+Pure numbers. The measurements travel with the allreduce of a step, so every worker sees the same
+ones. Therefore all workers come to the same shares without another message.
 """
 
 from __future__ import annotations
@@ -13,26 +13,28 @@ from hvd_elastic_keras.common.batch_plan import Share, shares_of
 
 WINDOW_STEPS = 10
 WINDOW_S = 3.0
-"""A window has at least so many steps and seconds, in pieces of at least a step and a
-`WINDOW_STEPS`th of those seconds. Of each piece the mean counts: a worker that does not run all
-the time, because of a quota say, may stand still in one short step of three. Of a window the median
-over the pieces counts, so that a hiccup changes nothing."""
+"""Least length of a window, in pieces and in seconds.
+
+A piece has at least one step and about `PIECE_S` seconds. A piece counts with its mean: a worker
+that does not run all the time, because of a quota for example, may stand still in one short step of
+three. A window counts with the median of its pieces, so that a hiccup changes nothing."""
 WINDOWS = 2
-"""Shares change only if by each of so many successive windows it would have paid, so that a worker
-is slower for longer than one of them. Each change asks the next one for a window more: speeds that
-keep changing are nothing to follow."""
+"""Successive windows in each of which new shares must have paid before the first change.
+
+So a worker has to be slower for longer than one window. Each change raises this number by one for
+the next change: speeds that keep changing are not worth following."""
 PIECE_S = WINDOW_S / WINDOW_STEPS
 LEAST_GAIN = 0.1
-"""It pays if the slowest worker of a step is expected to take so much less time."""
+"""New shares pay if they are expected to shorten the slowest worker's time by this fraction."""
 
 
 class Balance:
-    """The shares of one round: even until measurements say better.
+    """The shares of one round: even until measurements suggest better ones.
 
     Args:
       size: workers in the round.
-      num_micro_batches: of a full global batch.
-      slowness: by rank, what is known of the workers from the round before.
+      num_micro_batches: micro-batches of a full global batch.
+      slowness: by rank, slowness of the workers as known from the round before.
       idle: ranks that get no micro-batches.
     """
 
@@ -44,29 +46,29 @@ class Balance:
         idle: Collection[int] = (),
     ) -> None:
         self._weights: list[float] = list(slowness or [1.0] * size)
-        """Seconds per example that the present shares come from."""
+        """Seconds per example, by rank, from which the present shares were computed."""
         self.idle = idle
         self.shares = self._apportioned(num_micro_batches)
         self._piece: list[Sequence[float]] = []
         self._pieces: list[list[float]] = []
-        """Of the present window: means by rank."""
+        """Means by rank of each piece of the present window."""
         self._window_s = 0.0
         self._windows: list[list[float]] = []
-        """The newest medians by rank, of as many windows as have to agree."""
+        """Medians by rank of the newest windows, at most as many as have to agree."""
         self._windows_to_agree = WINDOWS
 
     @property
     def is_even(self) -> bool:
-        """Whether the workers are taken to be equally fast."""
+        """Whether the workers are assumed to be equally fast."""
         return max(self._weights) == min(self._weights)
 
     @property
     def slowness(self) -> list[float]:
-        """By rank: seconds per example in proportion to those of the fastest worker."""
+        """Seconds per example by rank, relative to the fastest worker."""
         return [round(weight / min(self._weights), 2) for weight in self._weights]
 
     def share(self, rank: int, num_micro_batches: int) -> Share:
-        """A worker's range of `num_micro_batches`; ranges of successive ranks are successive."""
+        """Returns a worker's range of the micro-batches; successive ranks get successive ranges."""
         shares = self._apportioned(num_micro_batches)
         return Share(sum(shares[:rank]), sum(shares[: rank + 1]))
 
@@ -76,12 +78,12 @@ class Balance:
         return [0 if rank in self.idle else next(shares) for rank in range(len(self._weights))]
 
     def after_step(self, seconds: Sequence[float], num_examples: int) -> bool:
-        """Takes the measurements of a step; returns whether shares have changed.
+        """Takes the measurements of a step. Returns whether the shares have changed.
 
         Args:
           seconds: by rank, seconds of wall time per example, up to the collective; 0 for a worker
-            that had none.
-          num_examples: of the whole step.
+            that had no examples.
+          num_examples: examples of the whole step.
         """
         if not all(value > 0 for value in seconds):
             return False  # the short last step of an epoch
@@ -99,7 +101,7 @@ class Balance:
         return len(self._windows) == self._windows_to_agree and self._change_if_it_pays()
 
     def _change_if_it_pays(self) -> bool:
-        """Takes the shares that suit the windows' mean, if by each of them they are better."""
+        """Takes the shares that fit the mean of all windows, if they pay in each window."""
         weights = [statistics.fmean(values) for values in zip(*self._windows, strict=True)]
         shares = apportion(weights, sum(self.shares))
         for window in self._windows:
@@ -112,11 +114,12 @@ class Balance:
 
 
 def apportion(weights: Sequence[float], num_micro_batches: int) -> list[int]:
-    """The shares with which the worker that needs longest is done soonest; never zero.
+    """Returns the shares with which the slowest worker is done soonest.
 
-    Each micro-batch in turn goes to the worker that would be done with it first, which is optimal
-    for equal micro-batches (Ibaraki and Katoh, "Resource Allocation Problems", 1988: greedy
-    allocation under separable convex costs). Among equals earlier ranks get more.
+    No share is zero if there is a micro-batch for each worker. Each micro-batch in turn goes to the
+    worker that would be done with it first. This is optimal for equal micro-batches (Ibaraki and
+    Katoh, "Resource Allocation Problems", 1988: greedy allocation under separable convex costs).
+    Among equally fast workers, earlier ranks get more.
 
     Args:
       weights: by rank, the time that a worker needs for a micro-batch.
@@ -135,9 +138,10 @@ def apportion(weights: Sequence[float], num_micro_batches: int) -> list[int]:
 
 
 def known_slowness(slowness: Mapping[str, float], members: Sequence[str]) -> list[float]:
-    """By rank, the slowness of workers in a new round, as far as it is known by their ids.
+    """Returns the slowness of the workers of a new round by rank, as known by their ids.
 
-    Newcomers are taken to be like those that are there, and rather fast: they are measured soon.
+    A newcomer gets the lower median of the known workers: it is assumed to be rather fast, and is
+    measured soon.
 
     >>> known_slowness({"w0": 1.0, "w1": 4.0, "w2": 1.1}, ["w0", "w1", "w3"])
     [1.0, 4.0, 1.0]

@@ -1,6 +1,6 @@
 """Tells the master twice a second how the training goes: loss, metrics, speed.
 
-Of what is no training, `other_records` tells.
+`other_records` does the same for jobs that do not train step by step.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ INTERVAL_S = 0.5
 
 
 class StepRecords(Observer):
-    """Records, on rank 0, what the steps of each interval have come to.
+    """Records, on rank 0, the loss, metrics and speed of the steps of each interval.
 
-    What is between two epochs, or two rounds, counts for none: an interval may have several epochs.
+    The time between two epochs or two rounds does not count. An interval may span several epochs.
 
     Args:
-      waited_s: says how long this worker waited for the examples of its newest step.
-      seconds: says what that step was spent on; None if it was not timed.
-      learning_rate: says the present one; None if there is none.
+      waited_s: returns how long this worker waited for the examples of its newest step.
+      seconds: returns how long that step computed and how long it waited for the sums of all
+        workers; None if it was not timed.
+      learning_rate: returns the present learning rate; None if there is none.
       clock: seconds of a steady clock.
     """
 
@@ -51,23 +52,23 @@ class StepRecords(Observer):
     def _begin(self) -> None:
         self._since = self._clock()
         self._before_s = 0.0
-        """In earlier epochs."""
+        """Time of this interval in earlier epochs."""
         self._input_s = 0.0
         self._steps = self._examples = 0
         self._timed: list[StepSeconds] = []
         self._parts: list[float] = []
-        """By rank, seconds in all."""
+        """By rank, seconds spent on its parts of the steps of this interval."""
 
     def on_running(self, entered: Round) -> None:
         """Begins an interval."""
         self._begin()
 
     def after_training_phase(self, epoch: TrainedEpoch) -> None:
-        """What comes now is no training."""
+        """Stops the clock of the interval: no training steps follow for now."""
         self._before_s += self._clock() - self._since
 
     def on_epoch(self, epoch: PresentEpoch) -> None:
-        """From here on, steps are taken again."""
+        """Restarts the clock of the interval: training steps follow."""
         self._since = self._clock()
 
     def after_step(self, step: TakenStep) -> None:
@@ -105,7 +106,7 @@ def _mean(seconds: Sequence[float]) -> float | None:
 
 
 def _seconds_of_parts(step: TakenStep) -> list[float]:
-    """By rank, how long its part of the step took; nothing if that is not measured."""
+    """Returns, by rank, the seconds for its part of the step; empty if they are not measured."""
     whole = max(1, sum(step.shares))
     return [
         seconds * step.num_examples * share / whole
@@ -114,7 +115,7 @@ def _seconds_of_parts(step: TakenStep) -> list[float]:
 
 
 def finite_numbers(logs: Mapping[str, Any]) -> dict[str, float]:
-    """Those of the logs that a curve can show.
+    """Returns the logs that a curve can show: finite numbers.
 
     >>> finite_numbers({"loss": 0.5, "precision": float("nan"), "of_classes": [1.0, 0.0]})
     {'loss': 0.5}

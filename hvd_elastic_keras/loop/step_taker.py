@@ -12,7 +12,7 @@ from hvd_elastic_keras.state.cursor import Phase
 from hvd_elastic_keras.step.step_result import Logs, StepResult, python_logs
 
 WORTH_TELLING_S = 0.5
-"""A wait for the state of a newcomer that is shorter goes unnoticed."""
+"""A wait for the state of a newcomer is reported only if it is longer than this."""
 
 
 class StepTaker:
@@ -28,7 +28,7 @@ class StepTaker:
         return time.monotonic() - self._stepped_at if self._stepped_at else 0.0
 
     def take(self, runner: PhaseRunner, batch: LocalBatch, *, stop: bool = False) -> StepResult:
-        """Takes a step with everybody; see `PartitionedStep`.
+        """Takes a step together with all workers; see `PartitionedStep`.
 
         Raises:
           CollectiveFailedError: a peer went away meanwhile; nothing has changed.
@@ -38,7 +38,7 @@ class StepTaker:
         parts.world.begin_part(number)
         with parts.communicator.collective(parts.world.is_computing), self._user_values(runner):
             result = runner.step(batch, number, stop, state.arrive if state.is_late else None)
-            state.arrive()  # if all have agreed not to take the step, it has not been waited for
+            state.arrive()  # a step that all agreed not to take has not waited for the state
         if not result.stopped:
             self._stepped_at = time.monotonic()
             parts.callbacks.all_are_as_far()
@@ -56,9 +56,10 @@ class StepTaker:
         self._parts.state.waited_s = 0.0
 
     def _user_values(self, runner: PhaseRunner) -> contextlib.AbstractContextManager[None]:
-        """Keeps the user's values, if code of the user's that may change them runs in a step.
+        """Takes back changes of the user's values if a step fails.
 
-        That costs a copy of all of them.
+        Does so only if the step calls Python code of the user, because it copies all of these
+        values.
         """
         may_change = runner.step.calls_python
         return self._parts.state.user.atomic() if may_change else contextlib.nullcontext()
@@ -72,7 +73,7 @@ class StepTaker:
             parts.session.reading(runner.position(cursor, parts.session.training))
 
     def begin_batch(self, hook: str) -> None:
-        """Calls a hook of callbacks before a step, once, if one is due there."""
+        """Calls a hook of callbacks before a step if one is due there, and only once."""
         cursor, marks = self._parts.state.cursor, self._parts.state.marks
         starts = self._parts.schedule.starts_execution(cursor.step)
         if marks.batch_begun != cursor.progress and starts:
@@ -80,12 +81,12 @@ class StepTaker:
             self._parts.callbacks.call(hook, cursor.step, {})
 
     def end_batch(self, hook: str, step: int, steps: int | None, logs: Logs) -> None:
-        """Calls a hook of callbacks after number `step` of so many steps, if one is due there."""
+        """Calls a hook of callbacks after step number `step` of `steps` if one is due there."""
         schedule = self._parts.schedule
         if schedule.ends_execution(step) or step + 1 == steps:
             self._parts.callbacks.call(hook, schedule.number_at_end(step), dict(logs))
 
     def metrics_or(self, logs: Logs) -> Logs:
-        """The logs of a finished phase, by Keras's rule (`_get_metrics_result_or_logs`)."""
+        """Returns the logs of a finished phase, by Keras's rule `_get_metrics_result_or_logs`."""
         results = python_logs(self._parts.model.get_metrics_result())
         return results if results.keys() == logs.keys() else logs

@@ -1,4 +1,4 @@
-"""What rank 0 tells people when the training begins."""
+"""Notices that rank 0 shows to people when the training begins."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from hvd_elastic_keras.worker.session import Session
 class ToldOnce(Observer):
     """Tells notices in the first round in which this worker is rank 0.
 
-    Each worker has its own, mostly the same ones: `Session.tell` tells them once per job.
+    Each worker has its own notices, which are mostly the same. `Session.tell` shows each of them
+    once per training.
 
     Args:
-      notices: what is known before the first round.
-      what_is_lost: says, where state begins, what of it other workers cannot get; mostly nothing.
+      notices: notices known before the first round.
+      what_is_lost: returns a warning of state that other workers cannot get, mostly empty. Called
+        only on a worker whose state is new or from a checkpoint.
     """
 
     root_only = True
@@ -29,7 +31,7 @@ class ToldOnce(Observer):
         self._what_is_lost = what_is_lost
 
     def on_running(self, entered: Round) -> None:
-        """Tells what has not been told."""
+        """Tells the notices that have not been told."""
         lost = self._what_is_lost() if entered.takes_up and entered.place.rendezvous else ""
         if lost:
             self._notices.append(Notice(f"warning: {lost}"))

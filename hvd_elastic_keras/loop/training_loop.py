@@ -5,8 +5,8 @@
         take steps               until the membership changes or a collective fails
         leave the round          hvd.shutdown()
 
-Whatever ends a round, the worker stands at its last finished step and asks for the next one.
-`Trainer` and `ElasticCallback` both run this loop. It calls the hooks of callbacks as
+However a round ends, the worker stands at its last finished step and asks for the next round.
+`Trainer` and `ElasticCallback` both run this loop. The loop calls the hooks of callbacks as
 `keras.Model.fit` does.
 """
 
@@ -52,7 +52,7 @@ class TrainingLoop:
         Raises:
           WorkerLeavingError: this worker has to leave before the end.
           MasterUnreachableError: there is no master any more.
-          CollectiveFailedError: the same step fails again and again although nobody is lost.
+          CollectiveFailedError: the same step fails again and again although no worker is lost.
         """
         try:
             drive(self)
@@ -78,17 +78,17 @@ class TrainingLoop:
                 observer.after_entering()
 
     def on_order_to_leave(self, parting: Parting) -> None:
-        """Tells observers, who may save what nobody else holds.
+        """Tells the observers, which may save a state that no other worker holds.
 
-        Here and not at the end of the round: another worker may have heard of the stop first, and
-        ended the round with its flag.
+        This cannot wait for the end of a round: another worker may have heard of the stop first,
+        and its flag may have ended the round already.
         """
         if self._state.exists:
             for observer in self._parts.observers:
                 observer.on_order_to_leave(parting)
 
     def take_part(self, place: Assignment) -> bool:
-        """Trains in a round. Returns whether everybody has finished."""
+        """Trains in a round. Returns whether all workers have finished."""
         parts = self._parts
         parts.observers.take_rank(place.rank)
         began = time.monotonic()
@@ -106,18 +106,18 @@ class TrainingLoop:
         return self._take_steps(place)
 
     def failed_at(self) -> FailedAt:
-        """The state is that of the last step."""
+        """Returns the position of the state, which is that of the last finished step."""
         cursor = self._state.cursor
         what = f"Step {cursor.global_step}"
         return FailedAt(cursor.progress, what, whose="the model's own step")
 
     def restore(self, error: CollectiveFailedError) -> None:
-        """Steps are atomic: the state is valid."""
+        """Tells the observers. The state needs no repair: steps are atomic, so it is valid."""
         for observer in self._parts.observers:
             observer.on_failure(error)
 
     def leave(self, place: Assignment, *, finished: bool) -> None:
-        """Shuts Horovod down, whatever has ended the round."""
+        """Shuts Horovod down, however the round has ended."""
         for observer in self._parts.observers:
             observer.after_round()
         self._state.end_sync()
@@ -144,7 +144,7 @@ class TrainingLoop:
             observer.on_running(entered)
 
     def _load_checkpoint(self) -> bool:
-        """Goes on from a checkpoint, if there is one."""
+        """Goes on from the newest checkpoint. Returns whether there is one."""
         if not self._durable.go_on_from_newest():
             return False
         self._parts.course.reopen_if_longer()
@@ -174,14 +174,14 @@ class TrainingLoop:
             trains = self._state.cursor.phase is Phase.TRAIN
             round_ends = training.run() if trains else evaluation.run()
             if round_ends:
-                # Nobody is lost: they leave after their hooks.
+                # No worker is lost: all leave after they have called their hooks.
                 self._parts.callbacks.all_are_as_far()
                 return False
         self._finish()
         return True
 
     def _finish(self) -> None:
-        """Saves the results; done when everybody knows that they are saved."""
+        """Saves the results. Returns when every worker knows that they are saved."""
         self._steps.tell_position("finishing")
         self._parts.course.finish_data(self._parts.evaluate)
         self._end_callbacks()
@@ -201,7 +201,7 @@ class TrainingLoop:
         self._parts.callbacks.end(dict(self._state.epoch_logs), again=again)
 
     def _catch_up(self) -> None:
-        """Takes the result that others have saved: they are in a later part of the script."""
+        """Loads the results saved by the other workers, which are in a later part of the script."""
         self._durable.load_results()
         if not self._state.marks.ended:
             raise CheckpointMissingError(

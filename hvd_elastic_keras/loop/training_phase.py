@@ -28,7 +28,7 @@ class TrainingPhase:
         self._place = place
 
     def run(self) -> bool:
-        """Trains to the end of the present epoch. Returns whether the round ends before it."""
+        """Trains to the end of the present epoch. Returns whether the round ends first."""
         state, course = self._state, self._parts.course
         if course.is_over(state.cursor.epoch):
             # Nothing is left to do: `initial_epoch`, or a backup, is at the end already.
@@ -79,12 +79,15 @@ class TrainingPhase:
             self.tell_epoch()
 
     def _batches(self) -> Iterator[LocalBatch]:
-        """This worker's part of the batches that are left of the epoch, as the shares are."""
+        """Yields this worker's part of the remaining batches of the epoch.
+
+        Batches are cut anew whenever the shares change.
+        """
         parts, shares, world = self._parts, self._parts.shares, self._parts.world
         due = True
         while due:
             due, changes = False, shares.changes
-            asked: float | None = None  # to begin takes time that depends on nobody's share
+            asked: float | None = None  # the time to begin does not depend on the shares
             for batch in parts.train.batches(self._state.cursor, self._place.rank, shares.balance):
                 world.waited_s = 0.0 if asked is None else time.perf_counter() - asked
                 yield batch
@@ -136,12 +139,12 @@ class TrainingPhase:
             observer.after_training_phase(epoch)
         state.epoch_logs = self._steps.metrics_or(state.epoch_logs)
 
-    # --- the wish of callbacks to end the training ----------------------------------------
+    # --- callbacks that want to end the training ------------------------------------------
 
     def _wants_to_stop(self) -> bool:
         """Whether callbacks want to end the epoch before this step.
 
-        As in Keras, after a wish from before a batch that batch is still taken.
+        As in Keras, if a callback asks for the end just before a batch, that batch is still taken.
         """
         cursor = self._state.cursor
         begun = self._state.marks.batch_begun == cursor.progress
@@ -150,10 +153,11 @@ class TrainingPhase:
         return between and bool(self._parts.model.stop_training)
 
     def _stop_is_agreed(self) -> bool:
-        """Asks everybody, between two epochs, whether callbacks want to end the training.
+        """Asks all workers, between two epochs, whether a callback wants to end the training.
 
-        One worker's wish is enough. Callbacks see the same logs everywhere, but one that decides
-        by time, say, must not leave the workers in different phases, waiting for each other.
+        One worker is enough to end it. Callbacks see the same logs on all workers, but a callback
+        may decide by time, for example. It must not leave the workers in different phases, waiting
+        for each other.
         """
         cursor, parts = self._state.cursor, self._parts
         if cursor.step > 0 or cursor.progress == 0:

@@ -17,7 +17,7 @@ from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 
 LARGE_BYTES = 32 * 2**20
-"""Of variables whose values are worth no second copy."""
+"""Size of all variables from which on their values are not held in memory twice."""
 
 
 def warm_up(
@@ -27,13 +27,13 @@ def warm_up(
     *,
     has_others: bool = True,
 ) -> None:
-    """Leaves compiled steps and warm kernels behind; all variables keep their values.
+    """Compiles the steps and warms up their kernels. All variables keep their values.
 
     Args:
       has_others: whether other workers may ever take part in a step.
     """
-    # What a step assigns needs memory beside the values that are kept. Of a large model, whose
-    # workers would never need as much again, all is computed, and the step stops there.
+    # Assigned values need memory beside the old values, which are kept here. The workers of a large
+    # model would never need as much memory again. So its step computes all and assigns nothing.
     stops = variables.num_bytes >= LARGE_BYTES
     before = variables.values()
     communicator.start_alone()
@@ -41,7 +41,7 @@ def warm_up(
         with communicator.tracing():
             for phase in phases:
                 batch = _few_rows(phase)
-                # Alone with a part of the batch: that is the whole batch here.
+                # This worker is alone: its part of the batch counts as the whole batch here.
                 count = int(batch.part.offsets[-1])
                 part = dataclasses.replace(batch.part, num_examples_of_step=count)
                 batch = dataclasses.replace(batch, part=part)
@@ -53,7 +53,10 @@ def warm_up(
 
 
 def _few_rows(phase: PhaseRunner) -> LocalBatch:
-    """One micro-batch of the front, two of one row, or all if the phase is not shared."""
+    """Returns the first micro-batch, or the first two if they have one row each.
+
+    If the workers do not share a batch, it has a single micro-batch, the whole batch.
+    """
     count = phase.input.num_micro_batches
     size = structure.num_examples(phase.input.first_batch())
     # Batches of one row have a graph of their own.
@@ -61,7 +64,7 @@ def _few_rows(phase: PhaseRunner) -> LocalBatch:
 
 
 def first_rows(phase: PhaseRunner, num_micro_batches: int) -> LocalBatch:
-    """So many micro-batches of the front of the first batch."""
+    """Returns the first `num_micro_batches` micro-batches of the first batch."""
     whole = phase.input.first_batch()
     count = phase.input.num_micro_batches
     size = structure.num_examples(whole)

@@ -1,7 +1,7 @@
-"""Seconds in which the master itself has run: nobody is late because it stood still.
+"""A clock that runs only while the master runs: no worker is late because the master stood still.
 
-Ctrl-Z, the pause of a virtual machine or a long swap stop the master and not the clock. On waking,
-every worker would look silent for all of that time.
+Ctrl-Z, the pause of a virtual machine or a long swap stop the master, but not the system's clock.
+When the master wakes up, every worker would look silent for all of that time.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable
 
 PAUSE_S = 2.0
-"""So long the master never takes for anything, and it looks at the clock far more often."""
+"""A longer gap means that the master stood still: it never takes this long for anything, and it
+reads the clock far more often."""
 
 
 def told(seconds: float) -> str:
-    """A gap for people."""
+    """Returns the line that tells people of a gap."""
     return (
         f"the launcher stood still for {seconds:.0f} s (suspended, or out of memory); the workers "
         "are not held to account for it"
@@ -22,7 +23,7 @@ def told(seconds: float) -> str:
 
 
 class AwakeClock:
-    """A steady clock that leaves out all gaps between two calls of more than `PAUSE_S` seconds.
+    """A steady clock that leaves out each gap of more than `PAUSE_S` seconds between two calls.
 
     Args:
       on_pause: called with the length of each gap, in seconds.
@@ -37,7 +38,7 @@ class AwakeClock:
         self._left_out = 0.0
 
     def __call__(self) -> float:
-        """Seconds from some point in time."""
+        """Returns the seconds since some point in time."""
         now = self._clock()
         gap, self._last = now - self._last, now
         if gap > PAUSE_S:

@@ -1,4 +1,4 @@
-"""Answers requests for more or fewer workers or slots; one that is sent again counts once."""
+"""Answers requests for more or fewer workers or slots. A repeated request counts once."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from hvd_elastic_keras.master.machine.decisions import Answer
 from hvd_elastic_keras.master.machine.state import State
 
 KEPT_ANSWERS = 32
-"""The newest; all are in each line of the journal."""
+"""Number of newest answers kept. Each line of the journal holds all of them."""
 
 
 class Dispatch(Protocol):
-    """Applies events, and keeps what follows from all of them in one piece."""
+    """Applies events. The journal records the result of all of them in one entry."""
 
     def __call__(self, *events: act.Event) -> None: ...
 
 
 class ChangeDesk:
-    """Accepts or refuses changes; the rules are those of `machine.change_request`.
+    """Accepts or refuses changes, by the rules of `machine.change_request`.
 
     Args:
-      state: gives the present state of the job.
+      state: returns the present state of the job.
 
     Attributes:
-      answers: those to accepted requests with a `command_id`, by that, the newest last.
+      answers: the answers to accepted requests that have a `command_id`, by this id. The newest
+        answer is the last one.
     """
 
     def __init__(self, config: JobConfig, state: Callable[[], State], dispatch: Dispatch) -> None:
@@ -39,7 +40,7 @@ class ChangeDesk:
         self.answers: dict[str, Answer] = {}
 
     def restore(self, answers: Mapping[str, Answer]) -> None:
-        """Goes on from what another master has answered."""
+        """Takes over the answers of another master."""
         self.answers = dict(answers)
 
     def change_workers(self, request: control.ChangeRequest) -> control.ChangeReply:
@@ -65,7 +66,7 @@ class ChangeDesk:
         return control.SlotsReply(accepted=True, text=answer.text, workers=answer.workers)
 
     def _carry_out(self, command_id: str, answer: Answer, *events: act.Event) -> None:
-        # Written to the journal together with what is decided.
+        # The journal records the answer together with the decisions.
         if command_id:
             self.answers[command_id] = answer
         if len(self.answers) > KEPT_ANSWERS:

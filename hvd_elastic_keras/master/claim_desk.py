@@ -1,4 +1,4 @@
-"""Lets workers wait until it is decided who does what only one is to do."""
+"""Holds workers' claims until it is decided which worker does a task that only one may do."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hvd_elastic_keras.master.machine.state import State, root_of
 from hvd_elastic_keras.master.news import News
 
 CLAIM_TICK_S = 0.25
-"""A claim may be decided by time passing alone."""
+"""Seconds between two looks at a waiting claim: time alone may decide it."""
 
 
 class ClaimDesk:
-    """Answers claims; the rules are those of `machine.claims`.
+    """Answers claims, by the rules of `machine.claims`.
 
     Args:
-      state: gives the present state of the job.
-      changed: is told when the state has changed.
+      state: returns the present state of the job.
+      changed: wakes waiting claims when the state has changed.
     """
 
     def __init__(self, state: Callable[[], State], changed: News) -> None:
@@ -29,22 +29,22 @@ class ClaimDesk:
 
     @property
     def holders(self) -> Mapping[str, claims.Holder]:
-        """Who is doing something, by name."""
+        """The worker doing each task, by the task's name."""
         return self._claims.holders
 
     @property
     def done(self) -> Mapping[str, claims.Position]:
-        """What has been done, by name."""
+        """The position at which each task was done, by the task's name."""
         return self._claims.done
 
     def restore(
         self, holders: Mapping[str, claims.Holder], done: Mapping[str, claims.Position]
     ) -> None:
-        """Goes on from what another master has decided."""
+        """Takes over the decisions of another master."""
         self._claims = claims.Claims(holders=holders, done=done)
 
     async def claim(self, request: protocol.ClaimRequest) -> protocol.ClaimReply:
-        """Waits until it is decided who does something, or asks to come again."""
+        """Waits until it is decided which worker does a task, or tells this one to ask again."""
         deadline = time.monotonic() + protocol.LONG_POLL_S
         while True:
             now = time.monotonic()
@@ -60,11 +60,11 @@ class ClaimDesk:
         )
 
     def release(self, request: protocol.ReleaseRequest) -> None:
-        """A worker has done what it asked for, or has failed to."""
+        """Notes that a worker has done its task, or has failed to."""
         self._claims = claims.release(self._claims, request)
 
     def forget(self, training: int) -> None:
-        """The steps of a training are taken again: so are its files."""
+        """Forgets the tasks done in a training: its steps and its files are made again."""
         self._claims = claims.forget(self._claims, training)
 
 

@@ -1,4 +1,4 @@
-"""The workers leave at the end of a job."""
+"""Waits for the workers to leave at the end of a job."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ AFTER_KILL_S = 10.0
 async def clear_away(
     launcher: Launcher, told: Collection[str], grace_s: float, at_once: Callable[[], bool]
 ) -> None:
-    """Waits for the workers to leave, and ends those that do not within `grace_s` seconds.
+    """Waits for the workers to leave, and kills those that do not within `grace_s` seconds.
 
-    Those that are not among the `told` are still starting and know nothing of the job's end: they
-    are ended by a signal. So are all as soon as it is to happen `at_once`.
+    Workers that are not in `told` are still starting and do not know that the job has ended: they
+    are killed first. As soon as `at_once()` is true, the other workers are killed, too.
     """
     deadline = time.monotonic() + grace_s
     for worker_id in launcher.running():

@@ -59,10 +59,10 @@ class Controller:
     """Runs one job on one event loop.
 
     Args:
-      token: the job's secret, if its workers know one already.
-      host: where workers are started, unless somebody says otherwise.
-      listeners: are told what goes into `events.jsonl`.
-      prepared: is awaited before a worker is started on this machine.
+      token: the job's secret, if its workers know one already; empty creates one.
+      host: the host on which workers start by default.
+      listeners: called with each entry of `events.jsonl`.
+      prepared: awaited before a worker starts on this machine.
     """
 
     def __init__(
@@ -128,11 +128,11 @@ class Controller:
 
     @property
     def state(self) -> State:
-        """What is decided so far."""
+        """The state decided so far."""
         return self._state
 
     def now(self) -> float:
-        """The clock of the state machine."""
+        """Returns the time by the clock of the state machine."""
         return self._now()
 
     async def start(
@@ -140,8 +140,8 @@ class Controller:
     ) -> None:
         """Opens the HTTP endpoint and writes `master.json` for `ctl` (mode 0600).
 
-        If `port` is taken, or 0, it is a free one. With a `fingerprint`, TLS is spoken. `given_out`
-        is the address by which workers reach the host, if that is another one.
+        If `port` is 0 or taken, a free port is used. With a `fingerprint`, the endpoint speaks TLS.
+        `given_out` is the address by which workers reach this host, if it is not `host`.
         """
         tls = certificate.context_of(self._job_dir) if fingerprint else None
         await self._server.start(host, port, tls, given_out)
@@ -154,9 +154,9 @@ class Controller:
         training: dict[str, Any] | None = None,
         remote: Launcher | None = None,
     ) -> JobResult:
-        """Starts the workers and returns when the job has ended and all of them are gone.
+        """Starts or takes over the workers; returns when the job has ended and they are gone.
 
-        `model` and `training` say what is trained, for `events.jsonl`. `local` starts workers on
+        `model` and `training` describe the training in `events.jsonl`. `local` starts workers on
         this machine, `remote` on others.
         """
         self._launcher = launcher = ByHost(local, self.joiners.joined, remote)
@@ -195,7 +195,7 @@ class Controller:
             self.dispatch(act.AddWorkers(count))
 
     def _go_on(self, before: Decisions, launcher: ByHost) -> None:
-        """Takes over the workers of the master before, which have trained on."""
+        """Takes over the workers of the previous master; they have kept training."""
         away_s, lost = before.away_s(time.time()), self._term.most_lost
         unused = max(before.next_worker_number, self._state.next_worker_number)
         before = msgspec.structs.replace(before, next_worker_number=unused)
@@ -225,7 +225,7 @@ class Controller:
                 self.dispatch(act.Started(worker_id, process.host, process.pid))
 
     def kill_workers(self) -> None:
-        """Ends all that run."""
+        """Kills all running workers."""
         if launcher := self._launcher:
             for worker_id in launcher.running():
                 launcher.kill(worker_id)
@@ -259,22 +259,22 @@ class Controller:
     # --- events and actions --------------------------------------------------------------
 
     def dispatch(self, *events: act.Event) -> None:
-        """Applies events; the decisions are carried out in a moment, in order."""
+        """Applies events. The actions are carried out shortly afterwards, in order."""
         for event in events:
             before = self._state
             self._state, actions = decide(self._config, before, event, self._now())
             self._due.add(before, self._state, actions)
 
     def _dispatch_command(self, *events: act.Event) -> None:
-        self._due.add_decision()  # its answer
+        self._due.add_decision()  # the answer to the command is kept, too
         self.dispatch(*events)
 
     async def kept(self) -> None:
-        """Returns when all that has been decided is on disk."""
+        """Returns when all decisions so far are on disk."""
         await self._due.kept()
 
     def _keep(self) -> None:
-        """Writes down what was decided: before anybody hears of it."""
+        """Writes the decisions to the journal, before anybody hears of them."""
         claims = self.workers.claims
         answers, at = self._changes.answers, time.time()
         self._term.keep(decisions_of(self._state, claims.holders, claims.done, answers, at))
@@ -319,14 +319,14 @@ class Controller:
             return
         try:
             process = self._launcher.launch(action.worker_id, action.host, self._on_exit)
-        except Exception as error:  # whatever it is: the place is not to stay empty
+        except Exception as error:  # of any kind: otherwise the place would stay empty
             log.debug("%s was not started", action.worker_id, exc_info=True)
             self.dispatch(act.LaunchFailed(action.worker_id, str(error) or repr(error)))
             return
         self.dispatch(act.Started(action.worker_id, process.host, process.pid))
 
     def on_output(self, worker_id: str, line: str) -> None:
-        """Takes a line that a worker has printed."""
+        """Shows a line that a worker has printed, if the output of this worker is shown."""
         if self._shown.shows(self._state, worker_id):
             self._console.worker_line(worker_id, line)
 
@@ -350,7 +350,7 @@ class Controller:
     # --- what the server calls -----------------------------------------------------------
 
     def status(self) -> control.JobStatus:
-        """The present state, for people."""
+        """Returns the present state, for people."""
         warnings = tuple(filter(None, (self._term.trouble, *output.troubles())))
         return job_status(self._config, self._state, self._now(), warnings)
 

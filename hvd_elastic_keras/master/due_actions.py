@@ -1,7 +1,8 @@
-"""What has been decided and is still to be written down and carried out, at one go for many events.
+"""Collects the decisions about many events, and writes them down and carries them out together.
 
-Many workers tell the same at the same moment, when they come or enter a round. To write the journal
-for each of them alone would take longer than all else: it takes a fifth of the time at most.
+Many workers send the same message at the same moment, when they come or enter a round. Writing the
+journal for each of them alone would take longer than everything else. Together, writing and
+carrying out take a fifth of the time at most.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from hvd_elastic_keras.master.machine.state import State
 
 log = logging.getLogger(__name__)
 PAUSE = 4.0
-"""So many times as long as it took to carry out, further decisions wait for those to come."""
+"""Pause after carrying out, as a multiple of the time that this took. Decisions made in the pause
+wait for others to come."""
 
 
 class DueActions:
-    """Carries out actions in order, at once when nothing was carried out just before.
+    """Carries out actions in order, without a pause if nothing was carried out just before.
 
     Args:
       keep: writes all decisions down.
-      execute: carries an action out.
-      notify: wakes those that wait for news.
+      execute: carries out an action.
+      notify: wakes the requests that wait for news.
     """
 
     def __init__(
@@ -44,13 +46,16 @@ class DueActions:
         self._ended = False
 
     def add(self, before: State, after: State, actions: Iterable[Action]) -> None:
-        """Takes what an event has led to."""
+        """Takes the state and the actions that an event has led to."""
         self._due += actions
         self._has_news |= before.version != after.version
         self.add_decision(not is_only_observed(before, after))
 
     def add_decision(self, decided: bool = True) -> None:
-        """Something was decided, beside the state, that is to be written down with it."""
+        """Schedules what is due; if `decided`, the decisions are written down, too.
+
+        Callers outside use this for a decision that is no part of the state but is written with it.
+        """
         self._decided |= decided
         if self._ended:
             return
@@ -61,19 +66,19 @@ class DueActions:
             loop.call_later(pause_s, self._carry_out, self._kept)
 
     async def kept(self) -> None:
-        """Returns when all that was decided until now is written down, and is being carried out."""
+        """Returns when all decisions until now are written down and are being carried out."""
         if self._kept is not None:
             await self._kept.wait()
 
     def end(self) -> None:
-        """Carries out what is left, and nothing that is decided later: the files will be closed."""
+        """Carries out what is left. Later decisions are ignored: the files will be closed."""
         if self._kept is not None:
             self._carry_out(self._kept)
         self._ended = True
 
     def _carry_out(self, kept: asyncio.Event) -> None:
         if kept.is_set():
-            return  # by `end`
+            return  # `end` has carried them out
         due, self._due = self._due, []
         decided, self._decided = self._decided, False
         has_news, self._has_news = self._has_news, False
@@ -82,20 +87,23 @@ class DueActions:
         began = loop.time()
         if decided:
             _each_by_itself(self._keep)
-        kept.set()  # first: the last action may end the job, and with it all connections
+        kept.set()  # before the actions: the last one may end the job and all connections
         self.execute(due)
         if has_news:
             _each_by_itself(self._notify)
         self._not_before = loop.time() + PAUSE * (loop.time() - began)
 
     def execute(self, actions: Iterable[Action]) -> None:
-        """Carries out actions in order; one that fails keeps none from the others."""
+        """Carries out actions in order. If one fails, the others are still carried out."""
         for action in actions:
             _each_by_itself(functools.partial(self._execute, action))
 
 
 def _each_by_itself(call: Callable[[], None]) -> None:
-    """An error is a defect of this program; what else was decided is to happen nonetheless."""
+    """Calls a function, and logs an error: the other decisions must still be carried out.
+
+    An error here is a defect of this program.
+    """
     try:
         call()
     except Exception:

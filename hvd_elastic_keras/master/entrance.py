@@ -1,4 +1,4 @@
-"""Where workers wait for a place in the next round."""
+"""The entrance, where workers wait for a place in the next round."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 from hvd_elastic_keras.common import protocol
 
 ANY = 0
-"""In place of the number of a training."""
+"""Stands for any training, in place of its number."""
 
 
 class Entrance:
     """Holds the requests of workers until they are answered, or until it is time to ask again.
 
-    An answer that comes when nobody waits is kept for the next request of that worker. One that
-    was for an earlier training is dropped.
+    If a worker is not waiting, its answer is kept for its next request. An answer for another
+    training than that of the request is dropped.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Entrance:
         request: protocol.EnterRequest,
         dispatch: Callable[[protocol.EnterRequest], None],
     ) -> protocol.EnterReply:
-        """Holds a worker until it has a place, or asks it to come again."""
+        """Holds a worker until it has a place, or tells it to ask again."""
         worker_id = request.worker_id
         training, known = self._replies.pop(worker_id, (ANY, None))
         if known and training in (ANY, request.training):
@@ -47,7 +47,7 @@ class Entrance:
         """Answers a worker, now or when it asks next.
 
         Args:
-          training: that the answer is for.
+          training: number of the training that the answer is for.
         """
         asked, future = self._waiting.get(worker_id, (training, None))
         if training not in (ANY, asked):
@@ -59,7 +59,7 @@ class Entrance:
             self._replies[worker_id] = training, reply
 
     def gone(self, worker_id: str) -> None:
-        """A worker will not ask any more."""
+        """Forgets a worker that will not ask any more."""
         self._replies.pop(worker_id, None)
         _, waiting = self._waiting.pop(worker_id, (ANY, None))
         if waiting and not waiting.done():

@@ -1,4 +1,4 @@
-"""Follows the hosts of a job: grants and takes back slots, and leaves failing hosts alone."""
+"""Follows the hosts of a job: grants and revokes slots, and lets failing hosts rest."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class HostWatch:
         self._config = config
         self._discovery = discovery
         self._known: dict[str, int] | None = None
-        """Slots by host that the job has been told of; None before the first time."""
+        """Slots by host that the state machine has been told of; None before the first time."""
         self._state = state
         self._dispatch = dispatch
         self._now = now
         self._cooling = CoolDowns()
 
     async def run(self, first: Mapping[str, int]) -> None:
-        """Follows the hosts until it is cancelled; these are the `first` ones."""
+        """Follows the hosts until it is cancelled, beginning with the `first` ones."""
         self.apply(first)
         try:
             while True:
@@ -51,12 +51,12 @@ class HostWatch:
             self._discovery.close()
 
     def apply(self, wanted: Mapping[str, int]) -> None:
-        """Brings the slots of the job to what is wanted; hosts that rest get no more."""
+        """Brings the slots of the job to the `wanted` ones. Hosts that rest get no more slots."""
         state = self._state()
         if state.stop or state.training.finishing:
             return
         if self._known is None:
-            self._known = dict(state.slots)  # those of an earlier launcher
+            self._known = dict(state.slots)  # the slots of an earlier launcher
         self._note_those_that_work(state)
         usable = {h: self._usable(h, slots, self._known.get(h, 0)) for h, slots in wanted.items()}
         for event in follow(self._config, state, self._known, usable):
@@ -64,7 +64,7 @@ class HostWatch:
         self._known = usable
 
     def failed(self, worker_id: str, host: str, reason: str) -> None:
-        """A worker has not come: its host is left alone for a time."""
+        """Notes that a worker could not be started: its host rests for a time."""
         state = self._state()
         if worker_id not in state.workers or self._known is None:
             return

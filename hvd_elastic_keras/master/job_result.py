@@ -1,4 +1,4 @@
-"""How a job ended, for the command that has started it."""
+"""The result of a job, for the command that has started it."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ class JobResult:
 
     succeeded: bool
     stopped: bool
-    """Ended early because somebody asked for it."""
+    """Whether the job ended early because somebody asked for it."""
     reason: str
     step: int
     failed_workers: tuple[str, ...]
-    """Whose logs tell most about a failure, the first one to fail before the last one."""
+    """The workers whose logs tell most about a failure: the first one to fail, then the last."""
     training: int = 1
     """The last training; `step` counts in it."""
     refused: bool = False
-    """Whether `reason` is what a worker found to be configured wrongly."""
+    """Whether a worker found a wrong configuration; `reason` says what is wrong."""
     spent_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """What the time was spent on."""
+    """Seconds spent on each part of the job, such as training; see `goodput.Part`."""
 
 
 def concluded(
     state: State, end: act.EndJob, stop_requested: bool, recorded_step: int, now: float
 ) -> tuple[JobResult, events.JobFinished]:
-    """The result of a job, and its last entry.
+    """Returns the result of a job, and its last entry for `events.jsonl`.
 
     Args:
       stop_requested: whether somebody has asked the job to stop.
-      recorded_step: the newest one that rank 0 has written an entry about.
+      recorded_step: the newest step that rank 0 has written an entry about.
     """
     step = max(state.training.newest_step, recorded_step)
     stopped = stop_requested and end.outcome is not act.Outcome.FINISHED

@@ -1,4 +1,4 @@
-"""Lets workers join that the launcher has not started, and hears of their end."""
+"""Serves workers that the launcher has not started: lets them join, and notes their end."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _OUTCOMES = {
 
 
 class JoinDesk:
-    """Answers joiners; the rules are those of `machine.joiners`.
+    """Answers joiners, by the rules of `machine.joiners`.
 
     Args:
-      state: gives the present state of the job.
-      dispatch: takes an event for the state machine.
-      on_exit: hears of workers that are gone.
+      state: returns the present state of the job.
+      dispatch: passes an event to the state machine.
+      on_exit: called for each worker that is gone.
 
     Attributes:
-      description: what joiners have to know.
-      joined: who is there.
-      end: how the job has ended.
+      description: the description of the job that joiners need.
+      joined: the workers that have joined.
+      end: how the job has ended; None before its end.
     """
 
     def __init__(
@@ -66,20 +66,20 @@ class JoinDesk:
         self._dispatch = dispatch
         self._on_exit = on_exit
         self._hosts: dict[str, str] = {}
-        """Where workers are that have joined."""
+        """The host of each worker that has joined."""
         self._ids: dict[str, str] = {}
-        """Of workers, by the keys of their requests."""
+        """Worker ids, by the key of the request to join."""
         self._blind: set[str] = set()
-        """Hosts that do not see the job directory, of which people know."""
+        """Hosts that do not see the job directory, and that people have been warned of."""
         self.end: act.EndJob | None = None
 
     def adopt(self, worker_id: str, host: str) -> None:
-        """A worker has joined, be it while an earlier launcher was there."""
+        """Watches a worker that has joined, now or under an earlier launcher."""
         self._hosts[worker_id] = host
         self.joined.watch(worker_id, self._on_exit)
 
     def tell_of_those_left(self, awaited: Iterable[str]) -> None:
-        """At the end of a job, names those of whose end nobody has told though it was awaited."""
+        """Warns, at the end of a job, of `awaited` workers that nobody has reported as ended."""
         left = [w for w in awaited if not self.joined.has_ended(w)]
         if left:
             where = ", ".join(f"{w} on {self._hosts[w]}" for w in left)
@@ -89,11 +89,11 @@ class JoinDesk:
             )
 
     def join(self, request: JoinRequest) -> JoinReply:
-        """Gives a joiner a worker id, or says why not."""
+        """Gives a joiner a worker id, or says why it gets none."""
         if self._state().stop:
             return JoinReply(over=True)
         worker_id: str | JoinReply = self._ids.get(request.key, "")
-        if worker_id not in self._state().workers:  # or not any more
+        if worker_id not in self._state().workers:  # unknown, or gone meanwhile
             worker_id = self._place(request)
         if isinstance(worker_id, JoinReply):
             return worker_id
@@ -117,11 +117,11 @@ class JoinDesk:
         return worker_id
 
     def ended(self, request: ExitRequest) -> ExitReply:
-        """Hears of the end of a worker's process; says what it was for the job."""
+        """Notes the end of a worker's process; returns what that end means for the job."""
         worker_id, code = request.worker_id, request.return_code
         if worker_id not in self.joined.running():
             self.joined.exited(WorkerExit(worker_id, code))
-            # Where all stop, it need not join again.
+            # If the whole job stops, the joiner need not join again.
             return ExitReply(outcome=Outcome.LEFT if self._state().stop else Outcome.EXPELLED)
         if code:
             self._keep_log(worker_id, request.log_tail)

@@ -1,9 +1,9 @@
-"""The master's journal: what it has decided, so that a master that is started anew goes on from it.
+"""The master's journal: its decisions, so that a restarted master can go on from them.
 
-Each line is one whole set of `Decisions` with its sequence number, the term of its master and a
-checksum, on disk before anything that follows from it is published. What a killed master has left
-of its last line is cut off. Observations (steps, heartbeats, who waits) are not kept: the workers
-tell them again.
+Each line is one complete set of `Decisions` with its sequence number, the term of its master and a
+checksum. It is on disk before anything that follows from it is published. If a killed master has
+left an incomplete last line, that line is ignored. Observations (steps, heartbeats, waiting
+workers) are not kept: the workers tell them again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hvd_elastic_keras.master.machine.decisions import Decisions
 
 LEAST_ENTRY_BYTES = 200
 COMPACT_BYTES = 2**20
-"""A longer journal is replaced by its last line."""
+"""A longer journal is replaced by its next line alone."""
 NO_SOURCES: Mapping[str, str] = types.MappingProxyType({})
 
 
@@ -31,10 +31,11 @@ class Entry(Message, frozen=True, kw_only=True):
     """One line of the journal.
 
     Attributes:
-      term: grows with each master of the job directory.
-      command: the arguments of the launcher, and the directory it was started in.
-      sources: by flag, where its value in `command` came from.
-      job_dir: the directory of the journal; of another one, this is a copy.
+      term: the term of the master; it grows with each master of the job directory.
+      command: the arguments of the launcher.
+      directory: the directory in which the launcher was started.
+      sources: for each flag, where its value in `command` came from.
+      job_dir: the directory of the journal. A journal found in another directory is a copy.
     """
 
     sequence: int
@@ -50,11 +51,11 @@ class Journal:
     """The journal of a job directory; one master writes it at a time.
 
     Attributes:
-      last: the newest entry that is whole; None if there is none.
-      is_broken: whether it could not be written the last time. It is gone then, since it would say
-        what is not true any more, and begins anew as soon as there is room.
-      problem: why there is none, in words that follow "the journal"; empty if there is one.
-      most_lost: entries that there may have been after it, and that cannot be read.
+      last: the newest complete entry; None if there is none.
+      is_broken: whether the last write failed. The journal is removed then, since its decisions
+        would be out of date. It begins anew as soon as there is room.
+      problem: why there is no entry, in words that follow "the journal"; empty if there is one.
+      most_lost: how many entries after `last`, at most, cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -72,10 +73,10 @@ class Journal:
         decisions: Decisions,
         sources: Mapping[str, str] = NO_SOURCES,
     ) -> None:
-        """Adds an entry, if the decisions are others than the last ones.
+        """Adds an entry, if the decisions differ from the last ones.
 
         Raises:
-          OSError: it cannot be written; see `is_broken`.
+          OSError: the journal cannot be written; see `is_broken`.
         """
         last = self.last
         is_known = last and last.term == term and last.decisions.equal(decisions)
@@ -85,7 +86,7 @@ class Journal:
             sequence=last.sequence + 1 if last else 1,
             term=term,
             command=command,
-            # That of the start: it may have been removed meanwhile.
+            # The directory at the start of the term: it may have been removed meanwhile.
             directory=last.directory if last and last.term == term else str(Path.cwd()),
             decisions=decisions,
             sources=dict(sources),
@@ -103,7 +104,7 @@ class Journal:
         """Closes the file."""
         file, self._file = self._file, None
         if file is not None:
-            with contextlib.suppress(OSError):  # all that counts was synced before
+            with contextlib.suppress(OSError):  # everything that counts was synced before
                 os.close(file)
 
     def _remove(self) -> None:
@@ -120,13 +121,16 @@ class Journal:
         if self._file is None or self._end > COMPACT_BYTES:
             self._begin_anew(line)
             return
-        # After a write that was cut short there is nothing that could be taken for an entry.
+        # A write that was cut short leaves nothing behind that could be taken for an entry.
         _write_all(self._file, line, self._end)
         os.fdatasync(self._file)
         self._end += len(line)
 
     def _begin_anew(self, line: bytes) -> None:
-        """With this line alone, by one rename; a journal that has been read is never written to."""
+        """Replaces the journal by this line alone, by one rename.
+
+        A journal that has been read is never written to.
+        """
         self.close()
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         file = os.open(self._new, flags, 0o600)
@@ -144,7 +148,7 @@ class Journal:
 
 
 def _write_all(file: int, data: bytes, position: int = 0) -> None:
-    """What is written in part, on a disk that gets full, is an error with the next part."""
+    """Writes all data. If the disk gets full, a part is written, and the rest raises an error."""
     while data:
         count = os.pwrite(file, data, position)
         data, position = data[count:], position + count
@@ -156,7 +160,7 @@ def _line(entry: Entry) -> bytes:
 
 
 def _last_entry(path: Path) -> tuple[Entry | None, int, int]:
-    """The newest entry that is whole, where it ends, and how many bytes follow."""
+    """Returns the newest complete entry, where it ends, and how many bytes follow it."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -176,7 +180,7 @@ def _entry(line: bytes) -> Entry | None:
 
 
 def _whole(line: bytes) -> bytes:
-    """What a line holds, if that is what was written; else nothing."""
+    """Returns the content of a line if its checksum is right, else nothing."""
     checksum, _, body = line.rstrip(b"\n").partition(b" ")
     return body if line.endswith(b"\n") and checksum == b"%08x" % zlib.crc32(body) else b""
 

@@ -1,4 +1,4 @@
-"""Looks at the processes of silent workers on this machine: do they run all the same?"""
+"""Checks whether the processes of silent workers on this machine still run."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from hvd_elastic_keras.launchers.signs_of_life import SignsOfLife
 from hvd_elastic_keras.master.machine.state import State, Worker, WorkerPhase
 
 LOOK_S = 1.0
-"""Between two looks, if that is short against `heartbeat_timeout_s`."""
+"""Seconds between two looks; a quarter of `heartbeat_timeout_s` if that is shorter."""
 
 
 class LifeWatch:
-    """Of workers elsewhere, those tell who look after them: see `protocol.Alive`.
+    """Looks at silent workers that the launcher has started on this machine.
+
+    All other workers are reported by the process that looks after them: see `protocol.Alive`.
 
     Args:
-      tell: takes what is found for the state machine.
+      tell: passes a finding to the state machine.
     """
 
     def __init__(self, config: JobConfig, tell: Callable[[protocol.Alive], None]) -> None:
@@ -29,7 +31,7 @@ class LifeWatch:
         self._look_at = 0.0
 
     def look(self, state: State, now: float) -> None:
-        """Tells who runs of those that have been quiet for a while."""
+        """Reports each worker that has been quiet for a while, but whose process runs."""
         if now < self._look_at:
             return
         self._look_at = now + self._look_s

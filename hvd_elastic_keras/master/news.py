@@ -1,6 +1,6 @@
-"""How those are woken who wait for the job's state to change: all of them in one moment.
+"""Wakes all requests that wait for the job's state to change, in one moment.
 
-With an `asyncio.Condition`, each of a thousand has to wait for the lock of the one before.
+With an `asyncio.Condition`, each of a thousand waiters would wait for the lock of the one before.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections.abc import Callable
 
 
 class News:
-    """Something that many wait for, again and again. Used from one event loop only."""
+    """A signal that many tasks wait for, again and again. Used from one event loop only."""
 
     def __init__(self) -> None:
         self._next: asyncio.Future[None] | None = None
 
     def tell(self) -> None:
-        """Wakes all who wait."""
+        """Wakes all waiting tasks."""
         told, self._next = self._next, None
         if told is not None:
             told.set_result(None)
 
     async def wait(self, timeout_s: float) -> None:
-        """Returns when there are news, or after so many seconds."""
+        """Returns when there is news, or after `timeout_s` seconds."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
         await asyncio.wait([self._next], timeout=timeout_s)
@@ -30,7 +30,7 @@ class News:
     async def wait_for_newer(
         self, version: Callable[[], int], known: int, timeout_s: float
     ) -> None:
-        """Returns when `version()` exceeds `known`, or after so many seconds."""
+        """Returns when `version()` exceeds `known`, or after `timeout_s` seconds."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while version() <= known and loop.time() < deadline:

@@ -1,4 +1,4 @@
-"""What rank 0 records goes to `events.jsonl`, and some of it to people."""
+"""Writes the entries of rank 0 to `events.jsonl`, and shows some of them to people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hvd_elastic_keras.observe.event_log import EventLog
 
 
 class RecordedEntries:
-    """Writes entries, and knows the newest step that they are about."""
+    """Writes entries, and remembers the newest step that they are about."""
 
     def __init__(self, console: Console, log: EventLog) -> None:
         self._console = console
@@ -17,7 +17,7 @@ class RecordedEntries:
         self._training, self._step = 0, 0
 
     def write(self, record: Record) -> None:
-        """Adds an entry to the log."""
+        """Adds an entry to the log, and tells people if it is a loaded checkpoint."""
         entry = record.entry
         self._log.write(entry)
         self._note(record.training, entry)
@@ -26,7 +26,10 @@ class RecordedEntries:
             self._console.line(f"going on from the checkpoint of {unit} {entry.step}")
 
     def hear(self, notice: Notice) -> None:
-        """Another one writes its entry, which may be told again when it is old."""
+        """Notes the step of a notice's entry, unless it is old: notices may be repeated.
+
+        `ToldNotices` writes the entry.
+        """
         step = notice.entry and events.step_of(notice.entry)
         if notice.entry and (step or 0) > self.newest_step(notice.training):
             self._note(notice.training, notice.entry)
@@ -37,5 +40,5 @@ class RecordedEntries:
             self._training, self._step = training, step
 
     def newest_step(self, training: int) -> int:
-        """The exact step of a training, while heartbeats lag behind by some; 0 if unknown."""
+        """Returns the exact step of a training; 0 if unknown. Heartbeats lag some steps behind."""
         return self._step if self._training == training else 0

@@ -1,4 +1,4 @@
-"""Whose output people see on the launcher's terminal: one worker's, since all print the same."""
+"""Chooses whose output the launcher's terminal shows: one worker's, since all print the same."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from hvd_elastic_keras.master.machine.state import State, WorkerPhase, root_of
 
 
 class ShownOutput:
-    """Chooses the lines of the root; everybody's are in the log files of the workers.
+    """Chooses the lines of the root. The log file of each worker holds all of its lines.
 
-    If the root is lost or leaves, the next one's lines are shown from there on. When its script has
-    ended well, all has been said.
+    If the root is lost or leaves, the lines of the next root are shown from then on. When the
+    script of the root has ended well, the output is complete: no other worker's lines are shown.
 
     Args:
       everything: shows the lines of all workers.
@@ -19,7 +19,7 @@ class ShownOutput:
     def __init__(self, everything: bool) -> None:
         self._everything = everything
         self._gone: set[str] = set()
-        """Workers that were shown to their end: lines may be on the way still."""
+        """Workers that were shown until they ended. Their last lines may still arrive."""
         self._complete = False
 
     def shows(self, state: State, worker_id: str) -> bool:
@@ -29,7 +29,7 @@ class ShownOutput:
         return not self._complete and worker_id == root_of(state)
 
     def note_exit(self, state: State, event: WorkerExit) -> None:
-        """A worker is about to leave the state."""
+        """Notes that a worker has ended, before it leaves the state."""
         worker = state.workers.get(event.worker_id)
         if worker is None or not self.shows(state, event.worker_id):
             return

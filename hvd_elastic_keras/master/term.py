@@ -1,4 +1,4 @@
-"""The term of a master: its number, and the journal of what it decides."""
+"""The term of a master: its number, and the journal of its decisions."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ class Term:
     """One master's time at a job directory.
 
     Args:
-      known: the newest term that is known from elsewhere: checkpoints may have been copied there.
-      sources: by flag, where its value in `command` came from.
+      known: the newest term that the checkpoints of the directory name. They may have been copied
+        there.
+      sources: for each flag, where its value in `command` came from.
 
     Attributes:
-      number: grows with each master of the directory.
-      before: what the master before has decided, if its job has not ended; None if there is none.
-      left: the same, also if nothing but files is left of that job.
+      number: the number of the term; it grows with each master of the directory.
+      before: the decisions of the previous master, if its job has not ended; None otherwise, and
+        after `begin_anew`.
+      left: the same decisions; `begin_anew` keeps them here.
       journal_problem: see `Journal.problem`.
-      original: the directory of which this one is a copy; empty if it is none.
-      trouble: why the journal could not be written the last time; empty if it was.
-      most_lost: decisions that may have followed, and that cannot be read.
+      original: the directory from which this one was copied; empty if it is no copy.
+      trouble: why the last write to the journal failed; empty if it succeeded.
+      most_lost: see `Journal.most_lost`.
     """
 
     def __init__(
@@ -55,13 +57,14 @@ class Term:
         self.most_lost = self._journal.most_lost
 
     def begin_anew(self) -> None:
-        """Nothing is left of the job of the master before but its files."""
+        """Begins a new job: only files are left of the previous master's job."""
         self.before = None
 
     def keep(self, decisions: Decisions) -> None:
-        """Writes decisions down; nothing that follows from them may be published before.
+        """Writes decisions to the journal. Nothing that follows from them may be published before.
 
-        Where there was no room before, the whole of them begins the journal anew.
+        If the last write failed, for example because the disk was full, this one begins a new
+        journal. Its first entry holds all decisions.
         """
         try:
             self._journal.write(self.number, self._command, decisions, self._sources)

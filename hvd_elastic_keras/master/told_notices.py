@@ -1,4 +1,4 @@
-"""What workers want people to know is shown and recorded once per training."""
+"""Shows and records the notices that workers send to people, each once per training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hvd_elastic_keras.observe.event_log import EventLog
 
 
 class ToldNotices:
-    """The notices so far: any worker may tell one again, such as the next rank 0."""
+    """Remembers the notices so far: another worker, such as the next rank 0, may repeat one."""
 
     def __init__(self, console: Console, events: EventLog) -> None:
         self._console = console
@@ -18,7 +18,7 @@ class ToldNotices:
         self._contents: set[bytes] = set()
 
     def tell(self, notice: Notice) -> None:
-        """Shows and records a notice that no worker has told of this training."""
+        """Shows and records a notice, unless a worker has sent it before in its training."""
         content = msgspec.json.encode((notice.training, notice.text, notice.entry))
         if content in self._contents:
             return

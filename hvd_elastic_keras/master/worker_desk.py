@@ -1,4 +1,4 @@
-"""Answers workers: what they tell goes to the state machine, what they ask for may be held."""
+"""Answers workers: passes their messages to the state machine, and may hold their requests."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class WorkerDesk:
     """Answers the workers of a job.
 
     Args:
-      changed: wakes who waits for news.
-      state: gives the present state of the job.
-      dispatch: takes events for the state machine.
-      keep: writes down what was decided.
-      kept: waits until it is on disk.
+      changed: wakes the requests that wait for news.
+      state: returns the present state of the job.
+      dispatch: passes events to the state machine.
+      keep: writes the decisions down.
+      kept: waits until the decisions are on disk.
 
     Attributes:
-      claims: who does what only one worker does.
-      entrance: holds those who want into the next round.
-      recorded: what rank 0 has recorded.
+      claims: decides which worker does a task that only one worker may do.
+      entrance: holds the workers that wait for a place in the next round.
+      recorded: the entries that rank 0 has recorded.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class WorkerDesk:
         self._kept = kept
 
     def impossible_in(self, message: messages.Message) -> str:
-        """What cannot be true of a worker's message; empty if nothing is known against it."""
+        """Says what cannot be true in a worker's message; empty if nothing speaks against it."""
         return impossible_in(self._state(), message)
 
     def on_worker_event(self, event: protocol.WorkerEvent) -> None:
-        """Takes a worker's message."""
+        """Handles a worker's message."""
         if isinstance(event, protocol.Console):
             if event.progress:
                 self._console.progress(event.progress, event.text)
@@ -74,32 +74,32 @@ class WorkerDesk:
             self._dispatch(event)
 
     async def enter(self, request: protocol.EnterRequest) -> protocol.EnterReply:
-        """Holds a worker at the entrance until it has a place, or asks it to come again."""
+        """Holds a worker at the entrance until it has a place, or tells it to ask again."""
         return await self.entrance.enter(request, self._dispatch)
 
     async def update_after(self, worker_id: str, version: int) -> protocol.WorkerUpdate:
-        """Waits for something newer than `version`."""
+        """Returns a worker's update when the state is newer than `version`, or after a time."""
         limit_s = protocol.LONG_POLL_S
         await self._changed.wait_for_newer(lambda: self._state().version, version, limit_s)
         await self._kept()
         return update_for(self._state(), worker_id)
 
     def input_position(self) -> protocol.InputReply:
-        """What newcomers ask before they join."""
+        """Returns the input position, which newcomers ask for before they join."""
         return input_reply(self._state())
 
     async def claim(self, request: protocol.ClaimRequest) -> protocol.ClaimReply:
-        """Waits until it is decided who does something, or asks to come again."""
+        """Waits until it is decided which worker does a task, or tells this one to ask again."""
         reply = await self.claims.claim(request)
         self._keep()
         return reply
 
     def release(self, request: protocol.ReleaseRequest) -> None:
-        """A worker has done what it asked for, or has failed to."""
+        """Notes that a worker has done its task, or has failed to."""
         self.claims.release(request)
         self._keep()
         self._changed.tell()
 
     def root(self) -> protocol.RootReply:
-        """Who stands for all workers."""
+        """Returns the root: the worker that stands for all."""
         return protocol.RootReply(worker_id=root_of(self._state()))

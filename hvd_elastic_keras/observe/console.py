@@ -1,7 +1,7 @@
-"""What people see of the launcher: whole lines, on a stream that may be a file or a pipe.
+"""The launcher's output for people: whole lines, on a stream that may be a file or a pipe.
 
-On a terminal, `live_console` draws the progress below them. Nobody waits for what is written inside
-of `output.best_effort`.
+On a terminal, `live_console` draws the progress below the lines. Inside `output.best_effort`,
+writing makes nobody wait.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hvd_elastic_keras.observe import output
 
 PREFIX = "[elastic]"
 WARNING = "warning:"
-"""Begins a line that people are to see in any case."""
+"""Marks a line that people are to see at any verbosity."""
 
 
 class Verbosity(enum.Enum):
@@ -28,14 +28,14 @@ class Verbosity(enum.Enum):
     """Warnings, errors, changes of membership and the end."""
     NORMAL = "normal"
     VERBOSE = "verbose"
-    """Also the lines of all workers, and lines of the progress where it is drawn."""
+    """Also the lines of all workers, and lines about the progress even where it is drawn."""
 
 
 class Console:
-    """Writes lines, and what rank 0 has formatted already.
+    """Writes lines, and text that rank 0 has already formatted.
 
     Args:
-      stream: stdout if none is given.
+      stream: the stream to write to; None: stdout.
       verbosity: how much people want to see.
     """
 
@@ -48,15 +48,15 @@ class Console:
 
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
-        """Draws the progress meanwhile, where that is possible."""
+        """Draws the progress inside the `with` block; does nothing in this class."""
         yield
 
     def line(self, text: str) -> None:
-        """Writes a line of the launcher, whatever people want to see."""
+        """Writes a line of the launcher, at any verbosity."""
         self._write(f"{self._line_break}{PREFIX} {text}\n")
 
     def info(self, text: str) -> None:
-        """Writes a line of the launcher that a quiet one leaves out."""
+        """Writes a line of the launcher; a quiet one leaves it out unless it is a warning."""
         if self._says(text):
             self.line(text)
 
@@ -66,7 +66,7 @@ class Console:
             self.quote(worker_id, text)
 
     def quote(self, worker_id: str, text: str) -> None:
-        """Writes a line from the log of a worker, whatever people want to see."""
+        """Writes a line from the log of a worker, at any verbosity."""
         self._write(f"{self._line_break}[{worker_id}] {text}\n")
 
     def error(self, text: str) -> None:
@@ -81,14 +81,14 @@ class Console:
             self._write(text)
 
     def progress(self, progress: Progress, text: str) -> None:
-        """Shows how far the training is, which the text says in a line."""
+        """Shows the progress of the training; `text` tells the same in a line."""
         self.raw(text)
 
     def hear(self, time_s: float, entry: events.Entry) -> None:
-        """Takes an entry of the job, and when it was written (seconds since 1970)."""
+        """Takes an entry of the job and its time (seconds since 1970); ignored in this class."""
 
     def end(self) -> None:
-        """Waits until all is written, as long as somebody takes it."""
+        """Waits until everything is written, as long as somebody reads it."""
         output.end()
 
     @property
@@ -113,7 +113,7 @@ class Console:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun.
+    """Returns a number with its noun.
 
     >>> counted(1, "step"), counted(12, "step")
     ('1 step', '12 steps')

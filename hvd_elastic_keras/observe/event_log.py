@@ -1,4 +1,4 @@
-"""`events.jsonl`: one JSON object per line. What stands in it: `common.events`."""
+"""Writes `events.jsonl`: one JSON object per line. `common.events` describes the entries."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ from hvd_elastic_keras.common import events, files
 
 LEAST_GAP_S = 1.0
 POINTS_PER_AGE = 300
-"""`steps_taken` is written each second at first, and in a log of age t each t/300: 2,600 lines
-in a week, 3,300 in two months."""
+"""`steps_taken` is written every second at first, and every t/300 in a log of age t.
+
+That makes 2,600 lines in a week, and 3,300 in two months.
+"""
 MOST_UNWRITTEN = 2**20
-"""Bytes of entries that wait for room on the disk."""
+"""Most bytes of entries that wait for room on the disk."""
 EntryListener = Callable[[float, events.Entry], None]
-"""Is told the time (seconds since 1970) and the content of each entry."""
+"""A function that receives the time (seconds since 1970) and the content of each entry."""
 
 
 class EventLog:
-    """Appends entries; each is on disk (in the system's cache) when it has been written.
+    """Appends entries to the file; a written entry is on disk (in the system's cache).
 
-    On a full disk they wait for room. If that becomes too much, some are left out: the next one
-    shows by its `seq` that they are missing.
+    On a full disk, entries wait for room. If too many wait, some are left out. The `seq` of the
+    next entry shows that entries are missing.
 
     Args:
-      listeners: are told of all entries, also of those `steps_taken` that are not written.
+      listeners: functions that receive all entries, even `steps_taken` entries not written.
     """
 
     def __init__(self, path: Path, listeners: Iterable[EntryListener] = ()) -> None:
@@ -36,7 +38,7 @@ class EventLog:
         self._seq, self._began = _newest_and_beginning(path)
         self._steps_written = 0.0
         self._held: tuple[float, events.StepsTaken] | None = None
-        """The newest one that was not written; with the end of the job it is."""
+        """The newest `steps_taken` entry if it was not written; written at the end of the job."""
         self._unwritten = b"\n" if _is_torn(path) else b""
         self._file = _opened(path)
 
@@ -60,7 +62,10 @@ class EventLog:
             self._held = now, entry
 
     def _let_go(self, entry: events.Entry) -> None:
-        """At the end of an epoch there are newer numbers than those that are held."""
+        """Writes the held entry at the end of the job, and drops it at the end of an epoch.
+
+        At the end of an epoch there are newer numbers.
+        """
         if self._held is not None and isinstance(entry, events.JobFinished):
             time_s, held = self._held
             self._append(held, time_s)
@@ -94,7 +99,7 @@ class EventLog:
 
 
 def _close(file: int) -> None:
-    with contextlib.suppress(OSError):  # a full disk of another host may say so only now
+    with contextlib.suppress(OSError):  # a full disk on another host may be reported only now
         os.close(file)
 
 
@@ -103,7 +108,7 @@ def _opened(path: Path) -> int:
 
 
 def is_due(now: float, newest: float, began: float) -> bool:
-    """Whether another point of a curve is written, so that there are never too many.
+    """Whether to write another point of a curve, so that there are never too many points.
 
     >>> is_due(now=100.9, newest=100.0, began=0.0), is_due(now=101.0, newest=100.0, began=0.0)
     (False, True)
@@ -111,11 +116,11 @@ def is_due(now: float, newest: float, began: float) -> bool:
     (False, True)
     """
     gap_s = max(LEAST_GAP_S, (now - began) / POINTS_PER_AGE)
-    return not 0 <= now - newest < gap_s  # a clock that was set back has to begin again
+    return not 0 <= now - newest < gap_s  # if the clock was set back, points begin again
 
 
 def _newest_and_beginning(path: Path) -> tuple[int, float]:
-    """The number of the newest entry of earlier runs, and the time of the first; 0: none."""
+    """Returns the number of the newest entry of earlier runs and the first one's time; 0: none."""
     newest, began = 0, 0.0
     with contextlib.suppress(OSError), path.open(errors="replace") as file:
         for entry in files.event_entries(file):
@@ -126,7 +131,7 @@ def _newest_and_beginning(path: Path) -> tuple[int, float]:
 
 
 def _is_torn(path: Path) -> bool:
-    """Whether the last line has no end, because a launcher was killed while it wrote."""
+    """Whether the last line is incomplete, because a launcher was killed while it wrote."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 1))

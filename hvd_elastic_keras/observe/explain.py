@@ -1,4 +1,4 @@
-"""The story of all changes of a job, for people: who, why, how long each part took."""
+"""Tells people about all changes of a job: which workers, why, how long each part took."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ class Change:
     """A round that took the place of another one.
 
     Attributes:
-      size_before: members of that one.
-      after: what has happened meanwhile.
+      running: the entry of the new round.
+      size_before: number of members of the old round.
+      after: entries written between the entries of the two rounds.
     """
 
     running: events.RoundRunning
@@ -32,14 +33,14 @@ class Change:
 
 
 def explain(history: Sequence[Timed]) -> Iterator[str]:
-    """Lines about each run of a job, the last of which sums it up."""
+    """Yields lines about each run of a job; the last lines of a run sum it up."""
     for run in runs(history):
         yield from _story(run)
         yield from _summary(run)
 
 
 def runs(history: Iterable[Timed]) -> list[list[Timed]]:
-    """The entries of each run, from one `job_started` to the next."""
+    """Splits entries into runs, each from one `job_started` to the next."""
     found: list[list[Timed]] = []
     for t in history:
         if isinstance(t.entry, events.JobStarted) or not found:
@@ -49,7 +50,7 @@ def runs(history: Iterable[Timed]) -> list[list[Timed]]:
 
 
 def changes(entries: Iterable[events.AnyEntry]) -> list[Change]:
-    """All rounds but the first of each training."""
+    """Returns a change for each round except the first round of a training."""
     found: list[Change] = []
     before: events.RoundRunning | None = None
     after: list[events.AnyEntry] = []
@@ -84,7 +85,11 @@ def _beginning(entry: events.AnyEntry) -> str:
 
 
 def lines(entry: events.Entry, change: Change | None) -> list[str]:
-    """What there is to tell of an entry, with the change that it ends, if any; nothing of most."""
+    """Returns the lines that tell of an entry; none for most entries.
+
+    Args:
+      change: the change that the entry completes, if any.
+    """
     match entry:
         case events.RoundRunning():
             return _round_lines(entry, change)
@@ -139,7 +144,7 @@ def _lost(steps: int) -> str:
 
 
 def _clock(seconds: float) -> str:
-    """Hours, minutes and seconds.
+    """Formats seconds as hours, minutes and seconds.
 
     >>> _clock(3725.25)
     '1:02:05.2'

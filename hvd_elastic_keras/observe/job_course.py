@@ -1,7 +1,8 @@
-"""The course of a job in numbers and short texts: what its dashboard, report and metrics show.
+"""The course of a job in numbers and short texts, as its dashboard, report and metrics show it.
 
-It is made of the job's entries, those of earlier launchers included, and takes no more room
-than a page can draw: of long curves every second point is dropped, of changes the oldest.
+The course is made from the job's entries, including entries of earlier launchers. It takes no more
+room than a page can draw: a long curve loses every second point, and the oldest changes are
+dropped.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from hvd_elastic_keras.observe import explain, job_history
 MOST_POINTS = 4000
 MOST_CHANGES = 1000
 Item = dict[str, Any]
-"""As pages get it; `n` is the version of the course with which it came."""
+"""A point or a change, as pages get it; `n` is the version of the course that added it."""
 
 
 @dataclasses.dataclass
 class Totals:
-    """What has happened so far, in all."""
+    """Totals of everything that has happened in a job so far."""
 
     rounds: int = 0
     failures: int = 0
@@ -55,7 +56,7 @@ class Curve:
             self.items = self.items[::2]
 
     def since(self, version: int) -> list[Item]:
-        """The points that have come after that version."""
+        """Returns the points that were added after that version."""
         new = 0
         for item in reversed(self.items):
             if item["n"] <= version:
@@ -65,14 +66,14 @@ class Curve:
 
 
 class JobCourse:
-    """Hears the entries of one job.
+    """Collects the course of one job from its entries.
 
     Attributes:
-      version: grows with each entry that has changed something.
-      newest: what rank 0 has told last of the present training.
+      version: grows by 1 with each entry.
+      newest: the newest `steps_taken` entry, which rank 0 has sent.
       shares: micro-batches per step, by worker id.
       started: the newest start of the job.
-      on_news: is called whenever `version` has grown.
+      on_news: a function that is called whenever `version` has grown.
     """
 
     def __init__(self) -> None:
@@ -89,14 +90,14 @@ class JobCourse:
 
     @classmethod
     def of(cls, job_dir: Path) -> JobCourse:
-        """That of the entries in a job directory; empty if there are none."""
+        """Returns the course from the entries in a job directory; empty if there are none."""
         course = cls()
         for timed in job_history.read(job_dir):
             course.hear(timed.time, timed.entry)
         return course
 
     def hear(self, time_s: float, entry: events.Entry) -> None:
-        """Takes an entry, and when it was written (seconds since 1970)."""
+        """Takes an entry and the time when it was written (seconds since 1970)."""
         self.version += 1
         self.totals.add(entry)
         self._add_change(time_s, entry)
@@ -120,7 +121,7 @@ class JobCourse:
         self.on_news()
 
     def since(self, version: int) -> dict[str, list[Item]]:
-        """What has been added after that version, by curve; and the changes."""
+        """Returns the points that were added after that version, by curve, and the changes."""
         found = {name: curve.since(version) for name, curve in self._curves.items()}
         return {**found, "changes": [c for c in self._changes if c["n"] > version]}
 
@@ -161,7 +162,10 @@ class JobCourse:
 
 
 def change_of(entry: events.Entry, before: events.RoundRunning | None) -> explain.Change | None:
-    """The change that a round ends, after the round `before`; None if its training has no other."""
+    """Returns the change from the round `before` to the round of `entry`.
+
+    Returns None if `entry` is no round, or if there is no earlier round of its training.
+    """
     if not isinstance(entry, events.RoundRunning) or before is None:
         return None
     if before.training != entry.training:
@@ -170,5 +174,5 @@ def change_of(entry: events.Entry, before: events.RoundRunning | None) -> explai
 
 
 def numbers(metrics: dict[str, Any]) -> dict[str, float]:
-    """Those of an epoch's metrics that a curve can show."""
+    """Returns the metrics of an epoch that a curve can show."""
     return {n: v for n, v in metrics.items() if isinstance(v, int | float)}

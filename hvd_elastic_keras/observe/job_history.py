@@ -1,4 +1,4 @@
-"""What `events.jsonl` tells of the changes of a job, and what each of them has cost."""
+"""Reads from `events.jsonl` how a job has changed, and what each change has cost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hvd_elastic_keras.common import events, files
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """An entry, and when it was written (seconds since 1970)."""
+    """An entry and the time when it was written (seconds since 1970)."""
 
     time: float
     entry: events.AnyEntry
@@ -20,10 +20,10 @@ class Timed:
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """How a job has got over the loss of one worker.
+    """How a job has recovered from the loss of one worker.
 
     Attributes:
-      noticed_at: when the first entry was written that tells of it; None is not yet.
+      noticed_at: time of the first entry that tells of the loss; None if there is none yet.
       running: the first round without the worker; None if there is none yet.
     """
 
@@ -32,14 +32,14 @@ class Loss:
 
 
 class RoundOfTerm(NamedTuple):
-    """A round, and the term of its master; later ones are greater."""
+    """A round and the term of its master. Later rounds are greater."""
 
     term: int
     number: int
 
 
 def newest_round(history: Iterable[Timed]) -> RoundOfTerm | None:
-    """The last round that has run, 0 if none has; None if no job has begun."""
+    """Returns the last round that has run (number 0 if none has); None if no job has begun."""
     newest = None
     for t in history:
         match t.entry:
@@ -53,7 +53,7 @@ def newest_round(history: Iterable[Timed]) -> RoundOfTerm | None:
 
 
 def read(job_dir: Path) -> list[Timed]:
-    """All entries of a job that can be read; none if it has no events yet."""
+    """Returns all readable entries of a job; none if the job has no events yet."""
     try:
         with (job_dir / files.EVENTS).open(errors="replace") as lines:
             return timed(files.event_entries(lines))
@@ -62,7 +62,7 @@ def read(job_dir: Path) -> list[Timed]:
 
 
 def timed(contents: Iterable[dict[str, object]]) -> list[Timed]:
-    """The entries that are of a known type and have a time."""
+    """Returns the entries that are of a known type and have a time."""
     found = ((content.get("time"), events.parse(content)) for content in contents)
     return [
         Timed(float(time), entry)
@@ -72,7 +72,7 @@ def timed(contents: Iterable[dict[str, object]]) -> list[Timed]:
 
 
 def loss_of(history: Sequence[Timed], worker_id: str, since: float) -> Loss:
-    """What followed since a moment in which something was done to a worker."""
+    """Returns what followed after something was done to a worker at the time `since`."""
     later = [t for t in history if t.time >= since]
     noticed = [number for number, t in enumerate(later) if _tells_of(t.entry, worker_id)]
     if not noticed:
@@ -84,7 +84,7 @@ def loss_of(history: Sequence[Timed], worker_id: str, since: float) -> Loss:
 
 
 def _tells_of(entry: events.AnyEntry, worker_id: str) -> bool:
-    """Whether it says that this worker is gone or goes."""
+    """Whether an entry says that this worker is gone or is leaving."""
     match entry:
         case events.WorkerExited(worker_id=name, failed=True):
             return name == worker_id

@@ -1,4 +1,4 @@
-"""The launcher's terminal: lines that scroll, and below them how the job goes, drawn in place.
+"""The launcher's terminal: lines that scroll, and below them the job's progress, drawn in place.
 
 `rich` draws (https://rich.readthedocs.io/en/stable/live.html), and respects `NO_COLOR`.
 """
@@ -27,11 +27,11 @@ DRAWINGS_PER_S = 4
 ECHO = 2
 """Columns that stay free: a terminal shows Ctrl-C as ^C there, which must not begin a line."""
 EPOCH_LINES_S = 10.0
-"""The values of an epoch get a line of their own so often; the newest ones are always drawn."""
+"""Seconds between two lines with the values of an epoch. The newest values are always drawn."""
 
 
 class _Terminal(RichConsole):
-    """Leaves the cursor where it is seen: who is killed cannot show it again."""
+    """Never hides the cursor: a process that is killed cannot show it again."""
 
     def show_cursor(self, show: bool = True) -> bool:
         return False
@@ -44,7 +44,7 @@ class _Stream:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        if not output.is_gone(self.stream):  # else there is a file, which nothing is drawn on
+        if not output.is_gone(self.stream):  # otherwise there is a file: nothing is drawn on it
             with contextlib.suppress(OSError, ValueError):
                 return self.stream.write(text)
         return len(text)
@@ -58,7 +58,7 @@ class _Stream:
 
 
 class _Live(Live):
-    """Draws nothing for a terminal that is stopped: it would see all of it later."""
+    """Draws nothing while a terminal is stopped: it would show all of the drawings later."""
 
     def refresh(self) -> None:
         file: Any = self.console.file
@@ -84,14 +84,14 @@ class LiveConsole(Console):
 
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
-        """Draws the progress meanwhile; afterwards nothing of it is left."""
+        """Draws the progress inside the `with` block. Afterwards nothing of it is left."""
         live = _Live(
             console=self._terminal,
             get_renderable=self._picture,
             refresh_per_second=DRAWINGS_PER_S,
             transient=True,
             redirect_stdout=False,
-            # What others write there must not be drawn over, but may be for a file.
+            # Drawing must not cover what others write to the terminal. A file needs no redirection.
             redirect_stderr=sys.stderr.isatty(),
         )
         with live:
@@ -105,7 +105,7 @@ class LiveConsole(Console):
             self.raw(text)
 
     def _is_due(self, progress: Progress) -> bool:
-        """Whether the end of an epoch gets its line; the end of the training does."""
+        """Whether the end of an epoch gets a line; the end of the last epoch always does."""
         now = time.monotonic()
         if progress.epoch != progress.epochs and now - self._epoch_line_at < EPOCH_LINES_S:
             return False
@@ -113,7 +113,7 @@ class LiveConsole(Console):
         return True
 
     def hear(self, time_s: float, entry: events.Entry) -> None:
-        """Takes an entry of the job, and when it was written (seconds since 1970)."""
+        """Takes an entry of the job and the time when it was written (seconds since 1970)."""
         self._region.hear(time_s, entry)
 
     def _picture(self) -> RenderableType:
@@ -124,12 +124,12 @@ class LiveConsole(Console):
             super()._write(text)
             return
         for line in text.splitlines():
-            # It may be as long as it likes, so that it can be copied: the terminal breaks it.
+            # The line may have any length, so that it can be copied: the terminal wraps it.
             self._terminal.print(_styled(line), soft_wrap=True)
 
 
 def _styled(line: str) -> Text:
-    """With the colours that a worker has given it, and no other orders for the terminal."""
+    """Keeps the colours that a worker has given the line, and no other terminal commands."""
     text = Text.from_ansi(line)
     if line.startswith(f"{PREFIX} "):
         text.stylize("dim", 0, len(PREFIX))
@@ -139,7 +139,7 @@ def _styled(line: str) -> Text:
 
 
 def console_for(verbosity: Verbosity, job: str = TRAIN) -> Console:
-    """The console of this process: one that draws where stdout is a terminal that can.
+    """Returns the console of this process, which draws if stdout is a terminal that can.
 
     Args:
       job: what the job does; see `LiveRegion`.

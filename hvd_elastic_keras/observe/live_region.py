@@ -24,29 +24,29 @@ from hvd_elastic_keras.observe.console import counted
 from hvd_elastic_keras.observe.progress_text import format_duration, formatted_metrics
 
 STEADY = 0.9
-"""How much the speed that is shown keeps of what it was, so that people can read it."""
+"""The share of its old value that the speed shown keeps, so that people can read it."""
 BETWEEN = "  "
 CHECKS = {
     TRAIN: "checking what is to be trained",
     EVALUATE: "checking what is to be evaluated",
     PREDICT: "checking what is to be predicted",
 }
-"""By what a job does: what the launcher does before it starts anybody."""
+"""By the kind of job: text for what the launcher does before it starts any worker."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """What happened to the workers last, or happens now."""
+    """The last change of the workers, or the change that happens now."""
 
     time_s: float
     text: str
 
 
 class LiveRegion:
-    """What is known of a job, and its picture.
+    """Collects what is known of a job, and draws it.
 
     Args:
-      began_s: seconds since 1970.
+      began_s: the time to count from, in seconds since 1970.
       job: what the job does, a value of `job_spec.JOBS`; "" if a script says so.
     """
 
@@ -64,12 +64,12 @@ class LiveRegion:
         self._stopping = False
 
     def take(self, progress: Progress) -> None:
-        """Takes what rank 0 tells."""
+        """Takes the progress that rank 0 tells."""
         before, self._progress = self._progress, progress
         keeps = STEADY if before and before.workers == progress.workers else 0.0
         rate, left_s = progress.examples_per_s, progress.left_s
         self._examples_per_s = keeps * self._examples_per_s + (1 - keeps) * rate
-        if left_s and self._left_s is not None:  # at the end it is 0 at once
+        if left_s and self._left_s is not None:  # at the end, 0 is shown at once
             left_s = keeps * self._left_s + (1 - keeps) * left_s
         self._left_s = left_s
         self._size = progress.workers
@@ -77,7 +77,7 @@ class LiveRegion:
             self._of_last_epoch = progress.metrics
 
     def hear(self, time_s: float, entry: events.Entry) -> None:
-        """Takes an entry, and when it was written (seconds since 1970)."""
+        """Takes an entry and the time when it was written (seconds since 1970)."""
         match entry:
             case events.JobStarted() | events.MasterRestarted():
                 self._begun = True
@@ -107,7 +107,7 @@ class LiveRegion:
         self._running = True
 
     def picture(self, width: int, now_s: float) -> RenderableType:
-        """The lines, each of at most `width` cells; `now_s` are seconds since 1970."""
+        """Returns the lines, each at most `width` cells wide; `now_s` is in seconds since 1970."""
         if self._progress is None:
             lines = [self._beginning(now_s)]
         else:
@@ -143,7 +143,7 @@ class LiveRegion:
         return row
 
     def _numbers(self, progress: Progress, width: int) -> RenderableType:
-        """The loss, the workers, the speed and the metrics, as far as there is room for them."""
+        """Returns the loss, the workers, the speed and the metrics, as far as there is room."""
         loss, others = _by_importance({**self._of_last_epoch, **progress.metrics})
         workers = counted(progress.workers, "worker")
         workers += f", {len(self._starting)} starting" if self._starting else ""
@@ -164,7 +164,7 @@ def _width(parts: Iterable[str]) -> int:
 
 
 def _by_importance(metrics: dict[str, float | None]) -> tuple[str, list[str]]:
-    """The loss, and the other metrics, each in words."""
+    """Returns the loss and the other metrics, each as text."""
     words = {name: formatted_metrics({name: value}) for name, value in sorted(metrics.items())}
     loss = words.pop("loss", "")
     return loss, list(words.values())
@@ -175,6 +175,6 @@ def _line(text: str, style: str) -> Text:
 
 
 def _cut(text: Text) -> Text:
-    """Of one line, whatever the width."""
+    """Keeps a text on one line, whatever the width."""
     text.no_wrap, text.overflow = True, "ellipsis"
     return text

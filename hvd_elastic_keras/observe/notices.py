@@ -1,4 +1,4 @@
-"""What the input wants people to know: long waits, records that are left out."""
+"""Notices from the input to people: long waits, records that are left out."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hvd_elastic_keras.common import events
 
 log = logging.getLogger(__name__)
 LINE_INTERVAL_S = 2.0
-"""Progress that takes longer is shown, a line at a time."""
+"""Work that takes longer than this shows its progress, in lines this far apart."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Notice:
-    """A line for people, and what the job's event log keeps of it.
+    """A line for people, and the entry that the job's event log keeps of it.
 
-    `once` is false if the same line of another worker tells people something new.
+    `once` is false if the same line from another worker tells people something new.
     """
 
     text: str
@@ -29,18 +29,18 @@ class Notice:
 
 
 class _Notices:
-    """The notices of this process: shown by whoever can, kept until then."""
+    """The notices of this process, which are kept until a reporter can show them."""
 
     def __init__(self) -> None:
         self._reporter: Callable[[Notice], None] | None = None
         self._waiting: list[Notice] = []
 
     def tell(self, text: str, entry: events.WorkerEntry | None = None) -> None:
-        """Shows a notice; also in the log."""
+        """Shows a notice and writes it to the log."""
         self._take(Notice(text, entry))
 
     def tell_progress(self, text: str) -> None:
-        """Shows how far this process is with something; also in the log."""
+        """Shows the progress of some work of this process, and writes it to the log."""
         self._take(Notice(text, once=False))
 
     def _take(self, notice: Notice) -> None:
@@ -51,7 +51,7 @@ class _Notices:
             self._reporter(notice)
 
     def report_to(self, reporter: Callable[[Notice], None] | None) -> list[Notice]:
-        """Says who shows notices from now on; returns those that nobody has shown."""
+        """Sets the function that shows notices from now on; returns the notices not yet shown."""
         self._reporter = reporter
         waiting, self._waiting = self._waiting, []
         return waiting
@@ -61,16 +61,16 @@ notices = _Notices()
 
 
 class _Lines:
-    """Takes what a progress bar draws and tells it in lines."""
+    """A stream that takes what a progress bar draws, and tells it in lines."""
 
     def write(self, text: str) -> None:
-        """One drawing of the bar."""
+        """Takes one drawing of the bar."""
         line = text.strip()
         if line:
             notices.tell_progress(line)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Does nothing: nothing is held back."""
 
 
 class _Bar(tqdm):  # type: ignore[misc]
@@ -78,7 +78,9 @@ class _Bar(tqdm):  # type: ignore[misc]
 
 
 def progress(what: str, total: int, unit: str, scale: bool = False) -> Any:
-    """A `tqdm` that tells its state in a line every two seconds, and nothing if it is done sooner.
+    """Returns a `tqdm` that tells its state in a line every two seconds.
+
+    It tells nothing if it is done sooner.
 
     Args:
       what: what is being done.
@@ -89,7 +91,7 @@ def progress(what: str, total: int, unit: str, scale: bool = False) -> Any:
 
 
 def counter(what: str, unit: str) -> Any:
-    """As `progress`, where nobody knows how much there is."""
+    """Returns the same as `progress`, for work of unknown length."""
     return _bar(what, None, unit, False, "{desc}: {n_fmt} {unit} so far")
 
 
@@ -109,7 +111,7 @@ def _bar(what: str, total: int | None, unit: str, scale: bool, form: str) -> Any
 
 
 def counted_places(places: Iterable[str], most: int) -> str:
-    """Some of many places, for a message.
+    """Lists the first `most` places for a message, and counts the others.
 
     >>> counted_places(["a", "b", "c"], 2)
     'a, b and 1 more'

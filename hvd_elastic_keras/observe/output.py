@@ -1,7 +1,7 @@
-"""What a launcher prints, without ever waiting for it: no sentence is in the way of a decision.
+"""Prints without ever making the launcher wait: no output may delay a decision.
 
-A disk may be full, a reader may pause (`| less`, a stopped terminal) or be gone. Inside of
-`best_effort`, what goes to stdout and stderr is written by a thread, and no call waits or fails.
+A disk may be full; a reader may pause (`| less`, a stopped terminal) or be gone. Inside
+`best_effort`, a thread writes everything that goes to stdout and stderr. No call waits or fails.
 """
 
 from __future__ import annotations
@@ -22,35 +22,39 @@ from typing import Any, TextIO
 from absl import logging as absl_logging
 
 MOST_BYTES = 2**20
-"""So much waits to be written; of more, the oldest is left out."""
+"""Most bytes that wait to be written. If there are more, the oldest are left out."""
 AT_ONCE = 2**14
-"""About so many bytes are written at once. The thread may have to wait for its turn after each
-write: with a write per line, a launcher that prints many would print more than is written."""
+"""Bytes that are written at once, roughly.
+
+The thread may have to wait for its turn after each write. With one write per line, a launcher that
+prints many lines would print more than the thread writes.
+"""
 RETRY_S = 0.5
 PAUSED_AFTER_S = 5.0
-"""Who has taken nothing for so long does not read at present."""
+"""A reader that has taken nothing for this long does not read at present."""
 END_WITHIN_S = 60.0
-"""So long a slow reader is waited for at the end."""
+"""Seconds to wait for a slow reader at the end."""
 GONE = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ENODEV)
-"""Errors after which nobody can ever read there again: the reader has ended, or the terminal."""
+"""Errors after which nobody can ever read the output: the reader or the terminal has ended."""
 HEAD = "[elastic] what is printed goes on here: nobody reads it any more where it went"
 _ORDERS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\r")
-"""Colours and movements of a terminal."""
+"""Terminal commands for colours and movements."""
 
 
 class Outlet:
-    """Writes to an open file in the order of the calls, none of which waits or fails.
+    """Writes to an open file in the order of the calls. No call waits or fails.
 
-    If what waits becomes too much, the oldest is left out and a line in its place says so. If
-    nobody can read there any more, all that is left and comes goes to the file `instead`.
+    If too much waits to be written, the oldest output is left out, and a line in its place says
+    so. If nobody can read the file any more, all remaining and later output goes to the file
+    `instead`.
 
     Args:
-      descriptor: of the file.
-      most_bytes: so much may wait.
+      descriptor: the descriptor of the file.
+      most_bytes: most bytes that may wait.
 
     Attributes:
-      instead: None if there is no such file (yet): nobody can be told then.
-      moved: whether nobody can read there any more.
+      instead: the file to go on in; None if there is none (yet), and the output is then lost.
+      moved: whether the output goes to `instead`, because nobody can read the file any more.
     """
 
     def __init__(self, descriptor: int, most_bytes: int = MOST_BYTES) -> None:
@@ -70,7 +74,7 @@ class Outlet:
         threading.Thread(target=self._run, name="output", daemon=True).start()
 
     def put(self, data: bytes) -> None:
-        """Takes what is to be written."""
+        """Queues data to be written."""
         with self._changed:
             if not self.behind:
                 self._progress_at = time.monotonic()
@@ -97,7 +101,7 @@ class Outlet:
         return ""
 
     def end(self) -> None:
-        """Waits until all is written, as long as somebody takes it."""
+        """Waits until everything is written, as long as somebody reads it."""
         deadline = time.monotonic() + END_WITHIN_S
         with self._changed:
             self._ending = True
@@ -142,7 +146,7 @@ class Outlet:
     def _write_some(self) -> None:
         try:
             count = os.write(self._descriptor, self._in_hand[:AT_ONCE])
-        except BlockingIOError:  # somebody who has it, too, does not want to wait
+        except BlockingIOError:  # another process that has the file made it non-blocking
             select.select([], [self._descriptor], [], RETRY_S)
             return
         except OSError as error:
@@ -165,7 +169,7 @@ class Outlet:
         self._changed.wait(RETRY_S)
 
     def _move(self, reason: str) -> None:
-        """Goes on in the other file; without one, or if that one fails too, with nothing."""
+        """Goes on in the file `instead`. Without it, or if it fails too, drops the output."""
         missing = [self._missing()] if self._left_out else []
         waiting = (self._in_hand.tobytes(), *missing, *self._waiting)
         left = [_ORDERS.sub(b"", data) for data in waiting]
@@ -187,14 +191,14 @@ class Outlet:
         self._changed.notify_all()
 
     def _write_rest(self) -> None:
-        """The thread may never come back from its last write."""
+        """Writes the rest in the calling thread: the other may never return from its write."""
         with contextlib.suppress(OSError):
             os.write(self._descriptor, b"".join([self._in_hand, *self._waiting]))
         self._forget()
 
 
 class _Stream:
-    """In place of stdout or stderr."""
+    """A stream in place of stdout or stderr, which writes to an outlet."""
 
     def __init__(self, outlet: Outlet, stream: TextIO) -> None:
         self.outlet = outlet
@@ -208,7 +212,7 @@ class _Stream:
         self.write("".join(lines))
 
     def flush(self) -> None:
-        """The thread does it."""
+        """Does nothing: the thread of the outlet writes."""
 
     def isatty(self) -> bool:
         return not self.outlet.moved and self._stream.isatty()
@@ -218,23 +222,23 @@ class _Stream:
 
 
 _outlets: list[Outlet] = []
-"""Those of this process: one or two, if stdout and stderr are not the same."""
+"""The outlets of this process: one, or two if stdout and stderr are not the same."""
 
 
 def open_closed_streams() -> None:
-    """Lets a standard stream that is closed (`>&-`) read from, or write to, `/dev/null`.
+    """Opens `/dev/null` for each standard stream that is closed (`>&-`).
 
-    The next file that is opened would get its number else, and what is printed there.
+    Otherwise the next file that is opened would get the stream's number, and what is printed.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # It gets the lowest free number.
+            # The new descriptor gets the lowest free number.
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 @contextlib.contextmanager
 def best_effort() -> Iterator[None]:
-    """Inside, all that this process prints is written by threads; at the end it waits for them."""
+    """Lets threads write what this process prints inside the `with` block. Waits at its end."""
     before: tuple[Any, Any] = sys.stdout, sys.stderr
     handler = absl_logging.get_absl_handler().python_handler
     stream_of_log = handler.stream
@@ -252,12 +256,12 @@ def best_effort() -> Iterator[None]:
 
 
 def _streams(stdout: Any, stderr: Any) -> tuple[Any, Any]:
-    """A stream without an open file, such as that of a test, stays as it is."""
+    """Replaces both streams. A stream without an open file, such as in a test, stays as it is."""
     out, err = _descriptor(stdout), _descriptor(stderr)
     if out is not None:
         stdout = _Stream(_new_outlet(out), stdout)
     if err is not None:
-        # One order for what goes to the same place.
+        # Output to the same file goes through one outlet, which keeps the order.
         same = out is not None and os.path.sameopenfile(out, err)
         stderr = _Stream(_outlets[0] if same else _new_outlet(err), stderr)
     return stdout, stderr
@@ -280,27 +284,27 @@ def _descriptor(stream: Any) -> int | None:
 
 
 def go_on_in(path: Path) -> None:
-    """Names the file for all that nobody can read any more where it was to be seen."""
+    """Sets the file for output that nobody can read any more at its usual place."""
     for outlet in _outlets:
         outlet.instead = path
 
 
 def troubles() -> list[str]:
-    """Why people do not see what is printed, as far as that is so."""
+    """Returns why people do not see what is printed; empty if they do."""
     return list(dict.fromkeys(filter(None, (outlet.trouble for outlet in _outlets))))
 
 
 def end() -> None:
-    """Waits until all is written, as long as somebody takes it."""
+    """Waits until everything is written, as long as somebody reads it."""
     for outlet in _outlets:
         outlet.end()
 
 
 def is_gone(stream: Any) -> bool:
-    """Whether nobody can read any more where a stream goes to."""
+    """Whether nobody can read a stream at its usual place any more."""
     return isinstance(stream, _Stream) and stream.outlet.moved
 
 
 def is_behind(stream: Any) -> bool:
-    """Whether something that was written to a stream is not where it is to be seen yet."""
+    """Whether something written to a stream has not reached its file or terminal yet."""
     return isinstance(stream, _Stream) and stream.outlet.behind

@@ -1,4 +1,4 @@
-"""Numbers of a training, as people read them."""
+"""Formats the numbers of a training for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MINUTE_S = 60
 
 
 def format_duration(seconds: float) -> str:
-    """Hours, minutes and seconds.
+    """Formats seconds as hours, minutes and seconds.
 
     >>> format_duration(3725.2), format_duration(59)
     ('1:02:05', '0:59')
@@ -23,7 +23,7 @@ def format_duration(seconds: float) -> str:
 
 
 def step_line(what: str, progress: Progress) -> str:
-    """How far it is, in a line that begins with what it is.
+    """Returns the progress as a line that begins with `what`.
 
     >>> place = {"epoch": 1, "epochs": 2, "step": 3, "steps": 12}
     >>> progress = Progress(**place, metrics={}, examples_per_s=99.6, workers=1, left_s=61)
@@ -43,7 +43,7 @@ def step_line(what: str, progress: Progress) -> str:
 
 
 def formatted_metrics(metrics: Mapping[str, float | None]) -> str:
-    """Names and values in the order of the alphabet; None is not a number.
+    """Returns names and values in alphabetical order; None means "not a number".
 
     >>> formatted_metrics({"loss": None, "accuracy": 0.25})
     'accuracy 0.2500  loss nan'

@@ -18,7 +18,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
 def exposition(status: JobStatus, course: JobCourse) -> bytes:
-    """All metrics of a job at this moment."""
+    """Returns all metrics of a job at this moment."""
     return generate_latest(_Job(status, course))
 
 
@@ -31,7 +31,7 @@ class _Job(Collector):
         yield from _membership(self.status)
         yield from _training(self.status, self.course)
         yield from _totals(self.course)
-        # Gauges: a second that had seemed to be training may turn out to have been something else.
+        # Gauges, not counters: a second that seemed to be training may turn out to be another part.
         text = "Seconds since the job began, by what they were spent on"
         yield _by("goodput_seconds", text, "part", self.status.spent_s)
 

@@ -1,4 +1,4 @@
-"""The report of a job: one page of HTML with all that it shows, which asks nobody for anything."""
+"""The report of a job: one page of HTML with everything that it shows. It loads nothing else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write(job_dir: Path, target: Path) -> None:
 
 
 def content(job_dir: Path) -> dict[str, Any]:
-    """What the report shows, in terms of JSON."""
+    """Returns the content of the report, as JSON values."""
     course = JobCourse.of(job_dir)
     plain: dict[str, Any] = msgspec.to_builtins(
         {
@@ -45,9 +45,9 @@ def content(job_dir: Path) -> dict[str, Any]:
 
 
 def page(shown: dict[str, Any]) -> str:
-    """The report as HTML."""
+    """Returns the report as HTML."""
     template = web_files.read("report.html").decode()
-    # In a script, "<" could end it.
+    # Inside a script element, "<" could end the script.
     data = json.dumps(shown).replace("<", "\\u003c")
     parts = {"styles": _together(STYLES), "scripts": _together(SCRIPTS), "data": data}
     for name, text in parts.items():
@@ -61,7 +61,7 @@ def _together(names: tuple[str, ...]) -> str:
 
 
 def _specification(job_dir: Path) -> Any:
-    """`job.json`; nothing for a script."""
+    """Returns the content of `job.json`; None if it cannot be read, as for a script."""
     try:
         return json_text.loads((job_dir / files.JOB).read_bytes())
     except (OSError, ValueError):

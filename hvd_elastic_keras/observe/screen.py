@@ -1,4 +1,4 @@
-"""Where the progress of a training ends up."""
+"""The place where the progress of a training is shown."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import enum
 
 
 class Screen(enum.Enum):
-    """What can be shown there."""
+    """The kinds of places, which differ in what they can show."""
 
     LINES = "lines"
     """A file or a pipe of this process, which trains alone."""
     TERMINAL = "terminal"
     """The terminal of this process, which trains alone."""
     LAUNCHER = "launcher"
-    """Wherever the launcher writes: it draws the progress itself, or writes lines of it."""
+    """The output of the launcher, which draws the progress itself or writes lines about it."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of texts, one below the other, in columns of equal width.
+    """Returns rows of texts, one below the other, in aligned columns.
 
     >>> print(table([("WORKER", "STEP"), ("w0", "12")]))
     WORKER  STEP

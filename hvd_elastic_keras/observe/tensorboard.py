@@ -1,7 +1,8 @@
-"""The course of a job as TensorBoard shows it: curves, and changes of membership in words.
+"""Writes the course of a job for TensorBoard: curves, and changes of membership in words.
 
-The master writes it, so that one line goes on whoever is rank 0. The format is TensorBoard's
-own (https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto).
+The master writes it, so that a curve goes on whichever worker is rank 0. The format is
+TensorBoard's own
+(https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto).
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from hvd_elastic_keras.observe.job_course import change_of, numbers
 
 CHANGES = "job/changes"
 FLUSH_EVERY_S = 10.0
-"""TensorBoard itself looks twice a minute, and each time costs a wait for the disk."""
+"""TensorBoard itself looks twice a minute, and each flush waits for the disk."""
 
 
 class TensorBoardLog:
-    """Hears the entries of a job and writes each training of it as a run of TensorBoard.
+    """Takes the entries of a job, and writes each of its trainings as a run of TensorBoard.
 
     The first training is the directory itself, the next ones are `training-2`, ...
 
     Args:
-      directory: of the job's own event files; is made if it is not there.
-      warn: tells people that no more can be written; the job goes on.
+      directory: directory of the job's own event files; created if missing.
+      warn: called to tell people that no more can be written; the job goes on.
     """
 
     def __init__(self, directory: Path, warn: Callable[[str], None]) -> None:
@@ -43,7 +44,7 @@ class TensorBoardLog:
         self._failed = False
 
     def hear(self, time_s: float, entry: events.Entry) -> None:
-        """Takes an entry, and when it was written (seconds since 1970)."""
+        """Takes an entry and the time when it was written (seconds since 1970)."""
         if self._failed:
             return
         try:
@@ -93,7 +94,7 @@ class _Run:
     def add(self, time_s: float, step: int, values: dict[str, float]) -> None:
         """Writes a point of each curve."""
         if step < self._step:
-            # Steps are taken again, from a checkpoint: TensorBoard forgets what it has of them.
+            # Steps are repeated from a checkpoint: TensorBoard is to forget their old values.
             log = SessionLog(status=SessionLog.START)
             self._write(Event(wall_time=time_s, step=step, session_log=log))
         self._step = step
@@ -104,7 +105,7 @@ class _Run:
             self.flush()
 
     def note(self, time_s: float, words: str) -> None:
-        """Writes what people are told of the present step."""
+        """Writes a text for people about the present step."""
         if words:
             self._write(Event(wall_time=time_s, step=self._step, summary=text(CHANGES, words)))
             self.flush()

@@ -1,9 +1,9 @@
-"""One Chrome trace of a whole run: Horovod's timelines of all rounds, and the job's own events.
+"""Merges Horovod's timelines of all rounds and the job's own events into one Chrome trace of a run.
 
 Horovod's format (https://horovod.readthedocs.io/en/stable/timeline_include.html) is the Trace
-Event Format of Chrome; each round's file begins with the time it was started at. It has most of its
-events in one line, which may be of any length, so that files are read in pieces: no more than
-a piece and an event are in memory at a time.
+Event Format of Chrome; each round's file begins with the time when it was started. Most of the
+events are in one line, which may have any length. So files are read in pieces: at most a piece and
+an event are in memory at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from hvd_elastic_keras.common import events, files, json_text
 
 Event = dict[str, Any]
 PIDS_PER_ROUND = 1_000_000
-"""Horovod numbers its rows ("processes", one per tensor) from 0 in each round."""
+"""Horovod numbers its rows ("processes", one per tensor) from 0 in each round.
+
+The rows of each round are moved by this much more, so that they stay apart.
+"""
 START = "start_time_since_epoch_in_micros"
 SHOWN = {
     events.name_of(kind)
@@ -37,11 +40,11 @@ RUN_BEGINS = events.name_of(events.JobStarted)
 PIECE = 2**16
 """Characters that are read at a time."""
 LONGEST_EVENT = 2**20
-"""What goes on for so many characters is no event."""
+"""Most characters of an event; anything longer is no event."""
 
 
 def file_of_round(directory: str | Path, number: int) -> Path:
-    """Where rank 0 of a round writes Horovod's timeline."""
+    """Returns the file to which rank 0 of a round writes Horovod's timeline."""
     return Path(directory) / f"round-{number:06d}.json"
 
 
@@ -70,7 +73,7 @@ def write_merged(job_dir: Path, target: Path) -> int:
 
 
 def entries_of_last_run(lines: Iterable[str]) -> list[Event]:
-    """The entries of `events.jsonl` from the last `job_started` on.
+    """Returns the entries of `events.jsonl` from the last `job_started` on.
 
     A line that is not JSON is left out: a launcher may have been killed while it wrote.
     """
@@ -85,7 +88,7 @@ def entries_of_last_run(lines: Iterable[str]) -> list[Event]:
 
 
 def parse(file: TextIO) -> Iterator[Event]:
-    """The events in a file of Horovod's, also if the process was killed while it wrote."""
+    """Yields the events in one of Horovod's files, even if the process was killed while writing."""
     decoder = json.JSONDecoder()
     text, position = "", 0
     while True:
@@ -113,7 +116,7 @@ def _events_of_round(number: int, path: Path, begin_us: float) -> Iterator[Event
 def _shifted(
     events: Iterable[Event], begin_us: float, first_pid: int, name: str
 ) -> Iterator[Event]:
-    """One round's events on the job's clock, in rows of its own."""
+    """Moves one round's events to the job's clock, and to rows of their own."""
     offset_us = 0.0
     for event in events:
         moved = {**event, "pid": first_pid + event.get("pid", 0)}
@@ -128,7 +131,7 @@ def _shifted(
 
 
 def _marks(entries: Iterable[Event], begin_us: float) -> Iterator[Event]:
-    """What happened to the membership, as instant events across all rows."""
+    """Yields the changes of membership as instant events across all rows."""
     yield {"name": "process_name", "ph": "M", "pid": 0, "args": {"name": "membership"}}
     yield {"name": "process_sort_index", "ph": "M", "pid": 0, "args": {"sort_index": -1}}
     for entry in entries:

@@ -1,4 +1,4 @@
-"""The files of the dashboard and the report: they need no other server, and no build."""
+"""The files of the dashboard and the report, which need no other server and no build."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 DIRECTORY = Path(__file__).with_name("web")
 CHARTS = ("uplot.js", "uplot.css", "charts.js", "page.css")
-"""What both pages have."""
+"""Files that both pages use."""
 OF_DASHBOARD = (*CHARTS, "dashboard.js", "icon.svg")
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -19,12 +19,12 @@ TYPES = {
 
 @functools.cache
 def read(name: str) -> bytes:
-    """The content of a file."""
+    """Returns the content of a file."""
     return (DIRECTORY / name).read_bytes()
 
 
 def type_of(name: str) -> str:
-    """Its content type.
+    """Returns the content type of a file.
 
     >>> type_of("page.css")
     'text/css; charset=utf-8'

@@ -1,1 +1,1 @@
-"""What a worker must have to go on: position, variables, callbacks and values of the user."""
+"""The state that a worker needs to go on: position, variables, callbacks and the user's values."""

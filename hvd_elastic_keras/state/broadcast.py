@@ -1,4 +1,4 @@
-"""The first phase of a sync: all come to the state of rank 0, and nothing is assigned."""
+"""The first phase of a sync: all workers get the state of rank 0, and nothing is assigned."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hvd_elastic_keras.worker.transfer.exchange import Exchange
 from hvd_elastic_keras.worker.transfer.handshake import new_key
 
 SPECS = "specs"
-"""Shapes and dtypes of the variables, among the states of the parts."""
+"""Name of the shapes and dtypes of the variables, among the states of the parts."""
 KEY = "key"
-"""Of the sync, among them, too."""
+"""Name of the secret key of the sync, among the states of the parts."""
 
 
 def from_root(
@@ -32,19 +32,20 @@ def from_root(
     compare: bool = False,
     may_be_late: Callable[[dict[str, Any]], bool] = lambda _: False,
 ) -> tuple[dict[str, Any], Arrival]:
-    """States of the parts and values of the variables of rank 0.
+    """Returns the states of the parts and the values of the variables of rank 0.
 
-    A collective of all workers of the round. Large tensors travel to those only who lack them.
+    This is a collective of all workers of the round. Large tensors travel only to workers that lack
+    them.
 
     Args:
-      states: gives those of this worker, which only the root is asked for.
+      states: returns the states of this worker's parts; called on the root only.
       groups: variables of this worker.
-      is_level: whether this worker holds the variables that belong to these states of the root;
-        then it may get its own values back.
-      name: of the collectives.
-      compare: whether to compare what workers hold that say so.
-      may_be_late: whether this worker, which lacks the variables that belong to these states, can
-        take part in a step before it has them.
+      is_level: whether this worker holds the variables that belong to the root's states. If so, it
+        may get its own values back.
+      name: name of the collectives.
+      compare: whether to compare the variables of the workers that say they hold the root's.
+      may_be_late: whether this worker can take part in a step before it has the variables that
+        belong to the root's states; called only if it lacks them.
 
     Raises:
       CollectiveFailedError: a peer went away meanwhile.

@@ -1,4 +1,4 @@
-"""What callbacks remember: what of it can be given to another worker, and what cannot."""
+"""The state of callbacks: the part that can be sent to another worker, and the part that cannot."""
 
 from __future__ import annotations
 
@@ -32,45 +32,45 @@ log = logging.getLogger(__name__)
 
 NOT_STATE = frozenset({"_model", "model", "params", "validation_data"})
 OWN_STATE = "__get_state__"
-"""Stands for what `get_state` of a callback has returned."""
+"""Name under which the result of a callback's `get_state` is sent."""
 KERAS = "keras."
 CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
 NEVER_STATE = (
-    # What is done, not what is known.
+    # Operations and rules, which hold no state.
     *(types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType),
     *(types.CodeType, type, functools.partial, property, np.ufunc),
     *(keras.Loss, keras.Initializer, keras.Regularizer, keras.DTypePolicy),
     keras.optimizers.schedules.LearningRateSchedule,
-    # What is the same on all workers, or synchronised by itself.
+    # Objects that are the same on all workers, or have a synchronisation of their own.
     *(keras.Model, keras.Layer, keras.Optimizer, keras.callbacks.Callback),
     *(tf.data.Dataset, tf.data.Iterator, keras.utils.PyDataset, tf.DType, tf.TensorSpec),
     *(argparse.Namespace, ml_collections.ConfigDict),
-    # What belongs to one process.
+    # Objects that belong to one process.
     *(logging.Logger, logging.Handler, logging.LoggerAdapter, io.IOBase, types.TracebackType),
     *(threading.Thread, threading.Event, type(threading.Lock()), type(threading.RLock())),
     *(threading.Condition, threading.Semaphore, queue.Queue, futures.Executor, futures.Future),
     *(tf.summary.SummaryWriter, tempfile.TemporaryDirectory, tf.train.Checkpoint),
     *(tf.train.CheckpointManager, types.GeneratorType, types.SimpleNamespace),
 )
-"""Types whose values are not missed where they are missing."""
+"""Types of values that other workers do not need."""
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A callback that says itself what it remembers."""
+    """A callback that defines its own state."""
 
     def get_state(self) -> Any:
-        """What a worker that joins later needs, in values that can be sent to it."""
+        """Returns the state that a late joiner needs, in values that can be sent."""
 
     def set_state(self, state: Any) -> None:
-        """Takes over what `get_state` has returned on another worker."""
+        """Takes over a result of `get_state` on another worker."""
 
 
 def attributes(callback: keras.callbacks.Callback) -> dict[str, Any]:
-    """What a callback remembers, in terms of JSON and bytes, as far as it has such a form.
+    """Returns the state of a callback as JSON and bytes, as far as it can be encoded.
 
     Raises:
-      ConfigurationError: `get_state` of the callback returns what has none.
+      ConfigurationError: `get_state` of the callback returns a value that cannot be encoded.
     """
     encoded = {}
     for name, value in vars(callback).items():
@@ -90,16 +90,17 @@ def attributes(callback: keras.callbacks.Callback) -> dict[str, Any]:
 
 
 def set_attributes(callback: keras.callbacks.Callback, encoded: dict[str, Any]) -> None:
-    """Takes over what `attributes` made of the same callback on another worker.
+    """Takes over the result of `attributes` for the same callback on another worker.
 
-    An attribute of a class that is not loaded here keeps its value, and is named in the log.
+    If the class of a value is not loaded here, the attribute keeps its value and is named in the
+    log.
     """
     for name, value in encoded.items():
         if name == OWN_STATE:
             callback.set_state(json_codec.decode(value))
             continue
         if name in vars(callback) and _is_the_same(getattr(callback, name), value):
-            continue  # an object may be known by its identity, such as a marker
+            continue  # code may compare objects by identity, such as a marker
         try:
             setattr(callback, name, json_codec.decode(value))
         except dataclass_values.UnknownClassError as error:
@@ -118,13 +119,13 @@ def what_is_lost(
     model: keras.Model,
     encoded: Iterable[Container[str]] | None = None,
 ) -> dict[str, str]:
-    """What callbacks remember and a worker that joins later cannot know: attributes and types.
+    """Returns the attributes of callbacks that a late joiner cannot get, with their types.
 
-    Without what Keras's own callbacks keep, which they need in one process only, and without what
-    is no state by its nature.
+    Leaves out the attributes of Keras's own callbacks, which need them in one process only. Leaves
+    out values that are no state by their nature.
 
     Args:
-      encoded: what `attributes` has made of each, if that is known.
+      encoded: result of `attributes` for each callback, if known.
 
     Example: `{"MyCallback.tracker": "a Tracker"}`
     """
@@ -142,7 +143,7 @@ def what_is_lost(
 
 
 def warning_of(lost: dict[str, str]) -> str:
-    """Says what `what_is_lost` has found, and what to do; "" if nothing."""
+    """Returns a warning about the findings of `what_is_lost`, with advice; empty if none."""
     if not lost:
         return ""
     found = ", ".join(f"{name} ({kind})" for name, kind in lost.items())
@@ -157,22 +158,23 @@ def _lost_in_attribute(value: Any, known: set[int]) -> str:
     try:
         return _lost_in(value, known)
     except RecursionError:
-        return _name_of(value)  # it holds itself
+        return _name_of(value)  # the value contains itself
 
 
 def _lost_in(value: Any, known: set[int]) -> str:
-    """The type of what cannot be sent, if that is state; else ""."""
+    """Returns the type of the value, or of one in it, that is state and cannot be sent; else ""."""
     if _can_be_sent(value):
         return ""
     if dataclass_values.is_frozen(value):
-        # Settings that hold objects are none; of others only the class can be the reason.
+        # A dataclass that holds objects is settings, not state. If all fields can be sent, the
+        # class is the reason.
         fields = dataclass_values.fields_of(value).values()
         return _name_of(value) if all(map(_can_be_sent, fields)) else ""
     if not isinstance(value, CONTAINERS):
         return "" if _is_no_state(value, known) else _name_of(value)
     inner = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
     if all(map(_can_be_sent, inner)):
-        return _name_of(value)  # it is the container itself, such as a named tuple
+        return _name_of(value)  # the container itself cannot be sent, such as a named tuple
     lost = next((text for text in (_lost_in(v, known) for v in inner) if text), "")
     return f"{type(value).__name__} of {lost}" if lost else ""
 
@@ -203,7 +205,7 @@ def _name_of(value: Any) -> str:
 
 
 def _names_in_code(kind: type) -> Iterator[str]:
-    """Names that occur in the code of Keras's own classes that a callback is derived from."""
+    """Yields the names in the code of the Keras classes from which a callback is derived."""
     for base in kind.__mro__:
         if base.__module__.startswith(KERAS):
             for member in vars(base).values():
@@ -213,7 +215,10 @@ def _names_in_code(kind: type) -> Iterator[str]:
 
 
 def _is_own_path(value: Any) -> bool:
-    """Whether it is a path in this worker's directory for temporary files, which others lack."""
+    """Whether a value is a path in this worker's directory for temporary files.
+
+    Other workers do not have this directory.
+    """
     if not isinstance(value, str | os.PathLike):
         return False
     scratch = tempfile.gettempdir()

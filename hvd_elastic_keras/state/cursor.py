@@ -7,7 +7,7 @@ import enum
 from typing import Any
 
 MOST_EVALUATION_STEPS = 2**24
-"""Of one evaluation; keeps the numbers of different evaluations apart."""
+"""Most steps of one evaluation. It keeps the step numbers of different evaluations apart."""
 
 
 class Phase(str, enum.Enum):
@@ -22,17 +22,17 @@ class Phase(str, enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Cursor:
-    """A position between two atomic steps; the data order follows from it and the seed.
+    """A position between two atomic steps. The position and the seed determine the data order.
 
     Attributes:
       epoch: epoch of the next step, from 0.
       phase: whether the next step trains, evaluates, predicts, or ends the training.
       step: index of the next step within the phase of this epoch.
-      global_step: optimizer steps finished since the beginning; of a job that does not train, all
-        steps.
+      global_step: optimizer steps finished since the beginning; in a job that does not train, all
+        finished steps.
       progress: atomic steps of any phase finished since the beginning; orders states by age.
-      worker_batches: how many the steps of this epoch have taken; only where the batch grows with
-        the workers (`data/input/per_worker.py`), else 0.
+      worker_batches: worker batches that the steps of this epoch have taken, if the batch grows
+        with the workers (`data/input/per_worker.py`); else 0.
     """
 
     epoch: int = 0
@@ -44,13 +44,13 @@ class Cursor:
 
     @property
     def number_of_step(self) -> int:
-        """A number that no other step of this phase has in the whole training."""
+        """Number of the next step, unique among the steps of this phase in the whole training."""
         if self.phase is Phase.EVALUATE:
             return self.global_step * MOST_EVALUATION_STEPS + self.step
         return self.global_step
 
     def after_step(self, worker_batches: int = 0) -> Cursor:
-        """The position after the step this cursor points at, which took so many worker batches."""
+        """Returns the position after the next step, which takes `worker_batches` worker batches."""
         counts = self.phase is not Phase.EVALUATE
         return dataclasses.replace(
             self,
@@ -61,14 +61,14 @@ class Cursor:
         )
 
     def start_of(self, phase: Phase, epoch: int) -> Cursor:
-        """The beginning of a phase."""
+        """Returns the beginning of a phase."""
         return dataclasses.replace(self, phase=phase, epoch=epoch, step=0, worker_batches=0)
 
     def to_json(self) -> dict[str, Any]:
-        """In terms of JSON."""
+        """Returns the cursor as JSON."""
         return {**dataclasses.asdict(self), "phase": self.phase.value}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Cursor:
-        """What `to_json` was called on."""
+        """Returns the cursor that `to_json` was called on."""
         return cls(**{**content, "phase": Phase(content["phase"])})

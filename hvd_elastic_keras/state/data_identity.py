@@ -1,4 +1,4 @@
-"""What tells whether two workers, or two runs of a job, read the same data."""
+"""Checks whether two workers, or two runs of a job, read the same data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.input.interfaces import Input
 
 NAMES = ("training", "validation")
-"""Of the data of the inputs."""
+"""Names of the data of the inputs."""
 UNITS = {"num_examples": "examples", "batches_per_pass": "batches"}
 
 
@@ -19,7 +19,7 @@ class DataIdentity:
     """First batches and sizes of the data of a training, which have to agree.
 
     Args:
-      inputs: of the training, and of the validation if there is any.
+      inputs: input of the training, and of the validation if there is any.
     """
 
     def __init__(self, inputs: Sequence[Input]) -> None:
@@ -27,22 +27,24 @@ class DataIdentity:
         self._fingerprints = [structure.fingerprint(i.first_batch()) for i in inputs]
 
     def state(self) -> dict[str, Any]:
-        """Fingerprints and sizes in terms of JSON."""
+        """Returns fingerprints and sizes as JSON."""
         sizes = {key: [getattr(i, key) for i in self._inputs] for key in UNITS}
         return {"fingerprints": self._fingerprints, **sizes}
 
     def restore(self, state: dict[str, Any], checkpoint: Path | str | None) -> None:
-        """Learns from another worker, or a checkpoint, what reading to the end would tell.
+        """Checks that the data are the same, and takes over the number of batches per pass.
+
+        Otherwise a worker may know this number only after reading to the end.
 
         Args:
           checkpoint: where the state was read from; None if another worker has sent it.
 
         Raises:
-          DataError: these are other data.
+          DataError: the state is of other data.
         """
         self._check_batches(state["fingerprints"], checkpoint)
         self._check_sizes(state, checkpoint)
-        # With a checkpoint, the validation may be new, or there is none any more.
+        # After a checkpoint, the validation data may be new, or there may be none any more.
         for source, count in zip(self._inputs, state["batches_per_pass"], strict=False):
             if checkpoint is None:
                 source.know_batches_per_pass(count)

@@ -1,7 +1,7 @@
-"""Frozen dataclasses by the name of their class, and their fields.
+"""Describes frozen dataclasses by the name of their class and their fields, and makes them again.
 
-Nothing of the class is run: it is looked up among the modules that are loaded, has to be a frozen
-dataclass, and its fields are set.
+No code of the class is run. The class is looked up among the loaded modules and has to be a frozen
+dataclass; then its fields are set.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ def is_frozen(value: Any) -> bool:
 
 
 def name_of(value: Any) -> Name | None:
-    """The name of its class; None if the class cannot be found by it, or there is more to it."""
+    """Returns the name of a value's class.
+
+    Returns None if the class cannot be found by its name, or the value holds more than its fields.
+    """
     kind = type(value)
     name = [kind.__module__, kind.__qualname__]
     held = getattr(value, "__dict__", {}).keys()
@@ -35,12 +38,12 @@ def name_of(value: Any) -> Name | None:
 
 
 def fields_of(value: Any) -> dict[str, Any]:
-    """The values of its fields by name."""
+    """Returns the values of the fields by name."""
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 def made(name: Name, fields: dict[str, Any]) -> Any:
-    """The instance of a class that has these fields.
+    """Makes an instance of a class with these fields.
 
     Raises:
       UnknownClassError: this process has no such class.

@@ -1,7 +1,7 @@
-"""Python values (numbers, texts, containers, arrays, times) to JSON and bytes, and back.
+"""Converts Python values (numbers, texts, containers, arrays, times) to JSON and bytes, and back.
 
-What comes back has the same type and value. What has no such form is refused, not approximated.
-Nothing is pickled.
+A decoded value has the same type and value as the original. A value that cannot be encoded so is
+refused, not approximated. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -28,39 +28,41 @@ ARRAY = "__array__"
 TUPLE = "__tuple__"
 FUNCTION = "__function__"
 MODULES = {"keras.ops": keras.ops, "numpy": np}
-"""Functions of these travel by name: callbacks remember comparisons such as `keras.ops.less`."""
+"""Modules whose functions are encoded by name.
+
+Callbacks keep comparisons such as `keras.ops.less`."""
 SCALAR = "__scalar__"
 PAIRS = "__dict__"
 KIND = "__kind__"
 MARKS = (ARRAY, TUPLE, FUNCTION, SCALAR, PAIRS, KIND, packing.MARK)
 SMALL_FLOATS = "ml_dtypes."
-"""Before the name of a dtype that is not NumPy's own, such as bfloat16."""
+"""Prefix of the name of a dtype that is not NumPy's own, such as bfloat16."""
 PLAIN = (str, bool, int, float, bytes, type(None))
 FACTORIES = {f.__name__: f for f in (int, float, str, bool, list, dict, set, tuple)}
-"""Of a `defaultdict`."""
+"""Factories of a `defaultdict` that can be encoded."""
 TIMES = {t.__name__: t for t in (datetime.datetime, datetime.date, datetime.time)}
 GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
-"""NumPy's."""
+"""Names of NumPy's bit generators that can be encoded."""
 
 
 class NotEncodableError(TypeError):
-    """A value of a type that does not travel."""
+    """A value has a type that cannot be encoded."""
 
 
 def encode(value: Any) -> Tree:
-    """A value in terms of JSON and bytes, which shares nothing with it that can change.
+    """Returns a value as JSON and bytes, which share nothing mutable with the value.
 
     Raises:
-      NotEncodableError: it is or holds something that has no such form.
+      NotEncodableError: the value is or holds something that cannot be encoded.
     """
     try:
         return _encode(value)
     except RecursionError:
-        raise _refused(value) from None  # it holds itself
+        raise _refused(value) from None  # the value contains itself
 
 
 def decode(tree: Tree) -> Any:
-    """The value that `encode` was given."""
+    """Returns the value that was given to `encode`."""
     if isinstance(tree, list):
         return [decode(v) for v in tree]
     if isinstance(tree, dict):
@@ -156,7 +158,7 @@ def _default_dict_from_tree(content: list[Any]) -> collections.defaultdict[Any, 
 def _time_to_tree(value: datetime.datetime | datetime.date | datetime.time) -> str:
     zone = getattr(value, "tzinfo", None)
     if zone is not None and type(zone) is not datetime.timezone:
-        raise _refused(value)  # it would lose the name of its zone
+        raise _refused(value)  # the time would lose the name of its zone
     return value.isoformat()
 
 
@@ -196,7 +198,7 @@ _TYPES: dict[str, type] = {
         *(np.random.Generator, np.random.RandomState, random.Random),
     )
 }
-"""Those whose name says what comes back; subclasses of them do not travel under it."""
+"""Types that are encoded under their name. Their subclasses are not encoded under it."""
 
 _PACK: dict[str, Callable[[Any], Any]] = {
     "set": _items,
@@ -236,7 +238,7 @@ _UNPACK: dict[str, Callable[[Any], Any]] = {
 
 def _array_to_tree(value: Array | np.generic) -> Tree:
     if isinstance(value, np.generic):
-        # Not as a number: `Model.get_weights()` returns such scalars, and wants arrays back.
+        # Not as a number: `Model.get_weights()` returns such scalars, and Keras needs arrays back.
         return {SCALAR: _array_to_tree(np.asarray(value))}
     if value.dtype.hasobject:
         raise NotEncodableError(f"an array of {value.dtype} cannot be sent to another worker")

@@ -1,8 +1,8 @@
-"""Keras's saving in scripts that several workers run: one of them writes, the others wait for it.
+"""Keras's saving in scripts that several workers run: one worker writes, the others wait for it.
 
 `Model.save`, `save_weights` and `export`, `keras.saving.save_model` and `save_weights` (with all
-their other names) and `ExportArchive.write_out` take effect once. All workers return from them when
-the file is there, so that the script may load it.
+their other names) and `ExportArchive.write_out` take effect once. All workers return from these
+calls when the file is there, so that the script may load it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ METHODS = (
     (keras.export.ExportArchive, "write_out"),
 )
 FUNCTIONS = ("save_model", "save_weights")
-"""Of `keras.saving`."""
+"""Functions of `keras.saving` that are replaced."""
 FILES = (".keras", ".h5", ".hdf5")
-"""What Keras writes as one file, unless it is told to do otherwise."""
+"""Suffixes of paths that Keras writes as one file, unless it is told to do otherwise."""
 Save = Callable[..., Any]
 
 
@@ -56,7 +56,7 @@ def direct() -> Iterator[None]:
 
 @functools.cache
 def install() -> None:
-    """Changes Keras's saving where there are other workers; alone, it stays as it is."""
+    """Changes Keras's saving if there are other workers. Does nothing in a single process."""
     if env.worker_environment() is None and session_of_launcher() is None:
         return
     for owner, name in METHODS:
@@ -67,7 +67,10 @@ def install() -> None:
 
 
 def _replace_everywhere(original: Save, replacement: Save) -> None:
-    """Also where a script has said `from keras.models import save_model` before."""
+    """Replaces a function, also where a script has imported it before.
+
+    An example is `from keras.models import save_model`.
+    """
     for module_name, module in list(sys.modules.items()):
         names = getattr(module, "__dict__", {})
         aliases = list(names) if module_name == "__main__" else [original.__name__]
@@ -105,7 +108,7 @@ def _by_one_worker(original: Save) -> Save:
 
 
 def _shared_path(given: Any) -> str | None:
-    """The same text for the same file; None if no other worker writes there."""
+    """Returns the same text for the same file; None if no other worker writes there."""
     if not isinstance(given, str | os.PathLike):
         return None
     text = os.fspath(given)
@@ -128,7 +131,8 @@ def _save(original: Save, arguments: inspect.BoundArguments, path: str) -> Any:
         if not _is_one_file(path, arguments.arguments):
             return original(*arguments.args, **arguments.kwargs)
 
-        # Without the process's number: who goes on for a worker that is killed here uses it again.
+        # The name has no process number: if this worker is killed here, the worker that takes over
+        # writes to the same file.
         temporary = Path(path).with_name(f".saving.{Path(path).name}")
         arguments.arguments["filepath"] = str(temporary)
         try:
@@ -140,7 +144,7 @@ def _save(original: Save, arguments: inspect.BoundArguments, path: str) -> Any:
 
 
 def _is_one_file(path: str, arguments: dict[str, Any]) -> bool:
-    """Whether it can be written beside its place and be moved there."""
+    """Whether the path is one file, which can be written beside its place and then moved there."""
     return (
         "://" not in path
         and path.endswith(FILES)

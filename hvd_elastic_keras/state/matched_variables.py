@@ -1,6 +1,6 @@
-"""How the variables of one state match those of another.
+"""Matches the variables of one state with the variables of another.
 
-Variables have names that depend on what else a process has built. So they are matched by their
+The names of variables depend on what else a process has built. So variables are matched by their
 place: group, position, shape and dtype.
 """
 
@@ -20,17 +20,17 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Spec = list[Any]
-"""Shape and dtype of a variable in terms of JSON: `[[3, 2], "float32"]`."""
+"""Shape and dtype of a variable as JSON: `[[3, 2], "float32"]`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StateOrigin:
-    """Where a state comes from that is to be taken over, for people.
+    """Words for messages about the source of a state that is to be taken over.
 
     Attributes:
-      name: of what holds it.
-      remedy: what to do if it does not fit.
-      precaution: how to make sure that variables fit.
+      name: name of the source.
+      remedy: advice if the state does not fit.
+      precaution: advice how to make the variables fit.
     """
 
     name: str
@@ -48,7 +48,7 @@ ROOT = StateOrigin(
 
 
 def specs_of(groups: Groups) -> dict[str, list[Spec]]:
-    """Shapes and dtypes by group."""
+    """Returns shapes and dtypes by group."""
     return {
         name: [[[int(n) for n in v.shape], v.dtype.name] for v in group]
         for name, group in groups.items()
@@ -56,7 +56,7 @@ def specs_of(groups: Groups) -> dict[str, list[Spec]]:
 
 
 def tensor_specs(specs: dict[str, list[Spec]]) -> list[tf.TensorSpec]:
-    """Of the variables of all groups, one after the other."""
+    """Returns the specs of the variables of all groups, one after the other."""
     return [tf.TensorSpec(shape, dtype) for group in specs.values() for shape, dtype in group]
 
 
@@ -71,11 +71,11 @@ def match(
     """Pairs this worker's variables with the tensors of another state.
 
     Args:
-      made_late: whether one of two workers may not have made all variables of metrics and layers
-        yet, which some of them do at the first batch.
+      made_late: whether one of the two workers may lack variables of metrics and layers, because
+        some metrics and layers make theirs at the first batch.
 
     Raises:
-      ConfigurationError: that state has other variables.
+      ConfigurationError: the other state has other variables.
     """
     own = specs_of(mine)
     pairs: list[tuple[tf.Variable, T]] = []

@@ -1,7 +1,7 @@
-"""Trees of JSON and bytes, as a small JSON text and the bytes beside it.
+"""Stores trees of JSON and bytes as a small JSON text with the bytes beside it.
 
-The text has the place of its bytes in place of them: `{"__bytes__": [offset, size]}`. So numbers of
-50 MB are sent and written as 50 MB, and a person can still read the rest.
+In the text, `{"__bytes__": [offset, size]}` stands for the bytes. So numbers of 50 MB are sent and
+written as 50 MB, and a person can still read the rest.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 
 MARK = "__bytes__"
 MAGIC = b"hvd_elastic_keras 1\n"
-"""Begins a message; its number is the version of this form."""
+"""Beginning of a message. The number is the version of this format."""
 LENGTH = 8
-"""Bytes of the length of the text in a message."""
+"""Bytes that hold the length of the text in a message."""
 Tree = Any
 """Dicts, lists and plain values as in JSON, and `bytes`."""
 
 
 def dumps(tree: Tree) -> tuple[str, list[bytes]]:
-    """A tree as a JSON text, and the bytes that were in it, which belong in one file in order."""
+    """Returns a tree as a JSON text and its bytes, which belong in one file in this order."""
     blobs: list[bytes] = []
     offset = 0
 
@@ -38,10 +38,10 @@ def dumps(tree: Tree) -> tuple[str, list[bytes]]:
 
 
 def loads(text: str | bytes, data: bytes | memoryview) -> Tree:
-    """The tree that `dumps` was given.
+    """Returns the tree that was given to `dumps`.
 
     Args:
-      data: its bytes, one after the other.
+      data: the bytes of the tree, one after the other.
 
     Raises:
       ValueError: bytes are missing, or the text is no JSON.
@@ -64,17 +64,17 @@ def loads(text: str | bytes, data: bytes | memoryview) -> Tree:
 
 
 def pack(tree: Tree) -> bytes:
-    """A tree as one message."""
+    """Returns a tree as one message."""
     text, blobs = dumps(tree)
     head = text.encode()
     return b"".join([MAGIC, len(head).to_bytes(LENGTH, "big"), head, *blobs])
 
 
 def unpack(message: bytes) -> Tree:
-    """The tree that `pack` was given, on this worker or another.
+    """Returns the tree that was given to `pack`, on this worker or another.
 
     Raises:
-      ConfigurationError: another release has made it.
+      ConfigurationError: another release has made the message.
     """
     if not message.startswith(MAGIC):
         raise ConfigurationError(

@@ -1,7 +1,7 @@
-"""What a worker needs to go on, as a registry of named parts.
+"""The state that a worker needs to go on, as a registry of named parts.
 
-A part gives and takes its own state: position, logs, callbacks, values of the user. To carry more,
-add a part where the registry is made, and raise the version there.
+Each part returns and restores its own state: position, logs, callbacks, the user's values. To carry
+more, add a part where the registry is made, and raise the version there.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Part(Protocol):
     """Something whose state is carried to other workers and to later runs."""
 
     def state(self) -> Tree:
-        """The present state in terms of JSON and bytes; later changes are not in it."""
+        """Returns the present state as JSON and bytes. Later changes do not affect the result."""
 
     def restore(self, state: Tree) -> None:
-        """Takes over what `state` has given, maybe in another process."""
+        """Takes over a result of `state`, maybe from another process."""
 
 
 def _as_it_is(tree: Tree) -> Tree:
@@ -35,15 +35,15 @@ class Attributes:
     """Attributes of an object that hold values of any type that can be sent.
 
     Attributes:
-      owner: whose.
-      names: which.
+      owner: the object.
+      names: names of the attributes.
     """
 
     owner: Any
     names: tuple[str, ...]
 
     def state(self) -> Tree:
-        """The values by name."""
+        """Returns the values by name."""
         return {name: json_codec.encode(getattr(self.owner, name)) for name in self.names}
 
     def restore(self, state: Tree) -> None:
@@ -54,13 +54,13 @@ class Attributes:
 
 @dataclasses.dataclass(frozen=True)
 class Attribute:
-    """An attribute of an object that has a form of its own.
+    """An attribute of an object, with its own conversion to JSON and bytes.
 
     Attributes:
-      owner: whose.
-      name: which.
-      to_tree, from_tree: make JSON and bytes of its value, and the value of these. By default the
-        value is made of these already.
+      owner: the object.
+      name: name of the attribute.
+      to_tree, from_tree: convert the value to JSON and bytes, and back. By default the value
+        consists of JSON and bytes already.
     """
 
     owner: Any
@@ -69,7 +69,7 @@ class Attribute:
     from_tree: Callable[[Tree], Any] = _as_it_is
 
     def state(self) -> Tree:
-        """The value in its form."""
+        """Returns the converted value."""
         return self.to_tree(getattr(self.owner, self.name))
 
     def restore(self, state: Tree) -> None:
@@ -78,7 +78,7 @@ class Attribute:
 
 
 def states_of(parts: Mapping[str, Part]) -> dict[str, Tree]:
-    """The states of all parts by name."""
+    """Returns the states of all parts by name."""
     return {name: part.state() for name, part in parts.items()}
 
 
@@ -89,7 +89,7 @@ def restore(parts: Mapping[str, Part], states: Mapping[str, Tree]) -> None:
 
 
 def restore_all_or_none(parts: Mapping[str, Part], states: Mapping[str, Tree]) -> None:
-    """As `restore`, but if one part cannot take over its state, all keep what they have."""
+    """As `restore`, but if one part cannot take over its state, all parts keep what they have."""
     before = states_of(parts)
     try:
         restore(parts, states)
@@ -105,7 +105,7 @@ def check_version(states: Mapping[str, Any], expected: int, checkpoint: Path | s
       checkpoint: where they were read from; None if another worker has sent them.
 
     Raises:
-      ConfigurationError: they were made by another release.
+      ConfigurationError: the states were made by another release.
     """
     found = states.get("version")
     if found == expected:

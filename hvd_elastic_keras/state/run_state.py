@@ -26,11 +26,11 @@ from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.transfer.arrival import Arrival
 
 VERSION = 4
-"""Of the parts; to be raised with every change of what they give."""
+"""Version of the parts. Raise it with every change of what they return."""
 LEAST_LATE_BYTES = 32 * 2**20
-"""Of variables for which the others do not wait. Fewer are there in no time."""
+"""Size of variables from which on the other workers do not wait. Smaller ones arrive in no time."""
 COLLECTIVES = "collectives"
-"""By what the root computes, among the states of the parts while they are sent."""
+"""Name of the root's digest of collectives, among the states of the parts while they are sent."""
 ROOT = StateOrigin("The state of rank 0", "All workers must run the same script.")
 
 log = logging.getLogger(__name__)
@@ -38,11 +38,11 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass
 class Marks:
-    """What has happened so far, and must not happen again after a recovery.
+    """Calls and decisions so far, which must not happen again after a recovery.
 
     Attributes:
-      epoch_begun: the last epoch whose `on_epoch_begin` has been called: never twice, it may
-        change the learning rate.
+      epoch_begun: the last epoch whose `on_epoch_begin` has been called. The hook may change the
+        learning rate, so it is never called twice for an epoch.
       batch_begun: `Cursor.progress` of the last step whose batch-begin hook has been called.
       evaluation_begun: the last epoch whose `on_test_begin` has been called.
       stop_agreed: whether all workers know that callbacks end the training early.
@@ -57,16 +57,16 @@ class Marks:
 
 
 class RunState:
-    """What all workers of a training share: variables, and parts with a state of their own.
+    """The state that all workers of a training share: variables, and parts with their own state.
 
     Args:
-      model: that is trained.
-      variables: those of the model and its optimizers.
-      callbacks: what they remember.
-      inputs: of the training, and of the validation if there is any.
-      cursor: where the training begins.
-      user: values of the user.
-      collectives: of the steps, as a digest; all workers must make the same ones.
+      model: the model that is trained.
+      variables: variables of the model and its optimizers.
+      callbacks: the memory of the callbacks.
+      inputs: input of the training, and of the validation if there is any.
+      cursor: position at which the training begins.
+      user: the user's values.
+      collectives: digest of the collectives of the steps; all workers must make the same ones.
     """
 
     def __init__(
@@ -83,28 +83,28 @@ class RunState:
         self._collectives = collectives
         self.cursor = cursor
         self.unfinished: Cursor | None = None
-        """Where an epoch was left that the given number of steps has cut off."""
+        """Position at which the given number of steps has cut off an epoch."""
         self.marks = Marks()
         self.ramp = Ramp()
         """The scale of the learning rate, as of the last finished step."""
         self.slowness: dict[str, float] = {}
-        """By worker id, what the shares follow; empty while they are even."""
+        """Slowness by worker id, which the shares follow; empty while the shares are even."""
         self.epoch_logs: dict[str, Any] = {}
         self.evaluation_logs: dict[str, Any] = {}
         self.exists = False
         """Whether this worker holds a state worth keeping (false until its first sync)."""
         self.user = user
         self.may_be_late: Callable[[], bool] = never
-        """Whether the next step can be taken before the variables are there."""
+        """Whether the next step can be taken before the variables have arrived."""
         self.late_ranks: Sequence[int] = ()
-        """Of the present round: who takes its first step so."""
+        """Ranks that take the first step of the round before their variables have arrived."""
         self.waited_s = 0.0
-        """For the variables in the newest step, if they came late."""
+        """How long the newest step has waited for late variables."""
         self._arrival: Arrival | None = None
         self._coming: dict[str, list[Spec]] | None = None
         """Shapes and dtypes of variables that are on their way."""
         self._before: dict[str, Any] = {}
-        """The parts as they were before a state came of which the variables are on their way."""
+        """States of the parts from before a state came whose variables are on their way."""
         self._variables = variables
         self._data = DataIdentity(inputs)
         self._parts: dict[str, Part] = {
@@ -121,16 +121,16 @@ class RunState:
 
     @property
     def variables(self) -> ModelVariables:
-        """Those of the model and its optimizer."""
+        """Variables of the model and its optimizers."""
         return self._variables
 
     def hand_over(self, callbacks: Part, user: UserState) -> None:
-        """Lets callbacks and values of another call of `fit` take the place of these."""
+        """Replaces the callbacks and the user's values by those of another call of `fit`."""
         self.user = user
         self._parts |= {"callbacks": callbacks, "user": UserValues(user)}
 
     def state(self) -> dict[str, Any]:
-        """All but the variables."""
+        """Returns the whole state but the variables."""
         return {
             "version": VERSION,
             "data": self._data.state(),
@@ -138,15 +138,15 @@ class RunState:
         }
 
     def restore(self, state: dict[str, Any], checkpoint: Path | str | None = None) -> None:
-        """Takes over what `state` has given.
+        """Takes over a result of `state`.
 
         Args:
-          checkpoint: where it was read from; None if another worker has sent it.
+          checkpoint: where the state was read from; None if another worker has sent it.
 
         Raises:
-          ConfigurationError: it was made by another release, or by a worker that computes its part
-            of a step otherwise.
-          DataError: it was made by a worker that reads other data.
+          ConfigurationError: the state was made by another release, or by a worker whose steps make
+            other collectives.
+          DataError: the state was made by a worker that reads other data.
         """
         parts.check_version(state, VERSION, checkpoint)
         self._data.restore(state["data"], checkpoint)
@@ -164,9 +164,9 @@ class RunState:
     def synchronise(self, communicator: Communicator, place: Assignment) -> None:
         """Brings this worker to the root's state, in two phases.
 
-        First everything is received into fresh tensors; only when all of it is here is anything
-        assigned. A worker whose sync is interrupted keeps the state it had. The variables of
-        newcomers may be on their way yet when this returns, see `arrive`.
+        First everything is received into fresh tensors. Nothing is assigned before all of it is
+        here. A worker whose sync is interrupted keeps the state it had. The variables of newcomers
+        may still be on their way when this returns, see `arrive`.
 
         Raises:
           CollectiveFailedError: a peer went away meanwhile; nothing has changed.
@@ -196,7 +196,7 @@ class RunState:
         self.exists = True
 
     def _is_level(self, state: dict[str, Any]) -> bool:
-        """Whether this worker holds the root's state already: states at a step are the same."""
+        """Whether this worker already holds the root's state: at one step, all states are equal."""
         parts.check_version(state, VERSION, checkpoint=None)
         return self.exists and bool(self.cursor.progress == state["cursor"]["progress"])
 
@@ -219,7 +219,7 @@ class RunState:
     def _may_be_late(self, state: dict[str, Any]) -> bool:
         """Whether nothing reads or changes variables between a sync and the end of the next step.
 
-        A worker that is one step behind has been told of that step: it waits.
+        A worker with a state that is one step behind has to wait: it has been told of that step.
         """
         cursor = Cursor.from_json(state["cursor"])
         large = self._variables.num_bytes >= LEAST_LATE_BYTES
@@ -227,7 +227,7 @@ class RunState:
         return not self.exists and large and in_epoch and self.may_be_late()
 
     def _go_on_without(self, state: dict[str, Any]) -> None:
-        """Takes over all but the variables."""
+        """Takes over the whole state but the variables."""
         specs = state[broadcast.SPECS]
         places = range(len(self._variables.all))
         match(self._variables.groups, specs, places, ROOT, made_late=False)
@@ -238,7 +238,7 @@ class RunState:
         """Waits for the variables, and assigns them.
 
         Raises:
-          CollectiveFailedError: they do not come; nothing is assigned.
+          CollectiveFailedError: the variables do not come; nothing is assigned.
         """
         if self._coming is None or self._arrival is None:
             return
@@ -253,9 +253,10 @@ class RunState:
         self.end_sync()
 
     def end_sync(self) -> None:
-        """Gives nothing any more to those whose state is late; one that has not come is given up.
+        """Ends the transfer of late states. This worker sends nothing more, and expects nothing.
 
-        What came without its variables is taken back: there may be nobody left who has them.
+        If its own variables have not come, it goes back to the parts that it had before: maybe no
+        worker is left that holds the variables.
         """
         if self._arrival is not None:
             self._arrival.close()
@@ -274,5 +275,5 @@ def _cursor_from_json(state: dict[str, Any] | None) -> Cursor | None:
 
 
 def never() -> bool:
-    """No."""
+    """Returns False."""
     return False

@@ -1,4 +1,4 @@
-"""Values of the user's that follow every commit: `ElasticCallback.state`."""
+"""Values of the user that are committed with every step: `ElasticCallback.state`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.state import json_codec
 
 RESET_CALLBACKS = "_reset_callbacks"
-"""The one attribute of a `UserState` that is no value."""
+"""Name of the one attribute of a `UserState` that is not a value."""
 
 
 class UserState:
-    """Any attribute set on it is committed with every step and given to late joiners.
+    """Values of the user. Each attribute is committed with every step and given to late joiners.
 
-    A step that fails and is taken again changes it once, also if `train_step` does so itself
-    (with `run_eagerly`).
+    A step that fails and is taken again changes an attribute only once, also if `train_step`
+    itself changes it (with `run_eagerly`).
 
-    Numbers, texts, bytes, None, times, NumPy arrays, frozen dataclasses, and lists, tuples, sets
-    and dicts of these.
+    A value may be a number, a text, bytes, None, a time, a NumPy array, a frozen dataclass, or a
+    list, tuple, set or dict of these.
 
         callback = ElasticCallback()
         callback.state.best_batch = 0
@@ -41,9 +41,10 @@ class UserState:
         object.__setattr__(self, name, value)
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
-        """Has functions called, on every worker, whenever the world size may have changed.
+        """Adds functions to call on every worker whenever the world size may have changed.
 
-        As in Horovod's `State`: after the re-initialisation, before newcomers get the state.
+        As in Horovod's `State`, they are called after the re-initialisation and before newcomers
+        get the state.
         """
         self._reset_callbacks.extend(callbacks)
 
@@ -54,7 +55,7 @@ class UserState:
 
     @contextlib.contextmanager
     def atomic(self) -> Iterator[None]:
-        """Takes back what a step did to the values if it fails, before it is taken again."""
+        """Takes back a step's changes to the values if the step fails, before it is taken again."""
         values = UserValues(self)
         before = values.state()
         try:
@@ -66,22 +67,25 @@ class UserState:
 
 
 class UserValues:
-    """The values of a `UserState`, as a part of a state. Its own names are the user's."""
+    """The values of a `UserState`, as a part of a state.
+
+    A class of its own: in `UserState`, names such as `state` and `restore` belong to the user.
+    """
 
     def __init__(self, user: UserState) -> None:
         self._user = user
 
     def state(self) -> dict[str, Any]:
-        """The values in terms of JSON and bytes, which share nothing that can change with them."""
+        """Returns the values as JSON and bytes, which share nothing mutable with the values."""
         return {name: _encoded(name, value) for name, value in self._values().items()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes over what `state` has given."""
+        """Takes over a result of `state`."""
         for name, value in state.items():
             object.__setattr__(self._user, name, json_codec.decode(value))
 
     def remove_others(self, names: Container[str]) -> None:
-        """Removes values of other names."""
+        """Removes all values but those with these names."""
         for name in self._values():
             if name not in names:
                 delattr(self._user, name)

@@ -1,8 +1,9 @@
 """Batch normalisation over each micro-batch by itself, in a step over a whole batch.
 
-What a row becomes depends on the rows of its micro-batch. These are all with one worker, so that no
-collective is needed, and the result depends on the cut and not on who computes it. (Horovod and
-others normalise over what a worker has, which changes with their number.)
+The result of a row depends on all rows of its micro-batch. One worker has all of these, so that no
+collective is needed. The result depends on how the batch is cut, and not on which worker computes
+it. (Horovod and others normalise over the rows of a worker. These change with the number of
+workers.)
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from hvd_elastic_keras.step.partition.within_micro_batches import within_micro_b
 
 @contextlib.contextmanager
 def over_micro_batches(numbers: tf.Tensor) -> Iterator[None]:
-    """Lets layers that train normalise each micro-batch by itself.
+    """Makes layers that train normalise each micro-batch by itself, while this lasts.
 
-    Masked ones, those with renormalisation and synchronised ones normalise over the whole batch.
+    Layers with a mask, with renormalisation or with `synchronized` normalise over the whole batch.
 
     Args:
-      numbers: shape [rows], of the micro-batch of each row, in their order.
+      numbers: the number of the micro-batch of each row, shape [rows], in ascending order.
     """
 
     def call(
@@ -47,7 +48,7 @@ def over_micro_batches(numbers: tf.Tensor) -> Iterator[None]:
 
 
 def _called(numbers: tf.Tensor, layer: keras.layers.BatchNormalization, inputs: Any) -> Any:
-    # As Keras: half precision overflows here.
+    # In float32 or wider, as in Keras: half precision overflows here.
     values = keras.ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
     axis = layer.axis % len(inputs.shape)
     outputs, *moments = _normalised(values, numbers, axis, layer.epsilon)
@@ -68,9 +69,10 @@ def _called(numbers: tf.Tensor, layer: keras.layers.BatchNormalization, inputs: 
 def _normalised(
     values: tf.Tensor, numbers: tf.Tensor, axis: int, epsilon: float
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Values with mean 0 and variance 1 in each micro-batch; and its mean and variance by row.
+    """Returns values with mean 0 and variance 1 in each micro-batch.
 
-    The gradient is that of Ioffe and Szegedy, "Batch Normalization", 2015.
+    Also returns, for each row, the mean and the variance of its micro-batch. The gradient follows
+    Ioffe and Szegedy, "Batch Normalization", 2015.
     """
     within = tuple(i for i in range(1, len(values.shape)) if i != axis)
     forward, backward = _both_ways(within, epsilon)
@@ -89,7 +91,7 @@ def _normalised(
 
 @functools.cache
 def _both_ways(within: tuple[int, ...], epsilon: float) -> tuple[Callable[..., Any], ...]:
-    """Normalises, and gives the gradient; of all layers of this form."""
+    """Returns two functions for all layers of this form: one normalises, one gives the gradient."""
 
     @within_micro_batches
     def forward(values: tf.Tensor, numbers: tf.Tensor) -> list[tf.Tensor]:
@@ -110,15 +112,15 @@ def _both_ways(within: tuple[int, ...], epsilon: float) -> tuple[Callable[..., A
 
 
 def _of_micro_batches(values: tf.Tensor, numbers: tf.Tensor, within: Sequence[int]) -> tf.Tensor:
-    """Means over micro-batches, by row, shape [rows, 1, …].
+    """Returns, for each row, the mean over its micro-batch, shape [rows, 1, …].
 
     Args:
-      within: further axes over which it is the mean.
+      within: further axes over which the mean is taken.
     """
     rows = tf.shape(values)[0]
-    each = rows // tf.shape(numbers)[0]  # a layer may see several for each row of the batch
+    each = rows // tf.shape(numbers)[0]  # a layer may see several rows for each row of the batch
     segments = tf.gather(numbers - numbers[0], tf.range(rows) // each)
     of_rows = tf.reduce_mean(values, within, keepdims=True) if within else values
-    # There are fewer, but XLA has to know their number.
+    # There are fewer micro-batches than rows, but XLA has to know the number of segments.
     means = tf.math.unsorted_segment_mean(of_rows, segments, rows)
     return tf.gather(means, segments)

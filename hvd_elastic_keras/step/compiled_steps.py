@@ -31,17 +31,18 @@ def compiled_step(
     deterministic: bool = False,
     options: StepOptions = PLAIN,
 ) -> PartitionedStep:
-    """The step of a model for an input: that of an earlier call if nothing has changed since.
+    """Returns the step of a model for an input; the one of an earlier call if nothing has changed.
 
-    Keras makes a new `train_function` after `compile`; with it, the kept steps become void. Until
-    then it goes on with the graph that it has traced, whatever has become of `trainable` and other
-    attributes meanwhile, and so do these.
+    Keras makes a new `train_function` after `compile`; this makes the kept steps void. Until then,
+    Keras goes on with the graph it has traced, even if `trainable` or other attributes have changed
+    meanwhile. The kept steps do the same.
 
     Args:
-      seed: stateful random operations follow from it.
+      seed: seed of stateful random operations.
 
     Raises:
-      ConfigurationError: the step makes variables, or does what no other worker can repeat.
+      ConfigurationError: the step makes variables, or does something that no other worker can
+        repeat.
     """
     if source.micro_batch_size >= source.global_batch_size:
         options = dataclasses.replace(options, together=None)
@@ -65,7 +66,7 @@ def compiled_step(
 
 
 def variables_kept(model: keras.Model) -> ModelVariables:
-    """The variables of a training: those of the kept steps, and what the model has got since."""
+    """Returns the variables of a training: of the kept steps, and new ones of the model."""
     kept, present = _kept_with(model), variables_of(model)
     if kept.variables is None or not kept.made:
         kept.variables = present
@@ -76,7 +77,10 @@ def variables_kept(model: keras.Model) -> ModelVariables:
 
 
 def trainable_in_steps(model: keras.Model) -> Trainable | None:
-    """Which layers train in the steps of a model, once for the steps of a `train_function`."""
+    """Returns which layers train in the steps of a model.
+
+    Returns it once for the steps of a `train_function`, then None.
+    """
     kept = _kept_with(model)
     told, kept.is_told = kept.is_told, True
     return None if told else kept.trainable
@@ -84,14 +88,14 @@ def trainable_in_steps(model: keras.Model) -> Trainable | None:
 
 @dataclasses.dataclass
 class _Kept:
-    """What is kept of a model for as long as Keras keeps its function.
+    """The steps of a model, kept as long as Keras keeps the model's `train_function`.
 
     Attributes:
       function: the model's `train_function`.
-      made: the steps, by what they are for.
-      variables: those that they were made with.
-      trainable: whether each layer and variable was trained then.
-      is_told: whether `trainable_in_steps` has told it.
+      made: the steps, by the arguments that they were made for.
+      variables: the variables that the steps were made with.
+      trainable: whether each layer and variable was trained when the first step was made.
+      is_told: whether `trainable_in_steps` has been called.
     """
 
     function: Any
@@ -102,7 +106,7 @@ class _Kept:
 
     @contextlib.contextmanager
     def as_first_traced(self, model: keras.Model) -> Iterator[None]:
-        """Lets the same layers train as in the first step that was made."""
+        """Makes the same layers trainable as in the first step, while this lasts."""
         present = Trainable.of(model)
         if self.trainable is None or not self.made:
             self.trainable = present
@@ -118,6 +122,6 @@ def _kept_with(model: keras.Model) -> _Kept:
     kept = model.__dict__.get(ATTRIBUTE)
     if function is None or kept is None or kept.function is not function:
         kept = _Kept(function)
-        # Not an attribute that Keras tracks.
+        # Past Keras, which would track it as an attribute.
         object.__setattr__(model, ATTRIBUTE, kept)
     return kept  # type: ignore[no-any-return]

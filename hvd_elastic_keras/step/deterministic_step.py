@@ -1,4 +1,4 @@
-"""The partitioned step with sums whose bits do not depend on who computes which micro-batch."""
+"""A partitioned step whose sums have the same bits whichever worker computes a micro-batch."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ NOT_ONE_ROUND = (
 class DeterministicStep(PartitionedStep):
     """A `PartitionedStep` that adds up by the binary tree of `tree_sum.py`.
 
-    A micro-batch is a leaf: what it gives to sums is one vector. In place of the allreduce, workers
-    exchange nodes of the tree with their places in it, and count and flags.
+    A micro-batch is a leaf: its contribution to the sums is one vector. Instead of an allreduce,
+    workers exchange nodes of the tree with their places in it. The tail, with the count of examples
+    and the flags, travels along.
     """
 
     def _with_others(self, planned: Planned, flat: Any, numbers: tf.Tensor) -> Any:
         analysis = self.analysis  # before a graph is traced that needs it
-        if planned.analysis.most_rows is None:  # everybody computes all of it
+        if planned.analysis.most_rows is None:  # each worker computes all of it
             return self._graph_of(planned)(flat, numbers)
         try:
             return self._graph_in_pieces(flat, numbers)
@@ -57,7 +58,7 @@ class DeterministicStep(PartitionedStep):
         return False
 
     def _check_pieces(self) -> None:
-        """Lets Python code be called with each micro-batch, and `told` say so."""
+        """Does nothing: each micro-batch may call Python code, and `told` says so."""
 
     @property
     def told(self) -> tuple[str, ...]:
@@ -66,10 +67,11 @@ class DeterministicStep(PartitionedStep):
         return told_of_step.listed([super().told, python])
 
     def _tracing(self) -> contextlib.AbstractContextManager[None]:
-        """Lets TensorFlow make its usual operations where there is no GPU.
+        """Returns a context in which TensorFlow makes its usual operations if there is no GPU.
 
-        Their bits are the same on processors. The others, of losses of classes, add up over the
-        whole batch what belongs to one row, so that a sum of micro-batches would not do.
+        On CPUs, their bits are always the same. TensorFlow's deterministic operations for losses of
+        classes add up, over the whole batch, values that belong to one row. Sums of micro-batches
+        would not work there.
         """
         if tf.config.list_physical_devices("GPU"):
             return contextlib.nullcontext()
@@ -100,7 +102,7 @@ class DeterministicStep(PartitionedStep):
     def _exchanged(
         self, rows: Sequence[Any], place: Place, began: tf.Tensor | None
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """What all workers give together, and the sum of the tails."""
+        """Returns the results of the collectives, and the sum of the tails."""
         graph = PieceGraph(OneRound(self.captured, self.analysis), self._batch.flat_spec)
         tree = _Leaves(graph, place)
         given = given_by_pieces(graph, rows, place.pieces(1), tree)
@@ -123,9 +125,9 @@ class DeterministicStep(PartitionedStep):
 
 
 class _Leaves:
-    """The sums of the micro-batches of a worker, as nodes of the tree.
+    """The sums over the micro-batches of a worker, as nodes of the tree.
 
-    In the place of `RunningSums`.
+    Used in place of `RunningSums`.
     """
 
     def __init__(self, graph: PieceGraph, place: Place) -> None:
@@ -143,15 +145,15 @@ class _Leaves:
 
     @property
     def nodes(self) -> Nodes:
-        """Those that the worker has."""
+        """The nodes that the worker has."""
         return Nodes.of_range(self._first, self._last)
 
     def vectors(self) -> tf.Tensor:
-        """Of these nodes."""
+        """Returns the vectors of these nodes."""
         return self._tree.vectors(self.nodes)
 
     def total(self) -> tf.Tensor:
-        """The sum, where one worker has all leaves."""
+        """Returns the sum, for a worker that has all leaves."""
         return self._tree.total(self._last)
 
     def start(self) -> Any:
@@ -171,12 +173,12 @@ class _Leaves:
         return grown.array
 
     def end(self, array: Any) -> list[tf.Tensor]:
-        """See `RunningSums`; the sums come later."""
+        """See `RunningSums`. Returns zeros: the real sums come after the exchange."""
         self._tree = self._of(array)
         return [tf.zeros(s.shape, s.dtype) for s in self._specs]
 
     def split(self, vector: tf.Tensor) -> list[tf.Tensor]:
-        """A sum of all, as tensors."""
+        """Splits a sum over all leaves into its tensors."""
         parts = tf.split(vector, self._sizes)
         return [
             tf.cast(tf.reshape(p, s.shape), s.dtype)

@@ -1,7 +1,8 @@
-"""Calls the graph of a function without `tf.function` between.
+"""Calls the graph of a `tf.function` directly.
 
-`tf.function` looks at its arguments, to find the graph that was traced for such ones, for about as
-long as a step of a small model takes. A function with an input signature has one graph.
+`tf.function` inspects its arguments to find the graph that was traced for arguments of that kind.
+This takes about as long as a step of a small model. A function with an input signature has only one
+graph, so that nothing has to be found.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import tensorflow as tf
 
 
 def directly(function: Any) -> Callable[..., Any]:
-    """What calls the graph of a `tf.function` that has an input signature.
+    """Returns a function that calls the graph of a `tf.function` with an input signature.
 
-    It is traced at the first call, as the function itself would be.
+    The graph is traced at the first call, as it is by `tf.function`.
     """
     graph = functools.cache(function.get_concrete_function)
 
     def call(*arguments: Any) -> Any:
-        if tf.config.functions_run_eagerly():  # somebody looks for a mistake
+        if tf.config.functions_run_eagerly():  # somebody is debugging
             return function(*arguments)
         return graph()(*arguments)
 

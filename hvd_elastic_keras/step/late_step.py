@@ -1,8 +1,9 @@
-"""The first step of a joiner whose state is still on its way.
+"""The first step of a new worker that is still receiving its state.
 
-The others do not wait for the state, which may be large: they compute the step without this worker,
-which takes part in the collectives with nothing. When its state, that of before the step, has come,
-it goes on from what the collectives have given, and is level with them.
+The other workers do not wait for the state, which may be large. They compute the step without the
+new worker, which takes part in the collectives but contributes nothing. The new worker receives
+the state from before the step. It then finishes the step with the results of the collectives, and
+is level with the others.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ Taken = tuple[list[tf.Tensor], tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class LateStep:
-    """A step in two graphs: the collectives, and what follows from them and from the state.
+    """A step in two graphs: the collectives, and the rest, which needs the worker's state.
 
     Attributes:
-      sums: takes part in the collectives; gives what they give, and the sum of the tails.
-      apply: assigns, given these and the numbers of the step.
+      sums: takes part in the collectives; returns their results and the sum of the tails.
+      apply: assigns the variables, given these results, the sum and the numbers of the step.
     """
 
     sums: Callable[..., tuple[list[tf.Tensor], tf.Tensor]]
@@ -42,7 +43,7 @@ class LateStep:
 
     @classmethod
     def of(cls, step: PartitionedStep) -> LateStep | None:
-        """That of a step; None if there is none."""
+        """Returns the two graphs of a step; None if the step cannot be split in this way."""
         assert step.analysis
         graph = tf.function(
             lambda: given_alone(step.captured, step.analysis, step.any_rows()), autograph=False
@@ -59,7 +60,7 @@ class LateStep:
         return cls(step.directly(step.sums_of_all), apply)
 
     def __call__(self, arrive: Arrive, flat: Any, numbers: tf.Tensor) -> Taken:
-        """Takes the step, which waits for the state only when it needs it."""
+        """Takes the step. It waits for the state only after the collectives."""
         results, tail = self.sums(flat, numbers)
         arrive()
         outputs, tail = self.apply(results, tail, numbers)

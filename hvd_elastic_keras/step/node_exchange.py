@@ -1,12 +1,13 @@
-"""Lets each worker have the sum over the nodes of all workers (`tree_sum.py`).
+"""Gives each worker the sum over the nodes of all workers (`tree_sum.py`).
 
-Each worker owns a slice of the vector. It receives that slice of all nodes (alltoall), adds them
-up in the tree's order, and hands its sums to everybody (allgather). With N workers whose shares are
-one node each, a worker receives 2 (N - 1) / N vectors, as with a ring allreduce, however many there
-are. Short vectors go to everybody as they are, in one collective: there the wait for one counts.
+Each worker owns a slice of the vector. It receives that slice of all nodes (alltoall), adds the
+slices up in the tree's order, and sends its sums to all workers (allgather). With N workers whose
+shares are one node each, a worker receives 2 (N - 1) / N vectors. This is the same as with a ring
+allreduce, for any N. Short vectors go to all workers whole, in one collective: for them, the time
+spent waiting for a collective counts.
 
-What travels is one row for each node: its level, its index, entries of the worker's tail (in
-its first row, else zeros), and the slice. A worker without nodes sends a row of level -1.
+Each node travels as one row: its level, its index, the worker's tail (in the worker's first row,
+else zeros), and the slice. A worker without nodes sends a row of level -1.
 """
 
 from __future__ import annotations
@@ -20,25 +21,26 @@ NO_NODE = -1
 PLACE = 2
 """Entries at the front of a row: level and index."""
 WHOLE_BYTES = 2**20
-"""So much, at most, is received of whole vectors if each worker has one node."""
+"""The most bytes of whole vectors that a worker receives, if each worker has one node."""
 
 
 def sum_over_workers(
     vectors: tf.Tensor, nodes: Nodes, tail: tf.Tensor, num_workers: tf.Tensor, name: str
 ) -> list[tf.Tensor]:
-    """The sum over all leaves, and that of the tails; both the same on every worker.
+    """Returns the sum over all leaves and the sum of the tails; both are the same on all workers.
 
-    Where nodes are missing, because a worker has stopped, the sum over the leaves is zero.
+    If a worker has stopped, its nodes are missing. The sum over the leaves is then zero, unless
+    only the last nodes are missing.
 
     Args:
-      vectors: shape [nodes, size], float32 or float64: this worker's.
-      nodes: where they are in the tree.
+      vectors: this worker's nodes, shape [nodes, size], float32 or float64.
+      nodes: places of these nodes in the tree.
       tail: shape [n], whole numbers up to 2**24 or numbers that only one worker has.
-      num_workers: of the round, int32; at least 2.
-      name: of the collectives.
+      num_workers: number of workers in the round, int32; at least 2.
+      name: beginning of the names of the collectives.
 
     Returns:
-      Shapes [size] and [n].
+      Two tensors, of shapes [size] and [n].
     """
     size = int(vectors.shape[1])
     heads = _heads(nodes, tail, vectors.dtype)
@@ -56,7 +58,10 @@ def sum_over_workers(
 
 
 def _heads(nodes: Nodes, tail: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Shape [rows, PLACE + n]. The whole numbers are exact in float32."""
+    """Returns the fronts of the rows, shape [rows, PLACE + n].
+
+    Whole numbers are exact in float32.
+    """
     places = tf.stack([nodes.levels, nodes.indices], 1)
     missing = tf.maximum(1 - tf.shape(places)[0], 0)
     places = tf.pad(places, [[0, missing], [0, 0]], constant_values=NO_NODE)
@@ -65,7 +70,7 @@ def _heads(nodes: Nodes, tail: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 
 def _whole(heads: tf.Tensor, vectors: tf.Tensor, name: str) -> list[tf.Tensor]:
-    # A group, for which Horovod's next cycle begins at once; see scripts/horovod_patch.py.
+    # Horovod's next cycle begins at once for a group; see scripts/horovod_patch.py.
     heads, vectors = hvd.grouped_allgather(
         [heads, vectors], name=f"{name}.nodes", ignore_name_scope=True
     )
@@ -84,13 +89,13 @@ def _in_slices(
     to_each = tf.fill([num_workers], count)
     received, _ = hvd.alltoall(rows, to_each, name=f"{name}.slices", ignore_name_scope=True)
     head = heads.shape[1]
-    # With what is before the slices, lest they are copied.
+    # The fronts of the rows are summed, too: to cut them off first would copy the slices.
     own = sum_of_nodes(received, _nodes_at(received))[head:]
     total = hvd.allgather(own, name=f"{name}.sums", ignore_name_scope=True)
     return [total, tf.reduce_sum(received[:, PLACE:head], 0)]
 
 
 def _nodes_at(rows: tf.Tensor) -> Nodes:
-    """Which nodes these rows belong to."""
+    """Returns the nodes that these rows belong to."""
     places = tf.cast(rows[:, :PLACE], tf.int64)
     return Nodes(places[:, 0], places[:, 1])

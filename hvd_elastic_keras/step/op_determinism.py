@@ -13,9 +13,10 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 def enable() -> None:
     """Fixes the number of threads of an operation and turns TensorFlow's op determinism on.
 
-    How many threads share an operation decides in which order it adds: the job says how many, not
-    the machine (`RunOptions.deterministic_threads`). Both settings hold for the whole process and
-    cannot be taken back. Best called before TensorFlow computes anything.
+    The number of threads that share an operation decides the order of its additions. So the job
+    sets this number (`RunOptions.deterministic_threads`), not the machine. Both settings hold for
+    the whole process and cannot be undone. It is best to call this before TensorFlow
+    computes anything.
 
     Raises:
       ConfigurationError: TensorFlow has started already, with another number of threads.
@@ -30,7 +31,7 @@ def enable() -> None:
 
 
 def _check_threads(wanted: int, error: RuntimeError) -> None:
-    """Raises unless TensorFlow, which has started, has taken its threads from the environment."""
+    """Raises if TensorFlow has started with another number of threads."""
     configured = tf.config.threading.get_intra_op_parallelism_threads()
     started_with = configured or env.intra_op_threads() or os.cpu_count()
     if started_with != wanted:

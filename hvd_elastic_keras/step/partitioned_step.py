@@ -2,9 +2,9 @@
 
 One worker takes the step as plain Keras does: the graph of the user's `train_step`, over the whole
 batch. Several workers take it as `partition/` plans it: each computes its rows, and a collective
-stands where the graph needs the whole. With the last of them travel the count of examples and the
-flags "membership change pending" and "stop wanted". Only after all collectives is anything
-assigned: a worker that fails before stands exactly at its last finished step.
+stands wherever the graph needs the whole batch. The last collective also carries the count of
+examples and the flags "membership change pending" and "stop wanted". Variables are assigned only
+after all collectives: a worker that fails before is exactly at its last finished step.
 
 Both graphs come from one trace and read the same variables, so that workers may come and go
 between any two steps.
@@ -52,15 +52,16 @@ NOT_IN_PIECES = (
 
 @dataclasses.dataclass(eq=False)
 class PartitionedStep(TracedStep):
-    """A compiled step of a model, of which a worker takes its part.
+    """A compiled step of a model, whose rows several workers can share.
 
     Attributes:
       model, variables, layout, world, train, num_rows, seed, options: see `TracedStep`.
-      collectives: how the workers talk to each other; by Horovod, if it is None.
-      tail: what travels with the last collective.
+      collectives: how the workers talk to each other; None: by Horovod.
+      tail: makes the numbers that travel with the last collective.
 
     Raises:
-      ConfigurationError: the step makes variables, or does what no other worker can repeat.
+      ConfigurationError: the step makes variables, or does something that no other worker can
+        repeat.
     """
 
     collectives: Collectives | None = None
@@ -70,14 +71,15 @@ class PartitionedStep(TracedStep):
         self._collectives = self.collectives or HorovodCollectives(self.options.compression)
         self.tail = StepTail(self.world, self.options)
         self._newest_tail = tf.Variable(tf.zeros(self.tail.spec.shape), trainable=False)
-        """That of a step that raises has no other way out."""
+        """The sum of the tails, for a step that raises and so cannot return it."""
         self._has_pieces = True
-        """Whether it can be computed in pieces, as far as anybody knows."""
+        """Whether the step can be computed in pieces, as far as is known."""
         self._had_others = False
-        """In its newest step. The first one after it has the rows of all, for which there may be no
-        memory, and is taken in a graph that may be repeated: it assigns nothing before the end."""
+        """Whether other workers took part in the newest step. A worker that is alone after it has
+        the rows of all, and memory may not suffice for them. So its first step alone runs in a
+        graph that can be repeated: it assigns nothing before the end."""
         self._most_early = 0
-        """Calls of collectives that may end before a part is computed, in one of its graphs."""
+        """The most collectives in one graph that may end before a worker's part is computed."""
         self._late: LateStep | None = None
         self._limit = TogetherLimit(self.options.together)
         self._graph_of_several = self.directly(self._together)
@@ -89,7 +91,7 @@ class PartitionedStep(TracedStep):
         return directly(tf.function(function, input_signature=signature, autograph=False))
 
     def may_be_late(self) -> bool:
-        """Lets it be taken before the state has come. Returns whether that is possible."""
+        """Prepares for a step before the state is there. Returns whether that is possible."""
         if self._late is None and not self.calls_python:
             self._late = LateStep.of(self)
         return self._late is not None
@@ -97,17 +99,18 @@ class PartitionedStep(TracedStep):
     def __call__(
         self, batch: LocalBatch, step: int, stop: bool = False, arrive: Arrive | None = None
     ) -> StepResult:
-        """Takes the step with everybody.
+        """Takes the step together with all workers.
 
         Args:
           batch: this worker's part.
           step: number of the step since the beginning.
-          stop: whether nobody is to take this step: this worker's callbacks want to end the
-            training before it, or its data have ended.
-          arrive: waits for the state of this worker, which has none yet and no part in the batch.
+          stop: whether no worker may take this step, because this worker's callbacks want to end
+            the training before it, or its data have ended.
+          arrive: waits for the state of this worker. None: the worker has its state. A worker
+            without its state has no rows of the batch.
 
         Returns:
-          What all workers agree on.
+          The result on which all workers agree.
 
         Raises:
           tf.errors.OpError: a collective failed; nothing has been assigned.
@@ -123,13 +126,13 @@ class PartitionedStep(TracedStep):
         return result
 
     def warm_up(self, batch: LocalBatch, *, stops: bool, has_others: bool) -> None:
-        """Traces what a worker may have to do, and runs it once, alone.
+        """Traces the graphs that a worker may need, and runs each once, alone.
 
-        A step that runs eagerly has nothing to be traced, and what its Python code changes could
-        not be taken back. Variables that no newcomer is sent keep their values here.
+        The user's step is not run eagerly here: it has nothing to trace, and changes by its Python
+        code could not be undone. Variables that are not sent to new workers keep their values.
 
         Args:
-          stops: whether only that is run which comes before assignments.
+          stops: whether to run only the part before the assignments.
           has_others: whether other workers may ever take part.
         """
         needs_graph = has_others or self.options.skips_nonfinite or not self._has_own
@@ -147,7 +150,7 @@ class PartitionedStep(TracedStep):
 
     @property
     def _has_own(self) -> bool:
-        """Whether one worker takes it as plain Keras does."""
+        """Whether a single worker takes the step as plain Keras does."""
         return True
 
     # --- one worker ----------------------------------------------------------------------
@@ -190,7 +193,7 @@ class PartitionedStep(TracedStep):
     # --- several workers -----------------------------------------------------------------
 
     def _with_others(self, planned: Planned, flat: Any, numbers: tf.Tensor) -> Any:
-        """Takes the step in a graph of several workers, which is traced with the first one."""
+        """Takes the step in a graph for several workers, which the first such step traces."""
         if planned is self.usual and self._limit.is_limited and self._has_pieces:
             try:
                 return self._graph_in_pieces(flat, numbers)
@@ -217,7 +220,7 @@ class PartitionedStep(TracedStep):
         if arrive is not None:
             if self._late is not None and planned is self.usual:
                 take = functools.partial(self._late, arrive)
-            else:  # of other sizes there is one graph only
+            else:  # batches of other sizes have only one graph
                 arrive()
         digest = (
             example_ids.pieces(example_ids.digest(np.asarray(batch.ids)))
@@ -248,7 +251,8 @@ class PartitionedStep(TracedStep):
     def _is_repeatable(self) -> bool:
         """Whether a worker may compute its part again while others wait for it.
 
-        A collective may have ended meanwhile, and the others would not make it again.
+        It may not if a collective may have ended meanwhile: the others would not repeat it. It may
+        not call the user's Python code again, either.
         """
         return not self.calls_python and (self.world.size == 1 or not self._most_early)
 
@@ -264,7 +268,7 @@ class PartitionedStep(TracedStep):
         return self.finished(step, outputs, place, collectives)
 
     def _in_pieces(self, data: Any, numbers: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """The same step, of which a piece of the rows after the other is in memory."""
+        """Takes the same step with one piece of the rows in memory at a time."""
         self._check_pieces()
         place = self.place(numbers)
         began = self.tail.began()
@@ -285,11 +289,11 @@ class PartitionedStep(TracedStep):
             raise NotOneRoundError
 
     def place(self, numbers: tf.Tensor) -> Place:
-        """What the argument of a graph says."""
+        """Returns this worker's place in the step, from the argument of a graph."""
         return Place.of(numbers, self.tail.pieces)
 
     def collectives_of(self, place: Place) -> OfRows:
-        """Those of this worker in a step."""
+        """Returns the collectives of this worker in a step."""
         return OfRows(self._collectives, place.has_rows, self._has_others)
 
     @property
@@ -297,16 +301,16 @@ class PartitionedStep(TracedStep):
         return self.world.has_others.read_value()
 
     def any_rows(self) -> list[tf.Tensor]:
-        """One row, for where it does not matter which."""
+        """Returns one row of each tensor, for use where any row will do."""
         pairs = zip(self._batch.flat_spec, self._batch.per_row, strict=True)
         return [one_row(spec, entries) for spec, entries in pairs]
 
     def finished(
         self, step: PartialStep, outputs: list[tf.Tensor], place: Place, collectives: OfRows
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Assigns what the step would change, when all collectives have ended."""
+        """Assigns the new values of the variables when all collectives have ended."""
         done = collectives.outermost(tf.compat.v1.get_default_graph())
-        # One operation stands for all that comes before.
+        # One operation stands for all that have to come before.
         with tf.control_dependencies([tf.group(*done, *self.checks(step, outputs, place))]):
             self.assign(step.values)
             return [tf.identity(t) for t in outputs], tf.identity(step.tail_sum)
@@ -318,11 +322,14 @@ class PartitionedStep(TracedStep):
         collectives: OfRows,
         planned: Planned | None = None,
     ) -> tuple[PartialStep, list[tf.Tensor]]:
-        """This worker's part of a step, with all collectives; nothing is assigned.
+        """Computes this worker's part of a step, with all collectives. Assigns nothing.
 
         Args:
-          data: its rows; of a worker without rows, no rows.
-          planned: None: as usual batches are.
+          data: the rows of this worker, possibly none.
+          planned: the plan for the batch; None: the plan for most batches.
+
+        Returns:
+          The step, which holds the new values of the variables, and the outputs of the graph.
         """
         planned = planned or self.usual
         began = self.tail.began()
@@ -352,10 +359,13 @@ class PartitionedStep(TracedStep):
     def sums_of_all(
         self, data: Sequence[Any], numbers: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """What the collectives give, and the sum of the tails; for a worker without its state."""
+        """Returns the results of the collectives and the sum of the tails.
+
+        Used by a worker that does not have its state yet.
+        """
         place = self.place(numbers)
         collectives = self.collectives_of(place)
-        collectives.asserts = lambda rounds: False  # of what is not there yet
+        collectives.asserts = lambda rounds: False  # they would check values that are not there yet
         step, _ = self.computed(data, place, collectives)
         with tf.control_dependencies(self.tail.agreed(step.tail_sum, place)):
             return [tf.identity(t) for t in collectives.results], tf.identity(step.tail_sum)
@@ -372,12 +382,12 @@ class PartitionedStep(TracedStep):
             return [at_least_one(t, place.has_rows, entries) for t, entries in pairs]
 
     def assign(self, values: dict[str, Any]) -> None:
-        """Lets the step take effect; `values` are those of `PartialStep`."""
+        """Assigns the new values of the variables, given as `PartialStep.values`."""
         for name in sorted(self.captured.assigned):
             self.captured.variables[name].assign(values[name], read_value=False)
 
     def checks(self, step: PartialStep, outputs: Sequence[tf.Tensor], place: Place) -> list[Any]:
-        """What has to be there and right before anything is assigned."""
+        """Returns the operations that have to succeed before anything is assigned."""
         checks = self.tail.agreed(step.tail_sum, place)
         if self.options.skips_nonfinite:
             with tf.control_dependencies(checks):
@@ -387,11 +397,11 @@ class PartitionedStep(TracedStep):
         return [*checks, *noted]
 
     def _check_finite(self, step: PartialStep, outputs: Sequence[tf.Tensor]) -> Any:
-        """Raises for all workers alike: all have the same values."""
+        """Raises if a value is not finite. All workers raise alike: all have the same values."""
         finite = [tf.reduce_all(tf.math.is_finite(t)) for t in outputs if t.dtype.is_floating]
         for name in self.captured.assigned:
             new, old = step.values[name], self.captured.variables[name]
-            if new.dtype.is_floating:  # what was infinite before may stay so
+            if new.dtype.is_floating:  # a value that was infinite before may stay so
                 finite.append(tf.reduce_all(tf.math.is_finite(new) | tf.equal(new, old)))
         with tf.control_dependencies([self._newest_tail.assign(step.tail_sum)]):
             return tf.debugging.assert_equal(

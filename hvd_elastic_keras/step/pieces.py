@@ -1,7 +1,8 @@
-"""What a worker gives to the collectives of a step, computed in pieces of its rows.
+"""A worker's contribution to the collectives of a step, computed in pieces of its rows.
 
-One piece after the other is in memory. Each is computed as the rows of a worker of its own would
-be; what they give is added up, put in a row, or compared, as the collective would.
+One piece at a time is in memory. Each piece is computed like the rows of a separate worker. The
+contributions of the pieces are then added up, concatenated, or compared, as the collective would
+do.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ class Pieces:
     """The pieces of a worker's rows.
 
     Attributes:
-      part: all of them; at least one row.
+      part: all rows of the worker; at least one row.
       bounds: shape [pieces + 1], int32, at least one piece: piece i has the rows
         [bounds[i], bounds[i + 1]) of this worker.
-      step: its number.
+      step: number of the step.
     """
 
     part: Part
@@ -45,7 +46,7 @@ class Pieces:
 
     @property
     def count(self) -> tf.Tensor:
-        """So many there are."""
+        """Number of pieces."""
         return tf.size(self.bounds) - 1
 
 
@@ -53,7 +54,7 @@ class PieceGraph:
     """The graph of one piece, traced once.
 
     Args:
-      specs: of the rows.
+      specs: specs of the rows.
 
     Raises:
       NotOneRoundError: the step cannot be computed in pieces.
@@ -84,7 +85,7 @@ class PieceGraph:
             raise NotOneRoundError
 
     def __call__(self, rows: Sequence[Any], pieces: Pieces, i: Any) -> list[tf.Tensor]:
-        """What piece `i` gives."""
+        """Returns the contribution of piece `i`."""
         low, high = pieces.bounds[i], pieces.bounds[i + 1]
         part = pieces.part
         has_rows = tf.cast(part.has_rows, tf.int32)
@@ -100,25 +101,25 @@ class Sums(Protocol):
     """Sums over pieces, as variables of a loop; see `RunningSums`."""
 
     def start(self) -> Any:
-        """Before the first piece."""
+        """Returns the sums before the first piece."""
 
     def shapes(self) -> Any:
-        """What is known of them in the loop."""
+        """Returns the shapes of the sums, as far as they are known in the loop."""
 
     def add(self, i: Any, sums: Any, results: Sequence[tf.Tensor]) -> Any:
-        """After piece `i`."""
+        """Returns the sums after piece `i`."""
 
     def end(self, sums: Any) -> list[tf.Tensor]:
-        """After the last one."""
+        """Returns the sums after the last piece."""
 
 
 def given_by_pieces(
     graph: PieceGraph, rows: Sequence[Any], pieces: Pieces, running: Sums | None = None
 ) -> list[Given]:
-    """What all pieces together give.
+    """Returns the contribution of all pieces together.
 
     Args:
-      running: adds up; None: in the order of the pieces.
+      running: adds up the sums; None: adds them up in the order of the pieces.
     """
     places = {k: [i for i, (kind, _) in enumerate(graph.specs) if kind == k] for k in (SUM, ROWS)}
     others = [i for i, (kind, _) in enumerate(graph.specs) if kind in EXTREMES]

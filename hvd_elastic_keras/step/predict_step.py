@@ -1,9 +1,9 @@
-"""The step of a job that predicts: this worker's outputs go to files, then all agree to go on.
+"""The step of a prediction job: this worker's outputs go to files, then all workers agree to go on.
 
-Nothing is summed: the one collective of a step carries the flag "membership change pending", and
-shows that the parts of all workers are on disk. What a step writes does not depend on who computes
-it (`common/predictions.py`), so that one that has failed in the middle is simply taken again, but
-for the parts that are there.
+Nothing is summed. The one collective of a step carries the flag "membership change pending", and
+shows that the parts of all workers are on disk. The files of a step do not depend on which worker
+writes them (`common/predictions.py`). So a step that has failed in the middle is taken again,
+without the parts that are already on disk.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Predictor:
     """Computes a model's outputs with its own `predict_step`, as `keras.Model.predict` does.
 
     Args:
-      model: need not be compiled.
+      model: a model; it need not be compiled.
       layout: the form of batches.
     """
 
@@ -49,14 +49,14 @@ class Predictor:
             self._compute = directly(function)
 
     def eagerly(self, batch: structure.Structure) -> Any:
-        """The outputs, computed without a graph; makes the variables of a model that has none."""
+        """Returns the outputs, computed without a graph. Makes the model's variables if needed."""
         return self._outputs(self._layout.flatten(batch))
 
     def __call__(self, batch: structure.Structure) -> list[Array]:
-        """The arrays of the outputs, of shape [examples, …] each.
+        """Returns the arrays of the outputs, each of shape [examples, …].
 
         Raises:
-          DataError: one is not an array of numbers.
+          DataError: an output is not an array of numbers.
         """
         outputs = self._compute(self._layout.flatten(batch))
         return [as_array(leaf) for leaf in tf.nest.flatten(outputs)]
@@ -66,10 +66,10 @@ class Predictor:
 
 
 def as_array(output: Any) -> Array:
-    """An output of a model for NumPy.
+    """Converts an output of a model to a NumPy array.
 
     Raises:
-      DataError: it is not an array of numbers.
+      DataError: the output is not an array of numbers, or is a single number.
     """
     kind = type(output).__name__
     if isinstance(output, tf.Tensor | np.ndarray):
@@ -90,7 +90,7 @@ class PredictStep:
     """Writes this worker's part of a step, and agrees with all others that it is done.
 
     Args:
-      any_true: a collective: whether a flag is true on any worker.
+      any_true: a collective that returns whether a flag is true on any worker.
     """
 
     calls_python = False
@@ -110,7 +110,9 @@ class PredictStep:
     def __call__(
         self, batch: LocalBatch, step: int, stop: bool = False, arrive: Arrive | None = None
     ) -> StepResult:
-        """Takes the step with everybody; see `PartitionedStep`. Nobody is late here.
+        """Takes the step together with all workers; see `PartitionedStep`.
+
+        Ignores `arrive`, since no worker is late here.
 
         Raises:
           tf.errors.OpError: the collective failed; what this worker has written stays.

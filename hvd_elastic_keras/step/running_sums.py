@@ -9,19 +9,20 @@ import tensorflow as tf
 
 Tensors = list[tf.Tensor]
 LARGE_BYTES = 2**18
-"""Of sums that are worth two more operations in each turn of the loop."""
+"""A sum of at least this size is worth two more operations in each turn of the loop."""
 
 
 class RunningSums:
-    """Adds up.
+    """Adds up the results of micro-batches in a loop.
 
-    A large sum begins with no numbers, and the first micro-batch's take their place: zeros of the
-    size of all gradients would have to be made, held and read in each step, mostly for a single
-    pass.
+    A large sum begins as an empty tensor, and the first micro-batch's result replaces it. Otherwise
+    zeros of the size of all gradients would have to be made, held and read in each step, mostly for
+    a single pass.
 
     Args:
-      specs: of what is added up, of static shapes.
-      count: int32 of shape []: how many micro-batches there are, none for who has no share.
+      specs: specs of the results, with static shapes. Empty: nothing is known of the results
+        before the first micro-batch, as in an eager run.
+      count: number of micro-batches, int32 of shape []; 0 for a worker without a share.
     """
 
     def __init__(self, specs: Sequence[tf.TensorSpec], count: Any) -> None:
@@ -30,7 +31,7 @@ class RunningSums:
         self._count = count
 
     def start(self) -> Tensors:
-        """Before the first micro-batch."""
+        """Returns the sums before the first micro-batch."""
         is_zero = tf.cast(tf.equal(self._count, 0), tf.int32)
         pairs = zip(self._specs, self._is_large, strict=True)
         return [
@@ -39,17 +40,17 @@ class RunningSums:
         ]
 
     def shapes(self) -> list[tf.TensorShape]:
-        """What is known of them in the loop."""
+        """Returns the shapes of the sums, as far as they are known in the loop."""
         pairs = zip(self._specs, self._is_large, strict=True)
         return [tf.TensorShape([None] * s.shape.rank if large else s.shape) for s, large in pairs]
 
     def add(self, i: Any, sums: Sequence[tf.Tensor], results: Sequence[tf.Tensor]) -> Tensors:
-        """After one more micro-batch.
+        """Returns the sums after one more micro-batch.
 
         Args:
-          i: how many were there before.
+          i: number of micro-batches before it.
         """
-        if not self._specs:  # run eagerly, and nothing is known before the first one
+        if not self._specs:  # run eagerly: nothing is known before the first one
             return [s + r for s, r in zip(sums, results, strict=True)] if sums else list(results)
         is_first = tf.equal(i, 0)
         return [
@@ -58,7 +59,7 @@ class RunningSums:
         ]
 
     def end(self, sums: Sequence[tf.Tensor]) -> Tensors:
-        """After the last one, with static shapes."""
+        """Returns the sums after the last micro-batch, with static shapes."""
         if not self._specs:
             return list(sums)
         return [tf.ensure_shape(s, spec.shape) for s, spec in zip(sums, self._specs, strict=True)]

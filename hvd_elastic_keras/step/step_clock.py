@@ -1,7 +1,7 @@
-"""What the time of a step is spent on: computing, the sum over the workers, assigning.
+"""Measures how long a step computes, and how long the sum over the workers takes after that.
 
-The graph says when it is done with a part, by a call into Python. That takes tens of microseconds,
-so only one step in `EVERY_S` is timed; in the others the graph looks at one variable.
+The graph calls into Python when it has finished a part. A call takes tens of microseconds, so only
+one step in `EVERY_S` seconds is timed. In the others, the graph only reads one variable.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ EVERY_S = 0.1
 
 
 class StepSeconds(NamedTuple):
-    """Of one step, as this worker has seen it.
+    """Seconds of one step, as this worker has measured them.
 
     Attributes:
-      compute: until its own part was computed.
-      allreduce: from there until the sums of all workers were there, waiting for slower ones
-        included. What travels while the rest is computed counts as computing.
+      compute: from the beginning until this worker's part was computed. Collectives that run
+        meanwhile are included.
+      allreduce: from then until the sums of all workers were there. Waiting for slower workers is
+        included.
     """
 
     compute: float
@@ -44,7 +45,7 @@ class StepClock:
         self._computed_at = self._summed_at = float("-inf")
 
     def begin(self) -> None:
-        """A step begins; its batch is there."""
+        """Notes that a step begins and its batch is there."""
         self._began = self._clock()
         wanted = self._began - self._timed_at >= EVERY_S
         if wanted != self._is_wanted:
@@ -52,22 +53,22 @@ class StepClock:
             self._is_wanted = wanted
 
     def seconds(self) -> StepSeconds | None:
-        """Those of the step that has ended; None if it was not timed."""
+        """Returns the seconds of the step that has just ended; None if it was not timed."""
         if not self._is_wanted or not self._began <= self._computed_at <= self._summed_at:
             return None
         self._timed_at = self._summed_at
         return StepSeconds(self._computed_at - self._began, self._summed_at - self._computed_at)
 
     def computed_alone(self) -> None:
-        """A step has ended that had nobody to wait for."""
+        """Notes the end of a step without other workers to wait for."""
         self._computed_at = self._summed_at = self._clock()
 
     def computed(self) -> tf.Tensor:
-        """For the graph: this worker has computed its part."""
+        """Returns an operation for the graph: it notes that this worker has computed its part."""
         return self._noted(self._note_computed)
 
     def summed(self) -> tf.Tensor:
-        """For the graph: the sums of all workers are there."""
+        """Returns an operation for the graph: it notes that the sums of all workers are there."""
         return self._noted(self._note_summed)
 
     def _noted(self, note: Callable[[], float]) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""What a step does beyond its work."""
+"""Optional features of a step."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from hvd_elastic_keras.common.options import MICRO_BATCH, NO_COMPRESSION
 
 @dataclasses.dataclass(frozen=True)
 class StepOptions:
-    """What a step does beyond its work.
+    """Optional features of a step.
 
     Attributes:
       audited: whether the workers agree on which examples they have used.
-      measured_workers: so many workers, at most, tell each other their speed; 0 turns it off.
-      scales_rate: whether the learning rate is multiplied by that of `World`.
-      skips_nonfinite: whether nothing is assigned if the sum of the gradients, or of what they and
-        the losses change, holds a number that is not finite.
-      together: so many micro-batches, at most, are computed in one pass; None: any number.
-      timed: whether `World.clock` hears when the parts of some steps are done.
+      measured_workers: the most workers that tell each other their speed; 0 turns it off.
+      scales_rate: whether the learning rate is multiplied by `World.learning_rate_scale`.
+      skips_nonfinite: whether to assign nothing if a result of the step, or a new value of a
+        variable, is not finite.
+      together: the most micro-batches that are computed in one pass; None: any number.
+      timed: whether `World.clock` times the parts of some steps.
       compression: how gradients travel between workers; see `partition/`.
-      batch_norm: what it normalises over; see `RunOptions`.
+      batch_norm: what batch normalisation normalises over; see `RunOptions`.
     """
 
     audited: bool = False

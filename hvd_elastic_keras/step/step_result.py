@@ -1,4 +1,4 @@
-"""What a step gives: the outcome, and the logs as callbacks see them."""
+"""The result of a step: the outcome, and the logs as callbacks see them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ class StepResult:
     Attributes:
       logs: as `train_step` returns them, over the whole global batch.
       change_pending: whether any worker knows of a membership change.
-      stopped: whether some worker said `stop`; nothing has changed then.
-      skipped: whether it was not finite, and such steps are left out; nothing has changed then, and
-        there are no logs.
-      seconds: by rank, seconds per example until its part was done, if the step measures them.
-      digest: of the ids of all examples that the workers have used, if the step is audited.
+      stopped: whether some worker asked to stop; then nothing has changed.
+      skipped: whether the step was skipped because a value was not finite; then nothing has
+        changed, and there are no logs.
+      seconds: by rank, seconds per example until the worker's part was done; empty if the step does
+        not measure them.
+      digest: digest of the ids of all examples that the workers have used, if the step is audited.
     """
 
     logs: Logs
@@ -37,7 +38,7 @@ class StepResult:
 
 
 def python_logs(logs: dict[str, Any]) -> Logs:
-    """Logs as callbacks see them: sorted by name, numbers as floats."""
+    """Returns logs as callbacks see them: sorted by name, numbers as floats."""
     result: Logs = {}
     for name, value in sorted(logs.items()):
         if isinstance(value, dict):

@@ -1,4 +1,7 @@
-"""What travels with the last collective of a partitioned step: who takes it, and of what."""
+"""The tail: numbers that travel with the last collective of a partitioned step.
+
+From their sum, workers learn whether all of them take the step, and with which examples.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from hvd_elastic_keras.step.worker_rows import Place
 from hvd_elastic_keras.step.world import World
 
 COUNT_AND_FLAGS = 3
-"""Numbers at the beginning of the tail: examples, "membership change pending", "stop wanted"; after
-them the digest of the examples' ids and the workers' speeds, where they are wanted."""
+"""Numbers at the beginning of the tail: examples, "membership change pending", "stop wanted". The
+digest of the examples' ids and the workers' speeds follow, if the options ask for them."""
 STOP_MESSAGE = "elastic: a callback wants to stop, so nobody takes this step"
 SKIP_MESSAGE = "elastic: not finite, so nobody takes this step"
 
@@ -26,32 +29,39 @@ class StepTail:
     """The count of examples, the flags, the digest and the workers' speeds.
 
     Args:
-      world: what a graph has to know of the present round.
-      options: what of it is wanted.
+      world: facts about the present round, for graphs.
+      options: which of these parts are wanted.
     """
 
     def __init__(self, world: World, options: StepOptions) -> None:
         self._world = world
         self._options = options
         self.pieces = PIECES if options.audited else 0
-        """Of the digest of ids."""
+        """Number of pieces of the digest of ids; 0 if the step is not audited."""
         self.clock = world.clock if options.timed else None
-        """Hears when the parts of some steps are done."""
+        """Times the parts of some steps; None if steps are not timed."""
 
     @property
     def spec(self) -> tf.TensorSpec:
-        """Of the tail, and of the sum of all."""
+        """The spec of a tail; the sum of all tails has the same."""
         length = COUNT_AND_FLAGS + self.pieces + self._options.measured_workers
         return tf.TensorSpec([length], tf.float32)
 
     def began(self) -> tf.Tensor | None:
-        """When this worker could begin its part, in seconds; None if nobody wants to know."""
+        """Returns when this worker could have begun its part, in seconds; None if not wanted."""
         return now(self._world.part_began) if self._options.measured_workers else None
 
     def of(self, before: Iterable[Any], place: Place, began: Any) -> tf.Tensor:
-        """The count of examples, the flags, the digest and, in its place, this worker's speed.
+        """Returns the count of examples, the flags, the digest and this worker's speed.
 
-        Shape [COUNT_AND_FLAGS + digest + measured workers].
+        The speed, in seconds per example, stands at the place of this worker's rank.
+
+        Args:
+          before: tensors that have to be computed first.
+          began: the result of `began()`.
+
+        Returns:
+          Shape [COUNT_AND_FLAGS + digest + measured workers].
         """
         with tf.control_dependencies(list(before)):  # as late as possible
             change_pending = self._world.change_pending.read_value()
@@ -70,12 +80,13 @@ class StepTail:
         return tf.concat([tail, own * tf.math.divide_no_nan(seconds, count)], 0)
 
     def agreed(self, tail: tf.Tensor, place: Place) -> list[Any]:
-        """Whether all workers take the step, and have its rows, each once."""
+        """Returns checks that all workers take the step and computed each row exactly once."""
         count, _, stop = tf.unstack(tail[:COUNT_AND_FLAGS])
-        # On all workers alike: the wish of one ends the training before this step.
+        # This raises on all workers alike: if one wants to stop, training ends before this step.
         checks = there([tf.debugging.assert_equal(stop, 0.0, message=STOP_MESSAGE)])
         text = "The workers did not compute each example of the global batch exactly once."
-        # After the other one: whose data have ended takes part in a stop with no examples.
+        # After the stop check: a worker whose data have ended takes part in a stop without
+        # examples.
         with tf.control_dependencies(checks):
             total = tf.cast(place.total, tf.float32)
             checks += there([tf.debugging.assert_equal(count, total, message=text)])
@@ -83,14 +94,19 @@ class StepTail:
 
 
 def there(operations: Iterable[Any]) -> list[Any]:
-    """Operations without the None that an eager check gives."""
+    """Returns the operations without None, which a check returns when it runs eagerly."""
     return [o for o in operations if o is not None]
 
 
 def result_of(
     logs: Logs, tail: tf.Tensor | tf.Variable, pieces: int, *, skipped: bool = False
 ) -> StepResult:
-    """What the workers agree on by the sum of their tails, whose digest has so many pieces."""
+    """Returns the result on which the workers agree, from the sum of their tails.
+
+    Args:
+      tail: the sum of the tails.
+      pieces: number of pieces of the digest of ids.
+    """
     _, change_pending, _, *further = tail.numpy().tolist()
     return StepResult(
         logs,
@@ -102,5 +118,5 @@ def result_of(
 
 
 def now(clock: Callable[[], float] = time.perf_counter) -> tf.Tensor:
-    """Seconds of a steady clock, float64; `tf.timestamp` refuses with op determinism."""
+    """Returns seconds of a steady clock, float64. `tf.timestamp` fails with op determinism."""
     return tf.ensure_shape(tf.numpy_function(clock, [], tf.float64), [])

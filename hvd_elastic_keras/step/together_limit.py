@@ -1,7 +1,7 @@
-"""How many micro-batches are computed in one pass, at most: fewer after memory has run out.
+"""A limit of the micro-batches that are computed in one pass; it falls when memory runs out.
 
-One pass holds the activations of all its micro-batches. How many fit is known only when they do
-not: shares grow when workers leave, and sequences have lengths.
+One pass holds the activations of all its micro-batches. Only a pass that runs out of memory shows
+that they do not fit: shares grow when workers leave, and sequences differ in length.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ UNLIMITED = 2**30
 
 
 class TogetherLimit:
-    """Lowered when memory runs out.
+    """The most micro-batches in one pass; the limit is lowered when memory runs out.
 
     Args:
-      most: micro-batches in one pass; None: any number.
+      most: the limit at the beginning; None: any number.
     """
 
     def __init__(self, most: int | None) -> None:
@@ -37,7 +37,7 @@ class TogetherLimit:
         return self._most < UNLIMITED
 
     def in_graph(self) -> tf.Tensor:
-        """The present limit, int32 of shape []."""
+        """Returns the present limit, int32 of shape []."""
         return self._read.read_value()
 
     def run(
@@ -51,17 +51,18 @@ class TogetherLimit:
         """Takes a step, with fewer micro-batches in one pass if memory does not hold them all.
 
         Args:
-          step: reads `in_graph`.
-          micro_batches: of this worker's share.
-          computing: whether the micro-batches are not done yet. What comes after them needs the
-            same memory however many were computed in one pass.
-          repeatable: whether it can be taken again while the others wait: nothing of it has been
-            sent yet, and nobody else has seen it.
+          step: takes the step, with the limit that `in_graph` returns.
+          micro_batches: number of micro-batches in this worker's share.
+          computing: returns whether the micro-batches are still being computed. The rest of the
+            step needs the same memory for any number of micro-batches in one pass.
+          repeatable: returns whether the step can be taken again while the others wait. It can if
+            nothing of it has been sent yet, and no other worker has seen it.
 
         Raises:
-          tf.errors.ResourceExhaustedError: one micro-batch is too much, too.
-          CollectiveFailedError: memory ran out in a step that is not repeatable; in the next round
-            there is one micro-batch in a pass.
+          tf.errors.ResourceExhaustedError: even one micro-batch is too large, or memory ran out
+            after the micro-batches.
+          CollectiveFailedError: memory ran out in a step that is not repeatable. From the next
+            round on, a pass has one micro-batch.
         """
         while True:
             try:

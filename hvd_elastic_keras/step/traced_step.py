@@ -1,4 +1,4 @@
-"""What a step of the user's is: its graph, the variables that it touches, how workers share it."""
+"""The user's step as a graph: the variables that it uses, and how workers share it."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ MOST_PROBLEMS = 10
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """How several workers take batches of some form.
+    """A plan by which several workers take batches of some form.
 
     Attributes:
-      name: begins the names of its collectives.
-      per_row: of each tensor, so many entries of the first axis belong to each row.
+      name: beginning of the names of its collectives.
+      per_row: for each tensor, how many entries of the first axis belong to each row.
     """
 
     name: str
@@ -55,17 +55,17 @@ class Planned:
 
 @dataclasses.dataclass(eq=False)
 class TracedStep:
-    """The user's `train_step` or, without an optimizer, `test_step`.
+    """The user's `train_step`, or `test_step` for evaluation, as a graph.
 
     Attributes:
-      model: built and compiled.
+      model: a model that is built and compiled.
       variables: all state of the model.
       layout: the form of a batch.
-      world: what the graph has to know of the present round.
-      train: which of the two it is.
-      num_rows: of a global batch; what travels is compared for so many.
-      seed: stateful random operations follow from it.
-      options: what it does beyond that.
+      world: facts about the present round, for the graph.
+      train: whether it is `train_step`.
+      num_rows: rows of a global batch; the sizes of collectives are compared for this number.
+      seed: seed of stateful random operations.
+      options: optional features of the step.
     """
 
     model: keras.Model
@@ -86,19 +86,19 @@ class TracedStep:
             (self.layout.spec, numbers if self._normalises else None),
             (*self.layout.per_row, *([1] if self._normalises else [])),
         )
-        """With the number of the micro-batch of each row, if a layer needs it."""
+        """The form of a batch, with the micro-batch number of each row if a layer needs it."""
         self._name = "elastic_train" if self.train else "elastic_evaluate"
         self._runs_eagerly = bool(self.model.run_eagerly)
         self._draws_in_python = False
         self._planned: dict[int, Planned] = {}
-        """For batches of at most so many rows, of which nobody knew."""
+        """Plans for batches of unforeseen sizes, by an upper limit of their rows."""
 
     @functools.cached_property
     def captured(self) -> CapturedStep:
         """The user's graph.
 
         Raises:
-          ConfigurationError: it makes variables.
+          ConfigurationError: the step makes variables, or runs eagerly and cannot be traced.
         """
         before, generators = self.variables.present(self.model), state_of_python_generators()
         try:
@@ -106,13 +106,13 @@ class TracedStep:
                 found = capture(
                     self._step_over_micro_batches,
                     self._batch.spec,
-                    seed=self.seed + (not self.train),  # other numbers than those of the training
+                    seed=self.seed + (not self.train),  # other random numbers than in training
                     per_row=self._batch.per_row,
                     draws_by_xla=bool(self.model.jit_compile),
                 )
         except ElasticError:
             raise
-        except Exception as error:  # what cannot be traced may raise anything
+        except Exception as error:  # a step that cannot be traced may raise anything
             if not self._runs_eagerly:
                 raise
             raise ConfigurationError(
@@ -123,27 +123,29 @@ class TracedStep:
         return found
 
     def _tracing(self) -> contextlib.AbstractContextManager[None]:
-        """What holds while the user's step is traced."""
+        """Returns a context in which the user's step is traced."""
         return contextlib.nullcontext()
 
     @functools.cached_property
     def beside(self) -> list[tf.Variable]:
-        """Variables that it reads or assigns to, and that neither the model nor its layers hold."""
+        """Variables that the step uses, but neither the model nor its layers hold."""
         known = {id(v) for v in (*self.variables.all, *self.world.variables)}
         return [v for v in self.captured.variables.values() if id(v) not in known]
 
     @functools.cached_property
     def _changed_beside(self) -> list[tf.Variable]:
-        """Those of them that it assigns to."""
+        """The variables of `beside` that the step assigns to."""
         assigned = {id(self.captured.variables[name]) for name in self.captured.assigned}
         return [v for v in self.beside if id(v) in assigned]
 
     def assigned_beside(self, *, has_others: bool) -> list[tf.Variable]:
-        """Those that belong to the state of a training, since the step assigns to them.
+        """Returns the variables of `beside` that belong to the state of a training.
+
+        They do because the step assigns to them. Variables that cannot be sent are left out.
 
         Args:
-          has_others: whether other workers may ever take part. A worker that runs the step eagerly
-            and alone need not have one that can be traced, and has no such variables.
+          has_others: whether other workers may ever take part. If not, a step that runs eagerly
+            need not be traceable, and no variables are returned.
         """
         if self._runs_eagerly and not has_others:
             return []
@@ -156,7 +158,7 @@ class TracedStep:
 
     @property
     def told(self) -> tuple[str, ...]:
-        """What people should know before the first step."""
+        """Texts that the user should read before the first step."""
         if self._runs_eagerly:
             return ()
         return told_of_step.listed(
@@ -170,7 +172,7 @@ class TracedStep:
 
     @property
     def told_of_several(self) -> tuple[str, ...]:
-        """What people should know before the first step of a job with several workers."""
+        """Texts that the user should read before the first step of a job with several workers."""
         return told_of_step.listed(
             [
                 [told_of_step.EAGERLY] if self._runs_eagerly else [],
@@ -181,16 +183,16 @@ class TracedStep:
 
     @functools.cached_property
     def analysis(self) -> Analysis:
-        """How several workers take it.
+        """How several workers share the step.
 
         Raises:
-          ConfigurationError: that cannot be.
+          ConfigurationError: several workers cannot share it.
         """
         return self._analysed(self.num_rows)
 
     @property
     def collectives_digest(self) -> str:
-        """Of the collectives of a step: workers that make others would wait for each other."""
+        """A digest of the collectives. Workers whose digests differ would wait for each other."""
         analysis = self.analysis
         found = [
             (c.what, c.level, c.num_bytes, c.in_loop, c.tensor in analysis.rounded)
@@ -214,7 +216,7 @@ class TracedStep:
 
     @functools.cached_property
     def calls_python(self) -> bool:
-        """Whether Python code of the user's runs in every step."""
+        """Whether the user's Python code runs in every step."""
         return self._runs_eagerly or self._graph_calls_python
 
     @functools.cached_property
@@ -223,11 +225,13 @@ class TracedStep:
 
     @functools.cached_property
     def usual(self) -> Planned:
-        """How several workers take most batches."""
+        """The plan by which several workers take most batches."""
         return Planned(self._name, self.analysis, self._batch.per_row)
 
     def planned_for(self, num_rows: int, *, is_whole: bool) -> Planned:
-        """How several workers take a batch; for sizes of which nobody knew, made when they come.
+        """Returns the plan by which several workers take a batch.
+
+        The plan for an unforeseen size is made when the first such batch comes.
 
         Args:
           is_whole: see `LocalBatch`.
@@ -244,20 +248,22 @@ class TracedStep:
 
     @functools.cached_property
     def _whole(self) -> Planned:
-        """As one worker would; each has the whole batch."""
+        """The plan by which each worker has the whole batch, and computes all of it."""
         leaves = tuple(dataclasses.replace(leaf, per_row=0) for leaf in self.captured.leaves)
         captured = dataclasses.replace(self.captured, leaves=leaves)
         analysis = self._analysed(self.num_rows, whole=True, captured=captured)
         return Planned(f"{self._name}_whole", analysis, [0 for _ in leaves])
 
     def check(self, batch: LocalBatch, num_workers: int) -> int:
-        """Takes a whole batch with so many workers, in threads; nothing is assigned.
+        """Checks that `num_workers` workers compute the same numbers as one worker.
+
+        The workers are threads, which take a whole batch. Nothing is assigned.
 
         Returns:
-          How many operations have been checked, each by itself.
+          Number of operations checked, each by itself.
 
         Raises:
-          ConfigurationError: the numbers are not those of one worker.
+          ConfigurationError: the numbers differ.
         """
         rows = np.diff(self.bounds(batch, num_workers)).tolist()
         problems = check_step(self.captured, self._flat(batch), rows)
@@ -272,7 +278,7 @@ class TracedStep:
         return self.analysis.plan.num_operations
 
     def bounds(self, batch: LocalBatch, num_workers: int) -> list[int]:
-        """Where the rows of each worker begin in a whole batch, and where those of the last end."""
+        """Returns where each worker's rows begin in a whole batch, and where the last ones end."""
         # Batch norm needs whole micro-batches.
         offsets = batch.part.offsets if self._normalises else range(int(batch.part.offsets[-1]) + 1)
         last = len(offsets) - 1
@@ -287,7 +293,7 @@ class TracedStep:
             return step(data)
 
     def _flat(self, batch: LocalBatch) -> list[Any]:
-        """The tensors of a worker's rows."""
+        """Returns the tensors of a worker's rows."""
         numbers = None
         if self._normalises and batch.is_whole:
             numbers = tf.zeros([structure.num_examples(batch.data)], tf.int32)

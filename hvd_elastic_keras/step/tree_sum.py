@@ -1,19 +1,19 @@
-"""Sums of micro-batches in an order that does not depend on who computed them.
+"""Sums of micro-batches in an order that does not depend on which workers computed them.
 
-The micro-batches of a step are the leaves 0, 1, 2, … of a binary tree. Its node (level, index) is
-the sum of the leaves [index * 2**level, (index + 1) * 2**level): that of its left half plus that of
-its right half. A sum over any number of leaves is
+The micro-batches of a step are the leaves 0, 1, 2, … of a binary tree. The node (level, index) is
+the sum of the leaves [index * 2**level, (index + 1) * 2**level). It is computed as the sum of its
+left half plus the sum of its right half. The sum over any number of leaves is
 
     largest node + (next largest node + (… + smallest node))
 
-of the nodes that make up their range: 7 leaves are (2, 0) + ((1, 2) + (0, 6)). Which additions
-these are follows from the number of leaves alone. A worker that has leaves [first, last) does those
-additions whose leaves are all its own, and hands on the nodes that are left: at most two of each
-level. Whoever has all nodes does the remaining additions. So every addition is done once, on
-the same operands, wherever it is done, and its bits are the same.
+over the nodes that make up the leaves: 7 leaves are (2, 0) + ((1, 2) + (0, 6)). So the additions
+follow from the number of leaves alone. A worker with the leaves [first, last) does all additions
+whose leaves are all its own. It passes on the nodes that are left, at most two of each level. A
+worker that has all nodes does the remaining additions. Every addition has the same operands,
+whichever worker does it, so that its bits are the same.
 
-Nodes are kept in a `tf.TensorArray`, as by a binary counter: at any time at most two of a level are
-alive. A left child lies at 2 * level, a right child at 2 * level + 1.
+Nodes are kept in a `tf.TensorArray`, as in a binary counter: at most two nodes of a level are alive
+at any time. A left child lies at 2 * level, a right child at 2 * level + 1.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from typing import Any
 import tensorflow as tf
 
 LEVELS = 21
-"""Of a tree with 2**20 leaves, the most micro-batches of a step."""
+"""Levels of a tree with 2**20 leaves, the most micro-batches of a step."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Nodes:
-    """The largest nodes that make up a range of leaves, in its order.
+    """The largest nodes that make up a range of leaves, in the order of the leaves.
 
     Attributes:
-      levels, indices: shape [nodes], int64.
+      levels, indices: places of the nodes in the tree; shape [nodes], int64.
     """
 
     levels: tf.Tensor
@@ -41,14 +41,14 @@ class Nodes:
 
     @classmethod
     def of_range(cls, first: tf.Tensor, last: tf.Tensor) -> Nodes:
-        """Those of the leaves [first, last), int64 numbers."""
+        """Returns the nodes of the leaves [first, last), int64 numbers."""
         levels = tf.range(LEVELS, dtype=tf.int64)
         shift_right, shift_left = tf.bitwise.right_shift, tf.bitwise.left_shift
-        # A right child at the front, whose left sibling lies before the range: at most one of a
-        # level. The number is first / 2**level, rounded up.
+        # A right child at the front, whose left sibling begins before the range: at most one of a
+        # level. Its index is first / 2**level, rounded up.
         front = -shift_right(-first * tf.ones_like(levels), levels)
         is_front = (front % 2 == 1) & (shift_left(front + 1, levels) <= last)
-        # A left child at the end, whose right sibling lies behind the range.
+        # A left child at the end, whose right sibling ends after the range.
         end = shift_right(last * tf.ones_like(levels), levels) - 1
         is_end = (end % 2 == 0) & (shift_left(end, levels) >= first)
 
@@ -61,12 +61,12 @@ class Nodes:
 
     @property
     def first_leaves(self) -> tf.Tensor:
-        """Where each node begins."""
+        """The first leaf of each node."""
         return tf.bitwise.left_shift(self.indices, self.levels)
 
     @property
     def places(self) -> tf.Tensor:
-        """Where each node lies in the array."""
+        """The position of each node in the array."""
         return tf.cast(2 * self.levels + self.indices % 2, tf.int32)
 
 
@@ -74,10 +74,10 @@ class TreeSum:
     """Nodes of the tree over a growing range of leaves.
 
     Args:
-      size: entries of each summand, a vector; a tensor where only the running graph knows.
-      dtype: of the entries.
+      size: entries of each summand, a vector; a tensor if only the running graph knows the size.
+      dtype: type of the entries.
       first: the leaf at which the range begins.
-      array: the nodes so far, as `array` of another one gives them; None: there are none.
+      array: the nodes so far, as the property `array` returns them; None: there are none.
     """
 
     def __init__(
@@ -99,15 +99,15 @@ class TreeSum:
 
     @property
     def array(self) -> Any:
-        """The nodes, in a form that `tf.while_loop` hands on."""
+        """The nodes, in a form that `tf.while_loop` passes from turn to turn."""
         return self._nodes
 
     def with_array(self, array: Any) -> TreeSum:
-        """The same range with the nodes that `array` of another one gave."""
+        """Returns the same range with other nodes, as the property `array` returned them."""
         return TreeSum(self.size, self._dtype, self._first, array)
 
     def add(self, vector: tf.Tensor, level: tf.Tensor, index: tf.Tensor) -> None:
-        """Adds the next node of the range, and all that this completes."""
+        """Adds the next node of the range, and does all additions that it completes."""
 
         def completes(level: tf.Tensor, index: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
             sibling_begins = tf.bitwise.left_shift(index - 1, level)
@@ -122,14 +122,14 @@ class TreeSum:
         self._nodes = self._nodes.write(tf.cast(2 * level + index % 2, tf.int32), vector)
 
     def vectors(self, nodes: Nodes) -> tf.Tensor:
-        """Nodes of the range, shape [nodes, size]."""
-        # Eager gathering of none forgets the size.
+        """Returns the vectors of some nodes of the range, shape [nodes, size]."""
+        # If there are no nodes, eager gathering loses the size.
         return tf.reshape(self._nodes.gather(nodes.places), [tf.size(nodes.places), self.size])
 
     def total(self, last: tf.Tensor) -> tf.Tensor:
-        """The sum over [0, last), of which all nodes have been added; shape [size].
+        """Returns the sum over the leaves [0, last), shape [size].
 
-        Zero if `last` is.
+        All nodes of these leaves have to be added before. The sum is zero if `last` is zero.
         """
         places = Nodes.of_range(tf.constant(0, tf.int64), last).places
         count = tf.size(places)
@@ -146,13 +146,13 @@ class TreeSum:
 
 
 def sum_of_nodes(vectors: tf.Tensor, nodes: Nodes) -> tf.Tensor:
-    """The sum over all leaves from 0 on, of nodes that make them up, in any order.
+    """Returns the sum over all leaves from 0 on, given their nodes in any order.
 
-    Zero if some of these nodes are missing.
+    The sum is zero if a node is missing between leaf 0 and the last leaf given.
 
     Args:
-      vectors: shape [nodes, size].
-      nodes: those with a negative level do not count.
+      vectors: the nodes' sums, shape [nodes, size].
+      nodes: places of the nodes; nodes with a negative level do not count.
     """
     size = vectors.shape[1] if vectors.shape[1] is not None else tf.shape(vectors)[1]
     form = (size, vectors.dtype, tf.constant(0, tf.int64))

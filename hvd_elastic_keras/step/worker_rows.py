@@ -1,4 +1,4 @@
-"""Which rows of a step a worker has, as the graphs of a partitioned step take it."""
+"""A worker's rows of a step, in the form in which the graphs of a partitioned step take them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from hvd_elastic_keras.step.partition.execution import Part
 from hvd_elastic_keras.step.pieces import Pieces
 
 NUMBERS = 6
-"""So many are at the beginning of the argument of a graph, see `Place`."""
+"""Numbers at the beginning of a graph's argument, before the digest; see `Place`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """What a worker has of a step, in tensors: scalars, int64, but for the last two.
+    """A worker's rows and micro-batches of a step, as int64 tensors.
+
+    All tensors but the last two are scalars.
 
     Attributes:
       step: number of the step.
-      low, size: its rows are [low, low + size) of the batch.
+      low, size: the worker has the rows [low, low + size) of the batch.
       total: rows of the batch.
-      stop: 1 if nobody is to take the step.
+      stop: 1 if no worker may take the step.
       first_piece: number of its first micro-batch.
-      digest: of the ids of its rows, in pieces.
+      digest: digest of the ids of its rows, in pieces.
       offsets: where its micro-batches begin within its rows, and where the last one ends.
     """
 
@@ -40,7 +42,12 @@ class Place:
 
     @classmethod
     def of(cls, numbers: tf.Tensor, pieces: int) -> Place:
-        """That of the argument of a graph; the digest has so many pieces."""
+        """Returns the place that the argument of a graph describes.
+
+        Args:
+          numbers: the argument.
+          pieces: number of pieces of the digest.
+        """
         end = NUMBERS + pieces
         digest = tf.ensure_shape(numbers[NUMBERS:end], [pieces])
         step, low, size, total, stop, first_piece = tf.unstack(numbers[:NUMBERS], NUMBERS)
@@ -48,20 +55,20 @@ class Place:
 
     @property
     def has_rows(self) -> tf.Tensor:
-        """Whether this worker has any."""
+        """Whether this worker has any rows."""
         return self.size > 0
 
     @property
     def part(self) -> Part:
-        """As the partition takes it."""
+        """The rows of this worker, as `partition/` takes them."""
         low, size, total = (tf.cast(n, tf.int32) for n in (self.low, self.size, self.total))
         is_first = tf.logical_and(self.has_rows, tf.equal(low, 0))
-        # Without rows, that of the first one, which there is.
+        # A worker without rows takes the first row, which always exists.
         low = tf.where(self.has_rows, low, 0)
         return Part(low, tf.maximum(size, 1), total, is_first, self.has_rows)
 
     def pieces(self, together: Any) -> Pieces:
-        """So many micro-batches, at most, in one piece."""
+        """Returns the rows in pieces of at most `together` micro-batches."""
         bounds = tf.cond(
             self.has_rows,
             lambda: tf.concat([self.offsets[:-1][::together], self.offsets[-1:]], 0),
@@ -71,10 +78,12 @@ class Place:
 
 
 def one_row(spec: Any, entries: int = 1) -> Any:
-    """A row for where it does not matter which; of ragged and sparse tensors none.
+    """Returns one row of zeros, for use where any row will do.
+
+    Returns no rows of ragged and sparse tensors.
 
     Args:
-      entries: of the tensor, per row; 0: it has no rows.
+      entries: entries of the tensor per row; 0: the tensor has no rows.
     """
     if not isinstance(spec, tf.TensorSpec):
         return structure.empty(spec)
@@ -83,12 +92,13 @@ def one_row(spec: Any, entries: int = 1) -> Any:
 
 
 def at_least_one(rows: Any, has_rows: tf.Tensor, entries: int = 1) -> Any:
-    """Rows of a batch; if there are none, one that stands for any.
+    """Returns the rows of a worker; if there are none, one row of zeros.
 
     Args:
-      entries: of the tensor, per row; 0: it has no rows, and everybody has all of it.
+      entries: entries of the tensor per row; 0: the tensor has no rows, and each worker has all
+        of it.
     """
-    if not entries or not isinstance(rows, tf.Tensor):  # everybody has it whole before all else
+    if not entries or not isinstance(rows, tf.Tensor):  # each worker gets all of it first
         return rows
     return tf.cond(
         has_rows,

@@ -1,4 +1,4 @@
-"""What a running step has to know of the present round, in variables that its graph reads."""
+"""Facts about the present round, in variables that the graph of a running step reads."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ NO_STEP = -1
 
 
 class World:
-    """Read by the graph of a step, which is traced once for all rounds.
+    """Facts about the present round and step, for graphs that are traced once for all rounds.
 
     Attributes:
-      change_pending: 1.0 if everybody has to leave the round after the step that reads it, else
-        0.0. The step reads it when its micro-batches are computed, just before the collective: a
-        change that comes while a long step computes is known after that step, not after the next.
+      change_pending: 1.0 if all workers have to leave the round after the step that reads it, else
+        0.0. The step reads it when its micro-batches are computed, just before the collective. So
+        a change during a long step is known after that step, not after the next one.
       has_others: whether there are other workers, so that sums go through a collective.
-      rank: of this worker.
-      num_workers: for graphs.
-      size: the same for Python, no graph reads it.
-      learning_rate_scale: of the present step, where the batch grows with the workers.
-      computed: number of the newest step of which this worker has computed its part. On the CPU:
-        heartbeats must not wait for a GPU to read it.
+      rank: rank of this worker.
+      num_workers: number of workers, for graphs.
+      size: the same number, for Python; no graph reads it.
+      learning_rate_scale: factor of the learning rate in the present step, where the batch grows
+        with the workers.
+      computed: number of the newest step whose part this worker has computed. It is on the CPU,
+        since heartbeats must not wait for a GPU to read it.
     """
 
     def __init__(self) -> None:
@@ -42,7 +43,7 @@ class World:
         self._taken = NO_STEP
         self._scale = 1.0
         self.waited_s = 0.0
-        """How long this worker has waited for its part of the batch that comes next."""
+        """Seconds that this worker has waited for its part of the next batch."""
         self._part_began: float | None = None
         self._clock: StepClock | None = None
         self._session: Session | None = None
@@ -50,22 +51,22 @@ class World:
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """Those that are here."""
+        """All variables of this object."""
         return [v for v in vars(self).values() if isinstance(v, tf.Variable)]
 
     def follow(self, session: Session) -> None:
-        """Reads from now on what this session knows."""
+        """Takes membership changes from this session from now on."""
         self._session = session
         session.on_change(self.refresh)
 
     def refresh(self) -> None:
-        """Takes the session's present knowledge; called when it changes, from any thread."""
+        """Copies `change_pending` from the session. Called when it changes, from any thread."""
         with self._lock:
             pending = self._session is not None and self._session.change_pending
             self.change_pending.assign(float(pending))
 
     def enter_round(self, rank: int, size: int) -> None:
-        """Takes this worker's place in a round that begins."""
+        """Sets this worker's place in a round that begins."""
         self.has_others.assign(size > 1)
         self.rank.assign(rank)
         self.num_workers.assign(size)
@@ -74,16 +75,18 @@ class World:
         self.refresh()
 
     def scale_learning_rate(self, scale: float) -> None:
-        """Sets what the next step multiplies its learning rate by."""
+        """Sets the factor of the learning rate in the next step."""
         if scale != self._scale:
             self.learning_rate_scale.assign(scale)
             self._scale = scale
 
     def begin_part(self, number: int) -> None:
-        """This worker's part of a step begins, or would have if its batch had been there.
+        """Notes that this worker's part of a step begins.
+
+        `part_began` is earlier by the time that the worker waited for its batch.
 
         Args:
-          number: the one with which `PartitionedStep` is called.
+          number: number of the step, with which `PartitionedStep` is called.
         """
         self._taken = number
         if self._clock is not None:
@@ -92,24 +95,24 @@ class World:
 
     @property
     def clock(self) -> StepClock:
-        """Of this process: there is none until a graph asks for it."""
+        """The clock of this process. It is made when a graph first asks for it."""
         self._clock = self._clock or StepClock()
         return self._clock
 
     def step_seconds(self) -> StepSeconds | None:
-        """What the step that has just ended has spent its time on; None if it was not timed."""
+        """Returns how the step that has just ended spent its time; None if it was not timed."""
         return None if self._clock is None else self._clock.seconds()
 
     def is_computing(self) -> bool:
-        """Whether it is not done with its part. From any thread, while the step is taken."""
+        """Returns whether this worker still computes its part of a step. Any thread may call it."""
         return int(self.computed.numpy()) != self._taken
 
     def part_began(self) -> float:
-        """When its part of the present step began, on the clock of `time.perf_counter`."""
+        """Returns when this worker could have begun its part, by `time.perf_counter`."""
         return time.perf_counter() if self._part_began is None else self._part_began
 
 
 @functools.cache
 def world_of_process() -> World:
-    """What all compiled steps of this process read."""
+    """Returns the `World` that all compiled steps of this process read."""
     return World()

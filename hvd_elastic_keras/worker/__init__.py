@@ -1,1 +1,1 @@
-"""A worker's side of membership: master client, Horovod runtime, session."""
+"""A worker's side of membership: client of the master, Horovod's runtime, session."""

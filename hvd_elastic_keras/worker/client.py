@@ -1,7 +1,8 @@
 """Talks to the master: events, heartbeats, the entrance of a round, and pushed updates.
 
-Two threads work in the background: one keeps a long poll open for `WorkerUpdate`s, one sends
-heartbeats and queued messages. The training thread only ever waits in `enter`.
+Two threads work in the background: one keeps a long poll open for `WorkerUpdate`s, the other sends
+heartbeats and queued messages. The training thread waits only for requests that need an answer:
+`tell`, `enter`, `claim`, `release` and `root`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ CONNECT_TIMEOUT_S = 5.0
 
 @dataclasses.dataclass
 class WorkerActivity:
-    """What the heartbeat tells; written by the training thread, read by the heartbeat thread."""
+    """Content of the heartbeat. The training thread writes it, the heartbeat thread reads it."""
 
     training: int = 0
     round: int = 0
@@ -69,14 +70,14 @@ class MasterClient:
         self._environment = environment
         self._address = environment.master
         self.term = 0
-        """Of the newest master that has answered."""
+        """Term of the newest master that has answered."""
         self._on_update = on_update
         self._on_lost = on_lost
         self._outbox: queue.Queue[messages.Message | threading.Event | None] = queue.Queue()
         self._numbers = itertools.count(1)
         self._closed = threading.Event()
         self._gone = threading.Event()
-        """Set when no master is waited for any more."""
+        """Set when this worker no longer waits for a master."""
         self._entrance = self._session()
         self._asking = self._session()
         self._threads = [
@@ -90,7 +91,7 @@ class MasterClient:
             thread.start()
 
     def watch_silence(self) -> None:
-        """As long as this is open, has it written down where no Python code can run."""
+        """Logs the stacks whenever no Python code can run, until this client is closed."""
         watch = threading.Thread(
             target=silence.watch, args=(self._closed,), name="elastic-silence", daemon=True
         )
@@ -99,15 +100,16 @@ class MasterClient:
     def close(self, within_s: float | None = None) -> None:
         """Sends what is queued and stops the heartbeat.
 
-        If there is no master at present, this waits for the next one, which must hear how the
-        training ended: `within_s` seconds, or as long as this worker waits for masters at all.
+        If there is no master at present, this waits for the next one, which must be told how the
+        training ended. It waits `within_s` seconds; if None, as long as this worker waits for
+        masters at all.
         """
         self._closed.set()
         self._outbox.put(None)
         self._threads[1].join(timeout=within_s)
 
     def begin(self, phase: str) -> None:
-        """Tells the phase from now on."""
+        """Begins a phase, which heartbeats tell from now on."""
         if phase != self.activity.phase:
             self.activity.phase = phase
             self.chaos.begins(phase)
@@ -117,17 +119,17 @@ class MasterClient:
         self._outbox.put(event)
 
     def has_delivered(self, within_s: float) -> bool:
-        """Whether all that was posted is sent by then, or refused; waits for it."""
+        """Waits until all posted events are sent or refused. Returns whether that was in time."""
         reached = threading.Event()
         self._outbox.put(reached)
         return reached.wait(within_s)
 
     def give_up(self) -> None:
-        """No master is waited for any more."""
+        """Stops waiting for a master."""
         self._gone.set()
 
     def tell(self, event: protocol.Joined | protocol.Leaving | protocol.Refused) -> None:
-        """Tells the master something, after all that was posted and before all that comes.
+        """Sends the master an event, after all posted events and before all later ones.
 
         Raises:
           MasterUnreachableError: the master did not answer for `master_timeout_s`.
@@ -148,7 +150,7 @@ class MasterClient:
                 return self._with_host(reply)
 
     def _with_host(self, reply: protocol.EnterReply) -> protocol.EnterReply:
-        """The store is reached by the same host as the master."""
+        """Adds the host of the store, which is the same as the master's."""
         place = reply.assignment
         if place is None:
             return reply
@@ -157,17 +159,17 @@ class MasterClient:
         return msgspec.structs.replace(reply, assignment=place)
 
     def input_reply(self) -> protocol.InputReply:
-        """What newcomers ask before they join. To be called from one thread only.
+        """Asks the master what newcomers need before they join. Call it from one thread only.
 
         Raises:
           requests.RequestException: the master did not answer.
-          messages.ProtocolError: it answered something else.
+          messages.ProtocolError: the master answered something else.
         """
         body = self._request(self._asking, "GET", "input")
         return messages.decode(body, protocol.InputReply)
 
     def claim(self, request: protocol.ClaimRequest) -> protocol.ClaimReply:
-        """Asks to do what only one worker is to do. From any thread.
+        """Asks for a turn to do something that only one worker is to do. From any thread.
 
         Raises:
           MasterUnreachableError: the master did not answer for `master_timeout_s`.
@@ -177,7 +179,7 @@ class MasterClient:
         return messages.decode(body, protocol.ClaimReply)
 
     def release(self, request: protocol.ReleaseRequest) -> None:
-        """Tells that it is done, or has failed. From any thread.
+        """Tells the master that the turn is done, or has failed. From any thread.
 
         Raises:
           MasterUnreachableError: the master did not answer for `master_timeout_s`.
@@ -186,7 +188,7 @@ class MasterClient:
             self._ask("release", messages.encode(request), session)
 
     def root(self) -> str:
-        """Who stands for all workers at present. From any thread.
+        """Returns the id of the worker that stands for all at present. From any thread.
 
         Raises:
           MasterUnreachableError: the master did not answer for `master_timeout_s`.
@@ -202,7 +204,7 @@ class MasterClient:
         session: requests.Session | None = None,
         method: str = "POST",
     ) -> bytes:
-        """A request of the user's thread, repeated while the master does not answer."""
+        """Sends a request from the user's thread. Repeats it while the master does not answer."""
         repeated = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(requests.RequestException),
             wait=tenacity.wait_fixed(RETRY_S),
@@ -276,8 +278,8 @@ class MasterClient:
         return heartbeat
 
     def _deliver(self, session: requests.Session, event: messages.Message) -> None:
-        # A heartbeat is not worth a second try, the next one is newer. What the master has refused
-        # it would refuse again, and meanwhile there were no heartbeats.
+        # A heartbeat is not worth a second try: the next one is newer. An event that the master has
+        # refused is not sent again: it would be refused again, and would delay heartbeats.
         once = isinstance(event, protocol.Heartbeat)
         repeated = tenacity.Retrying(
             retry=tenacity.retry_if_exception(_is_no_answer),
@@ -302,7 +304,10 @@ class MasterClient:
                 self._gone.set()
 
     def _once(self) -> str:
-        """Where to send one message: sent again, with the same number, it counts once."""
+        """Returns the path for one message.
+
+        The number in it makes a message count only once, even if it is sent again.
+        """
         return f"events?number={next(self._numbers)}"
 
     def _session(self) -> requests.Session:
@@ -324,7 +329,7 @@ class MasterClient:
         return response.content
 
     def _look_for_another_master(self) -> None:
-        """The next launcher of the job may have had to take another port."""
+        """Reads the address again: the job's next launcher may have had to take another port."""
         with contextlib.suppress(ConfigurationError, messages.ProtocolError):
             self._address = files.read_endpoint(self._environment.job_path).address
 
@@ -333,14 +338,14 @@ class MasterClient:
         return f"To go on: python -m hvd_elastic_keras.run --resume --job_dir={job_dir}"
 
     def _check_term(self, response: requests.Response) -> None:
-        """Listens to no master that another one has followed.
+        """Refuses the answer of a master that a newer one has replaced.
 
         Raises:
-          requests.ConnectionError: it is such a master.
+          requests.ConnectionError: the answer is from such a master.
         """
         text = response.headers.get(protocol.TERM_HEADER, "")
         term = int(text) if text.isdecimal() else 0
-        if term < self.term:  # what it has refused is for another one
+        if term < self.term:  # the newer master has to answer, even if the old one has refused
             raise requests.ConnectionError(f"its term {term} is over; this one is {self.term}")
         self.term = term
 

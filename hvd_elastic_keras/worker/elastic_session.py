@@ -28,20 +28,20 @@ from hvd_elastic_keras.worker.session import Abortable, EntryReport
 ABORT_AGAIN_S = 0.02
 MAX_ABORTS = 3000
 WITHOUT_WORK_S = 5.0
-"""So long a worker that has not trained yet tries to tell that it leaves."""
+"""How long a worker that is not warm yet tries to tell the master that it leaves."""
 LEAVE_ALONE_S = 10.0
-"""So long a worker that got SIGTERM waits for a master to hear of it; then it leaves by itself."""
+"""How long a worker tries to tell a master of its SIGTERM before it leaves without a master."""
 
 log = logging.getLogger(__name__)
 
 
 class ElasticSession:
-    """Membership in a job. `start` as early as possible: it needs no TensorFlow.
+    """Membership in a job. Call `start` as early as possible: it needs no TensorFlow.
 
     Attributes:
-      current: the one of this process that has been started last.
-      place: that in the newest round of the present training; None outside of trainings.
-      in_training: whether the training that was last begun is neither finished nor over.
+      current: the session of this process that was started last.
+      place: place in the newest round of the present training; None outside of trainings.
+      in_training: whether the training last begun is neither finished nor over.
     """
 
     current: ClassVar[ElasticSession | None] = None
@@ -54,7 +54,7 @@ class ElasticSession:
         self._communicator: Abortable | None = None
         self._update = protocol.WorkerUpdate(version=0)
         self._asks_to_leave = ""
-        """Why this worker has asked the master to let it leave; empty if it has not."""
+        """Why this worker has asked the master to let it leave; empty if it has not asked."""
         self._lost: MasterUnreachableError | LeavingAloneError | None = None
         """Set when this worker leaves without a master."""
         self.passes = self._client.chaos.begins
@@ -62,7 +62,7 @@ class ElasticSession:
 
     @property
     def training(self) -> int:
-        """Number of the training that this process has last begun; 0 before the first."""
+        """Number of the training last begun by this process; 0 before the first."""
         return self._client.activity.training
 
     @property
@@ -72,7 +72,7 @@ class ElasticSession:
 
     @property
     def term(self) -> Callable[[], int]:
-        """Gives the term of the newest master that has answered."""
+        """Function that returns the term of the newest master that has answered."""
         return lambda: self._client.term
 
     @property
@@ -82,7 +82,7 @@ class ElasticSession:
 
     @property
     def progress(self) -> int:
-        """Atomic steps behind the present state of the training; 0 outside of trainings."""
+        """Atomic steps that led to the present state of the training; 0 outside of trainings."""
         return self._client.activity.progress if self.in_training else 0
 
     def start(self) -> None:
@@ -174,12 +174,12 @@ class ElasticSession:
         self._client.activity.reading = position
 
     def others_read(self, training: int) -> protocol.InputPosition | None:
-        """Where others read who are in this training; None also if the master does not answer."""
+        """Returns where other workers of this training read; None also if no master answers."""
         position = self._others().position
         return position if position and position.training == training else None
 
     def others_train(self, training: int) -> bool:
-        """Whether others are in this training already, as far as the master says."""
+        """Whether other workers are in this training already; False if no master answers."""
         return self._others().training == training
 
     def _others(self) -> protocol.InputReply:
@@ -191,16 +191,16 @@ class ElasticSession:
 
     @property
     def leaving(self) -> bool:
-        """Whether this worker has to leave the job: alone, with everybody, or without a master."""
+        """Whether this worker has to leave: alone, with all workers, or without a master."""
         return bool(self._lost or self._update.stop or self._update.leave)
 
     @property
     def change_pending(self) -> bool:
-        """Whether everybody has to leave the round after the current step."""
+        """Whether all workers have to leave the round after the current step."""
         return self.leaving or self._update.pending_through >= self._client.activity.round
 
     def on_change(self, call: Callable[[], None]) -> None:
-        """Asks for a call, in a background thread, whenever `change_pending` may have changed."""
+        """Sets a function to call in a background thread when `change_pending` may have changed."""
         self._changed = call
 
     def show(self, text: str, progress: protocol.Progress | None = None) -> None:
@@ -218,7 +218,7 @@ class ElasticSession:
         self._client.post(
             protocol.Notice(
                 worker_id=self.worker_id,
-                # What is found out while a training is prepared is told before it begins.
+                # A notice from the preparation of a training comes before that training begins.
                 training=self.training + (0 if self.in_training else 1),
                 text=text,
                 entry=entry,
@@ -236,7 +236,7 @@ class ElasticSession:
         )
 
     def refuse(self, message: str) -> None:
-        """Tells the master what is configured wrongly. The process is to end after this."""
+        """Tells the master of a wrong configuration. The process has to end after this."""
         try:
             step = self._client.activity.step
             self._client.tell(
@@ -246,10 +246,10 @@ class ElasticSession:
             log.error("%s", error)
 
     def leave(self, why: str) -> NoReturn:
-        """Gives this worker's place back before it has begun, and tells people why.
+        """Leaves the job before this worker has begun to train, and tells people why.
 
         Raises:
-          WorkerLeavingError: in any case.
+          WorkerLeavingError: always.
         """
         self.tell(f"warning: {why}: {self.worker_id} leaves, and the others train on")
         self._client.tell(protocol.Leaving(worker_id=self.worker_id, reason=why))
@@ -269,7 +269,7 @@ class ElasticSession:
         if update.broken_through > before.broken_through:
             self._abort(update.broken_through)
         if self._asks_to_leave and not self.leaving:
-            # A master whose journal has lost it does not know.
+            # A master whose journal has lost the request does not know of it.
             self._tell_of_leaving()
 
     def _on_lost(self, reason: str) -> None:
@@ -277,16 +277,16 @@ class ElasticSession:
         self._leave_alone(MasterUnreachableError(f"This worker leaves: {reason}."))
 
     def _leave_alone(self, why: MasterUnreachableError | LeavingAloneError) -> None:
-        """Leaves after the current step, with nobody to ask."""
+        """Leaves after the current step, without a master."""
         if self._lost is None:
-            # Nobody would ever end a worker whose own code hangs.
+            # Nothing else would ever end a worker whose own code hangs.
             end_process.if_it_does_not_leave()
         self._lost = why
         self._client.give_up()
         self._changed()
 
     def _abort(self, through_round: int) -> None:
-        """Ends blocked collectives, again and again while `hvd.init()` opens new sockets."""
+        """Ends blocked collectives, repeatedly while `hvd.init()` opens new sockets."""
 
         def work() -> None:
             for _ in range(MAX_ABORTS):
@@ -298,7 +298,7 @@ class ElasticSession:
         threading.Thread(target=work, name="elastic-abort", daemon=True).start()
 
     def _watch_sigterm(self) -> None:
-        """Hears of SIGTERM in a thread: the main thread may be inside a step for long."""
+        """Receives SIGTERM in a thread, because the main thread may be inside a long step."""
         if threading.current_thread() is not threading.main_thread():
             log.warning("not in the main thread: SIGTERM will end this worker at once")
             return
@@ -329,11 +329,11 @@ class ElasticSession:
         self._client.post(protocol.Leaving(worker_id=self.worker_id, reason=reason))
 
     def _ask_to_leave(self, reason: str) -> None:
-        """Leaves as the master says, or by itself if none hears of it."""
+        """Leaves when the master says so, or by itself if no master receives the request."""
         self._asks_to_leave = reason
         self._tell_of_leaving()
         if self._communicator is None:
-            # Not warm yet: nobody waits for this worker.
+            # Not warm yet: no other worker waits for this one.
             if self._client.has_delivered(WITHOUT_WORK_S):
                 end_process.at_once(0)
             end_process.by_sigterm()

@@ -1,4 +1,4 @@
-"""The end of a worker's process, whatever its main thread does; its launcher may be gone, too."""
+"""Ends a worker's process, whatever its main thread does. Its launcher may be gone, too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import MasterUnreachableError
 
 LEAVE_WITHIN_S = 60.0
-"""So long a worker without a master may take to leave after its step, a checkpoint included."""
+"""Time for a worker without a master to leave after its step, a checkpoint included."""
 PR_SET_PDEATHSIG = 1
 SIG_DFL = 0
 
@@ -24,7 +24,7 @@ def hear_of_keepers_death(keeper_pid: int) -> None:
     """Lets the kernel send SIGTERM to this process when its keeper is killed.
 
     Raises:
-      MasterUnreachableError: it was killed before.
+      MasterUnreachableError: the keeper was killed before.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != keeper_pid:
@@ -32,13 +32,13 @@ def hear_of_keepers_death(keeper_pid: int) -> None:
 
 
 def at_once(code: int) -> None:
-    """With an exit code."""
+    """Ends the process at once with an exit code."""
     env.remove_scratch()
     os._exit(code)
 
 
 def by_sigterm() -> None:
-    """As if SIGTERM had not been caught: who looks at the exit code sees what has ended it."""
+    """Ends the process as if SIGTERM had not been caught. Its exit code shows the signal."""
     env.remove_scratch()
     # Python's `signal.signal` works in the main thread only.
     ctypes.CDLL(None).signal(signal.SIGTERM, SIG_DFL)
@@ -46,7 +46,7 @@ def by_sigterm() -> None:
 
 
 def if_it_does_not_leave() -> None:
-    """In a while, with the stacks of its threads in the log; returns at once."""
+    """Ends the process later if it is still there, with its stacks in the log. Returns at once."""
     threading.Thread(target=_late, name="elastic-end", daemon=True).start()
 
 

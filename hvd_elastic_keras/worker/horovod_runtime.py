@@ -1,4 +1,4 @@
-"""All of Horovod's runtime calls: initialise, shut down, collectives, and ending a blocked one."""
+"""All calls of Horovod's runtime: initialise, shut down, collectives, and ending a blocked one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from hvd_elastic_keras.worker.tensor_bytes import (
 log = logging.getLogger(__name__)
 
 LARGE_BYTES = 4 * 2**20
-"""Of a tensor that is broadcast by itself."""
+"""Size from which on a tensor is broadcast by itself."""
 FAILURES = (
     tf.errors.UnknownError,
     tf.errors.FailedPreconditionError,
@@ -40,15 +40,19 @@ FAILURES = (
     tf.errors.AbortedError,
     hvd.HorovodInternalError if hasattr(hvd, "HorovodInternalError") else tf.errors.UnknownError,
 )
-"""What a collective raises when a peer is gone. The type is what counts: the texts vary with the
-moment of the failure, and a grouped operation after a shutdown does not name Horovod at all."""
+"""Errors that a collective raises when a peer is gone.
+
+Only the type counts: the texts vary with the moment of the failure, and a grouped operation after a
+shutdown does not name Horovod at all."""
 USER_ERROR_MARK = "Traceback (most recent call last)"
-"""In the text of an `UnknownError` that comes from the user's `tf.py_function`."""
+"""Part of the text of an `UnknownError` that comes from the user's `tf.py_function`."""
 
 
 LENGTH_BYTES = 8
 FIRST_BYTES = 2**16
-"""So much of some bytes travels with their length: between far hosts, a collective takes long."""
+"""Size of the first collective of a broadcast: the length, and as many bytes as fit.
+
+Short data need no second collective, which takes long between far hosts."""
 WORD_BYTES = 8
 
 
@@ -60,7 +64,8 @@ class Communicator:
       hostname: name of this host in the job.
       gloo_timeout_s: seconds until Gloo itself gives up a silent peer.
       master: (host, port) of the master, whose connections are never shut down.
-      timeline_dir: where rank 0 writes Horovod's timeline of each round; empty writes none.
+      timeline_dir: directory in which rank 0 writes Horovod's timeline of each round; if empty, no
+        timeline is written.
     """
 
     def __init__(
@@ -77,7 +82,7 @@ class Communicator:
         self._timeline_dir = timeline_dir
         self._lock = threading.Lock()
         self.in_collective = False
-        """Whether the training thread takes a step, or waits with the others."""
+        """Whether the training thread takes a step, or waits with the other workers."""
         self._computing = _never
         self._round = 0
         self._known: sockets.SocketSet = frozenset()
@@ -85,7 +90,7 @@ class Communicator:
         self._own: sockets.SocketSet = frozenset()
         self._aborted = False
         self.reaches_all = True
-        """Whether no member has failed so far to connect to another one beside Gloo."""
+        """False once a member could not connect to another one by a socket beside Gloo's."""
         if PATCHED not in importlib.metadata.version("horovod"):
             log.warning(
                 "This Horovod ends the whole process if a peer is lost during hvd.init(). "
@@ -98,7 +103,7 @@ class Communicator:
                 "HOROVOD_GLOO_IFACE": iface or None,
                 "HOROVOD_HOSTNAME": hostname,
                 "HOROVOD_GLOO_TIMEOUT_SECONDS": str(gloo_timeout_s),
-                # Horovod would open a file given here once only, in the first round.
+                # A file given here would be opened only once, in the first round.
                 **({"HOROVOD_TIMELINE": "DYNAMIC"} if timeline_dir else {}),
             }
         )
@@ -117,7 +122,7 @@ class Communicator:
 
     def start_alone(self) -> None:
         """Initialises Horovod with this process as its whole world."""
-        self.shut_down()  # a script may have initialised it for itself
+        self.shut_down()  # a script may have initialised Horovod for itself
         self._set_place(ALONE)
         hvd.init()
 
@@ -127,7 +132,7 @@ class Communicator:
         Raises:
           CollectiveFailedError: a peer went away meanwhile, or the round was closed.
         """
-        self.shut_down()  # a script may have initialised it for itself
+        self.shut_down()  # a script may have initialised Horovod for itself
         with self._lock:
             self._round = place.round
             self._known = sockets.open_sockets()
@@ -145,7 +150,7 @@ class Communicator:
             hvd.start_timeline(str(timeline.file_of_round(self._timeline_dir, place.round)))
 
     def shut_down(self) -> None:
-        """Leaves the present round; nothing happens if there is none."""
+        """Leaves the present round. Does nothing if there is none."""
         hvd.shutdown()
         with self._lock:
             self._own = frozenset()
@@ -153,8 +158,8 @@ class Communicator:
     def abort(self, through_round: int) -> bool:
         """Makes collectives of a round up to `through_round` fail. Called from another thread.
 
-        Returns whether the round is still being initialised: new sockets may yet come up then, so
-        that the call should be repeated.
+        Returns whether the round is still being initialised. If so, new sockets may still be
+        opened, and the call should be repeated.
         """
         with self._lock:
             if not 0 < self._round <= through_round:
@@ -165,10 +170,10 @@ class Communicator:
             return self._initialising
 
     def keep(self, connection: socket.socket) -> None:
-        """Makes a socket one of the present round, whose traffic `abort` ends.
+        """Adds a socket to the present round, so that `abort` ends its traffic.
 
         Raises:
-          ConnectionAbortedError: that has happened already.
+          ConnectionAbortedError: the round was aborted before.
         """
         with self._lock:
             self._own |= {sockets.named(connection)}
@@ -177,11 +182,11 @@ class Communicator:
 
     @property
     def address(self) -> str:
-        """Where other members reach this one, as they do over Gloo; empty if that is not known."""
+        """Address at which other members reach this one, as over Gloo; empty if unknown."""
         return network.first_address(self.iface, network.addresses())
 
     def computing(self) -> bool:
-        """Whether it computes its part of a step, for which the others may wait."""
+        """Whether this worker computes its part of a step, for which the others may wait."""
         return self._computing()
 
     @contextlib.contextmanager
@@ -189,7 +194,8 @@ class Communicator:
         """Turns a failure of the collective inside into `CollectiveFailedError`.
 
         Args:
-          computing: tells, from any thread, whether something is computed yet before it.
+          computing: returns whether this worker is still computing before the collective. It is
+            called from any thread.
         """
         self.in_collective, self._computing = True, computing or _never
         try:
@@ -205,8 +211,8 @@ class Communicator:
     def tracing(self) -> Iterator[None]:
         """Keeps collectives in graphs that are traced at world size 1.
 
-        Horovod leaves them out there unless this variable is set; during `hvd.init()` it must not
-        be, or Horovod asks its own elastic driver for a rank.
+        Horovod leaves them out at that size unless `HOROVOD_ELASTIC` is set. During `hvd.init()` it
+        must not be set, or Horovod asks its own elastic driver for a rank.
         """
         env.set_variables({"HOROVOD_ELASTIC": "1"})
         try:
@@ -215,7 +221,7 @@ class Communicator:
             env.set_variables({"HOROVOD_ELASTIC": None})
 
     def broadcast_bytes(self, data: bytes, name: str) -> bytes:
-        """Gives everybody the bytes of rank 0 (of any length)."""
+        """Returns the bytes of rank 0, of any length, on all workers."""
         mine = len(data).to_bytes(LENGTH_BYTES, "little") + data if self.rank == 0 else b""
         first = self._broadcast(_padded(mine[:FIRST_BYTES], FIRST_BYTES), f"{name}.first").tobytes()
         end = LENGTH_BYTES + int.from_bytes(first[:LENGTH_BYTES], "little")
@@ -227,13 +233,13 @@ class Communicator:
     def broadcast_tensors(
         self, tensors: Sequence[tf.Tensor | tf.TensorSpec], name: str
     ) -> list[tf.Tensor]:
-        """Gives everybody the tensors of rank 0, in fresh tensors.
+        """Returns the tensors of rank 0 on all workers, in fresh tensors.
 
-        Large ones travel by themselves, which copies them once less and needs no memory for all of
-        them at once; all others travel together, whatever their dtypes.
+        Each large tensor travels by itself. That saves one copy, and needs no memory for all of
+        them at once. All other tensors travel together, whatever their dtypes.
 
         Args:
-          tensors: of rank 0; the other ranks may give what describes them.
+          tensors: the tensors on rank 0. The other ranks may give specs instead.
         """
         result: dict[int, tf.Tensor] = {}
         small: list[int] = []
@@ -255,7 +261,7 @@ class Communicator:
         sizes = [int(part.shape[0]) for part in parts]
         padding = -sum(sizes) % WORD_BYTES
         words = tf.reshape(tf.concat([*parts, tf.zeros([padding], tf.uint8)], 0), [-1, WORD_BYTES])
-        # Gloo counts elements in 32 bits: of bytes there could be too many.
+        # Gloo counts elements in 32 bits, and there could be more bytes than that.
         received = hvd.broadcast(tf.bitcast(words, tf.int64), 0, name=name)
         flat = tf.reshape(tf.bitcast(received, tf.uint8), [-1])
         found = tf.split(flat, tf.constant([*sizes, padding], tf.int64))[: len(tensors)]
@@ -266,22 +272,22 @@ class Communicator:
         return bool(hvd.allreduce(tf.constant([float(flag)]), op=hvd.Sum, name=name).numpy()[0] > 0)
 
     def gather(self, rows: npt.NDArray[np.float64], name: str) -> list[npt.NDArray[np.float64]]:
-        """Gives everybody the rows of all, by rank.
+        """Returns the rows of all workers by rank, on all workers.
 
         Args:
-          rows: shape [n, k]; everybody may have another n, which is not 0.
+          rows: shape [n, k]. Each worker may have a different n, which is not 0.
         """
         mine = np.concatenate([np.full([len(rows), 1], self.rank, np.float64), rows], 1)
         found = hvd.allgather(tf.constant(mine), name=name).numpy()
         return [found[found[:, 0] == rank, 1:] for rank in range(self.size)]
 
     def gather_bytes(self, data: bytes, name: str) -> list[bytes]:
-        """Gives everybody the bytes of all, by rank; they are not to be empty."""
+        """Returns the bytes of all workers by rank, on all workers. No worker's may be empty."""
         rows = np.frombuffer(data, np.uint8).astype(np.float64)[:, np.newaxis]
         return [found.astype(np.uint8).tobytes() for found in self.gather(rows, name)]
 
     def barrier(self, name: str) -> None:
-        """Returns when all workers of the round have come here."""
+        """Returns when all workers of the round have called it."""
         hvd.allreduce(tf.zeros([1]), op=hvd.Sum, name=name).numpy()
 
     def _broadcast(self, array: npt.NDArray[np.generic], name: str) -> npt.NDArray[np.generic]:
@@ -298,9 +304,9 @@ class Communicator:
                 "HOROVOD_CROSS_RANK": str(place.cross_rank),
                 "HOROVOD_CROSS_SIZE": str(place.cross_size),
                 "HOROVOD_GLOO_RENDEZVOUS_ADDR": place.rendezvous or None,
-                # Only a part of the path for us: the address holds host and port already.
+                # Becomes a part of the path only: the address already holds host and port.
                 "HOROVOD_GLOO_RENDEZVOUS_PORT": "1" if place.rendezvous else None,
-                # During hvd.init() it would mean Horovod's own driver; see `tracing`.
+                # If it were set during hvd.init(), Horovod would use its own driver; see `tracing`.
                 "HOROVOD_ELASTIC": None,
             }
         )
@@ -311,7 +317,7 @@ def _never() -> bool:
 
 
 def _summary(error: Exception) -> str:
-    """The line of a long TensorFlow error that tells most."""
+    """Returns the most useful line of a long TensorFlow error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "gloo" in line or line.startswith("Horovod")]
     return (telling or lines or [type(error).__name__])[0][:200]

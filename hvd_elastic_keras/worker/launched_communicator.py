@@ -1,4 +1,4 @@
-"""Horovod's runtime in a process that `horovodrun` has started: its world never changes."""
+"""Horovod's runtime in a process that `horovodrun` has started. The world never changes."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from hvd_elastic_keras.worker.horovod_runtime import Communicator
 
 
 class LaunchedCommunicator(Communicator):
-    """Initialised once, with all processes, by what the launcher has put into the environment.
+    """Initialises Horovod once, with all processes, from the environment set by the launcher.
 
-    The launcher's store keeps what the first `hvd.init()` has written there, so that a second one
-    would meet addresses of the first. So a process is never alone: also what it tries out before
-    the first step runs in the world of all.
+    The launcher's store keeps the addresses that the first `hvd.init()` has written, and a second
+    one would meet them. So a process is never alone: even its trials before the first step run in
+    the world of all processes.
     """
 
     def __init__(self, launched: LaunchedPlace) -> None:
         super().__init__(launched.iface, launched.hostname, launched.gloo_timeout_s, master=None)
 
     def start_alone(self) -> None:
-        """Initialises Horovod with all, unless it is."""
+        """Initialises Horovod with all processes, unless it is initialised."""
         self._start()
 
     def start(self, place: Assignment) -> None:
-        """Initialises Horovod with all, unless it is.
+        """Initialises Horovod with all processes, unless it is initialised.
 
         Raises:
           CollectiveFailedError: another process went away meanwhile.
@@ -34,7 +34,7 @@ class LaunchedCommunicator(Communicator):
         self._start()
 
     def shut_down(self) -> None:
-        """The world lasts as long as the process."""
+        """Does nothing: the world lasts as long as the process."""
 
     def _start(self) -> None:
         if hvd.is_initialized():

@@ -1,6 +1,7 @@
 """The membership of a process that Horovod's own `horovodrun` has started as one of several.
 
-All are there from the beginning to the end: there is one round, no master, and rank 0 stays rank 0.
+All processes stay from the beginning to the end. There is one round and no master, and rank 0 stays
+rank 0.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from hvd_elastic_keras.common.errors import CollectiveFailedError, ElasticError
 from hvd_elastic_keras.worker.session import Abortable, EntryReport, SoloSession
 
 SCOPE = "hvd_elastic_keras"
-"""Name space in the store of `horovodrun`, beside those of Horovod."""
+"""Name space in the store of `horovodrun`, beside Horovod's own name spaces."""
 ASK_AGAIN_S = 0.05
 STORE_TIMEOUT_S = 30.0
 ROOT_TIMEOUT_S = 600.0
-"""So long the others wait for what rank 0 has found about a model."""
+"""How long the others wait for the findings of rank 0 about a model."""
 
 
 class LaunchedSession(SoloSession):
-    """One process of a fixed number. Rank 0 speaks for all.
+    """The session of one process of a fixed number. Rank 0 speaks for all.
 
     Attributes:
-      place: that of this process, from its beginning to its end.
-      client: says whose turn it is, as a master would.
-      in_training: whether the training that was last begun is not finished.
-      progress: atomic steps behind the present state of the training; 0 outside of trainings.
+      place: place of this process, from its beginning to its end.
+      client: decides which process has a turn, as a master would.
+      in_training: whether the training last begun is not finished yet.
+      progress: atomic steps that led to the present state of the training; 0 outside of trainings.
     """
 
     def __init__(self, launched: env.LaunchedPlace) -> None:
@@ -53,15 +54,15 @@ class LaunchedSession(SoloSession):
         warm_up_s: float,
         each: bool = False,
     ) -> None:
-        """Begins the next training. Nobody to tell."""
+        """Begins the next training. Tells nobody: there is no master."""
         super().join(communicator, num_micro_batches, warm_up_s, each)
         self.in_training, self.progress = True, 0
 
     def enter(self, report: EntryReport) -> protocol.Assignment:
-        """The same place in each training.
+        """Returns the same place in each training.
 
         Raises:
-          CollectiveFailedError: a process is gone, and there will be no other one.
+          CollectiveFailedError: a process is gone, and no other one will take its place.
         """
         if report.failure:
             raise CollectiveFailedError(
@@ -71,23 +72,23 @@ class LaunchedSession(SoloSession):
         return msgspec.structs.replace(self.place, round=self.training)
 
     def at(self, phase: str, step: int, progress: int) -> None:
-        """Notes the position, by which all processes name their turns."""
+        """Notes the position. All processes identify their turns by it."""
         self.progress = progress
 
     def tell(self, text: str, entry: events.WorkerEntry | None = None, prefix: str = "") -> None:
-        """Shows the line in rank 0: the others know the same."""
+        """Shows the line on rank 0 only: the other processes have the same line."""
         if self.place.rank == 0:
             super().tell(text, entry, prefix)
 
     def finish(self) -> None:
-        """Ends the training. Nobody to tell."""
+        """Ends the training. Tells nobody: there is no master."""
         self.in_training, self.progress = False, 0
 
 
 class TurnsOfRanks:
-    """Rank 0 does what only one is to do; the others learn from the launcher's store that it has.
+    """Gives turns to rank 0. The other ranks learn from the launcher's store that it is done.
 
-    It stands in for `MasterClient` in `Turns`.
+    This class takes the place of `MasterClient` in `Turns`.
     """
 
     def __init__(self, launched: env.LaunchedPlace) -> None:
@@ -96,13 +97,14 @@ class TurnsOfRanks:
         self._claimed = ""
 
     def root(self) -> str:
-        """Who stands for all: rank 0."""
+        """Returns the process that stands for all: rank 0."""
         return worker_id_of(0)
 
     def claim(self, request: protocol.ClaimRequest) -> protocol.ClaimReply:
-        """Whether it is this process's turn, or has been that of rank 0; waits for a while.
+        """Grants the turn to rank 0. The other ranks wait for a while until rank 0 has done it.
 
-        What is not there although rank 0 has done it was done on another host.
+        If a result is missing although rank 0 has done it, it is on another host. A claim with
+        `again` is therefore granted to every rank.
         """
         if self._rank == 0 or request.again:
             self._claimed = _key_of(request)
@@ -111,12 +113,12 @@ class TurnsOfRanks:
         return protocol.ClaimReply(done=True) if done else protocol.ClaimReply(holder="rank 0")
 
     def release(self, request: protocol.ReleaseRequest) -> None:
-        """Tells the others that it is done. If it has failed, this process ends, and so do they."""
+        """Tells the others that the turn is done. If it has failed, all processes end."""
         if request.done and self._rank == 0:
             self._request("PUT", self._claimed)
 
     def of_root(self, key: str, mine: str) -> str:
-        """What rank 0 says, for which the others wait; `mine` if it says nothing for long."""
+        """Returns the value of rank 0, for which the others wait; `mine` if it takes too long."""
         if self._rank == 0:
             self._request("PUT", key, mine.encode())
             return mine
@@ -124,7 +126,7 @@ class TurnsOfRanks:
         return mine if told is None else told
 
     def _awaited(self, key: str, within_s: float) -> str | None:
-        """What stands in the store, as soon as it is there; None if it does not come by then."""
+        """Returns a value of the store as soon as it is there; None if it does not come in time."""
         give_up_at = time.monotonic() + within_s
         while time.monotonic() < give_up_at:
             if (answer := self._request("GET", key)).ok:
@@ -142,18 +144,18 @@ class TurnsOfRanks:
 
 
 def _key_of(request: protocol.ClaimRequest) -> str:
-    """The same for the same call of the script on all ranks."""
+    """Returns a key that is the same on all ranks for the same call of the script."""
     names = (request.name, request.training, request.finished, request.progress, request.number)
     return hashlib.sha256(repr(names).encode()).hexdigest()
 
 
 def worker_id_of(rank: int) -> str:
-    """What a process is called in messages."""
+    """Returns the name of a process in messages."""
     return f"rank {rank}"
 
 
 def assignment_of(launched: env.LaunchedPlace) -> protocol.Assignment:
-    """The place in the only round; all take over what rank 0 begins with."""
+    """Returns the place in the only round. All processes take over the state of rank 0."""
     return protocol.Assignment(
         round=1,
         rank=launched.rank,
@@ -171,9 +173,10 @@ def assignment_of(launched: env.LaunchedPlace) -> protocol.Assignment:
 
 @functools.cache
 def session_of_launcher() -> LaunchedSession | None:
-    """That of this process; None if `horovodrun` has not started it as one of several.
+    """Returns the session of this process, or None.
 
-    Asked once: Horovod's variables change when a process initialises it for itself.
+    It is None if `horovodrun` has not started this process as one of several. The environment is
+    read only once: Horovod's variables change when a process initialises Horovod for itself.
     """
     launched = env.launched_place()
     if launched is None:
@@ -189,6 +192,6 @@ def session_of_launcher() -> LaunchedSession | None:
 
 
 def script() -> str:
-    """The command line of this process, without the interpreter, or a word for it."""
+    """Returns the command line of this process without the interpreter, or "script.py"."""
     name = sys.argv[0] if sys.argv else ""
     return " ".join(sys.argv) if Path(name).suffix == ".py" else "script.py"

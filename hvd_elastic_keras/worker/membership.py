@@ -1,4 +1,4 @@
-"""How this process belongs to a job, or that it is alone."""
+"""The membership of this process in a job, or of a process that is alone."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ GLOO_TIMEOUT_S = 30
 
 @dataclasses.dataclass(frozen=True)
 class Membership:
-    """The place of this process.
+    """The membership of this process.
 
     Attributes:
       session: talks to the master.
-      environment: what the launcher said; None if there is none.
-      own: the session of a user's script, whose process ends when its worker has to leave; None
-        if somebody else looks after that.
+      environment: settings from the launcher; None if there is no launcher.
+      own: the session of a user's script, whose process ends when its worker has to leave. None if
+        the caller ends the process.
     """
 
     session: Session
@@ -40,7 +40,7 @@ class Membership:
 
     @classmethod
     def of_process(cls, session: Session | None = None) -> Membership:
-        """That of this process; `session` if it has been started already."""
+        """Returns the membership of this process. Uses `session`, which is started, if given."""
         environment = env.worker_environment()
         if session is not None:
             return cls(session, environment)
@@ -53,29 +53,29 @@ class Membership:
 
     @property
     def has_others(self) -> bool:
-        """Whether other processes train, or may come to train, with this one."""
+        """Whether other processes train with this one, or may do so later."""
         return self.environment is not None or self.launched is not None
 
     @property
     def launched(self) -> LaunchedSession | None:
-        """The session, if `horovodrun` has started this process as one of several."""
+        """The session, if `horovodrun` has started this process as one of several; else None."""
         return self.session if isinstance(self.session, LaunchedSession) else None
 
     @property
     def place_before_rounds(self) -> Assignment:
-        """Where this process is before it has entered a round."""
+        """Place of this process before it has entered a round."""
         return ALONE if self.launched is None else self.launched.place
 
     @property
     def screen(self) -> Screen:
-        """Where progress ends up; a notebook can redraw a line, too."""
+        """Where progress is shown. A notebook can redraw a line, as a terminal can."""
         if self.environment:
             return Screen.LAUNCHER
         redraws = sys.stdout.isatty() or _in_notebook()
         return Screen.TERMINAL if redraws else Screen.LINES
 
     def communicator(self) -> Communicator:
-        """Horovod, set up for this place."""
+        """Makes Horovod's runtime for this membership."""
         environment = self.environment
         if self.launched is not None:
             return LaunchedCommunicator(self.launched.launched)
@@ -94,7 +94,7 @@ class Membership:
         """Ends a user's script with exit code 0: there is nothing left to do for this process.
 
         Raises:
-          WorkerLeavingError: somebody else looks after the end of the process.
+          WorkerLeavingError: the caller has to end the process; see `own`.
         """
         if self.own is None:
             raise error
@@ -104,6 +104,6 @@ class Membership:
 
 
 def _in_notebook() -> bool:
-    """Whether this process is a kernel; others may have imported `ipykernel`, too."""
+    """Whether this process is a notebook's kernel. `ipykernel` may be imported elsewhere, too."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")

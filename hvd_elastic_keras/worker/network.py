@@ -1,4 +1,4 @@
-"""Which network interface of this host Gloo uses: that which leads to the master, or a chosen one.
+"""Finds the network interface for Gloo: the one that leads to the master, or a chosen one.
 
 Gloo takes the first address of the interface, IPv4 before IPv6.
 """
@@ -17,11 +17,11 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 
 LOOPBACK = "127.0.0.1"
 ELSEWHERE = ("192.0.2.1", "2001:db8::1")
-"""Addresses that nobody has (RFC 5737, RFC 3849)."""
+"""Addresses that no host has (RFC 5737, RFC 3849)."""
 LINK_LOCAL = "fe80:"
-"""Begins addresses that mean nothing on another host."""
+"""Prefix of addresses that mean nothing on another host."""
 Addresses = Mapping[str, Sequence[str]]
-"""Those of each interface, in the order in which Gloo looks at them."""
+"""Addresses of each interface, in the order in which Gloo looks at them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,8 @@ class WayToMaster:
     """How this host reaches the master.
 
     Attributes:
-      master: address and port, as connections of this process name them.
+      interface: network interface of this host.
+      master: address and port of the master, as seen in the connections of this process.
     """
 
     interface: str
@@ -37,10 +38,10 @@ class WayToMaster:
 
 
 def way_to(master: str, wanted: str = "") -> WayToMaster:
-    """The way to the master at host:port; over the interface `wanted`, if one is given.
+    """Returns the way to the master at host:port; over the interface `wanted`, if one is given.
 
     Raises:
-      ConfigurationError: there is none, with what this host has.
+      ConfigurationError: there is no such way. The message lists the interfaces of this host.
     """
     host, port = host_port.split(master)
     found = addresses()
@@ -49,7 +50,7 @@ def way_to(master: str, wanted: str = "") -> WayToMaster:
 
 
 def addresses() -> Addresses:
-    """The addresses of this host by which others may reach it, by interface."""
+    """Returns the addresses by which others may reach this host, by interface."""
     ip = (socket.AF_INET, socket.AF_INET6)
     return {
         name: [e.address for e in entries if e.family in ip and LINK_LOCAL not in e.address]
@@ -58,19 +59,20 @@ def addresses() -> Addresses:
 
 
 def first_address(iface: str, found: Addresses) -> str:
-    """The address of an interface that Gloo takes; empty if there is none.
+    """Returns the address of an interface that Gloo takes; empty if there is none.
 
     Args:
-      iface: name, or several with commas between, of which Gloo takes the first.
+      iface: name of the interface, or several names with commas between. Gloo takes the first.
     """
     those = found.get(iface.partition(",")[0], ())
     return next((a for a in those if ":" not in a), next(iter(those), ""))
 
 
 def own_address() -> str:
-    """The address of this host by which others most likely reach it, IPv4 before IPv6.
+    """Returns the address by which others most likely reach this host, IPv4 before IPv6.
 
-    That on the way to other networks; if there is none, the first that is not of the host itself.
+    This is the address on the way to other networks. If there is no such way, it is the first
+    address that is not a loopback address.
     """
     for elsewhere in ELSEWHERE:
         if found := own_address_to(elsewhere):
@@ -80,7 +82,7 @@ def own_address() -> str:
 
 
 def interface(wanted: str, own: str, found: Addresses) -> str:
-    """The interface that is wanted, or else the one with this host's `own` address.
+    """Returns the interface that is wanted, or else the one with this host's `own` address.
 
     >>> interface("", "10.0.0.7", {"lo": ["127.0.0.1"], "ens5": ["10.0.0.7"]})
     'ens5'
@@ -106,14 +108,14 @@ def interface(wanted: str, own: str, found: Addresses) -> str:
 
 
 def own_address_to(host: str) -> str:
-    """The address of this host from which packets go to another one; empty if none do."""
+    """Returns the address from which this host sends packets to another; empty if it cannot."""
     with contextlib.suppress(ConfigurationError):
         return _ends_of_route(host, 9, {})[0]
     return ""
 
 
 def shown(found: Addresses) -> str:
-    """Interfaces that can be chosen, for people.
+    """Describes for people the interfaces that can be chosen.
 
     >>> shown({"lo": ["127.0.0.1", "::1"], "ib0": []})
     'lo (127.0.0.1, ::1)'
@@ -122,7 +124,7 @@ def shown(found: Addresses) -> str:
 
 
 def _ends_of_route(host: str, port: int, found: Addresses) -> tuple[str, str]:
-    """Own address and the master's, where packets to the master go. Nothing is sent."""
+    """Returns own address and the master's on the route to the master. Sends nothing."""
     try:
         return _first_route(host, port)
     except OSError as error:
@@ -134,7 +136,7 @@ def _ends_of_route(host: str, port: int, found: Addresses) -> tuple[str, str]:
 
 
 def _first_route(host: str, port: int) -> tuple[str, str]:
-    """To the first of the addresses that a name has to which there is one."""
+    """Returns the ends of the route to the first address of a name that has a route."""
     problem = OSError("it has no address")
     for family, address in host_port.found(host, port):
         try:

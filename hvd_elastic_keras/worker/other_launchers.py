@@ -1,4 +1,4 @@
-"""Under `mpirun` and the like every process would train alone: they are refused."""
+"""Refuses `mpirun` and similar launchers, under which every process would train alone."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hvd_elastic_keras.worker.launched_session import script, session_of_launche
 def refuse() -> None:
     """Ends a process that another launcher has started as one of several; rank 0 says why.
 
-    Not under `horovodrun -np N`, which gives its processes places (`LaunchedSession`).
+    Does nothing under `horovodrun -np N`, which gives its processes places (`LaunchedSession`).
 
     Raises:
-      ConfigurationError: in rank 0, with the command to run in place.
-      SystemExit: in the others, with the same exit code, without a word.
+      ConfigurationError: on rank 0, with the command to run instead.
+      SystemExit: on the other ranks, with the same exit code and without a message.
     """
     other = env.other_launcher()
     if other is None or session_of_launcher() is not None:
@@ -24,5 +24,5 @@ def refuse() -> None:
     one_line_errors.install()
     if other.rank == 0:
         raise ConfigurationError(other.refusal(script()))
-    time.sleep(env.FIRST_SPEAKS_S)  # there is nothing to wait for: they do not know each other
+    time.sleep(env.FIRST_SPEAKS_S)  # processes do not know each other: no event to wait for
     raise SystemExit(1)

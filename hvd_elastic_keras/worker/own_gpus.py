@@ -1,4 +1,4 @@
-"""A worker has the GPUs that were asked for, or does not train."""
+"""Checks that a worker has the GPUs that were asked for. If not, it does not train."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hvd_elastic_keras.worker.membership import Membership
 
 
 def check_gpus(membership: Membership) -> None:
-    """Looks whether this process sees as many GPUs as each worker is to have.
+    """Checks that this process sees as many GPUs as each worker is to have.
 
     Raises:
-      ConfigurationError: it does not, and nobody trains yet.
-      WorkerLeavingError: it does not, and has told the others, who train on without it.
+      ConfigurationError: there are too few, and no worker trains yet.
+      WorkerLeavingError: there are too few. The master has been told, and the others train on.
     """
     session, environment = membership.session, membership.environment
     wanted = environment.options.with_script().gpus_per_worker if environment else 0

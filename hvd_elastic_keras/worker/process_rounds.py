@@ -1,7 +1,7 @@
 """The rounds of a process whose user code calls Horovod's own functions.
 
-`Trainer` owns its loop and so needs no such thing. With `elastic.run`, code of the user runs
-inside a round and asks `hvd.rank()` and `hvd.size()` at any time, before and after it too.
+`Trainer` owns its loop and does not need this module. With `elastic.run`, the user's code runs
+inside a round. It calls `hvd.rank()` and `hvd.size()` at any time, also before and after the round.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from hvd_elastic_keras.worker.membership import Membership
 from hvd_elastic_keras.worker.own_gpus import check_gpus
 
 NO_LIMIT = 0
-"""`num_micro_batches` of a loop that does not cut its batch: any number of workers is of use."""
+"""`num_micro_batches` of a loop that does not cut its batch: it can use any number of workers."""
 
 
 class ProcessRounds:
     """This process's membership and Horovod's runtime, which are always in the same round.
 
-    From the first `start` on, graphs that are traced keep their collectives, whatever the size.
+    Graphs traced between `start` and `leave` keep their collectives, whatever the world size.
 
     Args:
-      membership: where places come from.
-      communicator: Horovod; None takes that of the place.
+      membership: gives this process its places.
+      communicator: Horovod's runtime; None takes the communicator of the membership.
     """
 
     def __init__(self, membership: Membership, communicator: Communicator | None = None) -> None:
@@ -47,13 +47,13 @@ class ProcessRounds:
     def start_alone(self) -> None:
         """Initialises Horovod with this process as its whole world, unless it is initialised.
 
-        Under `horovodrun`, whose processes are never alone, with all of them.
+        Under `horovodrun`, processes are never alone: Horovod is initialised with all of them.
         """
         if not self._started:
             self.start(self.membership.place_before_rounds)
 
     def join(self) -> None:
-        """Begins the next training of this process: it is warm, and wants a place in a round."""
+        """Begins the next training of this process, which is warm and wants a place in a round."""
         try:
             check_gpus(self.membership)
         except WorkerLeavingError as error:
@@ -76,7 +76,7 @@ class ProcessRounds:
         self._tracing.enter_context(self.communicator.tracing())
 
     def leave(self) -> None:
-        """Shuts Horovod down; nothing happens if it is not initialised."""
+        """Shuts Horovod down. Does nothing if it is not initialised."""
         self._tracing.close()
         self.communicator.shut_down()
         self.place = ALONE
@@ -85,5 +85,5 @@ class ProcessRounds:
 
 @functools.cache
 def rounds_of_process() -> ProcessRounds:
-    """The rounds of this process: those of a job's worker, or of one that is alone."""
+    """Returns the rounds of this process, which is a job's worker or is alone."""
     return ProcessRounds(Membership.of_process())

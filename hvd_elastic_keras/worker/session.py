@@ -1,11 +1,11 @@
 """A worker's membership: join, enter a round, learn of changes, leave.
 
-`Session` is what training needs to know of it. `SoloSession` is the world of a process that was
-started without a launcher; `ElasticSession` that of a member of a job.
+`Session` is the interface for the training. `SoloSession` is for a process that was started without
+a launcher, `ElasticSession` for a worker of a job.
 
 A process may train several times, each time with `join`, `enter` (once per round) and `finish`. All
-processes of a job run the same script, so that their trainings correspond by number. One that comes
-too late for a training, because it is new or was slow, is told so by `TrainingOverError`.
+processes of a job run the same script, so that their trainings correspond by number. A process that
+comes too late for a training, because it is new or was slow, gets a `TrainingOverError`.
 """
 
 from __future__ import annotations
@@ -23,25 +23,28 @@ class Abortable(Protocol):
     """The part of the communicator that a session uses."""
 
     in_collective: bool
-    """Whether the training thread takes a step, or waits with the others."""
+    """Whether the training thread takes a step, or waits with the other workers."""
 
     def computing(self) -> bool:
-        """Whether it computes its part of a step, for which the others may wait."""
+        """Whether this worker computes its part of a step, for which the others may wait."""
 
     def abort(self, through_round: int) -> bool:
-        """Makes collectives of old rounds fail; returns whether to call again."""
+        """Makes collectives of old rounds fail. Returns whether to call this again."""
 
 
 class Session(Protocol):
-    """What training needs to know of membership."""
+    """The interface of membership for the training."""
 
     @property
     def training(self) -> int:
-        """Number of the training that this process has last begun; 0 before the first."""
+        """Number of the training last begun by this process; 0 before the first."""
 
     @property
     def term(self) -> Callable[[], int] | None:
-        """Gives the term of the newest master that has answered; None where there are none."""
+        """Function that returns the term of the newest master that has answered.
+
+        None if there is no master.
+        """
 
     def join(
         self,
@@ -53,7 +56,7 @@ class Session(Protocol):
         """Begins the next training of this process and tells the master that it is warm.
 
         `num_micro_batches` is the largest useful number of workers; 0 means any number. If `each`,
-        every worker computes so many, and any number is of use.
+        every worker computes this many micro-batches, and any number of workers is of use.
         """
 
     def enter(self, report: EntryReport) -> protocol.Assignment:
@@ -72,19 +75,19 @@ class Session(Protocol):
         """Notes the position for the heartbeat."""
 
     def passes(self, phase: str) -> None:
-        """Comes to a part of a phase, "syncing" or "checkpointing", where chaos may want it."""
+        """Begins a part of a phase, "syncing" or "checkpointing". Waits there if chaos wants it."""
 
     def reading(self, position: protocol.InputPosition) -> None:
-        """Notes which batch the next step takes, where batches can only be read from the front."""
+        """Notes the batch of the next step, if batches can only be read from the front."""
 
     def others_read(self, training: int) -> protocol.InputPosition | None:
-        """Where others read who are in this training; None if there are none.
+        """Returns where other workers of this training read; None if there are none.
 
-        To be called from one thread only.
+        Call this from one thread only.
         """
 
     def others_train(self, training: int) -> bool:
-        """Whether others are in this training already. To be called from one thread only."""
+        """Whether other workers are in this training already. Call this from one thread only."""
 
     @property
     def leaving(self) -> bool:
@@ -92,33 +95,34 @@ class Session(Protocol):
 
     @property
     def change_pending(self) -> bool:
-        """Whether everybody has to leave the round after the current step."""
+        """Whether all workers have to leave the round after the current step."""
 
     def on_change(self, call: Callable[[], None]) -> None:
-        """Asks for a call, in a background thread, whenever `change_pending` may have changed."""
+        """Sets a function to call in a background thread when `change_pending` may have changed."""
 
     def show(self, text: str, progress: protocol.Progress | None = None) -> None:
         """Shows text of rank 0 on the terminal of the launcher.
 
-        With `progress`, a launcher that draws it shows that in place of the text.
+        With `progress`, a launcher that draws progress shows it in place of the text.
         """
 
     def record(self, entry: events.WorkerEntry) -> None:
         """Adds an entry to the job's `events.jsonl`."""
 
     def tell(self, text: str, entry: events.WorkerEntry | None = None, prefix: str = "") -> None:
-        """Once per training, shows a line, if there is a text, and adds an entry, if there is one.
+        """Shows a line, if there is a text, and adds an entry, if there is one, once per training.
 
-        Which worker tells it does not matter, nor does `prefix`, which stands before the text.
+        If several workers tell the same, it counts once, also with different `prefix`es, which
+        stand before the text.
         """
 
     def finish(self) -> None:
-        """Tells the master that this training is done: after the last barrier with all members."""
+        """Tells the master that this training is done. Call it after the last barrier of all."""
 
     def refuse(self, message: str) -> None:
-        """Tells the master, just before this process ends, what is configured wrongly.
+        """Tells the master of a wrong configuration, just before this process ends.
 
-        The job ends with this message; nobody is started again.
+        The job ends with this message; no worker is started again.
         """
 
 
@@ -134,7 +138,7 @@ class EntryReport:
 
 
 class SoloSession:
-    """One process, no master: the only round never changes."""
+    """The session of a single process without a master. Its only round never changes."""
 
     leaving = False
     change_pending = False
@@ -145,7 +149,7 @@ class SoloSession:
 
     @property
     def training(self) -> int:
-        """Number of the training that this process has last begun; 0 before the first."""
+        """Number of the training last begun by this process; 0 before the first."""
         return self._training
 
     def join(
@@ -155,33 +159,33 @@ class SoloSession:
         warm_up_s: float,
         each: bool = False,
     ) -> None:
-        """Begins the next training. Nobody to tell."""
+        """Begins the next training. Tells nobody: there is no master."""
         self._training += 1
 
     def enter(self, report: EntryReport) -> protocol.Assignment:
-        """The place of a process that is alone in the world."""
+        """Returns the place of a process that is alone."""
         return msgspec.structs.replace(protocol.ALONE, root_has_state=report.has_state)
 
     def running(self, step: int) -> None:
-        """Nobody to tell."""
+        """Does nothing: there is no master."""
 
     def at(self, phase: str, step: int, progress: int) -> None:
-        """Nobody to tell."""
+        """Does nothing: there is no master."""
 
     def passes(self, phase: str) -> None:
-        """Nobody breaks it."""
+        """Does nothing: chaos needs a job."""
 
     def on_change(self, call: Callable[[], None]) -> None:
-        """Nothing ever changes."""
+        """Does nothing: the membership never changes."""
 
     def reading(self, position: protocol.InputPosition) -> None:
-        """Nobody to tell."""
+        """Does nothing: there is no master."""
 
     def others_read(self, training: int) -> None:
-        """There are no others."""
+        """Returns None: there are no other workers."""
 
     def others_train(self, training: int) -> bool:
-        """There are no others."""
+        """Returns False: there are no other workers."""
         return False
 
     def show(self, text: str, progress: protocol.Progress | None = None) -> None:
@@ -189,7 +193,7 @@ class SoloSession:
         print(text, end="", flush=True)
 
     def record(self, entry: events.WorkerEntry) -> None:
-        """There is no event log without a job."""
+        """Does nothing: there is no event log without a job."""
 
     def tell(self, text: str, entry: events.WorkerEntry | None = None, prefix: str = "") -> None:
         """Shows the line."""
@@ -197,7 +201,7 @@ class SoloSession:
             self.show(f"{prefix}{text}\n")
 
     def finish(self) -> None:
-        """Ends the training. Nobody to tell."""
+        """Does nothing: there is no master."""
 
     def refuse(self, message: str) -> None:
-        """Nobody to tell."""
+        """Does nothing: there is no master."""

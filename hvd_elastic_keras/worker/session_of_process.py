@@ -16,21 +16,21 @@ from hvd_elastic_keras.worker.elastic_session import ElasticSession
 
 @functools.lru_cache(maxsize=1)
 def session_of_process(environment: WorkerEnvironment) -> ElasticSession:
-    """The session of a script started by a launcher: one, however many `Trainer`s it makes."""
+    """Returns the session of a script started by a launcher: one for all its `Trainer`s."""
     refuse_what_is_not_caught(environment)
     atexit.register(env.remove_scratch)  # the first to be registered is the last to be called
     session = ElasticSession(environment)
     session.start()
-    # A script may end right after `fit`: the master must hear that it is done.
+    # A script may end right after `fit`: the master must be told that it is done.
     atexit.register(session.close)
     return session
 
 
 @functools.lru_cache(maxsize=1)
 def refuse_what_is_not_caught(environment: WorkerEnvironment) -> None:
-    """Lets the job end with a `ConfigurationError` with which the user's script ends.
+    """Ends the job if the user's script ends with a `ConfigurationError` that it does not catch.
 
-    It may do so before anything else has needed a session.
+    The script may end so before anything else has needed a session.
     """
     one_line_errors.install()
     show = sys.excepthook

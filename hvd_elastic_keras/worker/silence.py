@@ -1,7 +1,7 @@
-"""Writes down where a worker is in which no Python code can run.
+"""Writes the stacks of a worker in which no Python code can run.
 
-Code in C that keeps Python's lock (GIL) lets no other thread run: no heartbeat is sent, and nothing
-that is written in Python could tell why. The timer of `faulthandler` needs no lock.
+Code in C that keeps Python's lock (GIL) lets no other thread run. No heartbeat is sent then, and no
+Python code could tell why. The timer of `faulthandler` needs no lock.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import time
 from collections.abc import Callable
 
 SILENT_S = 10.0
-"""Less than the master takes for silence, so that the stacks are there when it tells of it."""
+"""Shorter than the master's limit for silence: the stacks are there when the master tells of it."""
 LOOK_S = 1.0
 MOST_WRITTEN = 5
-"""Code that does so in every epoch need not fill the log."""
+"""Limit of the stacks in the log, for code that keeps the lock in every epoch."""
 STDERR = 2
-"""The worker's log, whatever a script has made of `sys.stderr`."""
+"""Descriptor of the worker's log, whatever a script has made of `sys.stderr`."""
 
 log = logging.getLogger(__name__)
 
 
 def write_stacks_after(seconds: float) -> None:
-    """Starts the timer anew. There is one in a process: a script's own ends."""
+    """Starts the timer anew. A process has only one, so this ends a timer of the script."""
     faulthandler.dump_traceback_later(seconds, file=STDERR)
 
 
@@ -34,7 +34,7 @@ def watch(
     end_timer: Callable[[], None] = faulthandler.cancel_dump_traceback_later,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Until it is `stopped`, has the stacks written if this thread does not run for `SILENT_S`."""
+    """Has the stacks written if this thread does not run for `SILENT_S`, until it is `stopped`."""
     looked_at, left = clock(), MOST_WRITTEN
     start_timer(SILENT_S)
     while left and not stopped.wait(LOOK_S):

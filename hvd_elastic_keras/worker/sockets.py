@@ -1,7 +1,7 @@
-"""The sockets of this process (Linux): which have come up, and how to end their traffic.
+"""The sockets of this process (Linux): lists them, and ends their traffic.
 
-A process that waits in a Gloo collective for a dead peer's ring neighbour learns nothing until the
-Gloo timeout (30 s). Shutting down its own sockets of that round ends the wait in milliseconds.
+A process that waits in a Gloo collective for the ring neighbour of a dead peer learns nothing until
+the Gloo timeout (30 s). Shutting down its own sockets of that round ends the wait in milliseconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SocketSet = frozenset[tuple[int, str]]
 
 
 def open_sockets() -> SocketSet:
-    """All sockets of this process."""
+    """Returns all sockets of this process."""
     found = set()
     for name in os.listdir(FD_DIRECTORY):
         link = _link(int(name))
@@ -27,14 +27,14 @@ def open_sockets() -> SocketSet:
 
 
 def named(connection: socket.socket) -> tuple[int, str]:
-    """A socket as it is among `open_sockets`."""
+    """Returns a socket in the form in which `open_sockets` lists it."""
     return connection.fileno(), _link(connection.fileno())
 
 
 def shut_down(sockets: Iterable[tuple[int, str]], except_peer: tuple[str, int] | None) -> int:
-    """Ends all traffic of TCP sockets and returns how many there were.
+    """Ends all traffic of TCP sockets and returns the number of these sockets.
 
-    A descriptor that was closed and given to another socket meanwhile is left alone, and so is a
+    Leaves alone a descriptor that was closed and given to another socket meanwhile, and a
     connection to `except_peer` (host, port).
     """
     count = 0

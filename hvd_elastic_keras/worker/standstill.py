@@ -1,4 +1,4 @@
-"""A worker that stands still in its own code writes down where, once."""
+"""Writes the stacks of a worker that stands still in its own code, once for each standstill."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hvd_elastic_keras.common import protocol
 
 log = logging.getLogger(__name__)
 STANDSTILL_S = 30.0
-"""A callback or an input may take so long without a word."""
+"""How long a callback or an input may take before the stacks are written."""
 MOST_WRITTEN = 5
-"""An input that is slow at every step need not fill the log."""
+"""Limit of the stacks in the log, for an input that is slow at every step."""
 AT_WORK = ("training", "evaluating", "finishing")
-"""Phases in which a worker comes from step to step."""
+"""Phases in which a worker goes from step to step."""
 
 
 class Standstill:
-    """Looks at a worker's own heartbeats, in their thread.
+    """Watches a worker's own heartbeats, in their thread.
 
     Args:
       write: writes the stacks of all threads to the worker's log.
@@ -56,6 +56,6 @@ class Standstill:
             self._write()
 
     def others_wait(self) -> None:
-        """Writes the stacks: the others have been waiting for this worker for long."""
+        """Writes the stacks, because the others have been waiting for this worker for long."""
         log.warning("the others wait for this worker; the stacks of all threads:")
         self._write()

@@ -1,4 +1,4 @@
-"""Tensors as plain bytes, in place, and as what Horovod can carry."""
+"""Converts tensors to plain bytes, in place, and to dtypes that Horovod can carry."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Bytes = npt.NDArray[np.uint8]
 """Memory of a tensor: shape [number of bytes]."""
 HOST = "CPU:0"
 HUGE_BYTES = 4 * 2**20
-"""Of memory that is worth the question, as in NumPy."""
+"""Least size of memory for which huge pages are asked for, as in NumPy."""
 MADV_HUGEPAGE = 14
-"""Of Linux; Python's `mmap` has the number, but no function for memory of others."""
+"""Constant of Linux. Python's `mmap` has it, too, but no function for memory of others."""
 
 
 def given_or_zeros(tensor: tf.Tensor | tf.TensorSpec) -> tf.Tensor:
@@ -24,13 +24,13 @@ def given_or_zeros(tensor: tf.Tensor | tf.TensorSpec) -> tf.Tensor:
 
 
 def tensor_bytes(tensor: tf.Tensor) -> tf.Tensor:
-    """The bytes of a tensor: shape [number of bytes]."""
+    """Returns the bytes of a tensor: shape [number of bytes]."""
     plain = tf.cast(tensor, tf.uint8) if tensor.dtype == tf.bool else tensor
     return tf.reshape(tf.bitcast(plain, tf.uint8), [-1])
 
 
 def of_bytes(data: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """The tensor whose bytes these are; it has shape and dtype of another one."""
+    """Returns the tensor with these bytes, with the shape and dtype of another tensor."""
     if like.dtype == tf.bool:
         return tf.cast(tf.reshape(data, like.shape), tf.bool)
     size = like.dtype.size
@@ -38,7 +38,7 @@ def of_bytes(data: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
 
 
 def transportable(tensor: tf.Tensor) -> tf.Tensor:
-    """Horovod cannot broadcast some dtypes: they travel as integers of the same width."""
+    """Converts dtypes that Horovod cannot broadcast to integers of the same width."""
     if tensor.dtype == tf.bool:
         return tf.cast(tensor, tf.uint8)
     if tensor.dtype == tf.uint32:
@@ -55,20 +55,20 @@ def restored(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 
 def bytes_of(spec: tf.Tensor | tf.TensorSpec) -> int:
-    """Size of a tensor."""
+    """Returns the size of a tensor in bytes."""
     return int(spec.dtype.size) * int(np.prod(spec.shape, dtype=np.int64))
 
 
 def readable(tensors: Sequence[tf.Tensor]) -> list[Bytes]:
-    """The memory of tensors; copied only where it is not the host's, or is of booleans."""
+    """Returns the memory of tensors. Copies it only if it is not on the host, or of booleans."""
     return [np.asarray(tensor_bytes(tensor)) for tensor in tensors]
 
 
 class Blanks:
-    """Memory of TensorFlow's that is yet to be written, and then becomes tensors.
+    """Empty memory of TensorFlow, to be written and then turned into tensors.
 
-    What is assigned to a variable from there is not copied, neither then nor at the first update.
-    From NumPy's memory it would be.
+    A tensor made from it is not copied when it is assigned to a variable, nor at the first update.
+    A tensor made from NumPy's memory would be.
 
     Args:
       specs: shapes and dtypes of the tensors.
@@ -82,20 +82,20 @@ class Blanks:
                 for spec in specs
             ]
         self.memory: list[Bytes] = [_writable(raw) for raw in self._raw]
-        """Of each tensor; nobody else sees it before `tensors` is called."""
+        """Memory of each tensor. Nothing else uses it before `tensors` is called."""
 
     def tensors(self) -> list[tf.Tensor]:
-        """What has been written. The memory is not to be used any more."""
+        """Returns the written tensors. The memory must not be used any more."""
         raw, self._raw, self.memory = self._raw, [], []
         with tf.device(HOST):
             return [of_bytes(data, spec) for data, spec in zip(raw, self._specs, strict=True)]
 
 
 def copies_of(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The same values in memory of their own, on this host.
+    """Copies tensors to memory of their own, on this host.
 
-    Faster than to keep the tensors of variables and to let TensorFlow copy each when it is
-    assigned: its memory comes in small pages.
+    This is faster than to keep the tensors of variables and let TensorFlow copy each when it is
+    assigned: TensorFlow's memory comes in small pages.
     """
     blanks = Blanks([tf.TensorSpec(t.shape, t.dtype) for t in tensors])
     for memory, source in zip(blanks.memory, readable(tensors), strict=True):
@@ -104,7 +104,7 @@ def copies_of(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def _writable(raw: tf.Tensor) -> Bytes:
-    """A tensor's own memory, which NumPy shows as read-only."""
+    """Returns a tensor's own memory as writable. NumPy shows it as read-only."""
     shown = np.asarray(raw)
     if shown.size == 0:
         return np.empty(0, np.uint8)
@@ -113,8 +113,9 @@ def _writable(raw: tf.Tensor) -> Bytes:
 
 
 def _ask_for_huge_pages(address: int, size: int) -> None:
-    """Lets Linux give memory in large pages, as NumPy does for its own: first touched, it is there
-    several times sooner. Without them everything works, too.
+    """Asks Linux for memory in huge pages, as NumPy does for its own memory.
+
+    The first access to the memory is several times faster then. All works without huge pages, too.
     """
     first = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
     length = (address + size - first) // mmap.PAGESIZE * mmap.PAGESIZE

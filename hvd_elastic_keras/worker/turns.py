@@ -1,10 +1,11 @@
-"""What only one worker of all is to do: who does it, and how the others wait for it.
+"""Blocks of a script that only one worker runs, while the others wait for it.
 
     with root_only() as root:
         if root:
             table.to_csv("history.csv")
 
-The master decides (`master/machine/claims.py`): it knows who lives. Nothing here needs TensorFlow.
+The master decides which worker runs a block (`master/machine/claims.py`), because it knows which
+workers are alive. Nothing here needs TensorFlow.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ from hvd_elastic_keras.worker.launched_session import session_of_launcher
 from hvd_elastic_keras.worker.session_of_process import session_of_process
 
 WAIT_LIMIT_S = 1800.0
-"""How long a worker waits for another one that is at work and lives."""
+"""How long a worker waits for another one that is at work and alive."""
 BLOCK = ""
 
 log = logging.getLogger(__name__)
 
 
 def is_root() -> bool:
-    """Whether this worker stands for all: one of them does, and always one that lives.
+    """Whether this worker is the root, which stands for all. One living worker always is.
 
-    It is rank 0 while a training runs, and stays it afterwards; before the first training it is the
-    first worker that was started. Alone, it is this process.
+    The root is rank 0 while a training runs, and the same worker afterwards. Before the first
+    training, it is the first worker that was started. A process that is alone is the root.
 
         if hvd_elastic_keras.is_root():
             print("trained", history.history["loss"])
 
-    To write a file, use `root_only`: if this worker is killed meanwhile, another one goes on there.
+    To write a file, use `root_only`: if the root is killed meanwhile, another worker does it.
 
     Raises:
       MasterUnreachableError: the launcher is gone.
@@ -58,26 +59,26 @@ def is_root() -> bool:
 
 @contextlib.contextmanager
 def root_only() -> Iterator[bool]:
-    """A block of a script that one worker runs, while the others wait until it is done.
+    """Lets one worker run a block of a script, while the others wait until it is done.
 
         with hvd_elastic_keras.root_only() as root:
             if root:
                 np.save("predictions.npy", predictions)
         predictions = np.load("predictions.npy")      # on all workers
 
-    All workers must come to it, as to all of the script. If the one that runs it is lost, or leaves
-    the block with an error, another one runs it from its beginning; a worker that is started later
-    and catches up with the script leaves it out. Alone, the block is just run.
+    All workers must come to the block, as to all of the script. If the worker that runs it is lost,
+    or leaves the block with an error, another worker runs it from its beginning. A worker that is
+    started later and catches up with the script skips the block. A process that is alone runs it.
 
-    Not for what all workers have to do together, such as `fit`, `evaluate` during it, or a
-    collective of Horovod's.
+    Do not use it for calls that all workers have to make together, such as `fit`, `evaluate` during
+    `fit`, or a collective of Horovod.
 
     Yields:
-      Whether this worker is the one.
+      Whether this worker runs the block.
 
     Raises:
       MasterUnreachableError: the launcher is gone.
-      ElasticError: the one that runs it does not come to an end.
+      ElasticError: the worker that runs the block does not come to an end.
     """
     environment, turns = env.worker_environment(), turns_of_worker()
     if turns is not None:
@@ -88,37 +89,37 @@ def root_only() -> Iterator[bool]:
 
 
 def is_child(environment: WorkerEnvironment) -> bool:
-    """Whether this process is one that the worker has started, and so does not speak for it."""
+    """Whether this process was started by the worker, and so does not speak for it."""
     return environment.keeper_pid not in (None, os.getppid())
 
 
 class Desk(Protocol):
-    """Who gives turns to workers."""
+    """Gives turns to workers."""
 
     def root(self) -> str:
-        """The worker that stands for all."""
+        """Returns the id of the worker that stands for all."""
 
     def claim(self, request: protocol.ClaimRequest) -> protocol.ClaimReply:
-        """Waits for a while until it is this worker's turn, or another one has done it."""
+        """Waits for a while until this worker has the turn, or another worker has done it."""
 
     def release(self, request: protocol.ReleaseRequest) -> None:
         """Gives a turn back."""
 
 
 class Member(Protocol):
-    """What turns need to know of this worker."""
+    """The session of this worker, as far as turns need it."""
 
     @property
     def worker_id(self) -> str:
-        """Identity of this process among all."""
+        """Identity of this process among all workers."""
 
     @property
     def place(self) -> protocol.Assignment | None:
-        """That in the newest round of the present training; None outside of trainings."""
+        """Place in the newest round of the present training; None outside of trainings."""
 
     @property
     def training(self) -> int:
-        """Number of the training that this process has last begun; 0 before the first."""
+        """Number of the training last begun by this process; 0 before the first."""
 
     @property
     def in_training(self) -> bool:
@@ -126,11 +127,11 @@ class Member(Protocol):
 
     @property
     def progress(self) -> int:
-        """Atomic steps in it."""
+        """Atomic steps taken in that training; 0 outside of trainings."""
 
     @property
     def client(self) -> Desk:
-        """Where to ask."""
+        """The desk to ask for turns."""
 
 
 class Turns:
@@ -150,15 +151,16 @@ class Turns:
 
     @contextlib.contextmanager
     def turn(self, name: str, what: str, *, again: bool = False) -> Iterator[bool]:
-        """Waits until it is this worker's turn, or another one has done it.
+        """Waits until this worker has the turn, or another worker has done it.
 
         Args:
-          name: which turns exclude each other; see `protocol.ClaimRequest`.
-          what: the same for people.
-          again: it was done at this point, but is not there any more.
+          name: name of the turns, of which only one is given at a time; see
+            `protocol.ClaimRequest`.
+          what: description of the turn for people.
+          again: whether it was done at this point, but the result is missing.
 
         Yields:
-          Whether it is this worker's turn. It is over at the end of the block.
+          Whether this worker has the turn. The turn is over at the end of the block.
         """
         if not self._wait(self._request(name, again), what):
             yield False
@@ -179,7 +181,7 @@ class Turns:
             self._point, self._calls = point, Counter()
         number, call = self._calls[name], self._calls.total()
         if again:
-            number, call = number - 1, call - 1  # of the call that was answered with "done"
+            number, call = number - 1, call - 1  # those of the call that was answered with "done"
         else:
             self._calls[name] += 1
         return protocol.ClaimRequest(
@@ -224,7 +226,7 @@ def _turns(environment: WorkerEnvironment) -> Turns:
 
 
 def turns_of_worker() -> Turns | None:
-    """Those of this process; None if it is alone, or if a worker has started it."""
+    """Returns the turns of this process; None if it is alone, or was started by a worker."""
     environment = env.worker_environment()
     if environment is None:
         launched = session_of_launcher()

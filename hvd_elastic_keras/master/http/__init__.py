@@ -1,1 +1,1 @@
-"""What the master serves: its messages, and the rendezvous store of Horovod."""
+"""The HTTP endpoint of the master: its messages, and the rendezvous store of Horovod."""

@@ -23,7 +23,7 @@ def make(job_dir: Path) -> None:
     """Makes a key (ECDSA, P-256) and its certificate, in one file that the user alone can read.
 
     Raises:
-      ConfigurationError: it cannot be made.
+      ConfigurationError: the certificate cannot be made.
     """
     try:
         made = subprocess.run(MAKE, capture_output=True, check=True).stdout
@@ -42,7 +42,7 @@ def make(job_dir: Path) -> None:
 
 
 def fingerprint_in(job_dir: Path) -> str:
-    """SHA-256 of the job's certificate in hexadecimal digits; empty if there is none."""
+    """Returns SHA-256 of the job's certificate in hexadecimal digits; empty if there is none."""
     try:
         text = (job_dir / files.CERTIFICATE).read_text()
         return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text[text.index(_BEGIN) :])).hexdigest()
@@ -51,7 +51,7 @@ def fingerprint_in(job_dir: Path) -> str:
 
 
 def context_of(job_dir: Path) -> ssl.SSLContext:
-    """For who shows this certificate."""
+    """Returns the TLS context of a server that shows this certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(os.fspath(job_dir / files.CERTIFICATE))

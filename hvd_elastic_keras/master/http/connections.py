@@ -1,8 +1,8 @@
 """The connections of the endpoint: strangers cannot use up the descriptors of the launcher.
 
-A stranger is a connection on which no request with the job's secret has come yet, nor perhaps
-the end of TLS's handshake. Only so many are kept, each for a short time; the oldest goes first.
-Those of workers are never counted.
+A stranger is a connection on which no request with the job's secret has come yet. Even its TLS
+handshake may not have ended. A limited number of strangers is kept, each for a short time. The
+oldest one is closed first. Connections of workers are never counted.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ import ssl
 from collections.abc import Callable
 
 MOST_STRANGERS = 4096
-"""As many at most; fewer where the process may open few descriptors."""
+"""Largest number of strangers; smaller if the process may open few descriptors."""
 SHARE_OF_DESCRIPTORS = 4
-"""Strangers get one in so many of them."""
+"""Strangers get at most one in this many descriptors."""
 STRANGER_S = 10.0
-"""Within so many seconds, the head of a request with the secret has to be there."""
+"""The head of a request with the secret has to arrive within this many seconds."""
 ACCEPT_AGAIN_S = 0.1
 TOLD_AGAIN_S = 60.0
 BACKLOG = 4096
 AT_ONCE = 256
-"""As many connections are taken before requests have their turn."""
+"""Largest number of connections taken before requests have their turn."""
 
 log = logging.getLogger(__name__)
 NewProtocol = Callable[[], asyncio.Protocol]
 Stranger = asyncio.BaseTransport | asyncio.Task[None]
-"""The task opens the connection."""
+"""A connection, or the task that opens it."""
 
 
 class Connections:
     """Takes the connections of one listening socket, and closes those of strangers.
 
     Args:
-      tls: for the handshake of each connection; None takes plain ones.
+      tls: the TLS context for the handshake of each connection; None takes plain connections.
     """
 
     def __init__(self, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:
@@ -63,15 +63,15 @@ class Connections:
                     self._make_room()
                     opening = asyncio.create_task(self._open(connection, new_protocol))
                     self._limit(opening, loop.time() + STRANGER_S)
-                await asyncio.sleep(0)  # to the others: many may wait to be accepted
+                await asyncio.sleep(0)  # let others run: many may wait to be accepted
 
     def know(self, transport: asyncio.BaseTransport | None) -> None:
-        """A request with the secret has come on this connection."""
+        """Notes that a request with the secret has come: the connection is no stranger now."""
         if transport:
             self._forget(transport)
 
     def close(self) -> None:
-        """Closes the port; connections that are open stay so."""
+        """Closes the port. Open connections stay open."""
         self._listening.close()
         for stranger in list(self._strangers):
             if isinstance(stranger, asyncio.Task):
@@ -79,9 +79,9 @@ class Connections:
             self._forget(stranger)
 
     def _all_there(self) -> list[socket.socket]:
-        """Those that have come meanwhile: one at a time, many would wait for long."""
+        """Takes all connections that have come meanwhile: one at a time, many would wait long."""
         taken: list[socket.socket] = []
-        with contextlib.suppress(OSError):  # no more at present; of another error, the next tells
+        with contextlib.suppress(OSError):  # no more at present; `take` will meet other errors
             while len(taken) < min(AT_ONCE, self._most // 4):
                 taken.append(self._listening.accept()[0])
         return taken
@@ -126,7 +126,10 @@ class Connections:
             stranger.abort()
 
     async def _wait_for_room(self, error: OSError) -> None:
-        """Descriptors or memory have run out: those who know the secret come first."""
+        """Closes all strangers, because descriptors or memory have run out.
+
+        Connections on which the secret was sent come first.
+        """
         now = asyncio.get_running_loop().time()
         if now >= self._silent_until:
             self._silent_until = now + TOLD_AGAIN_S

@@ -1,4 +1,4 @@
-"""What the HTTP endpoint needs of the controller, for workers, joiners and people."""
+"""The parts of the controller that the HTTP endpoint uses, for workers, joiners and people."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ from hvd_elastic_keras.observe.job_course import JobCourse
 
 
 class WorkerDesk(Protocol):
-    """What the server needs to answer workers."""
+    """The part of the controller that answers workers."""
 
     def impossible_in(self, message: messages.Message) -> str:
-        """What cannot be true of a worker's message; empty if nothing is known against it."""
+        """Says what cannot be true in a worker's message; empty if nothing speaks against it."""
 
     def on_worker_event(self, event: protocol.WorkerEvent) -> None:
-        """A worker tells what happened."""
+        """Handles a worker's message about what happened."""
 
     async def enter(self, request: protocol.EnterRequest) -> protocol.EnterReply:
         """Waits for a place in the next round."""
 
     async def update_after(self, worker_id: str, version: int) -> protocol.WorkerUpdate:
-        """Waits until there is something newer than `version`."""
+        """Returns a worker's update when the state is newer than `version`, or after a time."""
 
     def input_position(self) -> protocol.InputReply:
-        """Where those read who hold a state."""
+        """Returns the input position of the workers that hold a state."""
 
     async def claim(self, request: protocol.ClaimRequest) -> protocol.ClaimReply:
-        """Waits until it is decided who does something."""
+        """Waits until it is decided which worker does a task."""
 
     def release(self, request: protocol.ReleaseRequest) -> None:
-        """A worker has done what it asked for, or has failed to."""
+        """Notes that a worker has done its task, or has failed to."""
 
     def root(self) -> protocol.RootReply:
-        """Who stands for all workers."""
+        """Returns the root: the worker that stands for all."""
 
 
 class JoinDesk(Protocol):
-    """What the server needs to let workers join."""
+    """The part of the controller that lets workers join."""
 
     description: joining.JobDescription
 
     def join(self, request: joining.JoinRequest) -> joining.JoinReply:
-        """A worker is about to start on a host."""
+        """Answers a worker that is about to start on a host."""
 
     def ended(self, request: joining.ExitRequest) -> joining.ExitReply:
-        """The process of a worker that has joined is gone."""
+        """Notes that the process of a worker that has joined is gone."""
 
 
 class Core(Protocol):
-    """What the server needs of the controller."""
+    """The parts of the controller that the server uses."""
 
     @property
     def workers(self) -> WorkerDesk:
@@ -61,13 +61,13 @@ class Core(Protocol):
 
     @property
     def course(self) -> JobCourse:
-        """What has happened so far, for people."""
+        """The course of the job so far, for people."""
 
     async def kept(self) -> None:
         """Waits until all that follows from messages so far is on disk."""
 
     def status(self) -> control.JobStatus:
-        """The present state, for people."""
+        """Returns the present state, for people."""
 
     def change_workers(self, request: control.ChangeRequest) -> control.ChangeReply:
         """Adds or removes workers."""

@@ -1,4 +1,4 @@
-"""One port of the master: what is answered there, and to whom it listens."""
+"""One port of the master: the application that answers there, and its connections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Door:
     """An application behind a port of its own.
 
     Args:
-      tls: plain connections are not taken; None takes no others.
+      tls: the TLS context; only TLS connections are taken then. None takes only plain ones.
     """
 
     def __init__(self, app: web.Application, tls: ssl.SSLContext | None = None) -> None:
@@ -31,7 +31,7 @@ class Door:
         self._taking: asyncio.Task[None] | None = None
 
     async def open(self, host: str, port: int) -> str:
-        """Listens at `port` of `host`, or at a free one; returns host:port."""
+        """Listens at `port` of `host`, or at a free port if that is taken; returns host:port."""
         await self._runner.setup()
         if self._runner.server is None:
             raise RuntimeError("the endpoint has not been started")
@@ -41,7 +41,7 @@ class Door:
         return host_port.joined(host, listening.getsockname()[1])
 
     def know(self, transport: asyncio.BaseTransport | None) -> None:
-        """A request with a secret has come on this connection, if it is one of this port."""
+        """Notes that a request with a secret has come on a connection, if it is of this port."""
         if self._connections:
             self._connections.know(transport)
 
@@ -54,7 +54,7 @@ class Door:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """At that port, or at a free one if another program has it by now."""
+    """Listens at that port. If that fails, such as when it is taken by now, takes a free one."""
     try:
         return host_port.listening(host, port)
     except OSError:
@@ -62,7 +62,10 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _quiet_logger() -> logging.Logger:
-    """One that says nothing of what is no HTTP: anybody can send that, as often as they like."""
+    """Returns a logger that ignores requests that are no HTTP.
+
+    Anybody can send such requests, as often as they like.
+    """
     logger = logging.getLogger(f"{__name__}.requests")
     logger.addFilter(_is_worth_a_line)
     return logger

@@ -1,4 +1,4 @@
-"""The endpoint in the form of OpenAPI 3.1, made of the types of its messages."""
+"""Describes the endpoint in OpenAPI 3.1, from the types of its messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TEMPLATE = "#/components/schemas/{name}"
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """One request and its answer; `query` are the names of parameters, with their types."""
+    """One request and its answer. `query` lists the parameters of the request."""
 
     method: str
     path: str
@@ -25,9 +25,9 @@ class Operation:
     query: tuple[tuple[str, str, bool], ...] = ()
     """Name, type and whether it is required."""
     content_type: str = "application/json"
-    """Of the answer; what is no JSON is described as text (`reply` is `str`)."""
+    """The type of the answer. An answer that is no JSON is described as text (`reply` is `str`)."""
     full: str = ""
-    """What 503 means, where that may be the answer."""
+    """The meaning of status 503; empty if this request is never answered with it."""
 
 
 WORKERS: Any = protocol.WorkerEvent
@@ -120,7 +120,7 @@ OPERATIONS = (
 
 
 def description() -> dict[str, Any]:
-    """The whole endpoint, but for the rendezvous store, which is Horovod's own protocol."""
+    """Describes the whole endpoint, except for the rendezvous store: that is Horovod's protocol."""
     types = [t for o in OPERATIONS for t in (o.reply, o.message) if t is not None]
     types.append(control.ChangeReply)
     schemas, components = msgspec.json.schema_components(types, ref_template=_TEMPLATE)

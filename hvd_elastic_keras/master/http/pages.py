@@ -1,8 +1,9 @@
-"""What people's browsers and Prometheus ask of the master: metrics, the dashboard and its stream.
+"""Answers people's browsers and Prometheus: metrics, the dashboard and its stream.
 
-The files of the dashboard are the same for every job, and are given to anybody: a browser has no
-token when it opens an address. The page asks for it, or finds it behind the `#` of its address,
-which is never sent; all that it shows and does needs it in a header, which no other page can send.
+The files of the dashboard are the same for every job, and need no token: a browser has none when it
+opens an address. The page asks for the token, or finds it behind the `#` of its address, which is
+never sent. All that the page shows and does needs the token in a header, which no other page can
+send.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from hvd_elastic_keras.master.http.core import Core
 from hvd_elastic_keras.observe import web_files
 
 INTERVAL_S = 1.0
-"""The status is sent so often, events at once."""
+"""Seconds between two messages with the status. Events are sent at once."""
 LEAST_GAP_S = 0.1
-"""Events that follow each other sooner are sent together."""
+"""Events that follow each other within this many seconds are sent together."""
 MOST_STREAMS = 32
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -38,7 +39,7 @@ class Pages:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._streams: set[asyncio.Event] = set()
-        """Set when there are news for one."""
+        """One for each stream, set when there is news to send."""
         self._over = False
 
     def routes(self) -> list[web.RouteDef]:
@@ -46,7 +47,7 @@ class Pages:
         return [web.get("/metrics", self._metrics), web.get("/v1/stream", self._stream)]
 
     async def end(self, _: web.Application) -> None:
-        """Ends all streams, after what is to be told still."""
+        """Ends all streams, after they have sent the last news."""
         self._over = True
         self._tell_all()
 
@@ -61,7 +62,7 @@ class Pages:
         return web.Response(body=body, headers={"Content-Type": prometheus.CONTENT_TYPE})
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        """Server-sent events: all that has happened, then what happens."""
+        """Answers with server-sent events: first all that has happened, then what happens."""
         if len(self._streams) >= MOST_STREAMS:
             raise web.HTTPServiceUnavailable(text=f"{MOST_STREAMS} dashboards are open already.")
         response = web.StreamResponse(
@@ -89,7 +90,7 @@ class Pages:
             await asyncio.sleep(0.0 if self._over else LEAST_GAP_S)
 
     def _event(self, known: int) -> bytes:
-        """What has happened since that version."""
+        """Returns what has happened since version `known`."""
         course = self._core.course
         content = {
             "first": known == 0,
@@ -106,7 +107,7 @@ class Pages:
 
 
 def open_routes() -> list[web.RouteDef]:
-    """The page, for anybody."""
+    """The requests for the page, which need no token."""
     routes = [web.get("/dashboard", _file("dashboard.html"))]
     return routes + [web.get(f"/dashboard/{name}", _file(name)) for name in web_files.OF_DASHBOARD]
 

@@ -6,7 +6,7 @@ key is there. When a round is closed, every waiting or later GET is answered wit
 Gloo refuses an empty address at once, so that `hvd.init()` fails in milliseconds instead of
 waiting for a peer that will never come (an HTTP error would be retried for 1.5 s).
 
-A value is written once and read by the others; its writer deletes it when all of them have met.
+A value is written once and read by the others. Its writer deletes it when all members have met.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ HOLD_S = 10.0
 """How long a GET is held before "not found" is answered; the client then asks again."""
 EMPTY = b""
 MOST_KEYS = 20_000
-"""Of a round. Each member writes twelve."""
+"""Limit for a round. Each member writes twelve keys."""
 MOST_KEY_LENGTH = 1_000
 MOST_VALUE_BYTES = 2**20
-"""A member's addresses for all others, 136 bytes each."""
+"""Limit for a value, such as a member's addresses for all others: 136 bytes each."""
 
 
 class RendezvousStore:
@@ -37,7 +37,7 @@ class RendezvousStore:
         self._closed_through = 0
 
     async def answer(self, request: web.Request, round_number: int) -> web.Response:
-        """What Horovod's client is told that asks for something of a round."""
+        """Answers a request of Horovod's client about a round."""
         key = request.match_info["key"]
         if request.method == "GET":
             value = await self.get(round_number, key)
@@ -50,9 +50,10 @@ class RendezvousStore:
         return web.Response()
 
     def put(self, round_number: int, key: str, value: bytes) -> bool:
-        """Stores a value and releases those who wait for it; ignored if the round is closed.
+        """Stores a value and releases the requests that wait for it.
 
-        Returns whether it may be there: no value takes the place of another, and there are limits.
+        Returns whether the value is accepted. It is refused if the key has another value already,
+        or if a limit is exceeded. If the round is closed, it is accepted but ignored.
         """
         if round_number <= self._closed_through:
             return True
@@ -71,7 +72,7 @@ class RendezvousStore:
         self._values.get(round_number, {}).pop(key, None)
 
     async def get(self, round_number: int, key: str) -> bytes | None:
-        """The value, an empty one if the round is closed, or None after `HOLD_S` seconds."""
+        """Returns the value; an empty one if the round is closed; None after `HOLD_S` seconds."""
         if not self._settled(round_number, key):
             event = self._waiting.setdefault((round_number, key), asyncio.Event())
             try:

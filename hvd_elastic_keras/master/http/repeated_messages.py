@@ -5,9 +5,9 @@ from __future__ import annotations
 import collections
 
 KEPT = 100
-"""Numbers that are remembered of each worker; one message at a time is sent again."""
+"""Message numbers remembered for each worker. A worker repeats one message at a time."""
 MOST_WORKERS = 10_000
-"""The one that has been known for longest is forgotten when there are more."""
+"""If there are more workers, the one that has been known for longest is forgotten."""
 
 
 class RepeatedMessages:
@@ -17,7 +17,7 @@ class RepeatedMessages:
         self._numbers: dict[str, collections.deque[int]] = {}
 
     def is_repeated(self, worker_id: str, number: int) -> bool:
-        """Whether this message has come before; from now on it has."""
+        """Whether this message has come before. Remembers the message."""
         known = self._numbers.setdefault(worker_id, collections.deque(maxlen=KEPT))
         if len(self._numbers) > MOST_WORKERS:
             del self._numbers[next(iter(self._numbers))]

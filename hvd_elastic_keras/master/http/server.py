@@ -18,7 +18,7 @@
 | GET  /v1/openapi.json                  | all of these, described                             |
 | *    /<secret>/round<N>:<port>/…       | Horovod's rendezvous store; each round has a secret |
 
-What browsers and Prometheus ask for, the files of the dashboard included, is in `pages.py`.
+`pages.py` answers browsers and Prometheus, and serves the files of the dashboard.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from hvd_elastic_keras.master.http.repeated_messages import RepeatedMessages
 
 MAX_MESSAGE_BYTES = 4 * 2**20
 MAX_DIGITS = 18
-"""Of a number in a query: more does not fit into 64 bits."""
+"""Limit for a number in a query: more digits do not fit into 64 bits."""
 
 _STORE = "/{secret:[0-9a-f]{64}}/round{round:[0-9]{1,18}}:{port:[0-9]+}/{key:.+}"
 _FOR_PEOPLE = "GET /v1/status, POST /v1/slots, POST /v1/workers"
@@ -74,7 +74,7 @@ class MasterServer:
         tls: ssl.SSLContext | None = None,
         given_out: str = "",
     ) -> None:
-        """Binds to `port` of `host`, or to a free one; `address` is set afterwards.
+        """Binds to `port` of `host`, or to a free port, and sets `address`.
 
         With `tls`, the rendezvous store gets a plain port of its own: Horovod speaks no TLS.
         """
@@ -127,15 +127,15 @@ class MasterServer:
             await door.close()
 
     def rendezvous_of(self, round_number: int) -> str:
-        """What follows the master's host in HOROVOD_GLOO_RENDEZVOUS_ADDR for a round.
+        """Returns the value of HOROVOD_GLOO_RENDEZVOUS_ADDR for a round, without the master's host.
 
-        Each worker puts before it the host by which it reaches the master.
+        Each worker puts the host by which it reaches the master before this value.
         """
         _, port = host_port.split(self._store_address)
         return f":{port}/{self._secret_of(round_number)}/round{round_number}"
 
     def _secret_of(self, round_number: int) -> str:
-        """Which only the members of a round are told."""
+        """Returns the secret of a round, which only its members are told."""
         return hmac.digest(self._key, str(round_number).encode(), "sha256").hex()
 
     async def _add_term(self, request: web.Request, response: web.StreamResponse) -> None:
@@ -177,7 +177,7 @@ class MasterServer:
         return _message(control.ChangeReply(accepted=True, text=""))
 
     async def _told(self, request: web.Request, kind: type[T]) -> T:
-        """A worker's message, if it may be true."""
+        """Reads a worker's message, and refuses one that cannot be true."""
         message = messages.decode(await request.read(), kind)
         if what := self._core.workers.impossible_in(message):
             raise messages.ProtocolError(what)
@@ -247,7 +247,7 @@ class MasterServer:
 
 
 def _is_for_anybody(request: web.Request) -> bool:
-    """Whether it asks for the page, which tells nothing of the job."""
+    """Whether a request asks for the page, which tells nothing about the job."""
     resource = request.match_info.route.resource
     return resource is not None and resource.canonical in OPEN
 
@@ -283,7 +283,7 @@ async def _report_errors(request: web.Request, handler: Handler) -> web.StreamRe
 
 
 def _what_is_wrong_with(authorization: str) -> str:
-    """Says so, of a request that is not authorised; nothing of it is repeated."""
+    """Says what is wrong with a request that is not authorised, without repeating any of it."""
     expected = 'the header "Authorization: Bearer TOKEN"'
     where = "TOKEN is `token` in master.json of the job's directory, another one for each start."
     if not authorization:

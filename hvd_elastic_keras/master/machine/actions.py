@@ -1,4 +1,4 @@
-"""What the membership state machine receives (events) and decides (actions). Values only."""
+"""The events that the state machine receives, and the actions that it decides. Values only."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ class Started:
 
 @dataclasses.dataclass(frozen=True)
 class Pending:
-    """A worker that was launched waits for a machine, or has got it.
+    """A launched worker waits for a machine, or has got it.
 
-    `reason` is why it cannot start; empty if nothing is known against it; None if it starts now.
+    `reason` says why the worker cannot start. It is empty if no reason is known, and None if the
+    worker starts now.
     """
 
     worker_id: str
@@ -40,9 +41,9 @@ class LaunchFailed:
 
 @dataclasses.dataclass(frozen=True)
 class HostFailed:
-    """A worker that was launched on another host has not come, for a reason that is the host's.
+    """A worker that was launched on another host has not come, because of the host.
 
-    It is tried again after `pause_s` seconds, by a grant.
+    The host is tried again after `pause_s` seconds, by a grant.
     """
 
     worker_id: str
@@ -53,7 +54,7 @@ class HostFailed:
 
 @dataclasses.dataclass(frozen=True)
 class Registered:
-    """A worker has come by itself, and gets this id; it is about to start."""
+    """A worker that the launcher has not started gets this id; it is about to start."""
 
     worker_id: str
     host: str
@@ -90,9 +91,9 @@ class GrantSlots:
 
 @dataclasses.dataclass(frozen=True)
 class RevokeSlots:
-    """Slots are taken back: `workers` leave, `empty` ones (by host) had no worker.
+    """Slots are taken back: those of `workers`, which leave, and `empty` ones, by host.
 
-    Who has not left after `deadline_s` seconds is killed; None is no limit.
+    A worker that has not left after `deadline_s` seconds is killed; None is no limit.
     """
 
     workers: tuple[str, ...]
@@ -157,7 +158,7 @@ class Kill:
 class Reply:
     """Answer the request with which a worker waits at the entrance of a round.
 
-    `training` is the number of the one that the answer is for; 0: of whichever it asks next.
+    `training` is the number of the training that the answer is for; 0 is any.
     """
 
     worker_id: str
@@ -167,7 +168,7 @@ class Reply:
 
 @dataclasses.dataclass(frozen=True)
 class CloseRendezvous:
-    """No key of this round, or of an earlier one, will come any more: end all waiting."""
+    """End all waiting for keys of this round and of earlier ones: no more keys will come."""
 
     round: int
 
@@ -200,7 +201,7 @@ class Outcome(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class EndJob:
-    """All is over."""
+    """End the job."""
 
     outcome: Outcome
     reason: str

@@ -26,13 +26,17 @@ from hvd_elastic_keras.master.machine.transition import Transition
 
 
 def note_start(t: Transition, event: act.Started) -> None:
-    """The process of a worker runs."""
+    """Notes that the process of a worker was started."""
     t.change_worker(event.worker_id, host=event.host, pid=event.pid)
     t.emit(events.WorkerStarted(worker_id=event.worker_id, host=event.host, pid=event.pid))
 
 
 def note_pending(t: Transition, event: act.Pending) -> None:
-    """A worker waits for its machine: people hear of each reason once. Its time begins after it."""
+    """Notes that a worker waits for its machine, or has got it.
+
+    People hear of each reason once. The time limit for the start begins when the worker has its
+    machine.
+    """
     worker = t.workers.get(event.worker_id)
     if worker is None or worker.phase is not WorkerPhase.STARTING:
         return
@@ -51,7 +55,7 @@ def note_pending(t: Transition, event: act.Pending) -> None:
 
 
 def join(t: Transition, event: protocol.Joined) -> None:
-    """A worker is warm for a training."""
+    """Notes that a worker is warm for a training."""
     worker = t.workers.get(event.worker_id)
     if worker is None or event.training <= worker.training:
         return  # unknown, or sent twice
@@ -106,7 +110,7 @@ def _note_batch(t: Transition, event: protocol.Joined) -> None:
 
 
 def enter(t: Transition, request: protocol.EnterRequest) -> None:
-    """A worker asks for a place in the next round."""
+    """Handles a worker's request for a place in the next round."""
     worker = t.workers.get(request.worker_id)
     if worker is None:
         t.dismiss(request.worker_id, protocol.NO_WORKER)
@@ -124,7 +128,7 @@ def enter(t: Transition, request: protocol.EnterRequest) -> None:
 
 
 def _take_for_joined(t: Transition, worker: Worker, request: protocol.EnterRequest) -> None:
-    """A worker tells that it has joined before it asks: so the journal has lost that it has."""
+    """Notes that a worker has joined: it did so before it asked, but the journal has lost that."""
     t.change_worker(
         worker.worker_id, phase=WorkerPhase.READY, training=request.training, ready_at=t.now
     )
@@ -133,7 +137,7 @@ def _take_for_joined(t: Transition, worker: Worker, request: protocol.EnterReque
 
 
 def _place_on_the_way(t: Transition, request: protocol.EnterRequest) -> protocol.Assignment | None:
-    """The place that a worker has in a round of which it does not know yet."""
+    """Returns the place of a worker in a round that it does not know of yet."""
     match t.phase:
         case Confirming(number=number, places=places) if request.from_round < number:
             return places.get(request.worker_id)
@@ -160,7 +164,7 @@ def _has_lost_contact(t: Transition, request: protocol.EnterRequest) -> bool:
         case Running(members=members):
             return request.worker_id in members
         case Entering(still_running=Running(number=number)):
-            # The others may hang in the collective that failed for this one.
+            # The others may hang in the collective that failed for this worker.
             return bool(request.failure) and request.from_round == number
         case Confirming(number=number, members=members):
             return request.worker_id in members and request.from_round >= number
@@ -168,7 +172,10 @@ def _has_lost_contact(t: Transition, request: protocol.EnterRequest) -> bool:
 
 
 def _first_entry(t: Transition, entering: Entering, request: protocol.EnterRequest) -> float | None:
-    """Members that train on come when their step ends; they are not late before one has come."""
+    """Returns when the first awaited worker came; None if the others may still take their time.
+
+    Members that train on come when their step ends. They are not late before one of them has come.
+    """
     before = entering.still_running
     if before and request.worker_id not in before.members:
         return entering.first_entry_at
@@ -176,7 +183,7 @@ def _first_entry(t: Transition, entering: Entering, request: protocol.EnterReque
 
 
 def _stall(t: Transition, entering: Entering, request: protocol.EnterRequest) -> Stall | None:
-    """It began when the first member of the old round took its last step there."""
+    """Returns the stall. It began when the first member of the old round took its last step."""
     before, stall = entering.still_running, entering.stall
     if request.worker_id not in t.rounds.last_members:
         return stall
@@ -189,7 +196,7 @@ def _stall(t: Transition, entering: Entering, request: protocol.EnterRequest) ->
 
 
 def note_running(t: Transition, event: protocol.Running) -> None:
-    """A member confirms that it runs."""
+    """Notes that a member confirms that it runs."""
     confirming = t.phase
     if (
         isinstance(confirming, Confirming)
@@ -201,7 +208,7 @@ def note_running(t: Transition, event: protocol.Running) -> None:
 
 
 def note_heartbeat(t: Transition, event: protocol.Heartbeat) -> None:
-    """A worker is alive, and tells how far it is."""
+    """Notes that a worker is alive, and how far it is."""
     worker = t.workers.get(event.worker_id)
     if worker is None:
         return
@@ -215,7 +222,7 @@ def note_heartbeat(t: Transition, event: protocol.Heartbeat) -> None:
 
 
 def note_life(t: Transition, event: protocol.Alive) -> None:
-    """The process of a worker runs."""
+    """Notes that the process of a worker runs."""
     if event.worker_id in t.workers:
         t.change_worker(event.worker_id, alive_at=t.now)
 
@@ -231,7 +238,7 @@ def _note_reading(t: Transition, position: protocol.InputPosition | None) -> Non
 
 
 def note_refusal(t: Transition, event: protocol.Refused) -> None:
-    """A worker ends because something is configured wrongly: so does the job."""
+    """Ends the job: a worker ends because something is configured wrongly."""
     if event.worker_id in t.workers and not t.stop:
         note_step(t, t.workers[event.worker_id].training, event.step)
         t.emit(events.WorkerRefused(worker_id=event.worker_id, message=event.message))

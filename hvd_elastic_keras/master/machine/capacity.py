@@ -1,4 +1,4 @@
-"""How many workers a round takes, and who there is for it. Pure."""
+"""How many workers a round takes, and which workers there are for it. Pure."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from hvd_elastic_keras.master.machine.transition import Transition
 
 
 def useful_workers(t: Transition) -> int:
-    """Workers that the micro-batches of a step give work to; 0 is no limit."""
+    """Returns how many workers the micro-batches of a step give work to; 0 is no limit."""
     return 0 if t.training.batch_grows else t.training.num_micro_batches or 0
 
 
 def most_members(t: Transition) -> int:
-    """Members that a round has at most."""
+    """Returns the largest number of members of a round."""
     return min(t.config.max_workers, useful_workers(t) or t.config.max_workers)
 
 
 def least_members(t: Transition) -> int:
-    """Members without which a round does not begin."""
-    # Once somebody has finished, the others only have to finish too.
+    """Returns the smallest number of members with which a round begins."""
+    # Once a worker has finished, the others only have to finish, too.
     return 1 if t.training.finishing else t.config.min_workers
 
 

@@ -22,7 +22,10 @@ class Change:
 
 @dataclasses.dataclass(frozen=True)
 class SlotsChange:
-    """The event that carries out an accepted request, what to tell, and who leaves or starts."""
+    """The event that carries out an accepted request, and what to tell the person.
+
+    `workers` are the ids of the workers that leave or start.
+    """
 
     event: act.GrantSlots | act.RevokeSlots
     text: str
@@ -30,7 +33,7 @@ class SlotsChange:
 
 
 def plan_change(config: JobConfig, state: State, request: control.ChangeRequest) -> Change | str:
-    """What a request leads to, or the reason why it is refused."""
+    """Returns the change that a request leads to, or the reason why it is refused."""
     staying = [w for w in state.workers.values() if not w.leaving]
     if state.stop or state.training.finishing:
         return _why_not_now(state)
@@ -56,7 +59,7 @@ def plan_change(config: JobConfig, state: State, request: control.ChangeRequest)
 
 
 def _leave_text(leavers: Sequence[Worker], deadline_s: float | None = None) -> str:
-    """Who leaves when: members with everybody, those who do not train yet at once."""
+    """Says when workers leave: members after the step, those that do not train yet at once."""
     early = (WorkerPhase.STARTING, WorkerPhase.READY)
     members = [w.worker_id for w in leavers if w.phase not in early]
     others = [w.worker_id for w in leavers if w.phase in early]
@@ -92,7 +95,7 @@ def _plan_add(config: JobConfig, staying: list[Worker], count: int) -> Change | 
 
 
 def juniors_first(workers: Iterable[Worker]) -> list[Worker]:
-    """Those that hold least go first: not warm yet, spares, then the youngest members."""
+    """Sorts workers by what they hold: not warm yet, spares, then the least senior members."""
     return sorted(workers, key=_standing)
 
 
@@ -104,7 +107,10 @@ def _standing(worker: Worker) -> tuple[int, float, int]:
 
 
 def plan_slots(config: JobConfig, state: State, request: control.SlotsRequest) -> SlotsChange | str:
-    """What a request without a `mistake` leads to, or the reason why it is refused."""
+    """Returns the change that a request leads to, or the reason why it is refused.
+
+    The request must be one without a `mistake`.
+    """
     if state.stop or state.training.finishing:
         return _why_not_now(state)
     known = ", ".join(state.slots)
@@ -160,7 +166,10 @@ def _plan_revoke(
 def slots_to_revoke(
     state: State, hosts: Sequence[str], count: int
 ) -> tuple[dict[str, int], list[Worker]]:
-    """The slots to take back: first empty ones (how many, by host), then those of juniors."""
+    """Chooses `count` slots to take back: first empty ones, then those of the least senior workers.
+
+    Returns the number of empty slots by host, and the workers.
+    """
     staying = [w for w in state.workers.values() if not w.leaving and w.host in hosts]
     empty: dict[str, int] = {}
     for host in hosts:

@@ -1,14 +1,15 @@
-"""Who of all workers does what is to be done once, such as saving a file: pure decisions.
+"""Decides which worker does a task that is to be done once, such as saving a file. Pure.
 
-All workers run the same script. Each asks before it does such a thing, under a name (the file's
-path) and at a `Position` in the script. The answer is: do it, wait, or it has been done.
+All workers run the same script. Each worker asks before it does a task. It gives the task's name
+(the file's path) and its own `Position` in the script. The answer is: do it, wait, or it is done.
 
-* Never two at a time under one name.
-* Who does it is the root (`state.root_of`). Another one does if the root is past that point, or
-  does not come to it in time: its script may take another way, or save to a path of its own.
-* If the worker that does it is lost, the next one that asks does it.
-* What was done at that position, or at a later one, is done: a worker that catches up with the
-  script repeats its calls, and must not put old files in the place of new ones.
+* Two workers never do a task of the same name at the same time.
+* The root (`state.root_of`) does the task. Another worker does it if the root is past that point,
+  or does not come to it in time: the root's script may take another way, or save to a path of its
+  own.
+* If the worker that does the task is lost, the next worker that asks does it.
+* If a task was done at the same position or at a later one, it is done. A worker that catches up
+  with the script repeats its calls, and must not replace new files by old ones.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from hvd_elastic_keras.common import protocol
 ROOT_GRACE_S = 5.0
 """How long a file waits for the root to save it."""
 BLOCK_GRACE_S = 60.0
-"""The same for a block of the script: here the root's own output is wanted, if it can be had."""
+"""How long a block of the script waits for the root. It is longer because the root's own output is
+wanted, if possible."""
 
 Position = tuple[int, bool, int, int]
-"""Training, whether it is finished, progress in it, and which call at that point."""
+"""Training, whether it is finished, progress in it, and number of the call at that point."""
 
 
 class Verdict(enum.Enum):
-    """What a worker that asks is to do."""
+    """The answer to a worker that asks."""
 
     DO = "do"
     WAIT = "wait"
@@ -38,7 +40,7 @@ class Verdict(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Holder:
-    """Who is doing something, and for which position."""
+    """The worker that does a task, and the position for which it does the task."""
 
     worker_id: str
     position: Position
@@ -46,16 +48,16 @@ class Holder:
 
 @dataclasses.dataclass(frozen=True)
 class Claims:
-    """What is being done and has been done, by name."""
+    """The tasks that are being done and have been done, by name."""
 
     holders: Mapping[str, Holder] = dataclasses.field(default_factory=dict)
     done: Mapping[str, Position] = dataclasses.field(default_factory=dict)
     reached: Mapping[str, Position] = dataclasses.field(default_factory=dict)
-    """The furthest call of each worker, whatever its name."""
+    """The furthest call of each worker, for a task of any name."""
     asked: Mapping[tuple[str, str], tuple[Position, float]] = dataclasses.field(
         default_factory=dict
     )
-    """By worker and name: for which position, and since when it waits."""
+    """By worker and name: the position that the worker asks for, and since when it waits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Present:
 def claim(
     claims: Claims, request: protocol.ClaimRequest, present: Present, now: float
 ) -> tuple[Claims, Verdict]:
-    """Decides on one request, which may be repeated."""
+    """Decides on one request. The same request may be repeated."""
     name, worker_id = request.name, request.worker_id
     position = _position(request, request.number)
     claims = _noted(claims, request, now)
@@ -89,7 +91,7 @@ def claim(
 
 
 def release(claims: Claims, event: protocol.ReleaseRequest) -> Claims:
-    """A worker has done what it asked for, or has failed to."""
+    """Notes that a worker has done its task, or has failed to."""
     holder = claims.holders.get(event.name)
     if holder is None or holder.worker_id != event.worker_id:
         return claims  # sent twice
@@ -102,13 +104,16 @@ def release(claims: Claims, event: protocol.ReleaseRequest) -> Claims:
 
 
 def forget(claims: Claims, training: int) -> Claims:
-    """The steps of a training are taken again, since nobody holds its state: so are its files."""
+    """Forgets the tasks done in a training whose state no worker holds.
+
+    Its steps are taken again, and its files are written again.
+    """
     done = {n: p for n, p in claims.done.items() if p[:2] != (training, False)}
     return dataclasses.replace(claims, done=done, reached={}, asked={})
 
 
 def holder_of(claims: Claims, name: str, alive: Collection[str]) -> str | None:
-    """Who is doing something, if somebody is."""
+    """Returns the worker that does a task; None if no worker does."""
     holder = claims.holders.get(name)
     return holder.worker_id if holder and holder.worker_id in alive else None
 
@@ -128,15 +133,15 @@ def _noted(claims: Claims, request: protocol.ClaimRequest, now: float) -> Claims
 
 
 def _is_past(claims: Claims, request: protocol.ClaimRequest, present: Present) -> bool:
-    """Whether the root has left the point behind at which another worker asks."""
+    """Whether the root is past the point at which another worker asks."""
     if present.root_training > request.training:
         return True
     root = claims.reached.get(present.root)
     waits = claims.asked.get((present.root, request.name))
     if root is None or (waits and waits[0] == _position(request, request.number)):
-        return False  # it has not come yet, or is about to do it
+        return False  # the root has not come yet, or is about to do the task
     here = _position(request, request.call)
-    # At the same point, blocks have numbers of their own: the root's own block would be done.
+    # Blocks at the same point are numbered: if the root had run this block, it would be done.
     return root >= here if request.name else root[:3] > here[:3]
 
 

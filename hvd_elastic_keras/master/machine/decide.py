@@ -1,6 +1,7 @@
-"""Who trains: a pure state machine. `decide(state, event, now)` gives a new state and actions.
+"""The state machine that decides which workers train. Pure.
 
-No clock, socket or process is touched here. What an event leads to is found in:
+`decide(config, state, event, now)` returns a new state and actions. It touches no clock, socket or
+process. The rules are in these modules:
 
 | module         | concern                                                               |
 |----------------|-----------------------------------------------------------------------|
@@ -47,7 +48,7 @@ def decide(
     """Applies one event at time `now` (seconds of any steady clock).
 
     Raises:
-      TypeError: the machine does not know such an event.
+      TypeError: the machine does not know this event.
     """
     if not isinstance(event, act.Event):
         raise TypeError(f"{event!r} was given, expected an event of membership.")
@@ -58,7 +59,7 @@ def decide(
         _apply(t, event)
         if not isinstance(
             event, protocol.Heartbeat | protocol.Alive
-        ):  # which only tell of a worker
+        ):  # these only report on a worker
             _settle(t)
     return t.result()
 
@@ -108,7 +109,7 @@ def _apply(t: Transition, event: act.Event) -> None:  # noqa: PLR0912  a case fo
 
 
 def _apply_after_end(t: Transition, event: act.Event) -> None:
-    """Nothing is decided any more, but workers still call and leave."""
+    """Handles an event after the end: nothing is decided, but workers still call and leave."""
     match event:
         case protocol.EnterRequest():
             t.dismiss(event.worker_id, t.stop)
@@ -119,7 +120,7 @@ def _apply_after_end(t: Transition, event: act.Event) -> None:
 
 
 def _stop(t: Transition, reason: str) -> None:
-    """All leave after the current step."""
+    """Lets all workers leave after the current step."""
     t.job = Stopping(reason)
     t.emit(events.JobStopping(reason=reason))
     if running := t.rounds.running:
@@ -132,7 +133,7 @@ def _stop(t: Transition, reason: str) -> None:
 
 
 def _settle(t: Transition) -> None:
-    """What holds after any decision: rounds are formed, trainings and the job come to their end."""
+    """Applies the rules that hold at any time: forms rounds, and ends trainings and the job."""
     if t.ended:
         return
     trainings.settle_training(t)

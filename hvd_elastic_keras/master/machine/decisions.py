@@ -1,4 +1,4 @@
-"""What of the master's state outlives it, and how another master goes on from there. Pure."""
+"""The part of the master's state that outlives it; how another master goes on from it. Pure."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from hvd_elastic_keras.master.machine.transition import Transition
 RESTARTED = Reason("the launcher was restarted")
 DAMAGED = Reason("the launcher was restarted with a damaged journal")
 VERSIONS_PER_DECISION = 1000
-"""More than workers may have been told of between two entries of the journal."""
+"""More versions than workers may have been told of between two entries of the journal."""
 
 
 class KeptWorker(Message, frozen=True, kw_only=True):
-    """A worker, without what was only observed of it."""
+    """A worker, without the values that were only observed."""
 
     phase: WorkerPhase
     host: str
@@ -67,7 +67,7 @@ class KeptTraining(Message, frozen=True, kw_only=True):
     num_micro_batches: int | None
     batch_grows: bool
     newest_step: int
-    """When this was written: workers may be further."""
+    """The newest step when this was written: workers may be further."""
     finishing: bool
     script_ended: bool
 
@@ -78,7 +78,7 @@ class KeptRounds(Message, frozen=True, kw_only=True):
     running: Running | None = None
     entering: Entering | None = None
     assigned: tuple[str, ...] = ()
-    """Members, of whom not all were known to run."""
+    """The members, if not all of them were known to run."""
     size_before: int = 0
     last_number: int
     last_members: tuple[str, ...]
@@ -88,14 +88,14 @@ class KeptRounds(Message, frozen=True, kw_only=True):
 
 
 class Answer(Message, frozen=True, kw_only=True):
-    """To a request that was accepted; see `control.SlotsReply`."""
+    """The answer to an accepted request; see `control.SlotsReply`."""
 
     text: str
     workers: tuple[str, ...] = ()
 
 
 class Decisions(Message, frozen=True, kw_only=True):
-    """All that a master has decided and workers or people may rely on."""
+    """All decisions of a master that workers or people may rely on."""
 
     version: int
     stop: str = ""
@@ -107,26 +107,26 @@ class Decisions(Message, frozen=True, kw_only=True):
     rounds: KeptRounds
     restarts_used: int
     holders: dict[str, Holder]
-    """Who was doing what only one worker does; see `machine.claims`."""
+    """The worker that does each task that only one may do; see `machine.claims`."""
     done: dict[str, Position]
     answers: dict[str, Answer] = msgspec.field(default_factory=dict)
-    """By `control.ChangeRequest.command_id`."""
+    """Answers by `control.ChangeRequest.command_id`."""
     spent: dict[Part, float] = msgspec.field(default_factory=dict)
-    """Seconds that the job has taken until then; see `goodput.Spent`."""
+    """Seconds that the job had taken when this was written; see `goodput.Spent`."""
     written_at: float | None = None
-    """Seconds since 1970."""
+    """When this was written, in seconds since 1970."""
 
     def equal(self, other: Decisions) -> bool:
-        """Whether nothing else was decided; steps and times are only observed."""
+        """Whether the decisions are the same. Steps and times do not count: they are observed."""
         return _only_decided(self) == _only_decided(other)
 
     def away_s(self, at: float) -> float:
-        """How long there has been no master, at a time in seconds since 1970."""
+        """Returns the seconds without a master until `at`, a time in seconds since 1970."""
         return 0.0 if self.written_at is None else max(0.0, at - self.written_at)
 
 
 def is_only_observed(before: State, after: State) -> bool:
-    """Whether nothing was decided between these two: their `decisions_of` are equal.
+    """Whether nothing was decided between two states: their `decisions_of` are equal.
 
     Most events are heartbeats, after which all workers but one are the same.
     """
@@ -164,10 +164,12 @@ def decisions_of(
     answers: Mapping[str, Answer],
     written_at: float | None = None,
 ) -> Decisions:
-    """What is to be kept of a state, of who does what only one worker does, and of answers.
+    """Returns the decisions to be kept, from a state, from claims and from answers.
 
     Args:
-      written_at: seconds since 1970.
+      holders: the workers that do a task that only one may do.
+      done: the tasks that have been done.
+      written_at: the present time, in seconds since 1970.
     """
     return Decisions(
         version=state.version,
@@ -220,7 +222,7 @@ def _kept_rounds(rounds: Rounds) -> KeptRounds:
 
 
 def _without_times(entering: Entering) -> Entering:
-    """Its times are those of a clock that ends with the master."""
+    """Returns the phase without its times: their clock ends with the master."""
     before = entering.still_running
     still_running = before and _begun(before, 0.0)
     return dataclasses.replace(
@@ -229,7 +231,7 @@ def _without_times(entering: Entering) -> Entering:
 
 
 def _opened_again(entering: Entering, now: float, away_since: float) -> Entering:
-    """As if it had been opened now."""
+    """Returns the phase as if the round had been opened now."""
     before = entering.still_running
     return dataclasses.replace(
         entering,
@@ -247,10 +249,12 @@ def _begun(running: Running, at: float) -> Running:
 
 
 def spent_before(left: Decisions | None, at: float) -> Spent:
-    """What a job has taken of which nothing is left but its files; nothing if there was none.
+    """Returns the time spent by earlier runs of this job; nothing if there were none.
 
     Args:
-      at: seconds since 1970. When the last worker ended is not known: it counts as `Part.DOWN`.
+      left: the last decisions of the earlier runs.
+      at: the present time, in seconds since 1970. The time since `left` was written counts as
+        `Part.DOWN`, because it is not known when the last worker ended.
     """
     if left is None:
         return Spent()
@@ -260,16 +264,16 @@ def spent_before(left: Decisions | None, at: float) -> Spent:
 def restored(
     config: JobConfig, kept: Decisions, now: float, away_s: float = 0.0, most_lost: int = 0
 ) -> tuple[State, list[Action]]:
-    """The state from which another master goes on, and what it has to do first.
+    """Returns the state from which another master goes on, and the actions that it takes first.
 
     Args:
-      away_s: how long there has been no master. The workers have trained on, until one of them
+      away_s: seconds without a master. The workers are taken to have trained on, until one of them
         tells since when it has not.
-      most_lost: decisions that may have followed, of which nothing is known. Workers may be in a
-        later round than the last one here: all of them are broken, and the next one is formed.
+      most_lost: how many later decisions, at most, are not known. Workers may be in a later round
+        than the last one in `kept`: all rounds are broken, and the next one is formed.
 
-    Time begins anew for everybody: nobody is held to account for the time without a master. Where
-    places had been given and not all members were known to run, the round is formed again: the
+    All time limits begin anew: the time without a master counts against no worker. If members had
+    been given their places and not all were known to run, the round is formed again: the rendezvous
     store through which they meet is gone.
     """
     workers = {i: _worker(i, w, kept.training, now) for i, w in kept.workers.items()}
@@ -308,7 +312,10 @@ def restored(
 
 
 def _break_all_rounds(t: Transition, through: int, away_since: float) -> None:
-    """Who is in one comes to the entrance; who is known for a member is awaited there."""
+    """Breaks all rounds up to `through`. Their members come to the entrance.
+
+    The workers that are known to be members are awaited there.
+    """
     members = tuple(w.worker_id for w in t.workers.values() if w.phase is WorkerPhase.MEMBER)
     phase = _assigned(through, members, len(members), t.now, away_since) if members else Waiting()
     t.rounds = dataclasses.replace(
@@ -324,7 +331,7 @@ def _break_all_rounds(t: Transition, through: int, away_since: float) -> None:
 def _assigned(
     number: int, members: tuple[str, ...], size_before: int, now: float, away_since: float
 ) -> Confirming:
-    """A round whose members have been given places, by a master that is gone."""
+    """Returns a round whose members were given their places by a master that is gone."""
     return Confirming(
         number=number,
         reasons=(),

@@ -1,4 +1,4 @@
-"""How the job has lost a worker: values, put into words where they are shown. Pure."""
+"""The ways in which a job loses a worker. They are put into words where they are shown. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Evicted:
     worker_id: str
     reason: str
     with_host: bool = False
-    """Whether another worker was given up before it, because their host is lost."""
+    """Whether another worker of the host was given up first, because the host is lost."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ def has_exited_well(departure: Departure) -> bool:
 
 
 def cause_of(departure: Departure) -> str:
-    """What follows the worker's id in a sentence.
+    """Returns the words that follow the worker's id in a sentence.
 
     >>> cause_of(Evicted("w1", "no heartbeat for 16 s"))
     'evicted: no heartbeat for 16 s'
@@ -81,7 +81,9 @@ def cause_of(departure: Departure) -> str:
 
 
 def failure_cause(departure: Departure) -> str:
-    """The same where the end is a failure, even if the worker ended well: it had work to do.
+    """Like `cause_of`, for an end that is a failure even if the worker ended well.
+
+    The worker still had work to do.
 
     >>> failure_cause(WorkerExit("w1", 0))
     'ended with exit code 0 before the training was finished'
@@ -91,7 +93,9 @@ def failure_cause(departure: Departure) -> str:
 
 
 def first_and_last(first: Departure | None, last: Departure | None) -> str:
-    """The failures that a job cannot get over: the first one may have caused all others.
+    """Puts the failures that a job cannot get over into words.
+
+    The first failure may have caused all others.
 
     >>> first_and_last(WorkerExit("w1", -9), WorkerExit("w3", 1))
     'first w1 was killed by SIGKILL, last w3 failed with exit code 1'
@@ -102,5 +106,5 @@ def first_and_last(first: Departure | None, last: Departure | None) -> str:
 
 
 def failure_of(departure: Departure | None) -> str:
-    """A failure as a phrase that names the worker; empty if there was none."""
+    """Returns a failure as a phrase that names the worker; empty if there was none."""
     return f"{departure.worker_id} {failure_cause(departure)}" if departure else ""

@@ -13,11 +13,12 @@ from hvd_elastic_keras.master.machine.state import Worker, WorkerPhase
 from hvd_elastic_keras.master.machine.transition import Transition
 
 SILENT_TOGETHER_S = 3.0
-"""If all workers of a host are silent for so long, and one is given up, all are."""
+"""When one worker of a host is given up for its silence, all are, if all have been silent for this
+many seconds."""
 
 
 def note_failed_host(t: Transition, event: act.HostFailed) -> None:
-    """Gives back the slots of workers that cannot come; those that train there are left alone."""
+    """Takes back the slots of workers that cannot come. Workers that train on the host stay."""
     if event.worker_id not in t.workers:
         return
     lost = [w for w in t.workers.values() if w.host == event.host and w.last_heartbeat is None]
@@ -43,7 +44,7 @@ def note_failed_host(t: Transition, event: act.HostFailed) -> None:
         )
     )
     if t.stop:
-        return  # they were ended while they started
+        return  # these workers were ended while they started
     if t.workers or t.training.number:
         t.say(f"{event.reason}; it is tried again in {event.pause_s:.0f} s")
     else:
@@ -51,13 +52,17 @@ def note_failed_host(t: Transition, event: act.HostFailed) -> None:
 
 
 def _speaks(t: Transition, worker: Worker) -> bool:
-    """Whether a worker, or who looks after it, was heard of just now."""
+    """Whether a worker, or the process that looks after it, was heard of just now."""
     heard_at = worker.last_heartbeat or 0.0
     return t.now - heard_at < SILENT_TOGETHER_S or is_known_to_run(t, worker)
 
 
 def lost_with(t: Transition, worker: Worker) -> list[Worker]:
-    """The other workers of a host, if one was given up for silence and the others do not speak."""
+    """Returns the workers that are lost together with a silent one.
+
+    These are the other workers of its host that have not finished, if no worker of the host speaks.
+    There are none on this machine, or if each worker has a machine of its own.
+    """
     on_host = (w for w in t.workers.values() if w.host == worker.host)
     there = [w for w in on_host if w.last_heartbeat is not None]
     silent = not any(_speaks(t, w) for w in there)

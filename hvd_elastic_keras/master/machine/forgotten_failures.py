@@ -1,4 +1,4 @@
-"""Old failures count no more: one a day must not use up the restarts of a long job. Pure."""
+"""Forgets old failures: one failure a day must not use up the restarts of a long job. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hvd_elastic_keras.master.machine.transition import Transition
 
 
 def forget_old_failures(t: Transition) -> None:
-    """Gives back the restarts of long ago, and fills the slots that had none left."""
+    """Gives back the restarts of long ago, and fills slots for which no restart was left."""
     before = t.restarts.replacements
     kept = still_counted(t.config, before, t.now, t.training.progress)
     if len(kept) == len(before):

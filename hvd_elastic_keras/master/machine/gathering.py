@@ -1,4 +1,4 @@
-"""Who is called to a round, and when it has its members: the rules that hold at any time. Pure."""
+"""Rules that hold at any time: which workers a round calls, and when it is complete. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hvd_elastic_keras.master.machine.transition import Transition
 
 
 def settle_rounds(t: Transition) -> None:
-    """Opens a round if one is wanted, and gives places if all who are called are there."""
+    """Opens a round if one is wanted, and gives places if all called workers are there."""
     match t.phase:
         case Waiting() | Running():
             _open_for_newcomers(t)

@@ -1,4 +1,4 @@
-"""What hosts that come and go mean for the slots of a job. Pure."""
+"""How the slots of a job follow hosts that come and go. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hvd_elastic_keras.master.machine.change_request import slots_to_revoke
 from hvd_elastic_keras.master.machine.state import State
 
 Slots = Mapping[str, int]
-"""By host."""
+"""Number of slots, by host."""
 
 
 def within(wanted: Slots, most: int) -> dict[str, int]:
-    """The first `most` of the slots, in the order of the hosts.
+    """Returns the first `most` slots, in the order of the hosts.
 
     >>> within({"a": 2, "b": 4}, 3)
     {'a': 2, 'b': 1}
@@ -30,14 +30,15 @@ def within(wanted: Slots, most: int) -> dict[str, int]:
 def follow(
     config: JobConfig, state: State, known: Slots, wanted: Slots
 ) -> list[act.GrantSlots | act.RevokeSlots]:
-    """Grants and revokes slots for what has changed from the `known` hosts to the `wanted` ones.
+    """Returns the grants and revocations that lead from the `known` slots to the `wanted` ones.
 
-    Slots that were given back in another way (`ctl remove`, SIGTERM) are not granted again. Who is
-    on a host that is taken away leaves after the current step; below `min_workers`, the job waits.
+    Slots that were given back in another way (`ctl remove`, SIGTERM) are not granted again. The
+    workers of a host that is taken away leave after the current step. Below `min_workers`, the job
+    waits.
     """
     before, after = within(known, config.max_workers), within(wanted, config.max_workers)
     changes = {h: after.get(h, 0) - before.get(h, 0) for h in dict.fromkeys([*before, *after])}
-    # What is taken back may make room for what is granted.
+    # Revoked slots come first: they may make room for granted ones.
     revoked = [_revoke(state, host, -by) for host, by in changes.items() if by < 0]
     granted = [act.GrantSlots(host, by) for host, by in changes.items() if by > 0]
     return [*(r for r in revoked if r.workers or r.empty), *granted]

@@ -1,7 +1,7 @@
-"""What a worker cannot have done: such a message is refused and changes nothing. Pure.
+"""Finds messages of workers that cannot be true. They are refused and change nothing. Pure.
 
-Numbers of messages become the job's own: a step of 1,000,000,000 would be the newest, and the round
-after it would tell of as many steps lost.
+The job takes over the numbers in messages: a step of 1,000,000,000 would become the newest step,
+and the next round would report as many steps lost.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from hvd_elastic_keras.common import events, messages, protocol
 from hvd_elastic_keras.master.machine.state import State
 
 MOST_STEPS_AHEAD = 10_000_000
-"""More than workers take between two messages, also while the launcher is suspended."""
+"""More steps than workers take between two messages, even while the launcher is suspended."""
 
 
 def impossible_in(state: State, message: messages.Message) -> str:
-    """What cannot be true of a worker's message; empty if nothing is known against it."""
+    """Says what cannot be true in a worker's message; empty if nothing speaks against it."""
     training = getattr(message, "training", 0)
     if training > state.training.number + 1:
         return _told("training", training, state.training.number)
@@ -31,13 +31,13 @@ def impossible_in(state: State, message: messages.Message) -> str:
 
 
 def _newest_step(state: State) -> int | None:
-    """The newest step that is known; None if workers may stand at any."""
+    """Returns the newest known step; None if workers may stand at any step."""
     training = state.training
     if state.rounds.running is None and not training.newest_step:
         return None  # the first round of a training may begin at the step of a checkpoint
     holders = (w for w in state.workers.values() if w.seniority is not None)
     steps = [w.step for w in holders if w.training == training.number and (w.point or w.entry)]
-    # A master that has taken over has to hear first how far they have come without it.
+    # A master that has taken over must first hear how far the workers have come without it.
     return max(training.newest_step, *steps) if steps else None
 
 

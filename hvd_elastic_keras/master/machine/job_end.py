@@ -1,4 +1,4 @@
-"""How a job ends. Pure."""
+"""The rules by which a job ends. Pure."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def _end_if_waited_too_long(t: Transition, waited_s: float) -> None:
 def _end_with_the_script(t: Transition, finish: Finish) -> None:
     """Ends the job when all workers have come to the end of the script, or are lost.
 
-    Whoever has trained may yet train again; who is still starting could only repeat the script.
+    The job goes on while a worker is left that has trained: it may train again. A worker that is
+    still starting does not count: it could only repeat the script.
     """
     if any(w.phase is not WorkerPhase.STARTING for w in t.workers.values()):
         return

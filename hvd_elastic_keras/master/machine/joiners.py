@@ -1,7 +1,7 @@
 """Workers that come by themselves: whether there is a place, and what their end means. Pure.
 
-Somebody else starts them, and another one if they fail: a batch system, a person. Each brings a
-slot on its host, which goes with it.
+Somebody other than the launcher, such as a batch system or a person, starts them, and replaces them
+if they fail. Each worker brings a slot on its host. The slot goes when the worker goes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hvd_elastic_keras.master.machine.transition import Transition
 
 
 def place_for(config: JobConfig, state: State, request: JoinRequest) -> tuple[str, str]:
-    """The id that a joiner gets, and why it gets none: one of the two is empty."""
+    """Returns the id that a joiner gets, and the reason why it gets none; one of them is empty."""
     if request.worker_id:
         worker = state.workers.get(request.worker_id)
         if worker is None or worker.leaving:
@@ -32,7 +32,7 @@ def place_for(config: JobConfig, state: State, request: JoinRequest) -> tuple[st
 
 
 def register(t: Transition, event: act.Registered) -> None:
-    """A worker has come, with a slot of its own."""
+    """Adds a worker that has come by itself, with a slot of its own."""
     t.next_worker_number += 1
     change_slots(t, event.host, 1)
     slot = lowest_slot(t, event.host)
@@ -43,7 +43,10 @@ def register(t: Transition, event: act.Registered) -> None:
 
 
 def outcome_of(state: State, worker_id: str, code: int | None) -> Outcome:
-    """What the end of a worker's process, of which the master has not heard yet, is for the job."""
+    """Returns what the end of a worker's process means for the job.
+
+    The state is the one before the master hears of this end.
+    """
     worker = state.workers.get(worker_id)
     if worker is None:
         return Outcome.EXPELLED

@@ -1,4 +1,4 @@
-"""What follows when a worker is gone: for its round, and whether it is replaced. Pure."""
+"""Handles the loss of a worker: what happens to its round, and whether it is replaced. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ from hvd_elastic_keras.master.machine.trainings import (
 from hvd_elastic_keras.master.machine.transition import Transition
 
 TAKEN_EARLY_PAUSE_S = 5.0
-"""Before the next one, if a worker's machine is taken before it is warm: it may go on so."""
+"""Seconds before another worker is started, if a worker's machine is taken before the worker is
+warm: the same may happen again."""
 REPLACED_BY_OTHERS = "who has started it may start another one"
 
 
@@ -61,7 +62,7 @@ def kill_overdue(t: Transition, worker: Worker, limit_s: float) -> None:
 
 
 def depart(t: Transition, departure: Departure) -> None:
-    """A worker is gone; the second report of it changes nothing."""
+    """Handles the end of a worker. A second report of it changes at most the restarts used."""
     worker = t.take_worker(departure.worker_id)
     if worker is None:
         if was_taken(departure):
@@ -102,7 +103,7 @@ def depart(t: Transition, departure: Departure) -> None:
 
 
 def _stood_since(t: Transition, worker: Worker) -> float | None:
-    """Since when an evicted worker has been silent, or heard of at the same point only."""
+    """Returns since when an evicted worker has been silent, or has stood at the same point."""
     return worker.last_heartbeat if is_silent(t, worker) else worker.at_point_since
 
 
@@ -130,7 +131,7 @@ def _take_out_of_round(
 
 
 def _breaks_round(t: Transition, worker_id: str, planned: bool) -> bool:
-    """Whether collectives wait for this worker; not if all have stopped for a planned change."""
+    """Whether collectives wait for this worker. If all stop for a planned change, they do not."""
     if isinstance(t.phase, Confirming) and worker_id in t.phase.members:
         return True
     running = t.rounds.running
@@ -140,7 +141,7 @@ def _breaks_round(t: Transition, worker_id: str, planned: bool) -> bool:
 
 
 def _note_failure(t: Transition, worker: Worker, departure: Departure) -> None:
-    """A worker has failed that the training needs."""
+    """Handles the failure of a worker that the training needs."""
     if worker.by_itself:
         lower_target(t, worker)
     if t.training.finishing:
@@ -162,7 +163,7 @@ def _note_failure(t: Transition, worker: Worker, departure: Departure) -> None:
 
 
 def _ready_others(t: Transition) -> int:
-    """Workers that need not start any more."""
+    """Returns how many staying workers are not starting any more."""
     return sum(worker.phase is not WorkerPhase.STARTING for worker in t.staying)
 
 
@@ -199,9 +200,10 @@ def _count_failed_start(t: Transition, departure: Departure, worker: Worker) -> 
 
 
 def _place_of_replacement(t: Transition, failed: str) -> tuple[str, float]:
-    """A host, and how long that rests before; another one than `failed` if that would rest.
+    """Returns a host for a replacement, and the seconds for which the host rests before.
 
-    The only host of a job never rests: there is nobody who could go on meanwhile.
+    If the host `failed` would rest, another one is preferred. The only host of a job never rests:
+    no worker could go on meanwhile.
     """
     rest_s = host_rest_s(t.restarts.replacements, failed, t.now) if len(t.slots) > 1 else 0.0
     host = host_with_room(t, failed, avoided=failed if rest_s else "")
@@ -209,13 +211,13 @@ def _place_of_replacement(t: Transition, failed: str) -> tuple[str, float]:
 
 
 def _start_another(t: Transition, worker: Worker) -> None:
-    """Starts a worker in the place of one whose machine was taken; that is no restart."""
+    """Starts a worker in place of one whose machine was taken; this is no restart."""
     if not t.training.finishing:
         launch(t, TAKEN_EARLY_PAUSE_S if worker.phase is WorkerPhase.STARTING else 0.0, worker.host)
 
 
 def _forgive(t: Transition, departure: Departure) -> None:
-    """A worker that was taken for a failed one had lost its machine: its restart does not count."""
+    """Takes back the restart of a worker that seemed to have failed: it had lost its machine."""
     counted = [r for r in t.restarts.replacements if r.failed != departure.worker_id]
     if len(counted) < t.restarts.used and not t.ended:
         start_failures = max(0, t.restarts.start_failures - 1)

@@ -13,7 +13,7 @@ from hvd_elastic_keras.master.machine.reasons import Reason
 
 @dataclasses.dataclass(frozen=True)
 class Active:
-    """Workers are kept up, and train or are about to."""
+    """The job keeps workers running. They train, or are about to."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Running:
 
 @dataclasses.dataclass(frozen=True)
 class Stall:
-    """Nobody takes a step, from the last one in the old round to the first one in the new."""
+    """The time without steps, from the last one in the old round to the first one in the new."""
 
     since: float
     """When the last step was taken, as far as it is known."""
@@ -63,11 +63,11 @@ class Stall:
     """When the old round began to run."""
 
     def begun(self, at: float) -> Stall:
-        """The same, when somebody tells that its last step was at that time."""
+        """Returns the stall, begun earlier if a worker took its last step `at` an earlier time."""
         return dataclasses.replace(self, since=min(self.since, max(self.ran_since, at)))
 
     def parts(self, assigned_at: float, now: float) -> tuple[float, float, float]:
-        """Seconds until it was noticed, until all members had come, and until all ran."""
+        """Returns the seconds until the stall was noticed, all members had come, and all ran."""
         noticed_at = self.since if self.noticed_at is None else self.noticed_at
         return noticed_at - self.since, assigned_at - noticed_at, now - assigned_at
 
@@ -87,7 +87,7 @@ class Entering:
     stall: Stall | None = None
     """None while training goes on."""
     first_entry_at: float | None = None
-    """Of a member of the round before, if that one still runs; otherwise of anybody."""
+    """When the first worker came. If the round before still runs, only its members count."""
 
 
 @dataclasses.dataclass(frozen=True)

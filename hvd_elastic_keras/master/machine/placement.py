@@ -1,4 +1,4 @@
-"""Who gets which rank. Pure functions."""
+"""Gives workers their ranks. Pure functions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def machine_of(worker: Worker, own_machines: bool) -> str:
 def assignments(
     round_number: int, ordered: Sequence[Worker], *, own_machines: bool = False
 ) -> dict[str, Assignment]:
-    """The places of all members, by worker id. `rendezvous` is left to the server."""
+    """Returns the places of all members, by worker id. The server fills in `rendezvous`."""
     machines = {w.worker_id: machine_of(w, own_machines) for w in ordered}
     hosts = list(dict.fromkeys(machines.values()))
     by_host = {h: [w for w, machine in machines.items() if machine == h] for h in hosts}

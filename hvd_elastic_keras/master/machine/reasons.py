@@ -1,4 +1,4 @@
-"""Why a round forms, as values that are put into words when all of them are known. Pure."""
+"""The reasons why a round forms. They are put into words when all of them are known. Pure."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 
 REVOKED = "slot revoked"
 SEVERAL = {REVOKED: "slots revoked"}
-"""Causes that read differently where they stand for several workers."""
+"""Causes that are worded differently for several workers."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Reason:
-    """What happens to one worker, or to the job if there is no `worker_id`.
+    """One reason: a change to one worker, or to the job if there is no `worker_id`.
 
     Attributes:
-      text: what follows the worker's id.
-      of_several: what follows the ids of several workers to which the same happens; empty if each
-        is told by itself.
+      text: the words that follow the worker's id.
+      of_several: the words that follow the ids of several workers to which the same happens; empty
+        if each worker gets its own phrase.
     """
 
     text: str
@@ -32,27 +32,29 @@ START = Reason("start")
 
 
 def joins(worker_id: str) -> Reason:
-    """A newcomer is called to the round."""
+    """Returns the reason that a newcomer is called to the round."""
     return Reason("joins", worker_id, "join")
 
 
 def leaves(worker_id: str, cause: str) -> Reason:
-    """A member is asked to leave."""
+    """Returns the reason that a member is asked to leave."""
     return Reason(f"leaves ({cause})", worker_id, f"leave ({SEVERAL.get(cause, cause)})")
 
 
 def lost_contact(worker_id: str) -> Reason:
-    """A member's collective has failed, and nobody has said yet whom it has lost."""
+    """Returns the reason that a member's collective has failed; the lost worker is not known."""
     return Reason("lost contact", worker_id)
 
 
 def with_cause(reasons: Sequence[Reason], cause: Reason) -> tuple[Reason, ...]:
-    """`cause` in place of the contact that its peers have lost by it."""
+    """Returns the reasons with `cause` in place of the lost contacts, which it explains."""
     return (*(r for r in reasons if r != lost_contact(r.worker_id)), cause)
 
 
 def told(reasons: Sequence[Reason]) -> str:
-    """All reasons in the order in which they came up; the same ones of several workers together.
+    """Puts all reasons into words, in the order in which they came up.
+
+    Workers to which the same happens share a phrase.
 
     >>> told([joins("w4"), leaves("w3", REVOKED), leaves("w2", REVOKED)])
     'w4 joins; w2, w3 leave (slots revoked)'
@@ -71,5 +73,5 @@ def _phrase(reasons: Sequence[Reason]) -> str:
 
 
 def without_joining(reasons: Sequence[Reason], worker_id: str) -> tuple[Reason, ...]:
-    """The reasons that are left when a worker does not join after all."""
+    """Returns the reasons that are left when a worker does not join after all."""
     return tuple(reason for reason in reasons if reason != joins(worker_id))

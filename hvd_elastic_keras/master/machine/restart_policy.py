@@ -1,4 +1,4 @@
-"""What happens after a worker has failed. A pure function that returns its reason."""
+"""Decides what happens after a worker has failed, and says why. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from hvd_elastic_keras.master.machine.departure import (
 from hvd_elastic_keras.master.machine.state import Replacement, Restarts
 
 MAX_START_FAILURES = 3
-"""If workers fail so many times in a row before they are ready, starting is no use: unless one of
-this job has been ready, and only something outside of the workers ended them."""
+"""Give up after workers fail this many times in a row before they are ready. Do not give up if a
+worker of this job has been ready and only something outside of the workers ended them."""
 MAX_OWN_ERRORS = 3
-"""So many workers that fail by an error of their own at the same step will go on doing so."""
+"""Give up after this many workers fail at the same step by an error of their own."""
 LEAST_OWN_ERRORS = 2
-"""One alone may be that of its place: storage that does not answer, say."""
+"""Never give up after fewer such errors: a single error may come from the worker's place, such as
+storage that does not answer."""
 MAX_BACKOFF_S = 30.0
 MAX_BACKOFF_BESIDE_OTHERS_S = 600.0
-"""Nobody waits for a replacement while others train."""
+"""Longer than `MAX_BACKOFF_S`: while others train, nobody waits for a replacement."""
 HOST_WINDOW_S = 900.0
-"""Failures of workers on a host are held against it for so long."""
+"""Failures of workers count against their host for this many seconds."""
 FREE_HOST_FAILURES = 2
-"""So many within that time are none of the host's."""
+"""This many failures within that time do not count against the host."""
 APART_S = 3.0
-"""What fails within so many seconds, on a host or while it starts, has failed by one cause."""
+"""Workers that fail within this many seconds of each other, on a host or while they start, have
+failed by one cause."""
 FIRST_REST_S = 10.0
 LONGEST_REST_S = 600.0
 
@@ -58,10 +60,11 @@ class GiveUp:
 def after_failure(
     config: JobConfig, restarts: Restarts, training: int, others: int = 0
 ) -> Restart | GoOn | GiveUp:
-    """Decides after the failure that is the last one noted, in training number `training`.
+    """Decides what happens after the last failure in `restarts`, in training number `training`.
 
     Args:
-      others: workers that have been ready. They train on, whatever becomes of those that start.
+      others: number of workers that have been ready. They train on, whatever happens to workers
+        that start.
     """
     if not others and (reason := _why_starting_is_no_use(config, restarts, training)):
         return GiveUp(reason)
@@ -79,9 +82,9 @@ def after_failure(
 
 
 def together(failed_at: float | None, launched_at: float, now: float) -> bool:
-    """Whether a worker that fails now has failed with another one that had failed before.
+    """Whether a worker that fails now has failed together with one that failed at `failed_at`.
 
-    A worker that was launched after that, such as its replacement, has not.
+    A worker that was launched after that failure, such as the replacement, has not.
 
     >>> together(10.0, 0.0, 10.2), together(10.0, 11.0, 12.0), together(10.0, 0.0, 60.0)
     (True, False, False)
@@ -95,7 +98,11 @@ def still_counted(
     now: float,
     progress: tuple[int, int],
 ) -> tuple[Replacement, ...]:
-    """Those that count: the newer ones, and all since which training has not gone on."""
+    """Returns the replacements that count.
+
+    These are the replacements within the last `restart_window_s` seconds, and all those since which
+    training has not gone on.
+    """
     return tuple(
         replacement
         for replacement in replacements
@@ -104,7 +111,7 @@ def still_counted(
 
 
 def host_rest_s(replacements: Sequence[Replacement], host: str, now: float) -> float:
-    """How long no worker is started on a host where they fail again and again.
+    """Returns for how many seconds no worker is started on a host where workers keep failing.
 
     >>> failed = [Replacement(at, (1, 0), "a") for at in (0.0, 20.0, 60.0, 61.0, 100.0)]
     >>> [host_rest_s(failed[:n], "a", failed[n - 1].at) for n in (1, 2, 3, 4, 5)]
@@ -117,10 +124,11 @@ def host_rest_s(replacements: Sequence[Replacement], host: str, now: float) -> f
 
 
 def _why_starting_is_no_use(config: JobConfig, restarts: Restarts, training: int) -> str:
-    """Why replacements would fail before they are ready, too; empty if they may do better.
+    """Returns why replacements would also fail before they are ready; empty if they may do better.
 
-    An error of their own comes again, at the latest when all workers of the start have had it.
-    Whatever else ends workers may pass, if one was ever ready: then it is not the code.
+    An error of a worker's own is expected to come again, at the latest when all workers of the
+    start have had it. Any other cause may pass if a worker was ever ready: then the code is not the
+    cause.
     """
     last = f"{failure_of(restarts.last_failure)} before it was ready"
     errors, never_ready = restarts.start_errors, training == 0
@@ -150,9 +158,10 @@ def _where_to_look(restarts: Restarts) -> str:
 
 
 def _most_own_errors(config: JobConfig, restarts: Restarts, training: int) -> int:
-    """Errors of workers' own at the same step that mean that replacements are no use.
+    """Returns how many errors of workers' own at the same step make replacements useless.
 
-    Before the first step of a job, all workers of the start are at the same place.
+    Before the first step of a job, all workers of the start are at the same place. In a job of few
+    workers, fewer errors are enough then.
     """
     if training > 1 or restarts.own_errors_step:
         return MAX_OWN_ERRORS

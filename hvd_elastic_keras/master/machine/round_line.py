@@ -13,7 +13,7 @@ def round_line(
     """Says who trains from now on, why, and what the change has cost.
 
     Args:
-      shares: micro-batches of each member; empty for a training loop of one's own.
+      shares: micro-batches of each member; empty for the user's own training loop.
       lost: steps that have to be trained again.
     """
     size, before = len(confirming.members), confirming.size_before
@@ -25,7 +25,7 @@ def round_line(
     if not before and confirming.reasons == (START,):
         what = f"start training {training}" if training > 1 else "start"
         return f"round {confirming.number}: {size} worker{plural} ({members}) {what}{parts}"
-    unit = "step" if shares else "commit"  # a loop of one's own has no shares
+    unit = "step" if shares else "commit"  # the user's own loop has no shares
     return (
         f"round {confirming.number}: {change} worker{plural} ({members}){parts}: "
         f"{told(confirming.reasons)}; stalled {stall_s:.2f} s, "

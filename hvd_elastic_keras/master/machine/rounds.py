@@ -28,7 +28,7 @@ from hvd_elastic_keras.master.machine.transition import Transition
 
 
 def open_round(t: Transition, *reasons: Reason) -> None:
-    """Begins the next round, or adds reasons to the one to which workers are coming."""
+    """Begins the next round, or adds reasons to the one that workers are entering."""
     match t.phase:
         case Waiting():
             _enter_from(t, reasons, None)
@@ -37,7 +37,7 @@ def open_round(t: Transition, *reasons: Reason) -> None:
         case Entering() as entering:
             t.phase = dataclasses.replace(entering, reasons=(*entering.reasons, *reasons))
         case Confirming():
-            pass  # `settle_rounds` opens another one when that one runs
+            pass  # `settle_rounds` opens another round when this one runs
 
 
 def _enter_from(t: Transition, reasons: tuple[Reason, ...], running: Running | None) -> None:
@@ -61,10 +61,10 @@ def _enter_from(t: Transition, reasons: tuple[Reason, ...], running: Running | N
 
 
 def break_round(t: Transition, reason: Reason, stood_since: float | None = None) -> None:
-    """The newest round has lost a member: end it and form the next one without delay.
+    """Ends the newest round, which has lost a member, and forms the next one without delay.
 
     Args:
-      stood_since: since when the lost member had not moved; None is not known.
+      stood_since: the time since which the lost member had not moved; None if that is not known.
     """
     match t.phase:
         case Running(members=members) as running:
@@ -76,7 +76,7 @@ def break_round(t: Transition, reason: Reason, stood_since: float | None = None)
                 stall = stall.begun(entering.stall.since)
             _break_before_change(t, entering, running.number, reason, stall)
         case Confirming() as confirming:
-            # Its members are called again, before all of them ran.
+            # The members are called again, before all of them ran.
             survivors = [m for m in confirming.members if m in t.workers]
             reasons = (*confirming.reasons, reason)
             size, stall = confirming.size_before, confirming.stall
@@ -95,7 +95,7 @@ def _stall_of_break(t: Transition, running: Running, stood_since: float | None) 
 def _break_before_change(
     t: Transition, entering: Entering, number: int, reason: Reason, stall: Stall
 ) -> None:
-    """The running round breaks before its planned change."""
+    """Breaks the running round before its planned change."""
     entering = dataclasses.replace(
         entering,
         reasons=(*entering.reasons, reason),
@@ -135,7 +135,7 @@ def _enter_after_break(
 
 
 def _still_true(t: Transition, reasons: Sequence[Reason]) -> tuple[Reason, ...]:
-    """Without those that were to join, but are gone or leave."""
+    """Returns the reasons without the joining of workers that are gone or leave."""
     staying = {worker.worker_id for worker in t.staying}
     for worker_id in [r.worker_id for r in reasons if r.worker_id not in staying]:
         reasons = without_joining(reasons, worker_id)
@@ -143,18 +143,18 @@ def _still_true(t: Transition, reasons: Sequence[Reason]) -> tuple[Reason, ...]:
 
 
 def leaving(t: Transition, worker_ids: Iterable[str]) -> list[Reason]:
-    """The reasons that members who leave are for a round."""
+    """Returns a reason for each member that leaves."""
     return [leaves(w, t.workers[w].leaving) for w in sorted(worker_ids)]
 
 
 def name_cause(t: Transition, reason: Reason) -> None:
-    """It has become known whom the round was broken by to which workers are coming."""
+    """Names the cause of the break, now that it is known, among the reasons of the next round."""
     if isinstance(t.phase, Entering):
         t.phase = dataclasses.replace(t.phase, reasons=with_cause(t.phase.reasons, reason))
 
 
 def uncall(t: Transition, entering: Entering, worker_id: str) -> None:
-    """Awaits a worker no more."""
+    """Stops awaiting a worker."""
     t.phase = dataclasses.replace(
         entering,
         called=entering.called - {worker_id},
@@ -163,17 +163,17 @@ def uncall(t: Transition, entering: Entering, worker_id: str) -> None:
 
 
 def confirm(t: Transition, confirming: Confirming, worker_id: str, step: int) -> None:
-    """A member tells that it runs; the round does when the last one has told so."""
+    """Notes that a member runs. The round runs when all members do."""
     if worker_id == confirming.members[0]:
         confirming = dataclasses.replace(confirming, root_step=step)
     confirmed = confirming.confirmed | {worker_id}
     t.phase = confirming = dataclasses.replace(confirming, confirmed=confirmed)
-    if len(confirmed) == len(confirming.members):  # it has only members
+    if len(confirmed) == len(confirming.members):  # `confirmed` holds members only
         run_round(t, confirming)
 
 
 def run_round(t: Transition, confirming: Confirming) -> None:
-    """The members train from the root's step on."""
+    """Lets the members train from the root's step on."""
     lost = max(0, t.training.newest_step - confirming.root_step)
     t.rounds = dataclasses.replace(
         t.rounds,
@@ -191,7 +191,7 @@ def run_round(t: Transition, confirming: Confirming) -> None:
 
 
 def _give_seniority(t: Transition, members: Sequence[str]) -> int:
-    """Numbers those that hold a state for the first time; returns the next number."""
+    """Numbers the members that hold a state for the first time; returns the next number."""
     seniority = t.rounds.next_seniority
     for member in members:
         if member in t.workers and t.workers[member].seniority is None:
@@ -227,7 +227,7 @@ def _tell_of_round(t: Transition, confirming: Confirming, lost: int) -> None:
 
 
 def _micro_batches(t: Transition, size: int) -> list[int]:
-    """How many each of so many workers computes; a training loop of one's own has none."""
+    """Returns how many each of `size` workers computes; empty for the user's own training loop."""
     number = t.training.num_micro_batches
     if not number:
         return []

@@ -1,8 +1,8 @@
-"""Slots: how many workers a job may keep up on each host, granted and revoked from outside. Pure.
+"""Slots: how many workers a job may run on each host, granted and revoked from outside. Pure.
 
-A worker occupies a slot from its launch until it is gone. Who fails is replaced in its slot. A slot
-that is revoked is gone at once; its worker leaves after the current step, and is killed if it has
-not done so within the time that the request allows. A worker that is asked to leave in another way
+A worker occupies a slot from its launch until it is gone. A failed worker is replaced in its slot.
+A revoked slot is gone at once. Its worker leaves after the current step, and is killed if it has
+not left within the time that the request allows. A worker that is asked to leave in another way
 (`ctl remove`, SIGTERM) takes its slot with it.
 """
 
@@ -33,15 +33,19 @@ def launch(t: Transition, delay_s: float, host: str) -> str:
 
 
 def lowest_slot(t: Transition, host: str) -> int:
-    """The lowest place on a host that no worker holds: that of a lost one for its replacement."""
+    """Returns the lowest slot of a host that no worker holds.
+
+    A replacement gets the slot of the lost worker in this way.
+    """
     held = {worker.slot for worker in t.workers.values() if worker.host == host}
     return next(n for n in range(len(held) + 1) if n not in held)
 
 
 def count_replacements(t: Transition, count: int, host: str = "", failed: str = "") -> int:
-    """Notes that so many failed workers are replaced; returns how many restarts are used then.
+    """Notes that `count` failed workers are replaced; returns how many restarts are used then.
 
-    `host` is where they have failed, if it was one, and `failed` the worker if it was one.
+    `host` is the host on which they failed, if it was a single one. `failed` is the id of the
+    worker, if it was a single one.
     """
     new = (Replacement(t.now, t.training.progress, host, failed),) * count
     t.restarts = dataclasses.replace(t.restarts, replacements=(*t.restarts.replacements, *new))
@@ -49,7 +53,10 @@ def count_replacements(t: Transition, count: int, host: str = "", failed: str = 
 
 
 def host_with_room(t: Transition, preferred: str = "", avoided: str = "") -> str:
-    """A host with a slot that no staying worker holds: the preferred one if possible."""
+    """Returns a host with a slot that no staying worker holds: `preferred` first, `avoided` last.
+
+    If there is no such host, returns the first one in this order.
+    """
     hosts = sorted(t.slots, key=lambda host: (host == avoided, host != preferred))
     staying = [w.host for w in t.staying]
     free = (host for host in hosts if t.slots[host] > staying.count(host))
@@ -65,7 +72,7 @@ def change_slots(t: Transition, host: str, by: int) -> None:
 
 
 def add_workers(t: Transition, count: int) -> None:
-    """Fills slots whose worker was lost and not replaced before it takes more."""
+    """Starts workers: first in slots whose worker was lost and not replaced, then in new slots."""
     missing = max(0, len(t.staying) + count - sum(t.slots.values()))
     _grant(t, next(iter(t.slots)), missing, count)
 
@@ -86,7 +93,7 @@ def _grant(t: Transition, host: str, num_slots: int, num_workers: int) -> None:
 
 
 def revoke(t: Transition, event: act.RevokeSlots) -> None:
-    """Takes slots back, and tells of those that no round tells of."""
+    """Takes slots back, and tells people of those that no round's line will name."""
     take_back(t, event.workers, REVOKED, event.empty, event.deadline_s)
     forming = t.rounds.forming
     told = {r.worker_id for r in forming.reasons} if forming else set()
@@ -106,7 +113,7 @@ def take_back(
     empty: Mapping[str, int] | None = None,
     deadline_s: float | None = None,
 ) -> None:
-    """Takes slots back: those of the workers, who are to leave, and `empty` ones by host."""
+    """Takes slots back: those of the workers, which have to leave, and `empty` ones by host."""
     leavers = [w for i in worker_ids if (w := t.workers.get(i)) and not w.leaving]
     empty = empty or {}
     for host in dict.fromkeys([*(w.host for w in leavers), *empty]):
@@ -128,7 +135,11 @@ def take_back(
 
 
 def leave(t: Transition, event: protocol.Leaving) -> None:
-    """A worker was asked by others to leave; its slot goes with it, unless these take machines."""
+    """Lets a worker leave that others have asked to leave, and takes its slot back.
+
+    If each worker has a machine of its own, only the machine was taken: another worker is started
+    in its place, in a new slot.
+    """
     worker = t.workers.get(event.worker_id)
     take_back(t, [event.worker_id], event.reason)
     if worker is None or worker.leaving or worker.by_itself or not t.config.own_machines:
@@ -155,22 +166,23 @@ def end_start(t: Transition, worker: Worker) -> None:
 
 
 def _form_without(t: Transition, leavers: Sequence[str], cause: str) -> None:
-    """Takes members out of the round that forms, or opens one; its line will name them.
+    """Takes members out of the round that forms, or opens one. The line of the round names them.
 
-    A round whose members have their places already runs first; `settle_rounds` opens the next one.
+    If members already have their places in a round, this round runs first. `settle_rounds` opens
+    the next one.
     """
     if isinstance(t.phase, Confirming):
         return
     reasons = [leaves(worker_id, cause) for worker_id in leavers if _leaves_round(t, worker_id)]
     if isinstance(t.phase, Entering) and not t.phase.reasons and not reasons:
-        # It forms for nobody else, but the members may have stopped their round for it.
+        # The round has no reason left, but the members may have stopped their old round for it.
         reasons = [Reason(NEVER_JOINED)]
     if reasons:
         open_round(t, *reasons)
 
 
 def _leaves_round(t: Transition, worker_id: str) -> bool:
-    """Whether a round changes because this worker leaves; it is not awaited any more."""
+    """Whether a round changes because this worker leaves. The worker is not awaited any more."""
     entering, running = t.phase, t.rounds.running
     if isinstance(entering, Entering) and worker_id in entering.called:
         uncall(t, entering, worker_id)

@@ -1,10 +1,10 @@
-"""Who is alive and does not go on: told to people, and replaced when patience ends. Pure.
+"""Workers that are alive but do not go on: people are told, and the workers are replaced. Pure.
 
 A worker may be silent and alive: code in C that keeps Python's lock (GIL) stops its heartbeats.
 
-A worker that has computed its part of a step waits for the others in a collective. Who does not
-come there, while others wait, holds them up: its callback, its input, its script or its step hangs.
-So does a member that trains alone and does not come to newcomers at the entrance.
+A worker that has computed its part of a step waits for the others in a collective. A worker that
+does not come there, while others wait, holds them up: its callback, its input, its script or its
+step hangs. A member that trains alone holds up newcomers if it does not come to the entrance.
 """
 
 from __future__ import annotations
@@ -17,21 +17,24 @@ from hvd_elastic_keras.master.machine.state import Worker, WorkerPhase
 from hvd_elastic_keras.master.machine.transition import Transition
 
 TOLD_AFTER_S = 60.0
-"""People are told of who holds others up after so long, or a tenth of `stall_timeout_s`."""
+"""People are told of a worker after it has held others up for this many seconds, or for a tenth of
+`stall_timeout_s` if that is shorter."""
 LEAST_PATIENCE_S = 300.0
-"""So long a worker may always compute a part of a step, unless `stall_timeout_s` is shorter:
-something may have to be compiled."""
+"""A worker may always compute its part of a step for this many seconds, unless `stall_timeout_s` is
+shorter: something may have to be compiled."""
 MOST_PARTS, LEAST_PARTS = 30, 3
-"""It may compute for at most so many times as long as a part has ever taken, and for at least so
-many, whatever `stall_timeout_s` is."""
+"""A worker may compute a part for at most `MOST_PARTS` times as long as the longest part so far, if
+that exceeds `LEAST_PATIENCE_S`. It may always compute for `LEAST_PARTS` times as long, whatever
+`stall_timeout_s` is."""
 READING = "reading"
-"""The phase in which a worker reads up to where the others are, which may take hours."""
+"""The phase in which a worker reads its input up to the position of the others. It may take
+hours."""
 
 
 def hold_silence_limit(t: Transition, worker: Worker, silent_s: float) -> None:
-    """Tells of a worker that is silent though its process runs, and replaces it in the end.
+    """Tells people of a worker that is silent though its process runs; replaces it in the end.
 
-    One that starts has another limit: `hold_start_limits`.
+    A worker that is still starting has another limit: `hold_start_limits`.
     """
     limit_s = t.config.stall_timeout_s
     starting = worker.phase is WorkerPhase.STARTING
@@ -50,7 +53,7 @@ def hold_silence_limit(t: Transition, worker: Worker, silent_s: float) -> None:
 
 
 def note_movement(t: Transition, worker: Worker, heartbeat: protocol.Heartbeat) -> None:
-    """Keeps when a worker has last come to another point of its training."""
+    """Notes when a worker has last come to another point of its training."""
     where = (heartbeat.training, heartbeat.round, heartbeat.progress)
     point = (*where, heartbeat.phase, heartbeat.in_collective, heartbeat.computing)
     if point != worker.point:
@@ -67,7 +70,7 @@ def note_movement(t: Transition, worker: Worker, heartbeat: protocol.Heartbeat) 
 
 
 def hold_stall_limits(t: Transition) -> None:
-    """Tells of workers that hold others up, and replaces them when their time is over."""
+    """Tells people of workers that hold others up, and replaces them when their time is over."""
     running = t.rounds.running
     if running is None:
         return
@@ -81,7 +84,7 @@ def hold_stall_limits(t: Transition) -> None:
 
 
 def _waits(t: Transition, worker: Worker) -> bool:
-    """Whether it waits for others; who is silent has gone on to something else since."""
+    """Whether a worker waits for others. A silent worker has gone on to something else since."""
     return worker.in_collective and not is_silent(t, worker)
 
 
@@ -114,10 +117,11 @@ def _hold_limit(t: Transition, worker: Worker, held_up_s: float, part_s: float) 
 
 
 def _limits_s(stall_timeout_s: float, part_s: float | None) -> tuple[float, float]:
-    """After how long a worker is told of, and replaced.
+    """Returns after how many seconds people are told of a worker, and the worker is replaced.
 
     Args:
-      part_s: the longest time that a part of a step has taken, if it computes one.
+      part_s: the longest time that a part of a step has taken, if the worker computes one; None
+        otherwise.
     """
     if part_s is None:
         return min(TOLD_AFTER_S, stall_timeout_s / 10), stall_timeout_s
@@ -131,7 +135,7 @@ def _stands_s(t: Transition, worker: Worker) -> float:
 
 
 def hold_start_limits(t: Transition) -> None:
-    """Tells of workers that take long to start, and replaces them when their time is over."""
+    """Tells people of workers that take long to start; replaces them when their time is over."""
     limit_s = t.config.start_up_timeout_s
     slow: list[str] = []
     for worker in list(t.workers.values()):

@@ -1,4 +1,4 @@
-"""The master's knowledge as frozen values."""
+"""The state of the master, as frozen values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from hvd_elastic_keras.master.machine.phases import (
 )
 
 SLOW_START_S = 60.0
-"""People are told of who is still starting after so long, and each time that it has doubled."""
+"""People are told of a worker that is still starting after this many seconds, and each time that
+this time has doubled."""
 
 
 class WorkerPhase(str, enum.Enum):
@@ -50,7 +51,7 @@ class Worker:
     """Its place on the host, from 0; no two workers there have the same."""
     pid: int | None = None
     pending: str | None = None
-    """What `actions.Pending` has said last: no time limit runs before it is None."""
+    """The reason given by the last `actions.Pending`. No time limit runs before it is None."""
     seniority: int | None = None
     training: int = 0
     """The training it has last begun; 0 before the first."""
@@ -61,17 +62,17 @@ class Worker:
     computing: bool = False
     """Whether it computes its part of a step."""
     longest_part_s: float = 0.0
-    """For which it was seen to compute a part of a step."""
+    """The longest time for which it was seen to compute a part of a step."""
     point: tuple[object, ...] = ()
-    """Of its training, where it was last heard of."""
+    """The point of its training at which it was last heard of."""
     at_point_since: float | None = None
     told_stalled: bool = False
     """Whether people know that it holds the others up at this point."""
     start_told_s: float = SLOW_START_S
-    """People are told if it is still starting after so long."""
+    """People are told if it is still starting after this many seconds."""
     last_heartbeat: float | None = None
     alive_at: float | None = None
-    """When somebody else has last told that its process runs."""
+    """When somebody else last reported that its process runs."""
     told_silent: bool = False
     """Whether people know that it is silent, though its process runs."""
     ready_at: float | None = None
@@ -80,7 +81,7 @@ class Worker:
     told_spare: bool = False
     """Whether people have been told that it waits because the world is full."""
     by_itself: bool = False
-    """Whether somebody else than the launcher starts it, and another one if it fails."""
+    """Whether somebody other than the launcher has started it, and replaces it if it fails."""
     leaving: str = ""
     """Why it leaves after the current step; empty if it stays."""
     leaving_since: float | None = None
@@ -95,12 +96,12 @@ class Worker:
 
 @dataclasses.dataclass(frozen=True)
 class Finish:
-    """What has happened since a worker finished the current training."""
+    """The course of the job since a worker finished the current training."""
 
     lost: tuple[Departure, ...] = ()
     """Workers that have failed since."""
     errors: Mapping[int, Departure] = dataclasses.field(default_factory=dict)
-    """Those that ended by an error of their own after they had finished, by seniority."""
+    """Workers that ended by an error of their own after they had finished, by seniority."""
     script_ended: bool = False
     """Whether a worker has come to the end of its script."""
 
@@ -114,16 +115,16 @@ class Training:
     rounds_before: int = 0
     """The newest round of earlier trainings."""
     num_micro_batches: int | None = None
-    """Of a global batch, or of each worker; 0 if the training has none."""
+    """Micro-batches of a global batch, or of each worker; 0 if the training has none."""
     batch_grows: bool = False
-    """Whether each worker computes so many, however many there are."""
+    """Whether each worker computes `num_micro_batches`, however many workers there are."""
     newest_step: int = 0
     repeats_until: int = 0
-    """Steps before this one have been taken before a failure already."""
+    """Steps before this one were taken already, before a failure."""
     reading: protocol.InputPosition | None = None
-    """Where members read, if what they read can only be read from the front."""
+    """The position at which members read, if their input can only be read from the front."""
     finish: Finish | None = None
-    """None until a worker has finished it."""
+    """None until a worker has finished the training."""
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -166,15 +167,15 @@ class Rounds:
 
 @dataclasses.dataclass(frozen=True)
 class Replacement:
-    """A worker was started in the place of one that had failed."""
+    """A worker that was started in place of a failed one."""
 
     at: float
     progress: tuple[int, int]
     """See `Training.progress`."""
     host: str = ""
-    """Where the worker had failed; empty if that is not known any more."""
+    """The host on which the worker failed; empty if that is not known any more."""
     failed: str = ""
-    """Its id, if that is known."""
+    """Id of the failed worker, if it is known."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,11 +183,11 @@ class Restarts:
     """Failures so far, and the replacements that they took."""
 
     replacements: tuple[Replacement, ...] = ()
-    """Those that count, the oldest first."""
+    """The replacements that count, the oldest first."""
     start_failures: int = 0
-    """Times in a row that a worker failed before it was ready, or several together."""
+    """Times in a row that a worker, or several together, failed before being ready."""
     start_failed_at: float | None = None
-    """The last time."""
+    """When the last of these failures happened."""
     start_errors: int = 0
     """Workers in a row that ended themselves before they were ready."""
     own_errors: int = 0
@@ -194,12 +195,12 @@ class Restarts:
     was reached."""
     own_errors_step: int = 0
     first_failure: Departure | None = None
-    """Since training has last gone on: what came after it may have followed from it."""
+    """The first failure since training has last gone on: later ones may have followed from it."""
     last_failure: Departure | None = None
 
     @property
     def used(self) -> int:
-        """Of `max_restarts`."""
+        """Restarts used so far, out of `max_restarts`."""
         return len(self.replacements)
 
 
@@ -212,7 +213,7 @@ class State:
     workers: Mapping[str, Worker] = dataclasses.field(default_factory=dict)
     next_worker_number: int = 0
     slots: Mapping[str, int] = dataclasses.field(default_factory=lambda: {LOCALHOST: 0})
-    """Places that are granted, by host: as many workers are kept up there."""
+    """Slots granted, by host: the job keeps this many workers running there."""
     training: Training = dataclasses.field(default_factory=Training)
     rounds: Rounds = dataclasses.field(default_factory=Rounds)
     restarts: Restarts = dataclasses.field(default_factory=Restarts)
@@ -220,7 +221,7 @@ class State:
 
     @property
     def target_workers(self) -> int:
-        """Workers that are kept up: the slots of all hosts."""
+        """Number of workers that the job keeps running: the slots of all hosts."""
         return sum(self.slots.values())
 
     @property
@@ -240,9 +241,10 @@ def reason_to_stop(job: JobPhase) -> str:
 
 
 def training_is_over(training: Training, workers: Mapping[str, Worker]) -> bool:
-    """Whether somebody has finished the current training and nobody still has to.
+    """Whether a worker has finished the current training and no other worker still has to.
 
-    Who holds no state of it has nothing to finish: spares, and joiners at the entrance.
+    A worker that holds no state of the training has nothing to finish: a spare, or a joiner at the
+    entrance.
     """
     return training.finishing and all(
         worker.phase is not WorkerPhase.MEMBER
@@ -253,17 +255,21 @@ def training_is_over(training: Training, workers: Mapping[str, Worker]) -> bool:
 
 
 def input_reply(state: State) -> protocol.InputReply:
-    """What newcomers ask. If all are lost who hold a state, a checkpoint will say where to read."""
+    """Returns the input position that newcomers ask for.
+
+    If all workers that hold a state are lost, the reply is empty: a checkpoint says where to read.
+    """
     if all(worker.seniority is None for worker in state.workers.values()):
         return protocol.InputReply()
     return protocol.InputReply(position=state.training.reading, training=state.training.number)
 
 
 def root_of(state: State) -> str:
-    """Who stands for all workers, also between trainings; empty if there is none.
+    """Returns the root: the worker that stands for all, also between trainings; empty if none.
 
-    Rank 0 of the newest round, or the first by rank that is left of it; before the first round, or
-    when all of it are gone, the first worker that was started.
+    The root is rank 0 of the newest round. If that worker is gone, it is the first by rank that is
+    left of the round. Before the first round, or when all members are gone, it is the first worker
+    that was started.
     """
     members = [w for w in state.rounds.last_members if w in state.workers]
     others = sorted(state.workers.values(), key=lambda worker: worker.number)
@@ -271,7 +277,7 @@ def root_of(state: State) -> str:
 
 
 def update_for(state: State, worker_id: str) -> protocol.WorkerUpdate:
-    """What one worker has to know now."""
+    """Returns what one worker has to know now."""
     worker = state.workers.get(worker_id)
     return protocol.WorkerUpdate(
         version=state.version,

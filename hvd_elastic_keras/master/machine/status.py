@@ -20,7 +20,7 @@ from hvd_elastic_keras.master.machine.time_spent import passed
 def job_status(
     config: JobConfig, state: State, now: float, warnings: tuple[str, ...] = ()
 ) -> control.JobStatus:
-    """Phase of the job, its round and its workers; `warnings` are those of the launcher."""
+    """Returns the phase of the job, its round and its workers. `warnings` are the launcher's."""
     phase, detail = _phase(state)
     members = _members(state.rounds)
     # Members take their steps together; their heartbeats only come at different moments.
@@ -48,7 +48,7 @@ def job_status(
 
 
 def _members(rounds: Rounds) -> tuple[str, ...]:
-    """Who has a rank, in this order."""
+    """Returns the workers that have a rank, by rank."""
     if isinstance(rounds.phase, Confirming):
         return rounds.phase.members
     return rounds.running.members if rounds.running else ()

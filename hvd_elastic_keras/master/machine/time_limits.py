@@ -1,4 +1,4 @@
-"""Time limits: who is silent, does not leave or does not come to its round is given up. Pure."""
+"""Time limits: gives up workers that are silent, do not leave or do not enter their round. Pure."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def _evict_the_silent(t: Transition) -> None:
         if worker.pending is not None:
             continue
         if worker.phase is WorkerPhase.DONE:
-            continue  # in the user's own code, which may not let its threads run
+            continue  # it is in the user's own code, which may not let its threads run
         if worker.worker_id not in t.workers:
-            continue  # given up with another one of its host
+            continue  # it was given up together with another worker of its host
         heard_at, limit_s = worker.last_heartbeat, t.config.heartbeat_timeout_s
         if heard_at is None and (worker.by_itself or worker.host != LOCALHOST):
             # Nobody would tell if its process had never started.
@@ -70,11 +70,14 @@ def _evict_those_who_do_not_enter(t: Transition) -> None:
 
 
 def _awaited(t: Transition, forming: Entering | Confirming) -> tuple[float | None, set[str]]:
-    """Since when workers are awaited, None if they may take their time; and who is missing."""
+    """Returns since when workers are awaited, and which are missing.
+
+    The time is None if they may take their time.
+    """
     if isinstance(forming, Confirming):
         return forming.assigned_at, set(forming.members) - forming.confirmed
     since = forming.first_entry_at
     if since is None and forming.still_running is None and forming.called:
-        # After a break everybody comes at once, unless all hang.
+        # After a break all workers come at once, unless all hang.
         since = forming.opened_at
     return since, {w for w in forming.called if not t.workers[w].entry}

@@ -1,4 +1,4 @@
-"""Which part of the job's time is passing, by what the master knows. Pure."""
+"""Finds out, from the master's state, what the job's time is spent on. Pure."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from hvd_elastic_keras.master.machine.phases import Confirming, Entering, Runnin
 from hvd_elastic_keras.master.machine.state import Rounds, State
 
 AT_WORK = (Part.TRAINING, Part.EVALUATING, Part.RECOMPUTING, Part.FINISHING)
-"""Parts of which it may turn out later that nobody had taken a step any more."""
+"""Parts in which workers seem to be at work. It may turn out later that no worker had taken a step
+any more."""
 OF_ACTIVITY = {"evaluating": Part.EVALUATING, "finishing": Part.FINISHING}
 
 
 def passed(state: State, now: float) -> Spent:
-    """What the time until now has been spent on, if nothing has happened since `state`."""
+    """Returns what the time until now was spent on, if nothing has happened since `state`."""
     return state.spent.up_to(now, part_of(state))
 
 
 def part_of(state: State) -> Part:
-    """What is going on."""
+    """Returns the part to which the present time belongs."""
     rounds = state.rounds
     if state.stop and rounds.running is None:
         return Part.ENDING
@@ -45,7 +46,7 @@ def _at_work(state: State, running: Running) -> Part:
 
 
 def with_stall(spent: Spent, before: Rounds, after: Rounds, now: float) -> Spent:
-    """The same, where it turns out that the last step was taken earlier than it had seemed."""
+    """Returns `spent`, corrected if the last step turns out to be earlier than it had seemed."""
     stall = _stall_of(after)
     if stall is None:
         return spent

@@ -3,11 +3,11 @@
 A script may train several times (`fit`, then `evaluate`, then another `fit`), and all workers run
 the same script. The newest training that any worker has begun is the job's current one:
 
-* The first `Joined` for training N+1 begins it. Its first round waits, for a time, for those that
-  are still in the script's part before it; who comes later joins like any other newcomer.
+* The first `Joined` for training N+1 begins it. Its first round waits, for a time, for workers that
+  are still in the script's part before it. A worker that comes later joins like any other newcomer.
 * A worker that asks for a place in an older training, or in one that is finished, is sent on: it
   takes the result from the job directory and goes on with the script, up to the current training.
-* A worker that is lost between two trainings is replaced when the next one begins. If none
+* A worker that is lost between two trainings is replaced when the next training begins. If none
   begins, the job ends when no worker is left that might begin one.
 """
 
@@ -42,10 +42,10 @@ from hvd_elastic_keras.master.machine.transition import Transition
 
 
 def begin_training(t: Transition, number: int) -> None:
-    """A worker has joined a newer training than all others before it."""
+    """Begins a training: a worker is the first to join it."""
     for worker in list(t.workers.values()):
         if worker.training < number and worker.phase is not WorkerPhase.STARTING:
-            # Also who has not finished: the result is on disk already.
+            # This includes workers that have not finished: the result is on disk already.
             t.change_worker(worker.worker_id, phase=WorkerPhase.DONE)
     finish = t.training.finish
     t.training = Training(number, rounds_before=t.rounds.last_number)
@@ -73,13 +73,13 @@ def _replace_lost(t: Transition, lost: str, number: int) -> None:
 
 
 def note_step(t: Transition, training: int, step: int) -> None:
-    """A worker has come to `step` of a training."""
+    """Notes that a worker has come to `step` of a training."""
     if training == t.training.number and step > t.training.newest_step:
         t.training = dataclasses.replace(t.training, newest_step=step)
 
 
 def is_over_for(t: Transition, worker: Worker, training: int) -> bool:
-    """Whether the training that a worker wants a place in needs it no more."""
+    """Whether a training in which a worker wants a place is over for this worker."""
     return training < t.training.number or (
         worker.phase is WorkerPhase.DONE and training <= worker.training
     )
@@ -95,7 +95,7 @@ def send_on(t: Transition, worker: Worker, request: protocol.EnterRequest) -> No
 
 
 def free_old_rounds(t: Transition) -> None:
-    """Lets collectives fail in which workers of an older training may hang."""
+    """Lets the collectives of older trainings fail: workers may hang in them."""
     last = t.training.rounds_before
     if last > t.rounds.broken_through:
         t.rounds = dataclasses.replace(t.rounds, broken_through=last)
@@ -103,7 +103,7 @@ def free_old_rounds(t: Transition) -> None:
 
 
 def finish_training(t: Transition, event: protocol.Done) -> None:
-    """A worker has finished a training with everyone of its round."""
+    """Notes that a worker has finished a training, together with all members of its round."""
     worker = t.workers.get(event.worker_id)
     if worker is None or event.training != worker.training:
         return  # unknown, or it has joined the next training meanwhile
@@ -112,7 +112,7 @@ def finish_training(t: Transition, event: protocol.Done) -> None:
         return
     match t.phase:
         case Confirming() as confirming if event.worker_id in confirming.members:
-            # It has met all members at the end: their confirmations are on the way.
+            # The worker has met all members at the end: their confirmations are on the way.
             root_runs = confirming.members[0] in confirming.confirmed
             step = confirming.root_step if root_runs else event.step
             run_round(t, dataclasses.replace(confirming, root_step=step))
@@ -123,13 +123,13 @@ def finish_training(t: Transition, event: protocol.Done) -> None:
 
 
 def settle_training(t: Transition) -> None:
-    """Sends on those who wait for a place in a training that is finished."""
+    """Sends on the workers that wait for a place in a training that is finished."""
     over_through = t.training.number - 1
     if training_is_over(t.training, t.workers):
         over_through = t.training.number
         t.rounds = dataclasses.replace(t.rounds, phase=Waiting(), waiting_since=None)
     if t.stop:
-        return  # they have been told to leave
+        return  # all workers have been told to leave
     for worker in list(t.workers.values()):
         entry = worker.entry
         if entry and worker.training <= over_through and entry.training <= over_through:
@@ -142,20 +142,20 @@ def settle_training(t: Transition) -> None:
 
 
 def note_exit_afterwards(t: Transition, worker: Worker, departure: Departure, failed: bool) -> None:
-    """A worker has ended after it has finished the current training."""
+    """Notes the end of a worker that had finished the current training."""
     if not has_failed(departure):
         _set_finish(t, dataclasses.replace(_finish_of(t), script_ended=True))
         lower_target(t, worker)
     elif failed:
         note_lost(t, departure)
-        # Who has never trained with the others, a late joiner, does not decide for the job.
+        # A late joiner that has never trained with the others does not decide for the job.
         if by_own_error(departure) and worker.seniority is not None:
             errors = {**_finish_of(t).errors, worker.seniority: departure}
             _set_finish(t, dataclasses.replace(_finish_of(t), errors=errors))
 
 
 def note_lost(t: Transition, departure: Departure) -> None:
-    """A worker has failed, and is replaced only if there is another training."""
+    """Notes a failed worker that is replaced only if there is another training."""
     lost = (*_finish_of(t).lost, departure)
     _set_finish(t, dataclasses.replace(_finish_of(t), lost=lost))
     t.restarts = dataclasses.replace(t.restarts, first_failure=lost[0], last_failure=departure)
@@ -170,6 +170,9 @@ def _set_finish(t: Transition, finish: Finish) -> None:
 
 
 def lower_target(t: Transition, worker: Worker) -> None:
-    """Nobody takes the place of a worker that is gone."""
+    """Removes the slot of a worker that is gone, so that no other worker takes its place.
+
+    If the worker was asked to leave, its slot is gone already.
+    """
     if not worker.leaving:
         change_slots(t, worker.host, -1)

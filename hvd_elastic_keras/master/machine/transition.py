@@ -15,7 +15,7 @@ from hvd_elastic_keras.master.machine.time_spent import passed, with_stall
 
 
 class Draft(dict[str, Worker]):
-    """Workers by id, as they were but for those that are noted in `changed`."""
+    """Workers by id. The ids of those that differ from before are noted in `changed`."""
 
     def __init__(self, before: Mapping[str, Worker]) -> None:
         super().__init__(before)
@@ -31,9 +31,9 @@ class Draft(dict[str, Worker]):
 
 
 class Transition:
-    """The parts of a state, to be replaced one by one at time `now`; and what is to be done.
+    """The parts of a state, to be replaced one by one at time `now`, and the actions so far.
 
-    The functions of this folder that take a `Transition` change it; each knows one concern.
+    The functions of this folder that take a `Transition` change it. Each handles one concern.
     """
 
     def __init__(self, config: JobConfig, state: State, now: float) -> None:
@@ -51,7 +51,7 @@ class Transition:
         self._before = state
 
     def result(self) -> tuple[State, list[act.Action]]:
-        """The next state, of a newer version if workers have to know of it; and the actions."""
+        """Returns the next state and the actions; the version grows if workers have to know."""
         state = State(
             version=self._before.version,
             job=self.job,
@@ -68,7 +68,7 @@ class Transition:
         return state, self.actions
 
     def _other_news(self) -> bool:
-        """Whether some worker has come or gone, or there is something else to tell it."""
+        """Whether a worker has come or gone, or there is something else to tell it."""
         before, after = self._before.workers, self.workers
         return any(_told(before.get(w)) != _told(after.get(w)) for w in after.changed)
 
@@ -108,7 +108,7 @@ class Transition:
         self.workers[worker_id] = dataclasses.replace(self.workers[worker_id], **changes)
 
     def take_worker(self, worker_id: str) -> Worker | None:
-        """Takes a worker out; None if there is no such worker."""
+        """Removes and returns a worker; None if there is no such worker."""
         worker = self.workers.get(worker_id)
         if worker is not None:
             del self.workers[worker_id]
@@ -125,12 +125,12 @@ class Transition:
         self.actions.append(act.Say(text))
 
     def dismiss(self, worker_id: str, reason: str) -> None:
-        """Sends a worker away that asked for a place."""
+        """Sends away a worker that asked for a place."""
         reply = protocol.EnterReply(leave=reason)
         self.actions.append(act.Reply(worker_id, reply))
 
     def tell_over(self, entry: protocol.EnterRequest) -> None:
-        """Sends a worker on that asked for a place in a training that is finished."""
+        """Sends on a worker that asked for a place in a training that is finished."""
         reply = protocol.EnterReply(training_over=True)
         self.actions.append(act.Reply(entry.worker_id, reply, entry.training))
 

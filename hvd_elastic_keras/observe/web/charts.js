@@ -1,5 +1,5 @@
 "use strict";
-// What the dashboard and the report have in common: the course of a job, and how it is drawn.
+// Code that the dashboard and the report share: the course of a job, and how it is drawn.
 
 const MOST_POINTS = 4000;
 const MOST_CHANGES = 1000;
@@ -57,7 +57,7 @@ class Course {
     this.changes = this.changes.concat(news.changes || []).slice(-MOST_CHANGES);
   }
 
-  /** Names of metrics, the loss first, without those of the validation. */
+  /** Names of metrics, the loss first, without the metrics of the validation. */
   metrics() {
     const names = new Set();
     for (const point of [...this.curves.steps, ...this.curves.epochs])
@@ -73,7 +73,7 @@ class Course {
     for (const point of points) {
       const [train, validation] = [point.values[name], point.values[`val_${name}`]];
       if (train === undefined && validation === undefined) continue;
-      // Steps that were taken again, or those of the next training, replace what they repeat.
+      // Steps that were taken again, or steps of the next training, replace the steps they repeat.
       while (rows.length && rows.at(-1)[0] > point[by]) rows.pop();
       const same = rows.length && rows.at(-1)[0] === point[by] ? rows.pop() : [];
       rows.push([point[by], train ?? same[1] ?? null, validation ?? same[2] ?? null]);
@@ -81,7 +81,7 @@ class Course {
     return columns(rows, 3);
   }
 
-  /** What is counted: "step", or "commit" in a loop of one's own, of which nobody knows the examples. */
+  /** The unit that is counted: "step", or "commit" in a user's own loop, where the examples are not known. */
   unit() {
     const points = this.curves.steps;
     return points.length && points.every((point) => point.unit === "commit") ? "commit" : "step";
@@ -235,7 +235,7 @@ function tiles(values) {
   );
 }
 
-/** The bar of what the time was spent on; its parts are the largest first. */
+/** The bar that shows what the time was spent on, the largest parts first. */
 function goodput(spent) {
   const parts = Object.entries(spent);
   const total = parts.reduce((sum, [, seconds]) => sum + seconds, 0) || 1;

@@ -176,7 +176,7 @@ function drawCharts() {
   const [loss, ...others] = course.metrics();
   if (loss) chart(loss, { series: [loss, `val_${loss}`] }, course.metric(loss, "time"));
   const speed = course.speedName();
-  // Before the first steps nobody knows what its name is.
+  // The name of the speed is not known before the first steps.
   if (course.curves.steps.length) chart(speed, { series: [speed], fromZero: true }, course.speed());
   chart("workers", { series: ["workers"], stepped: true, fromZero: true }, course.sizes(newest.over ? 0 : Date.now() / 1000));
   for (const name of others) chart(name, { series: [name, `val_${name}`] }, course.metric(name, "time"));
@@ -207,7 +207,7 @@ function drawWorkers() {
   byId("slots").textContent = `${slots.join("; ")} · restarts ${status.restarts_used} of ${status.max_restarts}`;
 }
 
-/** Shows a table in the place of another; of the same workers, only texts change: a button stays to be clicked. */
+/** Shows a table in place of another one. For the same workers, only texts change: buttons stay, and can be clicked. */
 function renew(place, made, workers) {
   if (place.dataset.workers !== workers) {
     place.dataset.workers = workers;

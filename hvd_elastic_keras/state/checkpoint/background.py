@@ -1,4 +1,4 @@
-"""Writes checkpoints in a thread: the training waits for a copy in memory at most."""
+"""Writes checkpoints in a thread, so that the training waits at most for a copy in memory."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class BackgroundWriter:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, write: Callable[[], None]) -> None:
-        """Begins to write; what was begun before is on disk by then.
+        """Waits for the write before, then begins to write.
 
         Raises:
-          Exception: that with which it has ended.
+          Exception: the error with which the write before has ended.
         """
         self.wait()
         self._outcome = Future()
@@ -31,10 +31,10 @@ class BackgroundWriter:
         self._thread.start()
 
     def wait(self) -> None:
-        """Returns when what is being written is on disk.
+        """Returns when the present write is on disk.
 
         Raises:
-          Exception: that with which it has ended, once.
+          Exception: the error with which the write has ended; raised only once.
         """
         if self._thread is not None:
             self._thread.join()
@@ -44,7 +44,7 @@ class BackgroundWriter:
     def _run(self, write: Callable[[], None]) -> None:
         try:
             write()
-        except BaseException as error:  # for whoever waits
+        except BaseException as error:  # `wait` raises it
             self._outcome.set_exception(error)
         else:
             self._outcome.set_result(None)

@@ -1,14 +1,15 @@
-"""The directories of checkpoints: how one gets its name, and what killed writers leave.
+"""The directories of checkpoints: how they get their names, and the leftovers of killed writers.
 
 On disk:
 
     step-00000120                      whole
     .step-00000120.4711                being written by process 4711
-    .step-00000120.4711.before         what it takes the place of, while two are renamed
+    .step-00000120.4711.before         the checkpoint that it replaces, while both are renamed
     damaged-step-00000120              found to be damaged
 
-Where only TensorFlow's file systems reach, a directory cannot be renamed at one stroke. There, it
-has its name from the beginning, and is no checkpoint until it has its manifest, which comes last.
+On file systems that only TensorFlow reaches, a directory cannot be renamed in one operation. There,
+a directory has its final name from the beginning. It is no checkpoint until it has its manifest,
+which is written last.
 """
 
 from __future__ import annotations
@@ -29,30 +30,31 @@ ASIDE = "damaged-"
 
 
 def name_of(step: int) -> str:
-    """The name of the checkpoint of a step."""
+    """Returns the name of the checkpoint of a step."""
     return f"step-{step:08d}"
 
 
 def step_of(path: Place) -> int:
-    """The step of a checkpoint."""
+    """Returns the step of a checkpoint."""
     return int(path.name.removeprefix("step-"))
 
 
 def checkpoints_in(directory: Place) -> list[Place]:
-    """The checkpoints, in no order; other things may stand beside them."""
+    """Returns the checkpoints of a directory, in no order. It may hold other things, too."""
     found = _named_in(directory)
     return found if isinstance(directory, Path) else [p for p in found if _is_finished(p)]
 
 
 def terms_in(directory: Place) -> dict[Place, int | None]:
-    """The terms of the checkpoints; None of those whose manifest is missing or damaged."""
+    """Returns the terms of the checkpoints; None if the manifest is missing or damaged."""
     return {path: _term_of(path) for path in checkpoints_in(directory)}
 
 
 def by_age(directory: Place) -> list[Place]:
-    """The checkpoints, oldest first: those of an earlier start are older, whatever their step.
+    """Returns the checkpoints, oldest first.
 
-    The term of one without a manifest is not known: it may be of the newest.
+    Checkpoints of an earlier start of the job are older, whatever their step. The term of a
+    checkpoint without a manifest is unknown: it counts as one of the newest start.
     """
     found = terms_in(directory)
     newest_term = newest(found)
@@ -65,7 +67,7 @@ def by_age(directory: Place) -> list[Place]:
 
 
 def newest(terms: Mapping[Place, int | None]) -> int:
-    """The newest of some terms; 0 if there are none."""
+    """Returns the newest of some terms; 0 if there are none."""
     return max((term for term in terms.values() if term is not None), default=0)
 
 
@@ -86,7 +88,10 @@ def remove_tree(directory: Place) -> None:
 
 @contextlib.contextmanager
 def being_written(final: Place) -> Iterator[Place]:
-    """Where to write what becomes `final`, by `put_in_place`; if it does not, it is removed."""
+    """Yields a directory to write to, which `put_in_place` then renames to `final`.
+
+    If that does not happen, the directory is removed.
+    """
     if isinstance(final, Path):
         with _removed_at_the_end(final.with_name(f".{final.name}.{os.getpid()}")) as temporary:
             yield temporary
@@ -100,7 +105,7 @@ def being_written(final: Place) -> Iterator[Place]:
 
 
 def put_in_place(temporary: Place, final: Place) -> None:
-    """Renames a directory; one of that name is there until then, and stays if this fails."""
+    """Renames a directory. An existing one of that name stays until then, and if this fails."""
     if not isinstance(temporary, Path) or not isinstance(final, Path):
         return
     with _removed_at_the_end(temporary.with_name(f"{temporary.name}.before")) as before:
@@ -116,9 +121,9 @@ def put_in_place(temporary: Place, final: Place) -> None:
 
 
 def remove_unfinished(directory: Place) -> None:
-    """Removes what killed processes have not finished; nobody may be writing meanwhile.
+    """Removes checkpoints that killed processes left unfinished. None may write meanwhile.
 
-    What one of them was about to replace gets its name back.
+    A checkpoint that one of these processes was about to replace gets its name back.
     """
     if not isinstance(directory, Path):
         for unfinished in [p for p in _named_in(directory) if not _is_finished(p)]:
@@ -134,7 +139,7 @@ def remove_unfinished(directory: Place) -> None:
 
 
 def set_aside(path: Place) -> None:
-    """Lets a damaged checkpoint be none any more, if it can be renamed."""
+    """Renames a damaged checkpoint if possible, so that it no longer counts as a checkpoint."""
     if not isinstance(path, Path):
         return
     aside = path.with_name(ASIDE + path.name)

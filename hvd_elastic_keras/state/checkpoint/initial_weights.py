@@ -1,4 +1,4 @@
-"""Weights that a job starts from: those of a Keras file, of a checkpoint, or of a job."""
+"""Weights that a job starts from: from a Keras file, a checkpoint, or another job."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ EXPECTED = (
 
 
 def load(model: keras.Model, path: Path, flag: str = "init_from") -> Path:
-    """Gives a model the weights that are kept there; optimizers and metrics begin anew.
+    """Loads the weights at `path` into a model. Optimizers and metrics begin anew.
 
     Args:
-      model: is built, with as many weights of the same shapes.
-      flag: that has asked for them, for messages.
+      model: a built model with the same number of weights, of the same shapes.
+      flag: the option that has asked for the weights, for messages.
 
     Returns:
-      The file, or the directory of the checkpoint, that they were in.
+      The file, or the directory of the checkpoint, that held the weights.
 
     Raises:
-      ConfigurationError: there are none, or not those of this model.
+      ConfigurationError: there are no weights, or they do not fit this model.
     """
     source = _found(path, flag)
     try:
@@ -49,7 +49,7 @@ def load(model: keras.Model, path: Path, flag: str = "init_from") -> Path:
 
 
 def _found(path: Path, flag: str) -> Path:
-    """The file, or the directory of a checkpoint."""
+    """Returns the file with the weights, or the directory of the checkpoint."""
     if path.is_file() or (path / f"{PREFIX}.index").is_file():
         return path
     for name in (files.MODEL, files.WEIGHTS):
@@ -63,7 +63,7 @@ def _found(path: Path, flag: str) -> Path:
 
 
 def _read_file(model: keras.Model, file: Path) -> None:
-    """Takes the weights alone, though Keras keeps the optimizer's state beside them."""
+    """Loads the weights only, although Keras keeps the optimizer's state beside them."""
     optimizer = getattr(model, "optimizer", None)  # a model that is not compiled has none
     own = [(variable, np.array(variable)) for variable in getattr(optimizer, "variables", ())]
     with warnings.catch_warnings():
@@ -74,6 +74,6 @@ def _read_file(model: keras.Model, file: Path) -> None:
 
 
 def _read_checkpoint(model: keras.Model, directory: Path) -> None:
-    """Takes the variables of the model, which stand first in a checkpoint."""
+    """Loads the variables of the model, which come first in a checkpoint."""
     checkpoint = tf.train.Checkpoint(variables=[v.value for v in model.variables])
     checkpoint.read(str(directory / PREFIX)).assert_existing_objects_matched()

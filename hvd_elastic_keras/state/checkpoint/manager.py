@@ -1,4 +1,4 @@
-"""Which checkpoint a training goes on from, and whether it may."""
+"""Finds the checkpoint that a training goes on from, and checks that it fits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hvd_elastic_keras.state.run_state import VERSION
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """What must not change between the run that wrote a checkpoint and the one that reads it.
+    """Settings that must be equal in the run that wrote a checkpoint and in the run that reads it.
 
     With another value, steps would mean other examples: some would be repeated, others lost.
     """
@@ -35,7 +35,7 @@ class Origin:
 
     @classmethod
     def of(cls, config: TrainingConfig, micro_batch_size: int, num_examples: int) -> Origin:
-        """The origin of a training."""
+        """Returns the origin of a training."""
         return cls(
             batch=config.batch,
             batch_size_per_worker=config.batch_size_per_worker,
@@ -78,7 +78,7 @@ class CheckpointManager:
         return self._store.save(step, variables, {"origin": self._origin, "run": run})
 
     def check_newest(self, variables: Sequence[tf.Variable]) -> Place | None:
-        """The newest checkpoint that is whole, if there is one.
+        """Returns the newest checkpoint that is whole, if there is one.
 
         Raises:
           ConfigurationError: this training cannot go on from it.
@@ -89,10 +89,10 @@ class CheckpointManager:
     def load_newest(
         self, variables: Sequence[tf.Variable], warn: Callable[[str], None]
     ) -> Found | None:
-        """Sets the variables to those of the newest checkpoint and returns the rest of its state.
+        """Loads the variables from the newest checkpoint, and returns the rest of its state.
 
         Args:
-          warn: takes a line about each damaged one.
+          warn: called with a line about each damaged checkpoint.
 
         Raises:
           ConfigurationError: this training cannot go on from it.
@@ -105,11 +105,11 @@ class CheckpointManager:
         return path, state["run"]
 
     def remove_unfinished(self) -> None:
-        """Removes what killed processes have not finished; nobody may be writing meanwhile."""
+        """Removes checkpoints that killed processes left unfinished. None may write meanwhile."""
         self._store.remove_unfinished()
 
     def _checked(self, found: Found | None, variables: Sequence[tf.Variable]) -> Found | None:
-        """What was found, if this training can go on from it."""
+        """Returns the checkpoint found, after checking that this training can go on from it."""
         if found is None:
             return None
         path, state = found

@@ -1,7 +1,7 @@
-"""What files a checkpoint has, with sizes and checksums: a damaged one is found on reading.
+"""Lists the files of a checkpoint with sizes and checksums, so that reading finds damage.
 
 The manifest is written last. Its first line is JSON, its second one the checksum of the first.
-Checksums are CRC-32C (RFC 3720, section 12.1): they find what disks and copies damage.
+Checksums are CRC-32C (RFC 3720, section 12.1): they find damage by disks and copies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """The files of a checkpoint by name, without the manifest.
 
     Attributes:
-      term: how often the job had been started when it was written.
+      term: how often the job had been started when the checkpoint was written.
     """
 
     version: int
@@ -53,7 +53,7 @@ def write(directory: Place, version: int, term: int = 0) -> None:
 def sync(path: Place) -> None:
     """Returns when a file, or the names in a directory, have reached the disk."""
     if not isinstance(path, Path):
-        return  # it is written when it is closed
+        return  # a remote file is written when it is closed
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -62,11 +62,11 @@ def sync(path: Place) -> None:
 
 
 def read(directory: Place) -> Manifest:
-    """The manifest of a checkpoint.
+    """Reads the manifest of a checkpoint.
 
     Raises:
-      OSError: it cannot be read.
-      ValueError: it is damaged.
+      OSError: the manifest cannot be read.
+      ValueError: the manifest is damaged.
     """
     line, _, rest = (directory / NAME).read_bytes().partition(b"\n")
     if rest != b"%08x\n" % google_crc32c.value(line):
@@ -76,11 +76,11 @@ def read(directory: Place) -> Manifest:
 
 
 def read_file(directory: Place, manifest: Manifest, name: str) -> bytes:
-    """A file, as it was written.
+    """Reads a file, and checks that it is as it was written.
 
     Raises:
-      OSError: it cannot be read.
-      ValueError: it is damaged, or not in the manifest.
+      OSError: the file cannot be read.
+      ValueError: the file is damaged, or not in the manifest.
     """
     content = (directory / name).read_bytes()
     _compare(name, FileSum(len(content), google_crc32c.value(content)), manifest)
@@ -88,11 +88,11 @@ def read_file(directory: Place, manifest: Manifest, name: str) -> bytes:
 
 
 def check_others(directory: Place, manifest: Manifest, known: Collection[str]) -> None:
-    """Reads all files but the known ones, and looks whether they are as they were written.
+    """Reads all files but the known ones, and checks that they are as they were written.
 
     Raises:
-      OSError: one cannot be read.
-      ValueError: one is damaged.
+      OSError: a file cannot be read.
+      ValueError: a file is damaged.
     """
     for name in manifest.files.keys() - set(known):
         _compare(name, _sum_of(directory / name), manifest)

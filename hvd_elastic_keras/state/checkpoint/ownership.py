@@ -1,9 +1,10 @@
-"""The owner of a directory of checkpoints: two jobs would go on from each other's steps.
+"""The owner of a directory of checkpoints.
 
-Each worker of a job claims the directory before it reads or writes there. On disk, all workers of
-the owner share the lock of `owner.json` as long as they live. Where there are no locks (a bucket),
-the owner is taken to live if its launcher does, which only that one's machine can tell. An owner
-that lives all the same finds that another job has claimed the directory, and writes no more.
+If two jobs wrote to one directory, they would go on from each other's steps. So each worker of a
+job claims the directory before it reads or writes there. On disk, all workers of the owner share
+the lock of `owner.json` as long as they live. Where there are no locks (a bucket), the owner counts
+as alive if its launcher is alive. Only the launcher's machine can tell that. If another job claims
+the directory although the owner is alive, the owner notices it and writes no more.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from hvd_elastic_keras.state.checkpoint.places import Place
 
 NAME = "owner.json"
 TRIES = 5
-"""To become the owner: others may look meanwhile who that is."""
+"""Attempts to become the owner: others may hold the lock while they find out who the owner is."""
 _held: dict[Path, int] = {}
 """Open descriptors of the lock files of this process, which keep the locks to its end."""
 
@@ -42,13 +43,13 @@ class Owner(msgspec.Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """For people."""
+        """Description of the job for messages."""
         return f"the job of {self.job_dir or 'a process'} on {self.host}"
 
 
 @functools.cache
 def of_process() -> Owner | None:
-    """The job of this process; None if `horovodrun` has started another one that writes."""
+    """Returns the job of this process; None if another process of `horovodrun` writes for it."""
     environment, launched = env.worker_environment(), env.launched_place()
     if environment is None:
         alone = Owner(secrets.token_hex(16), "", socket.gethostname())
@@ -58,12 +59,12 @@ def of_process() -> Owner | None:
 
 
 def claim(place: Place) -> Owner | None:
-    """Makes a directory that of this process's job; returns that job, None if another one writes.
+    """Claims a directory for the job of this process. Returns that job, see `of_process`.
 
-    Does nothing where nothing can be written: that is told when a checkpoint is.
+    Does not claim a directory that cannot be written: the writing of a checkpoint reports that.
 
     Raises:
-      ConfigurationError: another job that runs has it.
+      ConfigurationError: another running job owns the directory.
     """
     if owner := of_process():
         with contextlib.suppress(OSError):
@@ -85,7 +86,7 @@ def _claim(place: Place, owner: Owner) -> None:
 
 
 def check_still_owned(place: Place, owner: Owner | None) -> None:
-    """To be called before a checkpoint is written.
+    """Checks that no other job has claimed the directory. Call it before writing a checkpoint.
 
     Raises:
       CheckpointNotWrittenError: another job has claimed the directory.
@@ -98,10 +99,10 @@ def check_still_owned(place: Place, owner: Owner | None) -> None:
 
 
 def check_free(directory: Path, job_id: str) -> None:
-    """Looks whether a job may claim a directory, without doing so.
+    """Checks whether a job may claim a directory, without claiming it.
 
     Raises:
-      ConfigurationError: another job that runs has it.
+      ConfigurationError: another running job owns the directory.
     """
     path = directory / NAME
     if not path.exists() or (other := _read(directory)) is None or other.job_id == job_id:
@@ -129,7 +130,7 @@ def _claim_by_lock(path: Path, owner: Owner) -> None:
 
 
 def _as_owner(path: Path, owner: Owner) -> int | None:
-    """The lock, after this job was made the owner; None if others have the lock."""
+    """Makes this job the owner and returns the lock; returns None if others hold the lock."""
     try:
         descriptor = locks.lock(path)
     except locks.LockHeldError:
@@ -153,7 +154,7 @@ def _read(place: Place) -> Owner | None:
 
 
 def _lives(other: Owner) -> str:
-    """Who is known to hold the job directory of another job; empty if nobody is."""
+    """Returns the known holders of another job's directory; empty if none are known."""
     job_dir = Path(other.job_dir)
     if other.host != socket.gethostname() or not other.job_dir:
         return ""

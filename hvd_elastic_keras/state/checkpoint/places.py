@@ -1,4 +1,4 @@
-"""Where checkpoints may be: on disk, or where TensorFlow's file systems reach."""
+"""Places for checkpoints: a directory on disk, or on a file system that TensorFlow reaches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Remote(Protocol):
 
     @property
     def name(self) -> str:
-        """What comes last."""
+        """Last part of the path."""
 
     def __truediv__(self, name: str) -> Remote: ...
 
@@ -23,16 +23,16 @@ class Remote(Protocol):
         """Whether it is a directory."""
 
     def iterdir(self) -> Iterator[Remote]:
-        """What is in it."""
+        """Returns the entries of the directory."""
 
     def mkdir(self, *, parents: bool) -> None:
-        """Makes it, and those above."""
+        """Makes the directory, and its parents."""
 
     def open(self, mode: str) -> Any:
-        """A file to read from or to write to."""
+        """Opens a file to read from or to write to."""
 
     def read_bytes(self) -> bytes:
-        """The content of a file."""
+        """Returns the content of a file."""
 
     def write_bytes(self, content: bytes) -> None:
         """Writes a file."""

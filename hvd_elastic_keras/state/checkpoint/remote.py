@@ -17,15 +17,15 @@ gfile = tf.io.gfile
 
 
 def place_of(name: str) -> Place:
-    """A directory by its name, which may begin with a scheme."""
+    """Returns the directory of a name, which may begin with a scheme."""
     return RemotePath(name) if SCHEME in name else Path(name)
 
 
 def checkpoints_of(job_dir: Path, training: int, elsewhere: str) -> Place:
-    """Where the checkpoints of a job's training number `training` (from 1) go.
+    """Returns the directory for the checkpoints of a job's training number `training` (from 1).
 
     Args:
-      elsewhere: in place of the job directory, if it is not empty.
+      elsewhere: directory to use in place of the job directory, if it is not empty.
     """
     if not elsewhere:
         return files.training_dir(job_dir, training) / files.CHECKPOINTS
@@ -34,7 +34,7 @@ def checkpoints_of(job_dir: Path, training: int, elsewhere: str) -> Place:
 
 
 class RemotePath:
-    """The part of `pathlib.Path` that checkpoints need; its errors are `OSError`s, too."""
+    """The part of `pathlib.Path` that checkpoints need; it also raises `OSError`s."""
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
@@ -53,7 +53,7 @@ class RemotePath:
 
     @property
     def name(self) -> str:
-        """What comes last."""
+        """Last part of the path."""
         return self._url.rsplit("/", 1)[1]
 
     def exists(self) -> bool:
@@ -67,22 +67,22 @@ class RemotePath:
             return bool(gfile.isdir(self._url))
 
     def iterdir(self) -> Iterator[RemotePath]:
-        """What is in it."""
+        """Returns the entries of the directory."""
         with _os_errors():
             names = gfile.listdir(self._url)
         return (self / name.rstrip("/") for name in names)
 
     def mkdir(self, *, parents: bool) -> None:
-        """Makes it, and those above."""
+        """Makes the directory, and its parents."""
         with _os_errors():
             gfile.makedirs(self._url)
 
     def open(self, mode: str) -> Any:
-        """A file to read from or to write to."""
+        """Opens a file to read from or to write to."""
         return gfile.GFile(self._url, mode)
 
     def read_bytes(self) -> bytes:
-        """The content of a file."""
+        """Returns the content of a file."""
         with _os_errors(), self.open("rb") as file:
             return bytes(file.read())
 

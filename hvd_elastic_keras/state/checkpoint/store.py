@@ -5,8 +5,8 @@
     <job_dir>/checkpoints/step-00000120/variables.index, variables.data-…
     <job_dir>/checkpoints/step-00000120/manifest.json    sizes and checksums of these
 
-A checkpoint is written under a temporary name, and renamed when all of it has reached the disk. One
-that was damaged afterwards is found by its manifest and set aside as `damaged-step-…`.
+A checkpoint is written under a temporary name, and renamed when all of it has reached the disk. If
+it is damaged afterwards, the manifest shows that, and it is set aside as `damaged-step-…`.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class CheckpointStore:
     """The checkpoints of one job.
 
     Args:
-      keep: so many of the newest are kept.
-      term: gives a number that grows with every start of the job: what an earlier start writes late
-        is older. None: whoever writes belongs to the newest.
-      before_publishing: called when all of a checkpoint is on disk but its name.
-      owner: the job that has claimed the directory; None: nobody looks whether another one has.
+      keep: number of newest checkpoints to keep.
+      term: returns a number that grows with every start of the job, so that a late checkpoint of an
+        earlier start counts as older. If None, every writer belongs to the newest start.
+      before_publishing: called when a checkpoint is on disk, before it gets its name.
+      owner: the job that has claimed the directory. If None, claims of other jobs are not checked.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class CheckpointStore:
     def save(self, step: int, variables: Sequence[Values], state: dict[str, Any]) -> Place:
         """Writes a checkpoint of optimizer step `step` and removes old ones.
 
-        `variables` may be copies of their values: then they can change meanwhile.
+        `variables` may be copies of the values; then the variables can change meanwhile.
 
         Raises:
-          CheckpointNotWrittenError: the disk is full or away, or the job has been started again and
-            others write there now, or another job does; all is as it was before.
+          CheckpointNotWrittenError: the disk is full or away, a later start of the job has written
+            there, or another job has claimed the directory. All is as it was before.
         """
         term = self._checked_term()
         final = self._directory / directories.name_of(step)
@@ -91,18 +91,18 @@ class CheckpointStore:
         return final
 
     def remove_unfinished(self) -> None:
-        """Removes what killed processes have not finished; nobody may be writing meanwhile."""
+        """Removes checkpoints that killed processes left unfinished. None may write meanwhile."""
         directories.remove_unfinished(self._directory)
 
     def newest(self, warn: Callable[[str], None] | None = None) -> Found | None:
-        """The newest checkpoint that is whole, with all of its state but the variables.
+        """Returns the newest checkpoint that is whole, with its state except for the variables.
 
         Args:
-          warn: takes a line about each damaged one, which is set aside. Without it, these are left
-            for who comes with it.
+          warn: called with a line about each damaged checkpoint, which is set aside. If None,
+            damaged checkpoints stay, for a later call with `warn`.
 
         Raises:
-          CheckpointDamagedError: there are some, and none is whole.
+          CheckpointDamagedError: there are checkpoints, but none is whole.
           ConfigurationError: the newest one is of another format version.
         """
         damaged: dict[Place, CheckpointDamagedError] = {}
@@ -125,11 +125,11 @@ class CheckpointStore:
         return None
 
     def load_state(self, path: Place) -> dict[str, Any]:
-        """Reads all but the variables, and checks that the files of these are whole.
+        """Reads the state except for the variables, and checks that their files are whole.
 
         Raises:
-          CheckpointDamagedError: it is not what was written.
-          ConfigurationError: it is of another format version.
+          CheckpointDamagedError: the checkpoint is not what was written.
+          ConfigurationError: the checkpoint is of another format version.
         """
         try:
             found = manifest.read(path)
@@ -152,7 +152,7 @@ class CheckpointStore:
     def check_variables(
         self, path: Place, state: dict[str, Any], variables: Sequence[tf.Variable]
     ) -> None:
-        """Compares the variables with those that were saved; `state` is that of `load_state`.
+        """Compares the variables with the saved ones; `state` is the result of `load_state`.
 
         Raises:
           ConfigurationError: the checkpoint is of another model.
@@ -173,10 +173,10 @@ class CheckpointStore:
         )
 
     def load_variables(self, path: Place, variables: Sequence[tf.Variable]) -> None:
-        """Sets the variables, which `check_variables` has compared.
+        """Loads the variables. `check_variables` has to be called before.
 
         Raises:
-          CheckpointDamagedError: it is not what was written.
+          CheckpointDamagedError: the checkpoint is not what was written.
         """
         try:
             _checkpoint(variables).read(str(path / PREFIX)).assert_consumed()
@@ -184,10 +184,13 @@ class CheckpointStore:
             raise _damaged(path, _first_line(error)) from error
 
     def load_tensors(self, path: Place, state: dict[str, Any]) -> list[tf.Tensor]:
-        """The values of all variables, in the order of `save`; `state` is that of `load_state`.
+        """Returns the values of all variables, in the order of `save`.
+
+        Args:
+          state: the result of `load_state`.
 
         Raises:
-          CheckpointDamagedError: it is not what was written.
+          CheckpointDamagedError: the checkpoint is not what was written.
         """
         try:
             reader = tf.compat.v1.train.NewCheckpointReader(str(path / PREFIX))
@@ -200,7 +203,12 @@ class CheckpointStore:
             raise _damaged(path, _first_line(error)) from error
 
     def _checked_term(self) -> int:
-        """That of the writer, if nobody of a later one has written, and no other job may."""
+        """Returns the term of this writer.
+
+        Raises:
+          CheckpointNotWrittenError: a later start of the job has written, or another job has
+            claimed the directory.
+        """
         ownership.check_still_owned(self._directory, self._owner)
         newest = directories.newest(directories.terms_in(self._directory))
         mine = newest if self._term is None else self._term()
@@ -220,13 +228,13 @@ def _write(
     text, blobs = packing.dumps({"step": step, "variables": _forms(variables), **state})
     (directory / STATE).write_bytes(text.encode())
     with (directory / BYTES).open("wb") as file:
-        for blob in (b"", *blobs):  # TensorFlow makes a file when something is written to it
+        for blob in (b"", *blobs):  # TensorFlow makes a file only when something is written to it
             file.write(blob)
     manifest.write(directory, FORMAT_VERSION, term)
 
 
 def _forms(variables: Sequence[Values]) -> list[str]:
-    """Type and shape of each variable, such as "float32 [3, 3, 1, 16]"."""
+    """Returns type and shape of each variable, such as "float32 [3, 3, 1, 16]"."""
     return [f"{v.dtype.name} {v.shape.as_list()}" for v in variables]
 
 
@@ -239,7 +247,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _checkpoint(variables: Sequence[Values]) -> tf.train.Checkpoint:
-    # A variable that is made of a tensor shares its memory.
+    # A variable made from a tensor shares its memory.
     tracked = [
         v if isinstance(v, tf.Variable) else tf.Variable(v, trainable=False) for v in variables
     ]

@@ -1,8 +1,9 @@
-"""Decides for each operation of a step what it does to rows, and where a collective has to stand.
+"""Decides what each operation of a step does to rows, and where a collective is needed.
 
-Pure: nothing is run, and no value of a batch is looked at. The graph is walked twice. The first
-walk finds which partial sums somebody needs whole; a minimum cut then says which tensors are the
-cheapest to reduce; the second walk reduces these. (Adam uses a gradient g and (g - m)(1 - b1):
+The analysis is pure: nothing is run, and no value of a batch is read. The first walk over the graph
+finds which partial sums are needed whole. A minimum cut then tells which tensors are cheapest to
+reduce, and the next walk reduces these. If a walk finds further sums that are needed whole, cut and
+walk are repeated, up to `MOST_WALKS` walks. (Adam uses a gradient g and (g - m)(1 - b1): reducing
 one of them is enough.)
 """
 
@@ -37,17 +38,17 @@ MOST_WALKS = 4
 def analysed(
     captured: CapturedStep, num_rows: int, *, whole: bool = False, rounds: bool = False
 ) -> Analysis:
-    """How several workers take a step.
+    """Plans how several workers take a step.
 
     Args:
-      num_rows: of a batch, at most; bytes are compared for so many.
-      whole: whether everybody gathers the batch and computes all of it. This holds for batches of
-        one row, too.
+      num_rows: the largest number of rows of a batch. Bytes are compared for this number.
+      whole: whether every worker gathers the batch and computes all of it. Such a plan also holds
+        for batches of one row.
       rounds: whether gradients travel in 16 bits.
 
     Raises:
       NotPartitionedError: the step has operations that cannot be the same on all workers.
-      ConfigurationError: it draws random numbers that no other worker can repeat.
+      ConfigurationError: the step draws random numbers that no other worker can repeat.
     """
     gathered = {
         i: "everybody computes all" if whole else _kind(leaf)
@@ -81,7 +82,7 @@ def _walked(
 
 
 def _kind(leaf: Leaf) -> str:
-    """Of a tensor whose rows do not all have the same form."""
+    """Returns why the rows of a tensor may differ in form; empty if they do not."""
     if isinstance(leaf.spec, tf.RaggedTensorSpec):
         return "its tensor is ragged"
     return "its tensor is sparse" if isinstance(leaf.spec, tf.SparseTensorSpec) else ""
@@ -90,14 +91,14 @@ def _kind(leaf: Leaf) -> str:
 def _planned(
     captured: CapturedStep, walk: Walk, sizes: Sizes, gathered: dict[int, str], *, whole: bool
 ) -> Plan:
-    """The whole graph: rows come in, and the results go out replicated."""
+    """Plans the whole graph. Rows come in, and the results go out replicated."""
     others = iter(OTHER_SIZES)
     region = Region(walk, captured.graph, sizes)
     states: dict[str, State] = {}
     for i, leaf in enumerate(captured.leaves):
         for k, tensor in enumerate(leaf.placeholders):
             if i in gathered:
-                if not whole:  # else nothing is taken for rows, and cut into them
+                if not whole:  # with `whole`, no tensor is taken for rows and cut
                     sizes.give(tensor, *_of_component(leaf, k))
                 region.note_gathered(tensor, gathered[i])
             elif leaf.per_row:
@@ -117,7 +118,7 @@ def _planned(
 
 
 def _of_batch(tensor: Any, per_row: int, others: Any) -> Dims:
-    """The rows, and stand-ins for whatever else is not known when the step is traced."""
+    """Returns the rows, and stand-ins for other sizes that are unknown when a step is traced."""
     known = static(tensor.shape)
     if known is None:
         return None
@@ -126,7 +127,7 @@ def _of_batch(tensor: Any, per_row: int, others: Any) -> Dims:
 
 
 def _of_component(leaf: Leaf, k: int) -> tuple[Dims, Values | None]:
-    """What is known of a component of a ragged or sparse tensor of all rows."""
+    """Returns what is known of a component of a ragged or sparse tensor of all rows."""
     known = static(leaf.placeholders[k].shape)
     if isinstance(leaf.spec, tf.RaggedTensorSpec) and k == 1:  # where the rows begin and end
         return (tuple(n + 1 for n in tried()),), None

@@ -1,4 +1,4 @@
-"""A step as a graph over one whole batch, whose variables are read and assigned as values."""
+"""A step as a graph over one whole batch, which reads and assigns variables as values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FUNCTIONS = {
     **dict.fromkeys(("If", "StatelessIf"), ("then_branch", "else_branch")),
     **dict.fromkeys(("PartitionedCall", "StatefulPartitionedCall"), ("f",)),
 }
-"""Operations that call functions, and the names of these."""
+"""Operations that call functions, and the attributes that name these functions."""
 ASSIGNMENTS: dict[str, Callable[[Any, Any], Any] | None] = {
     "AssignVariableOp": None,
     "AssignAddVariableOp": tf.add,
@@ -46,10 +46,10 @@ class Leaf:
     """One of the tensors that a batch consists of.
 
     Attributes:
-      spec: its form.
-      placeholders: for it, or for the components of a ragged or sparse tensor.
-      per_row: so many entries of its first axis belong to each row; 0: it has no rows, and all
-        workers have the whole of it.
+      spec: the form of the tensor.
+      placeholders: for the tensor, or for the components of a ragged or sparse tensor.
+      per_row: entries of the first axis for each row. 0: the tensor has no rows, and all workers
+        have the whole tensor.
     """
 
     spec: Any
@@ -59,19 +59,19 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class CapturedStep:
-    """What a step does to a batch.
+    """The graph of a traced step: what the step does to a batch.
 
     Attributes:
       graph: its operations.
       leaves: the tensors of the batch.
       number: the placeholder of the step's number, from which some random numbers follow.
-      variables: by the name of a placeholder, the variable whose handle it is.
-      constants: by the name of a placeholder, another tensor from outside.
-      results: makes what the step returns of the outputs of the graph.
+      variables: the variables, by the names of the placeholders of their handles.
+      constants: other tensors from outside, by the names of their placeholders.
+      results: makes the results of the step from the outputs of the graph.
       function: takes the step itself, given the tensors of a whole batch and the step's number.
-      step: what `function` was traced of.
+      step: the Python function from which `function` was traced.
       stateful_draws: TensorFlow's names of operations that would draw from a state.
-      draws_by_xla: whether random numbers are those of XLA, which makes others of the same bits.
+      draws_by_xla: whether XLA draws random numbers. It makes other numbers from the same bits.
     """
 
     graph: Any
@@ -92,12 +92,16 @@ class CapturedStep:
 
     @property
     def batch(self) -> tuple[Any, ...]:
-        """The placeholders of the batch, those of components included."""
+        """The placeholders of the batch, including placeholders of components."""
         return tuple(p for leaf in self.leaves for p in leaf.placeholders)
 
 
 def assigned_in(graph: Any, handles: dict[str, str]) -> Iterator[str]:
-    """The handles that operations assign to, given those of tensors of the graph by their names."""
+    """Yields the handles to which operations assign.
+
+    Args:
+      handles: the handles, by the names of tensors of the graph.
+    """
     known = dict(handles)
     for op in operations(graph):
         if op.type == "Identity" and op.inputs[0].name in known:
@@ -122,14 +126,14 @@ def capture(
 ) -> CapturedStep:
     """Traces a step for batches of any number of rows.
 
-    Random numbers that would come from a state inside of the process follow from `seed` and from
-    the number of the step: they are the same on all workers, and other ones than in plain `fit`.
+    Random numbers that would come from a state inside the process follow from `seed` and from the
+    number of the step instead. They are the same on all workers, but differ from plain `fit`.
 
     Args:
-      step: a `train_step` or `test_step`, whose variables have been made.
+      step: a `train_step` or `test_step`. Its variables exist already.
       batch_spec: a structure of specs of tensors, or None where batches have nothing.
-      per_row: of each tensor, so many entries of its first axis belong to each row, or 0. By
-        default 1; 0 of a scalar, and of what has a first dimension of known size.
+      per_row: for each tensor, the entries of its first axis for each row, or 0. The default is 0
+        for a scalar and for a tensor whose first dimension has a known size, else 1.
 
     Raises:
       ConfigurationError: the step draws from a state in a loop.
@@ -177,16 +181,17 @@ def _per_row(spec: Any) -> int:
 
 
 def _filled(structure: Any, outputs: Sequence[Any]) -> Any:
-    """The structure with outputs in the place of its tensors, in their order."""
+    """Returns the structure with its tensors replaced by outputs, in their order."""
     left = iter(outputs)
     leaves = [next(left) if tf.is_tensor(v) else v for v in tf.nest.flatten(structure)]
     return tf.nest.pack_sequence_as(structure, leaves)
 
 
 def operations(graph: Any) -> list[Any]:
-    """All operations with an effect, in the order in which they were made.
+    """Returns all operations with an effect, in the order in which they were made.
 
-    Each comes after its inputs: the gradient of a loop adds inputs to the loop, which is older.
+    But each operation comes after its inputs: the gradient of a loop adds inputs to the loop, which
+    is older than these inputs.
     """
     ordered: list[Any] = []
     done: set[Any] = set()
@@ -205,18 +210,21 @@ def operations(graph: Any) -> list[Any]:
 
 
 def body_of(graph: Any, op: Any, name: str) -> Any:
-    """The graph of a function that an operation calls; None if it is there as a definition only."""
+    """Returns the graph of a function that an operation calls; None if it has only a definition."""
     return getattr(function_of(graph, op.get_attr(name).name), "graph", None)
 
 
 def on_variable(op: Any, inputs: Sequence[Any], values: dict[str, Any]) -> list[Any] | None:
-    """What an operation on variables gives, of values by the name of the handle, and assigns there.
+    """Computes an operation on a variable. It reads and assigns `values`.
+
+    Args:
+      values: the values of variables, by the names of their handles.
 
     Returns:
-      None if the operation is not on a variable.
+      The outputs of the operation; None if it is not on a variable.
 
     Raises:
-      NotImplementedError: it is, but nobody knows what it does.
+      NotImplementedError: the operation is on a variable, but its effect is unknown.
     """
     kind = op.type
     if not any(t.dtype == tf.resource for t in op.inputs):
@@ -224,7 +232,7 @@ def on_variable(op: Any, inputs: Sequence[Any], values: dict[str, Any]) -> list[
     if kind == "Identity":
         return list(inputs)
     name = inputs[0]
-    if not isinstance(name, str):  # a table, say
+    if not isinstance(name, str):  # for example a table
         return None
     if kind == "ReadVariableOp":
         return [values[name]]
@@ -256,7 +264,7 @@ def on_variable(op: Any, inputs: Sequence[Any], values: dict[str, Any]) -> list[
 
 
 def _spread(value: Any, indices: Any, updates: Any) -> Any:
-    """One number is scattered to all elements of the rows that are named."""
+    """Spreads a single number over all elements of the rows that `indices` name."""
     if updates.shape.rank != 0:
         return updates
     return tf.fill(tf.concat([tf.shape(indices), tf.shape(value)[1:]], 0), updates)

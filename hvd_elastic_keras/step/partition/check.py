@@ -1,8 +1,9 @@
-"""Checks the plan of a step on one worker: threads, one for each worker, take it for one batch.
+"""Checks the plan of a step in one process, which runs one thread for each worker on one batch.
 
-What the threads hold of a tensor comes to the whole tensor. So each operation is computed of whole
-inputs as well, and what the threads have got has to come to the same; a wrong rule is found at the
-operation where it is wrong. Rules are proved by their tests: this is for whoever doubts.
+Together, the threads' parts of a tensor make up the whole tensor. So each operation is also
+computed from whole inputs, and the threads' parts must make up the same result. A wrong rule is
+found at the operation where it is wrong. Rules are proved by their tests: this check is for users
+who doubt them.
 """
 
 from __future__ import annotations
@@ -40,24 +41,25 @@ from hvd_elastic_keras.step.partition.thread_collectives import (
 )
 
 ROUNDING = {tf.float64: 1e-9, tf.complex128: 1e-9, tf.float32: 1e-4, tf.complex64: 1e-4}
-"""What sums in another order may differ by, relative to the largest number; other types: 1e-2."""
+"""How much sums in different orders may differ, relative to the largest number. For other types, it
+is 1e-2."""
 LEAST = 1e-3
-"""The largest number is taken for at least so large: zeros are often sums that cancel out."""
+"""The largest number counts as at least this: zeros are often sums that cancel out."""
 OPAQUE = (tf.variant, tf.resource)
 READS = ("ReadVariableOp", "VariableShape", "VarIsInitializedOp", "ResourceGather")
 Taken = tuple[list[Any], dict[str, Any]]
-"""What a worker has at the end: the outputs of the graph, and the values of the variables."""
+"""A worker's results: the outputs of the graph, and the values of the variables."""
 
 
 def check_step(captured: CapturedStep, batch: Sequence[Any], shares: Sequence[int]) -> list[str]:
-    """What is wrong with the plan of a step for workers with these shares; nothing, mostly.
+    """Returns the problems in the plan of a step for workers with these shares; usually none.
 
-    All of it is computed by this process, operation by operation: the activations of the whole
-    batch have to fit into its memory, several times. Nothing is assigned.
+    This process computes everything, operation by operation. The activations of the whole batch
+    must fit into its memory several times. Nothing is assigned.
 
     Args:
       batch: the tensors of a whole batch, as the step was captured for; at least two rows.
-      shares: so many of its rows each worker has.
+      shares: number of rows of each worker.
 
     Raises:
       NotPartitionedError: there is no plan.
@@ -73,7 +75,10 @@ def check_step(captured: CapturedStep, batch: Sequence[Any], shares: Sequence[in
 
 
 def out_of_order(plan: Plan) -> Iterator[str]:
-    """Operations on variables that have changed places, of which one assigns."""
+    """Yields a message for each two operations on a variable that have changed places.
+
+    At least one of the two assigns to the variable.
+    """
     places = {op: i for i, op in enumerate(operations(plan.graph))}
     seen: dict[str, list[PlannedOperation]] = {}
     names = {t.name: t.name for t in plan.graph.inputs}
@@ -105,11 +110,12 @@ def taken_in_threads(
     step_number: int = 0,
     half: tf.DType | None = None,
 ) -> list[Taken]:
-    """One step of as many workers as there are shares of the rows; what each of them has got.
+    """Takes one step with one thread for each share, and returns the results of each worker.
 
     Args:
-      problems: each decision is checked by itself, and what is wrong is noted there; None: not.
-      half: in which gradients travel, where the analysis says so.
+      problems: a list to which problems are added. Each decision is then checked by itself. None:
+        no decision is checked.
+      half: the type in which gradients travel, where the analysis says so.
     """
     meeting = Meeting(len(shares))
 
@@ -133,7 +139,7 @@ def taken_in_threads(
 
 
 def _part(shares: Sequence[int], number: int) -> Part:
-    """Of one worker; without rows, any row will do."""
+    """Returns the part of one worker. A worker without rows gets row 0: any row will do."""
     low, size = (sum(shares[:number]), shares[number]) if shares[number] else (0, 1)
     is_first = number == next(i for i, share in enumerate(shares) if share)
     of_rows = [tf.constant(n, tf.int32) for n in (low, size, sum(shares))]
@@ -142,7 +148,7 @@ def _part(shares: Sequence[int], number: int) -> Part:
 
 
 def _rows(tensor: Any, leaf: Leaf, part: Part) -> Any:
-    """The rows of a worker; all of what has no rows."""
+    """Returns the rows of a worker; the whole tensor if it has no rows."""
     low, size = int(part.low) * leaf.per_row, int(part.size) * leaf.per_row
     if size == 0:
         return tf.identity(tensor)
@@ -154,7 +160,7 @@ def _rows(tensor: Any, leaf: Leaf, part: Part) -> Any:
 
 
 def _disagreements(taken: list[Taken], names: dict[str, str]) -> Iterator[str]:
-    """Variables that workers do not have the same bits of."""
+    """Yields a message for each variable whose bits are not the same on all workers."""
     for name, value in taken[0][1].items():
         bits = np.asarray(value).tobytes()
         others = [i for i, t in enumerate(taken) if np.asarray(t[1][name]).tobytes() != bits]
@@ -163,10 +169,10 @@ def _disagreements(taken: list[Taken], names: dict[str, str]) -> Iterator[str]:
 
 
 def difference(found: Any, expected: Any, parts: Sequence[Any] = ()) -> str:
-    """How two tensors differ, by more than rounding; empty if they do not.
+    """Returns how two tensors differ by more than rounding; empty if they do not.
 
     Args:
-      parts: what has been added up to `found`.
+      parts: the summands of `found`.
     """
     if found.shape != expected.shape:
         return f"of shape {found.shape.as_list()}, expected {expected.shape.as_list()}"
@@ -190,10 +196,12 @@ def _wide(tensor: Any) -> Any:
 
 
 class Checked(PartialStep):
-    """Computes each operation of whole inputs as well: what the workers have must come to the same.
+    """A step that also computes each operation from whole inputs, to compare the results.
+
+    The parts of the workers must make up the same result.
 
     Attributes:
-      problems: what is wrong; the first worker notes it.
+      problems: the problems found; the first worker notes them.
     """
 
     meeting: Meeting
@@ -250,7 +258,7 @@ class Checked(PartialStep):
         return whole
 
     def _compare(self, what: str, tensor: Any, state: State, own: Any, whole: Any) -> None:
-        """What the workers have in some state, with what all of them have."""
+        """Compares the parts that the workers have in this state with the whole tensor."""
         if tensor.dtype in OPAQUE:
             return
         (values,) = self._exchanged(what, [own])
@@ -258,7 +266,7 @@ class Checked(PartialStep):
             self._note(what, difference(whole, _whole(state, values)))
 
     def _exchanged(self, what: str, tensors: list[Any]) -> list[list[Any]]:
-        """Of each tensor, what those workers have that have rows."""
+        """Returns, for each tensor, the values of the workers that have rows."""
         given = self.meeting.exchanged(self.worker, ("check", what), (self.has_rows, tensors))
         return [list(values) for values in zip(*(t for rows, t in given if rows), strict=True)]
 
@@ -268,7 +276,7 @@ class Checked(PartialStep):
 
 
 def _whole(state: State, values: list[Any]) -> Any:
-    """The tensor of which workers hold these."""
+    """Returns the whole tensor of which the workers hold these values."""
     if state.blocks is not None:
         return without_blocks(tf.concat([by_block(v, state.blocks) for v in values], 1))
     if is_sharded(state):

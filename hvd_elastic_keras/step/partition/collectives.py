@@ -1,4 +1,4 @@
-"""How the workers of a step talk to each other, whether they have rows or not."""
+"""Collectives between the workers of a step, whether they have rows or not."""
 
 from __future__ import annotations
 
@@ -9,43 +9,45 @@ import tensorflow as tf
 
 
 class Collectives(Protocol):
-    """How the workers of a step talk to each other. All of them make the same calls."""
+    """The collectives of a step. All workers make the same calls."""
 
     def summed(
         self, tensors: list[tf.Tensor], name: str, *, rounded: bool = False
     ) -> list[tf.Tensor]:
-        """The sums over all workers, of tensors that travel together.
+        """Returns the sums over all workers of tensors that travel together.
 
         Args:
-          rounded: whether they travel in 16 bits, if anything does.
+          rounded: whether the tensors travel in 16 bits, if a type of 16 bits was chosen.
         """
 
     def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """The tensors of all workers one after the other, along the first axis."""
+        """Returns the tensors of all workers, one after the other, along the first axis."""
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
-        """The "Max", "Min", "All" or "Any" over all workers."""
+        """Returns the "Max", "Min", "All" or "Any" over all workers."""
 
 
 Tail = Callable[[Sequence[tf.Tensor]], tf.Tensor]
-"""Makes what travels with the last sums, shape [n], float32; given what has to be there before."""
+"""Makes the tensor that travels with the last sums, shape [n], float32. It receives the tensors
+that have to be computed before."""
 MOST_CHOSEN = 1 << 14
-"""Elements of a tensor that are chosen one by one: a branch takes long to trace."""
+"""Tensors with fewer elements are chosen element by element: a branch takes long to trace."""
 
 
 class OfRows:
     """The collectives of a worker that may have no rows, and may be alone.
 
-    What a worker without rows computes does not count. Alone, collectives are left out: each takes
-    0.6 ms even then. Both may change from step to step, and nothing is traced anew for it.
+    Results of a worker without rows do not count. A worker that is alone leaves collectives out:
+    each takes 0.6 ms even then. Both conditions may change from step to step without a new trace.
 
     Args:
       has_rows: whether the worker has rows.
       has_others: whether there are other workers.
 
     Attributes:
-      results: what collectives have given, and the loops and branches in which some stand.
-      asserts: whether assertions are made that so many rounds of collectives come before.
+      results: results of collectives, and of loops and branches that contain collectives.
+      asserts: tells whether an assertion is made, given the number of rounds of collectives before
+        it.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class OfRows:
         self.results: list[tf.Tensor] = []
 
     def tail(self, make: Tail, before: Sequence[tf.Tensor]) -> tf.Tensor:
-        """What travels with the last sums, made when `before` is there."""
+        """Makes the tensor that travels with the last sums, once `before` is computed."""
         return make(before)
 
     def summed(
@@ -72,14 +74,14 @@ class OfRows:
         *,
         rounded: bool = False,
     ) -> list[tf.Tensor]:
-        """Without rows, adds nothing to the tensors, but to the tail.
+        """Sums tensors over the workers. A worker without rows adds only its tail.
 
         Args:
-          tail: what travels with them.
-          rounded: see `Collectives`; not with a tail.
+          tail: a tensor that travels with the others.
+          rounded: see `Collectives`; not used with a tail.
 
         Returns:
-          The sums of the tensors; after them that of the tail, if there is one.
+          The sums of the tensors. The sum of the tail follows, if there is one.
         """
         beside = [] if tail is None else [tail]
 
@@ -91,13 +93,14 @@ class OfRows:
             sums = self._or_alone(lambda: of_all(counted), [*counted, *beside])
         elif self._has_rows is True:
             sums = self._or_alone(lambda: of_all(tensors), [*tensors, *beside])
-        else:  # a choice by element would copy all gradients, one after the other delay them
+        else:
+            # Choosing by element would copy all gradients; choosing one by one would delay them.
             sums = tf.switch_case(
                 tf.where(self._has_others, tf.where(self._has_rows, 1, 2), 0),
                 [
                     lambda: [*tensors, *beside],
                     lambda: of_all(tensors),
-                    # Of constants, TensorFlow would make the collective once: when it optimises.
+                    # Not of constants: TensorFlow would run the collective once, when it optimises.
                     lambda: of_all([self._if_rows(t) for t in tensors]),
                 ],
             )
@@ -106,14 +109,14 @@ class OfRows:
         return sums
 
     def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """Without rows, gives none."""
+        """Gathers the rows of all workers. A worker without rows gives none."""
         given = tensor[: self._if_rows(tf.shape(tensor)[0])]
         whole = self._or_alone(lambda: self._collectives.gathered(given, name), given)
         self.results.append(whole)
         return whole
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
-        """Without rows, gives what is no extreme."""
+        """Finds an extreme over all workers. A worker without rows gives a neutral value."""
         given = self._if_rows(tensor, neutral(tensor.dtype, kind))
         found = self._or_alone(lambda: self._collectives.extreme(given, kind, name), given)
         self.results.append(found)
@@ -130,12 +133,12 @@ class OfRows:
         return tf.cond(self._has_others, with_others, lambda: alone)
 
     def outermost(self, graph: Any) -> list[tf.Tensor]:
-        """Those of `results` that are in this graph: all of them have to be there at its end."""
+        """Returns the `results` in this graph. All of them must be computed before its end."""
         return [t for t in self.results if t.graph is graph]
 
 
 def neutral(dtype: tf.DType, kind: str) -> Any:
-    """What does not change an extreme."""
+    """Returns a value that does not change an extreme."""
     if kind in ("All", "Any"):
         return kind == "All"
     if dtype.is_floating:

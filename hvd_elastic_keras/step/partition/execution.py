@@ -1,9 +1,9 @@
-"""Computes the part of a worker in a partitioned step.
+"""Computes a worker's part of a partitioned step.
 
-What a worker has of a tensor is there in one or more states; a state that is wanted and not there
-is made of one that is: sharded or partial to replicated by a collective, replicated to sharded by
-cutting out the own rows, replicated to partial by leaving it to one worker. The same code adds
-operations to the graph of a `tf.function`, or runs them eagerly.
+A worker has a tensor in one or more states. If a wanted state is missing, it is made from another
+one. A collective makes a sharded or partial tensor replicated. A replicated tensor becomes sharded
+by cutting out the worker's own rows, and partial by leaving its value to one worker. The same code
+adds operations to the graph of a `tf.function`, or runs them eagerly.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from hvd_elastic_keras.step.partition.rules.draws import draws
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Which rows of a batch a worker has; scalars, int32.
+    """The rows of a batch that a worker has, as scalars: int32 numbers and truth values.
 
     Attributes:
       low: the first row.
-      size: so many, at least 1: some operations of TensorFlow fail on none. A worker without rows
-        takes part with any row, and with `OfRows`.
+      size: the number of rows, at least 1: some operations of TensorFlow fail on none. A worker
+        without rows computes any row, and uses `OfRows`.
       total: rows of the whole batch, at least 2.
-      is_first: whether what is replicated counts here where partial sums are wanted; true on one
+      is_first: whether this worker contributes replicated values to partial sums; true on one
         worker only.
-      has_rows: else nothing that this worker would assert of its rows counts.
+      has_rows: whether the worker has rows. If not, its assertions about rows do not count.
     """
 
     low: tf.Tensor
@@ -60,20 +60,21 @@ class Part:
 
 
 Versions = dict[State, Any]
-"""What is there of a tensor, by state."""
+"""The available values of a tensor, by state."""
 
 
 class PartialStep:
-    """One worker's part of one step; to be used once.
+    """One worker's part of one step. An instance computes one step only.
 
     Args:
-      name: its collectives' names begin with it.
-      tail: of a step that has no collective at all, too.
+      name: prefix of the names of its collectives.
+      tail: makes the tensor that travels with the last sums. It travels alone if the step has no
+        collective at all.
 
     Attributes:
-      values: of the variables, by the name of their handle; as assigned so far.
-      tail_sum: of all workers, shape [n], float32.
-      num_early: so many calls, so far, that may end before the whole part is computed.
+      values: the values of the variables, as assigned so far, by the names of their handles.
+      tail_sum: the sum of the tails of all workers, shape [n], float32.
+      num_early: calls of collectives, so far, that may end before the whole part is computed.
     """
 
     def __init__(
@@ -106,11 +107,11 @@ class PartialStep:
         """Computes the step; assigns nothing.
 
         Args:
-          rows: of each tensor of the batch, those of this worker; of one that has no rows, all.
-          number: of the step, an integer scalar.
+          rows: this worker's rows of each tensor of the batch; the whole tensor if it has no rows.
+          number: the number of the step, an integer scalar.
 
         Returns:
-          The outputs of the graph. `values` holds what the variables would become.
+          The outputs of the graph. `values` then holds the new values of the variables.
         """
         captured = self._captured
         self.values = {n: tf.convert_to_tensor(v) for n, v in captured.variables.items()}
@@ -132,7 +133,7 @@ class PartialStep:
         return outputs
 
     def _given(self, rows: Sequence[Any], number: Any) -> dict[str, Any]:
-        """By the name of its placeholder, what is given."""
+        """Returns the tensors given to the step, by the names of their placeholders."""
         given = {self._captured.number.name: tf.cast(number, tf.int64)}
         low, total = self._part.low, self._part.total
         for i, (leaf, own) in enumerate(zip(self._captured.leaves, rows, strict=True)):
@@ -165,7 +166,7 @@ class PartialStep:
 
     def _operation(self, planned: PlannedOperation, there: dict[str, Versions]) -> None:
         op, decision = planned.op, planned.decision
-        if decision.how == "alias":  # also of what is not there yet
+        if decision.how == "alias":  # also for tensors that are not there yet
             for tensor, result in zip(op.inputs, op.outputs, strict=True):
                 there[result.name] = there.setdefault(tensor.name, {})
             return
@@ -187,7 +188,7 @@ class PartialStep:
             versions[state] = value
             if not tf.executing_eagerly() and tensor.dtype not in (tf.variant, tf.resource):
                 for version in versions.values():
-                    # An operation that is added again may know less than the traced one.
+                    # An operation that is added again may know less of shapes than the traced one.
                     version.set_shape(tensor.shape)
 
     # --- states --------------------------------------------------------------------------
@@ -222,7 +223,7 @@ class PartialStep:
     def _reduce(
         self, level: int, tensors: Sequence[Any], plan: Plan, there: dict[str, Versions]
     ) -> None:
-        """Sums up together what is wanted at the same time; a round of each type."""
+        """Sums tensors that are wanted at the same time together, separately for each type."""
         todo = [t for t in tensors if t.dtype != tf.variant]
         is_last = plan is self._plan and level == self._last_level
         for dtype in sorted({t.dtype.name for t in todo}):
@@ -242,11 +243,11 @@ class PartialStep:
                 there[name][REPLICATED] = total
 
     def _rounded_of(self, names: Iterable[str]) -> list[str]:
-        """Of sums in this order, those that travel in 16 bits."""
+        """Returns the names of sums that travel in 16 bits, in the given order."""
         return [name for name in names if name in self._rounded]
 
     def _summed(self, what: str, parts: dict[str, Any], rounded: Sequence[str]) -> dict[str, Any]:
-        """The sums of tensors by their names; those that are rounded travel by themselves."""
+        """Returns the sums of tensors by their names. Rounded tensors travel separately."""
         found = self._in_half(self._name(f"{what}_half"), parts, rounded) if rounded else {}
         exact = [name for name in parts if name not in found]
         if exact:
@@ -259,9 +260,9 @@ class PartialStep:
         return dict(zip(chosen, sums, strict=True))
 
     def _last_sums(self, parts: dict[str, Any]) -> dict[str, Any]:
-        """The sums of the last round. Large ones go out as soon as they are computed.
+        """Returns the sums of the last round. Large tensors are sent as soon as they are computed.
 
-        What goes out with the tail or after it waits until everything is computed.
+        Tensors that are sent with the tail or after it wait until everything is computed.
         """
         found: dict[str, Any] = {}
         ordered = in_order_of_making(self._plan, parts)
@@ -285,7 +286,7 @@ class PartialStep:
         return found | dict(zip(exact, sums, strict=True))
 
     def _find_moments(self, moments: Sequence[Moments], there: dict[str, Versions]) -> None:
-        """Means and variances of the same round travel together; one group for each type."""
+        """Finds means and variances of the same round together, in one group for each type."""
         for dtype in sorted({m.mean.outputs[0].dtype.name for m in moments}):
             group = [m for m in moments if m.mean.outputs[0].dtype.name == dtype]
             rows = [there[m.mean.inputs[0].name][m.state] for m in group]
@@ -314,7 +315,10 @@ class PartialStep:
         return tf.where(self._part.is_first, value, tf.zeros([], value.dtype))
 
     def _own_rows(self, tensor: Any, whole: Any, axis: int) -> Any:
-        """Positions of this worker along an axis, which has as many for each row of the batch."""
+        """Cuts out this worker's positions along an axis.
+
+        The axis has the same number of positions for each row of the batch.
+        """
         shift = int(tensor.dtype == tf.variant)
 
         def cut(value: Any) -> Any:
@@ -334,7 +338,7 @@ class PartialStep:
         return drawn_rows(op, inputs, self._part.low, self._sizes)
 
     def _of_list(self, tensor: Any, value: Any, function: Callable[[Any], Any]) -> Any:
-        """A function of a tensor; of a TensorList, of its elements in one tensor."""
+        """Applies a function to a tensor, or to the stacked elements of a TensorList."""
         if tensor.dtype != tf.variant:
             return function(value)
         dtype = element_type_of_list(tensor)
@@ -346,7 +350,7 @@ class PartialStep:
         return tf.raw_ops.TensorListFromTensor(tensor=made, element_shape=shape)
 
     def _name(self, what: str, *, is_early: bool = True) -> str:
-        """The same on all workers, for any number of them."""
+        """Returns a collective's name: the same on all workers, for any number of workers."""
         self._num_names += 1
         self.num_early += is_early
         return f"{self._prefix}_{what}_{self._num_names}"
@@ -387,7 +391,11 @@ class PartialStep:
         raise NotImplementedError(decision.how)
 
     def _called(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
-        """A function for XLA stays one: Keras has them for what a CPU cannot do without."""
+        """Runs a function.
+
+        A function for XLA stays one: Keras has these for operations that a CPU cannot do without
+        XLA.
+        """
         (plan,) = planned.bodies
         if not is_for_xla(planned.op) or plan.reductions or plan.moments:
             return self._run(plan, inputs)
@@ -414,13 +422,13 @@ class PartialStep:
         )
 
     def _python_comes_first(self, op: Any) -> bool:
-        """Whether Python code is called here, or has to have been called before."""
+        """Whether the operation calls Python code, or may have to wait for such a call."""
         if tf.executing_eagerly():
             return False
         return op.type in PYTHON_CALLS or bool(self._python_calls and op.control_inputs)
 
     def _in_order(self, op: Any, inputs: list[Any]) -> list[Any]:
-        """An operation after the Python code that it waits for."""
+        """Adds an operation after the Python code that it waits for."""
         with tf.control_dependencies(self._python_before(op)):
             made = emit_operation(op, inputs)
         if op.type in PYTHON_CALLS:
@@ -453,7 +461,7 @@ class PartialStep:
         return inputs
 
     def _local(self, shape: Any, axis: int) -> Any:
-        """The shape of the rows of this worker; a size of -1 stays open, and so does a rank."""
+        """Returns the shape of this worker's rows. A size of -1 or an open rank stays open."""
         if shape.shape.rank == 0:
             return shape
         count = shape[axis] // self._sizes.total(shape.dtype)
@@ -468,7 +476,7 @@ class PartialStep:
             state, form = decision.want[i], decision.forms[i]
             if state.axis is None:
                 shape = tf.shape(value, out.dtype)
-            elif form is not None:  # then nobody has to compute the tensor for it
+            elif form is not None:  # known, so no worker has to compute the tensor for it
                 shape = self._sizes.whole_shape(form, out.dtype)
             else:
                 shape = self._whole_shape(value, state.at_axis, out.dtype)
@@ -476,7 +484,7 @@ class PartialStep:
         return made
 
     def _whole_shape(self, value: Any, axis: int, dtype: tf.DType) -> Any:
-        """The shape of the whole of a tensor of which this worker has its rows."""
+        """Returns the shape of the whole tensor of which this worker has its rows."""
         shape = tf.shape(value, dtype)
         size = shape[axis] // self._sizes.own(dtype) * self._sizes.total(dtype)
         return tf.tensor_scatter_nd_update(shape, [[axis]], [size])
@@ -498,7 +506,7 @@ class PartialStep:
                 inputs = self._run(body, inputs)
             return inputs
         handles = [i for i, s in enumerate(planned.decision.want) if s == HANDLE]
-        # What it only reads does not become a result of the loop.
+        # Variables that the loop only reads do not become results of the loop.
         keys = self._assigned_by(planned.bodies[:1], inputs)
 
         def packed(values: Sequence[Any]) -> list[Any]:
@@ -526,7 +534,7 @@ class PartialStep:
         return unpacked(flat)
 
     def _assigned_by(self, plans: Sequence[Plan], inputs: Sequence[Any]) -> list[str]:
-        """The handles of variables that a function of these inputs assigns to."""
+        """Returns the handles of variables that functions with these inputs assign to."""
         found: set[str] = set()
         for plan in plans:
             pairs = zip(plan.graph.inputs, inputs, strict=True)
@@ -557,7 +565,7 @@ class PartialStep:
 
 
 def by_block(value: Any, blocks: int) -> Any:
-    """A tensor with rows in blocks, shape [blocks * rows, …], as one of shape [blocks, rows, …]."""
+    """Reshapes a tensor with rows in blocks from [blocks * rows, …] to [blocks, rows, …]."""
     return tf.reshape(value, tf.concat([[blocks, -1], tf.shape(value)[1:]], 0))
 
 
@@ -567,5 +575,5 @@ def without_blocks(value: Any) -> Any:
 
 
 def _num_bytes(tensor: Any) -> int:
-    """Of unknown size, it waits for the last part."""
+    """Returns the bytes of a tensor. If unknown, they count as 0, so it waits for the last part."""
     return int(tensor.shape.num_elements() or 0) * int(tensor.dtype.size)

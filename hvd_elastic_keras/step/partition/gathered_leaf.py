@@ -1,4 +1,4 @@
-"""Tensors of a batch that everybody has whole before all else: rows may have different forms."""
+"""Gathers tensors of a batch before anything else, because their rows may differ in form."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import tensorflow as tf
 def gathered_leaf(
     own: Any, gathered: Callable[[Any], Any], low: tf.Tensor, total: tf.Tensor
 ) -> Any:
-    """A dense, ragged or sparse tensor, of which each worker has its rows.
+    """Returns the whole of a dense, ragged or sparse tensor of which each worker has its rows.
 
     Args:
-      gathered: gives what all workers have along the first axis; of a worker without rows, none.
+      own: the rows of this worker.
+      gathered: gathers tensors of all workers along the first axis. A worker without rows gives
+        none.
       low: the first row of this worker.
-      total: rows of all.
+      total: the rows of all workers.
     """
     if isinstance(own, tf.RaggedTensor):
         lengths = [gathered(n) for n in own.nested_row_lengths()]

@@ -1,8 +1,8 @@
-"""Which sums over the workers are gradients and nothing else, so that they may travel in 16 bits.
+"""Finds sums over the workers that are gradients and nothing else, so they may travel in 16 bits.
 
-Such a sum has the form of a trainable variable, consists of what follows from rows alone, and leads
-to an assignment of that variable through what all workers compute alike. What the workers go on
-with to compute something of their rows, as with the moments of a batch, is none.
+Such a sum has the form of a trainable variable. All its summands follow from rows alone. It leads
+to an assignment of that variable through operations that all workers compute alike. A sum is not a
+gradient if the workers use it to compute something of their rows, like the moments of a batch.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ ALIKE = frozenset({REPLICATED, HANDLE, EMPTY})
 
 
 def gradients_of(captured: CapturedStep, plan: Plan) -> frozenset[str]:
-    """The names of sums that are gradients, among the `reductions` of the plan of a step.
+    """Returns the names of sums that are gradients, among the `reductions` of a step's plan.
 
-    Sums in loops and branches are not looked at.
+    Sums in loops and branches are ignored.
     """
     forms = _forms_of_trained(captured)
     names = Names(plan)
@@ -60,7 +60,7 @@ def gradients_of(captured: CapturedStep, plan: Plan) -> frozenset[str]:
 
 
 def _forms_of_trained(captured: CapturedStep) -> dict[str, tuple[int, ...]]:
-    """By their handles, shapes of trainable variables of more than one element."""
+    """Returns the shapes of trainable variables of more than one element, by their handles."""
     return {
         name: tuple(variable.shape)
         for name, variable in captured.variables.items()
@@ -72,7 +72,7 @@ def _forms_of_trained(captured: CapturedStep) -> dict[str, tuple[int, ...]]:
 
 
 def _pure(plan: Plan, names: Names) -> set[str]:
-    """Partial tensors of which nothing is a summand that all workers have alike, but zeros."""
+    """Returns partial tensors without summands that all workers have alike, except zeros."""
     found: set[str] = set()
     for planned in plan.operations:
         if planned.decision.how == ALIAS or PARTIAL not in planned.decision.out:
@@ -84,7 +84,10 @@ def _pure(plan: Plan, names: Names) -> set[str]:
 
 
 def _inner(planned: PlannedOperation) -> Iterator[tuple[PlannedOperation, set[str] | None]]:
-    """An operation, and those of the functions that it calls."""
+    """Yields an operation and the operations of the functions that it calls.
+
+    Each comes with the names of partial tensors in its function; None for the first one.
+    """
     yield planned, None
     for body in planned.bodies:
         there = {
@@ -99,7 +102,7 @@ def _inner(planned: PlannedOperation) -> Iterator[tuple[PlannedOperation, set[st
 def _adds_nothing(
     found: tuple[PlannedOperation, set[str] | None], pure: set[str], names: Names
 ) -> bool:
-    """Whether its partial inputs are partial before, or zeros."""
+    """Whether an operation's partial inputs have been partial before, or are zeros."""
     planned, of_body = found
     wanted = zip(planned.op.inputs, planned.decision.want, strict=False)
     partial = [t for t, state in wanted if state == PARTIAL]
@@ -127,14 +130,15 @@ def _is_zero(tensor: Any) -> bool:
 
 @dataclasses.dataclass
 class _Ways:
-    """What follows from sums.
+    """Follows sums through the graph of a step.
 
     Attributes:
       captured: the step.
-      forms: shapes of the variables that matter, by their handles. What is computed with their new
-        values does not count.
-      assigned: by handles of these, sums from which all workers alike compute what is assigned.
-      used_for_rows: sums with which a worker goes on to compute what others do not have.
+      forms: shapes of the variables that matter, by their handles. Computations with their new
+        values do not count.
+      assigned: the sums from which all workers alike compute the new values of these variables, by
+        their handles.
+      used_for_rows: the sums from which a worker computes something that other workers do not have.
     """
 
     captured: CapturedStep
@@ -146,7 +150,7 @@ class _Ways:
     _in_others: dict[str, Bits] = dataclasses.field(
         default_factory=lambda: collections.defaultdict(int)
     )
-    """In the values of other variables, by their handles."""
+    """The sums in the values of other variables, by their handles."""
 
     def follow(self, plan: Plan, sums: dict[str, Bits]) -> None:
         """Follows sums, by the names of their tensors, through the graph of the step."""
@@ -156,13 +160,13 @@ class _Ways:
     def _through(
         self, plan: Plan, given: Sequence[Bits], handles: dict[str, str], sums: dict[str, Bits]
     ) -> list[Bits]:
-        """The sums in the outputs, given those in the inputs."""
+        """Returns the sums in the outputs, given the sums in the inputs."""
         names, handles = Names(plan), dict(handles)
         inside = dict(zip((t.name for t in plan.graph.inputs), given, strict=True))
 
         def of(tensor: Any, state: Any = REPLICATED) -> Bits:
             name = names.of(tensor.name)
-            # Whoever takes a summand takes nothing that has travelled.
+            # An operation that takes a summand takes nothing that has travelled.
             found: Bits = inside.get(name, 0)
             return found if state == PARTIAL else found | sums.get(name, 0)
 
@@ -204,7 +208,7 @@ class _Ways:
     def _through_functions(
         self, planned: PlannedOperation, bits: Sequence[Bits], handles: Sequence[str | None]
     ) -> list[Bits]:
-        """Through a loop until nothing is new, through both branches, or through what is called."""
+        """Follows sums through a loop until nothing is new, both branches, or a called function."""
         op = planned.op
         skipped = int("then_branch" in FUNCTIONS[op.type])
         beside = bits[0] if skipped else 0  # whether it is assigned depends on the condition

@@ -1,4 +1,4 @@
-"""What operations a traced step has, those of the functions that it calls included."""
+"""The operations of a traced step, including operations of the functions that it calls."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 PYTHON_CALLS = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
-"""Those of `tf.py_function` and `tf.numpy_function`."""
+"""The operations of `tf.py_function` and `tf.numpy_function`."""
 
 
 def nodes_of(graph: Any) -> list[Any]:
-    """All operations, as `NodeDef`s."""
+    """Returns all operations, as `NodeDef`s."""
     definition = graph.as_graph_def()
     return [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
 

@@ -12,16 +12,16 @@ HALF_DTYPES = {FP16: tf.float16, BF16: tf.bfloat16}
 
 
 def summed_in_half(tensors: Tensors, half: tf.DType, name: str) -> Tensors:
-    """The sums over all workers, of which 16 bits per number travel, as often as in an allreduce.
+    """Returns the sums over all workers. 16 bits per number travel, as often as in an allreduce.
 
-    Each worker gets an equal slice of everybody's numbers, adds them up in their own precision, and
-    gives the sums to all: a number is rounded once before it is added and once after, whatever
-    the number of workers. Two workers give each other all numbers instead, which are as many bytes,
-    and round once. Horovod's allreduce of 16 bits rounds each partial sum, is slower on processors,
-    and knows no bfloat16.
+    Each worker receives an equal slice of every worker's numbers, adds them up in their original
+    precision, and sends the sums to all workers. So a number is rounded once before it is added and
+    once after, for any number of workers. Two workers send each other all their numbers instead.
+    These are as many bytes, and are rounded only once. Horovod's allreduce of 16 bits rounds each
+    partial sum, is slower on processors, and does not support bfloat16.
 
     Args:
-      tensors: of one floating dtype.
+      tensors: tensors of one floating dtype.
     """
     sizes = [int(t.shape.num_elements()) for t in tensors]
     rounded = tf.concat([tf.reshape(tf.cast(t, half), [-1]) for t in tensors], 0)
@@ -37,7 +37,7 @@ def summed_in_half(tensors: Tensors, half: tf.DType, name: str) -> Tensors:
 def _of_two(rounded: tf.Tensor, sizes: list[int], dtype: tf.DType, name: str) -> Tensors:
     of_both = _gathered(rounded, f"{name}.both")
     first, second = tf.split(tf.ensure_shape(of_both, [2 * sum(sizes)]), 2)
-    # By rank, so that both workers add the same way.
+    # In the order of ranks, so that both workers add in the same order.
     parts = zip(tf.split(first, sizes), tf.split(second, sizes), strict=True)
     return [tf.cast(one, dtype) + tf.cast(other, dtype) for one, other in parts]
 
@@ -60,6 +60,6 @@ def _in_slices(
 
 
 def _gathered(numbers: tf.Tensor, name: str) -> tf.Tensor:
-    """Those of all workers by rank, of 16 bits each, which Horovod need not understand."""
+    """Gathers 16-bit numbers of all workers, by rank. Horovod need not know their type."""
     received = hvd.allgather(tf.bitcast(numbers, tf.int16), name=name, ignore_name_scope=True)
     return tf.bitcast(received, numbers.dtype)

@@ -1,4 +1,4 @@
-"""The collectives of a partitioned step, by Horovod."""
+"""The collectives of a partitioned step, implemented with Horovod."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hvd_elastic_keras.step.partition import texts
 from hvd_elastic_keras.step.partition.half_sums import HALF_DTYPES, summed_in_half
 
 HALF = (tf.float16, tf.bfloat16)
-"""Of these Horovod rounds each partial sum, or knows nothing."""
+"""Types for which Horovod rounds each partial sum, or which it does not support."""
 EXTREMES = {"Max": hvd.Max, "Min": hvd.Min, "All": hvd.Min, "Any": hvd.Max}
 
 
 class HorovodCollectives:
-    """See `collectives.Collectives`. Names are the same for any number of workers.
+    """Horovod's `collectives.Collectives`. Names are the same for any number of workers.
 
     Args:
       compression: how gradients travel, one of `COMPRESSIONS`.
@@ -27,7 +27,7 @@ class HorovodCollectives:
     def summed(
         self, tensors: list[tf.Tensor], name: str, *, rounded: bool = False
     ) -> list[tf.Tensor]:
-        """In one group; half precision travels in single, so that it is rounded once."""
+        """Sums tensors in one group. Half precision travels in single, so it is rounded once."""
         if rounded and self._half is not None:
             return summed_in_half(tensors, self._half, name)
         given = [tf.cast(t, tf.float32) if t.dtype in HALF else t for t in tensors]
@@ -36,7 +36,7 @@ class HorovodCollectives:
         return [tf.cast(s, t.dtype) for s, t in zip(sums, tensors, strict=False)]
 
     def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """Workers may have different numbers of rows; some may have none."""
+        """Gathers rows. Workers may have different numbers of rows; some may have none."""
         if tensor.dtype == tf.string:
             lengths, values = texts.as_bytes(tensor)
             values = self.gathered(values, f"{name}_bytes")
@@ -48,7 +48,7 @@ class HorovodCollectives:
         return tf.ensure_shape(whole, [None, *tensor.shape[1:]])
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
-        """Horovod knows no extremes of truth values."""
+        """Finds an extreme. Truth values travel as integers: Horovod has no extremes of them."""
         given = tf.cast(tensor, tf.int32) if tensor.dtype == tf.bool else tensor
         given = tf.cast(tensor, tf.float32) if tensor.dtype in HALF else given
         found = hvd.allreduce(given, op=EXTREMES[kind], name=name, ignore_name_scope=True)
@@ -56,5 +56,8 @@ class HorovodCollectives:
 
 
 def _at_least_two(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-    """A group goes out at once. A tensor alone would wait for the end of Horovod's cycle."""
+    """Adds a second tensor to a single one.
+
+    Horovod sends a group at once. A single tensor would wait for the end of Horovod's cycle.
+    """
     return tensors if len(tensors) > 1 else [*tensors, tf.zeros([1], tensors[0].dtype)]

@@ -1,7 +1,7 @@
-"""Sums for which no other collective waits travel with the last ones.
+"""Moves sums for which no other collective waits to the last round.
 
-These are the gradients, above all: a layer of batch norm would wait for them in its backward pass,
-if they went with the small sums that it needs.
+These are above all the gradients. If they travelled with the small sums that a layer of batch norm
+needs, the layer would wait for them in its backward pass.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from hvd_elastic_keras.step.partition.plan_names import ALIAS, Names
 
 
 def with_late_sums(analysis: Analysis) -> Analysis:
-    """The same rounds of collectives, or fewer, with as much as possible in the last one."""
+    """Moves as many sums as possible to the last round.
+
+    The result has the same rounds of collectives, or fewer.
+    """
     plan, found = analysis.plan, analysis.collectives
     last = max((c.level for c in found), default=0)
     names = Names(plan)
@@ -44,7 +47,7 @@ def with_late_sums(analysis: Analysis) -> Analysis:
 
 
 def _before_collectives(plan: Plan, names: Names, exchanged: set[str]) -> set[str]:
-    """Names from which something follows that workers exchange."""
+    """Returns the names of tensors from which exchanged tensors follow."""
     before: set[str] = set()
     for planned in reversed(plan.operations):
         if planned.decision.how == ALIAS:
@@ -56,7 +59,7 @@ def _before_collectives(plan: Plan, names: Names, exchanged: set[str]) -> set[st
 
 
 def _raised(plan: Plan, names: Names, late: set[str], last: int) -> Iterator[PlannedOperation]:
-    """The operations, of which those come after the last round that use a late sum."""
+    """Yields the operations. An operation that uses a late sum moves after the last round."""
     after = set(late)
     for planned in plan.operations:
         if planned.decision.how == ALIAS or not after & names.inputs(planned):

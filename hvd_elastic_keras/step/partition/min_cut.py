@@ -1,9 +1,9 @@
-"""The cheapest tensors to reduce, so that nothing partial comes to where the whole is needed.
+"""Finds the cheapest tensors to reduce, so that no partial sum arrives where the whole is needed.
 
-Partial sums flow through linear operations from where they arise to where somebody needs the
-whole. A set of tensors that cuts all these ways suffices to be reduced; one of least size is a
-minimum vertex cut, the counterpart of a maximum flow (Ford and Fulkerson, "Maximal flow through a
-network", 1956), which is found in phases (Dinic, "Algorithm for solution of a problem of maximum
+Partial sums flow through linear operations from where they arise to where the whole is needed. It
+is enough to reduce a set of tensors that cuts all these paths. The set of least size is a minimum
+vertex cut, the counterpart of a maximum flow (Ford and Fulkerson, "Maximal flow through a network",
+1956). The maximum flow is found in phases (Dinic, "Algorithm for solution of a problem of maximum
 flow in networks", 1970).
 """
 
@@ -23,14 +23,15 @@ def min_vertex_cut(
     sources: Iterable[Node],
     sinks: Iterable[Node],
 ) -> set[Node]:
-    """Nodes of least total cost without which no way leads from a source to a sink.
+    """Returns the nodes of least total cost without which no path leads from a source to a sink.
 
-    Sources and sinks may be in the cut. Of several cuts it is the one next to the sinks.
+    Sources and sinks may be in the cut. If there are several cuts, the one next to the sinks is
+    returned.
 
     Args:
-      cost: of each node, positive.
+      cost: the cost of each node, positive.
     """
-    # A node is an edge from its entrance to its exit, which has the next number.
+    # A node is an edge from its entrance to its exit. The exit has the next number.
     entrance = {node: 2 * i + 2 for i, node in enumerate(cost)}
     network = _Network(2 * len(entrance) + 2)
     unlimited = sum(cost.values()) + 1
@@ -48,7 +49,7 @@ def min_vertex_cut(
 
 
 class _Network:
-    """Edges with what they can still take; edge `e ^ 1` is the way back of edge `e`."""
+    """Edges with their remaining capacities. Edge `e ^ 1` is the reverse of edge `e`."""
 
     def __init__(self, num_nodes: int) -> None:
         self._ends: list[int] = []
@@ -56,7 +57,7 @@ class _Network:
         self._edges_of: list[list[int]] = [[] for _ in range(num_nodes)]
 
     def add(self, begin: int, end: int, capacity: int) -> None:
-        """An edge that can take so much."""
+        """Adds an edge with this capacity."""
         for node, other, left in ((begin, end, capacity), (end, begin, 0)):
             self._edges_of[node].append(len(self._ends))
             self._ends.append(other)
@@ -68,7 +69,7 @@ class _Network:
             self._fill_shortest(levels)
 
     def _levels(self) -> list[int]:
-        """So many edges from the source to each node; -1: it cannot be reached."""
+        """Returns the number of edges from the source to each node; -1 if it cannot be reached."""
         levels = [-1] * len(self._edges_of)
         levels[SOURCE] = 0
         todo = collections.deque([SOURCE])
@@ -82,7 +83,7 @@ class _Network:
         return levels
 
     def _fill_shortest(self, levels: list[int]) -> None:
-        """Fills all shortest ways."""
+        """Fills all shortest paths."""
         tried = [0] * len(self._edges_of)
         way: list[int] = []
         while True:
@@ -105,7 +106,7 @@ class _Network:
                 return
 
     def reaching_the_sink(self) -> set[int]:
-        """Nodes from which something more could be sent to the sink."""
+        """Returns the nodes from which more could be sent to the sink."""
         found, todo = {SINK}, [SINK]
         while todo:
             for back in self._edges_of[todo.pop()]:

@@ -1,10 +1,11 @@
-"""The mean and the variance over all rows, in one round of collectives in place of two.
+"""Computes mean and variance over all rows in one round of collectives in place of two.
 
 A graph computes them one after the other: the mean, and then the mean of the squared deviations
-from it. Workers that give both for their own rows can combine them (Chan, Golub and LeVeque,
-"Updating formulae and a pairwise algorithm for computing sample variances", 1979): the variance is
-the mean of their variances and of the squared deviations of their means. No large numbers are
-subtracted from each other, as they are in a difference of a mean square and a squared mean.
+from it. Workers that send both for their own rows can combine them (Chan, Golub and LeVeque,
+"Updating formulae and a pairwise algorithm for computing sample variances", 1979). The variance is
+the mean of the workers' variances plus the mean of the squared deviations of the workers' means. No
+large numbers are subtracted from each other, unlike in a difference of a mean square and a squared
+mean.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import tensorflow as tf
 from hvd_elastic_keras.step.partition.operations.states import State
 
 MOST_BYTES = 1 << 16
-"""Of a mean. Every worker is sent the moments of all others: two sums of more cost less."""
+"""Largest size of a mean. Every worker receives the moments of all others, so two sums of larger
+tensors cost less."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Moments:
     Attributes:
       mean, variance: the operations, both `Mean`, over the same axes.
       axes: those axes, from 0.
-      state: of the tensor whose mean it is: sharded along one of the axes.
+      state: the state of the tensor whose mean is computed: sharded along one of the axes.
     """
 
     mean: Any
@@ -39,7 +41,7 @@ class Moments:
 
 
 def variances(operations: Iterable[Any]) -> dict[Any, tuple[Any, tuple[int, ...]]]:
-    """By the operation of a mean, that of the variance about it, and their axes."""
+    """Maps the operation of a mean to the operation of the variance about it, and their axes."""
     found = {}
     for op in operations:
         mean = _mean_within(op) if op.type == "Mean" else None
@@ -54,7 +56,7 @@ def variances(operations: Iterable[Any]) -> dict[Any, tuple[Any, tuple[int, ...]
 
 
 def _mean_within(variance: Any) -> Any | None:
-    """The mean about which it is the variance; None if it is none."""
+    """Returns the mean about which this operation is the variance; None if it is no variance."""
     deviations = variance.inputs[0].op
     if deviations.type == "Square":
         deviations = deviations.inputs[0].op
@@ -79,10 +81,10 @@ def _axes(reduction: Any) -> tuple[int, ...] | None:
 
 
 def own_moments(rows: Sequence[tf.Tensor], found: Sequence[Moments], share: Any) -> tf.Tensor:
-    """What a worker tells the others, as one row: means, variances, and its share of the rows.
+    """Returns what a worker sends the others, as one row: means, variances, its share of the rows.
 
     Args:
-      rows: its rows of each tensor.
+      rows: the worker's rows of each tensor.
     """
     means = [tf.reduce_mean(x, m.axes, True) for x, m in zip(rows, found, strict=True)]
     own_variances = [
@@ -93,10 +95,10 @@ def own_moments(rows: Sequence[tf.Tensor], found: Sequence[Moments], share: Any)
 
 
 def combined(gathered: tf.Tensor, found: Sequence[Moments]) -> list[tuple[tf.Tensor, tf.Tensor]]:
-    """The means and variances over all rows, as the operations give them.
+    """Returns the means and variances over all rows, in the shapes that the operations give.
 
     Args:
-      gathered: what workers with rows have told, one row each.
+      gathered: the `own_moments` of the workers that have rows, one row each.
     """
     sizes = [m.mean.outputs[0].shape.num_elements() for m in found]
     means, own_variances, shares = tf.split(gathered, [sum(sizes), sum(sizes), 1], 1)

@@ -1,7 +1,8 @@
-"""A step whose collectives all stand in one round, in two parts: before the round, and after it.
+"""Splits a step with only one round of collectives into two parts: before and after the round.
 
-So its rows may be computed in pieces, one after the other, whose sums go through the collectives;
-and a worker whose variables are on their way may take part in the round before they are there.
+So its rows may be computed in pieces, one after the other, and the sums of the pieces go through
+the collectives. A worker that is still receiving its variables may take part in the round before
+they arrive.
 """
 
 from __future__ import annotations
@@ -27,23 +28,27 @@ EXTREMES: dict[str, Callable[[Any, Any], Any]] = {
 
 
 class NotOneRoundError(Exception):
-    """A collective waits for another one, stands in a loop, or what follows needs the rows."""
+    """A collective waits for another one or is in a loop, or later operations need the rows."""
 
 
 class NotApartError(Exception):
-    """What follows the collectives needs more than these: rows, or a collective in a loop."""
+    """The part after the round needs more than its results: rows, or a collective in a loop."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """What a worker gives to a collective: to a sum, to rows of all, or to an extreme by name."""
+    """A tensor that a worker gives to a collective.
+
+    Attributes:
+      kind: `SUM`, `ROWS`, or the name of an extreme.
+    """
 
     kind: str
     tensor: Any
 
 
 class _Noted:
-    """Notes what is given, and lets the step go on with anything of that form."""
+    """Notes the tensors given to collectives. The step goes on with any tensors of that form."""
 
     def __init__(self) -> None:
         self.given: list[Given] = []
@@ -64,15 +69,15 @@ class _Noted:
 
 
 def _after_the_round(rounds: int) -> bool:
-    """What comes before has been asserted where it was computed."""
+    """Skips assertions before the round: they were made where that part was computed."""
     return rounds > 0
 
 
 class Instead(OfRows):
-    """Collectives to which other tensors are given than those that the step has.
+    """Collectives that use other tensors in place of the step's own ones.
 
     Args:
-      given: in the order of `OneRound.before`.
+      given: these tensors, in the order of `OneRound.before`.
     """
 
     def __init__(
@@ -88,7 +93,7 @@ class Instead(OfRows):
         self._given = iter(self._all)
 
     def tail(self, make: Tail, before: Sequence[tf.Tensor]) -> tf.Tensor:
-        """See `OfRows`; it does not wait for the tensors that the step has."""
+        """See `OfRows`. The tail does not wait for the step's own tensors."""
         return super().tail(make, self._all or before)
 
     def summed(
@@ -113,10 +118,10 @@ class Instead(OfRows):
 
 
 class Known(OfRows):
-    """No collectives: what they would give is there already.
+    """Stands in for collectives whose results are known already.
 
     Args:
-      results: in the order of `OneRound.before`.
+      results: the results, in the order of `OneRound.before`.
       tail: the sum of the tails.
     """
 
@@ -127,7 +132,7 @@ class Known(OfRows):
         self._tail = tail
 
     def tail(self, make: Tail, before: Sequence[tf.Tensor]) -> tf.Tensor:
-        """See `OfRows`; it is not made again."""
+        """See `OfRows`. The tail is not made again."""
         return self._tail
 
     def summed(
@@ -155,15 +160,15 @@ MARK = "elastic_not_exchanged"
 
 
 def _apart(tensor: tf.Tensor) -> tf.Tensor:
-    """The tensor, marked: what is given must not follow from it."""
+    """Marks a result of a collective: no tensor given to a collective may follow from it."""
     return tf.identity(tensor, name=MARK)
 
 
 class OneRound:
-    """The two parts of a step.
+    """The two parts of a step: before and after its only round of collectives.
 
     Raises:
-      NotOneRoundError: it has no such parts.
+      NotOneRoundError: the step has no such parts.
     """
 
     def __init__(self, captured: CapturedStep, analysis: Analysis) -> None:
@@ -174,7 +179,7 @@ class OneRound:
             raise NotOneRoundError
 
     def before(self, rows: Sequence[Any], part: Part, number: Any) -> list[Given]:
-        """What a worker with these rows gives to the round of a step with this number."""
+        """Returns the tensors that a worker with these rows gives to the round of this step."""
         noted = _Noted()
         everybody = OfRows(noted)
         everybody.asserts = lambda rounds: rounds == 0
@@ -188,7 +193,7 @@ class OneRound:
 
 
 def results_of(given: Sequence[Given], collectives: OfRows, name: str) -> list[tf.Tensor]:
-    """What the collectives give, other than sums; the names of these begin with `name`."""
+    """Runs all collectives but sums, and returns their results. `name` begins their names."""
     return [
         collectives.gathered(one.tensor, f"{name}_rows_{i}")
         if one.kind == ROWS
@@ -198,7 +203,7 @@ def results_of(given: Sequence[Given], collectives: OfRows, name: str) -> list[t
 
 
 def given_alone(captured: CapturedStep, analysis: Analysis, rows: Sequence[Any]) -> list[tf.Tensor]:
-    """What a worker gives to the collectives, in their order; for the form of the tensors.
+    """Returns tensors of the form that a worker gives to the collectives, in their order.
 
     Raises:
       NotApartError: a collective stands in a loop or branch.
@@ -215,7 +220,7 @@ def given_alone(captured: CapturedStep, analysis: Analysis, rows: Sequence[Any])
 
 
 def _of_any_length(given: Given) -> tf.Tensor:
-    """With what is known of the result of its collective."""
+    """Returns the tensor with the shape known of its collective's result: rows have any length."""
     if given.kind != ROWS:
         return given.tensor
     shape = tf.TensorShape([None, *given.tensor.shape[1:]])
@@ -230,13 +235,13 @@ def needs_rows(
     *,
     but_shapes: bool = False,
 ) -> bool:
-    """Whether what a step comes to needs a worker's rows for anything but its collectives.
+    """Whether the results of a step need a worker's rows for anything but its collectives.
 
     Args:
-      rows: that `step` was given.
-      outputs: that `step` has returned.
-      collectives: through which it has gone.
-      but_shapes: whether the shapes of the rows do not count, which need no computing.
+      outputs: the outputs that `step` returned.
+      rows: the rows that `step` was given.
+      collectives: the collectives that `step` used.
+      but_shapes: whether to ignore the shapes of the rows, which need no computing.
     """
     needed = [*outputs, *step.values.values()]
     flat = tf.nest.flatten(list(rows), expand_composites=True)
@@ -248,7 +253,7 @@ def needs_rows(
 
 
 def _reaches(tensors: Iterable[Any], is_wanted: Callable[[Any], bool], ends: Sequence[Any]) -> bool:
-    """Whether tensors follow from an operation, other than through `ends`."""
+    """Whether tensors follow from a wanted operation in another way than through `ends`."""
     known = {id(t) for t in ends}
     todo, seen = [t for t in tensors if id(t) not in known], set()
     while todo:

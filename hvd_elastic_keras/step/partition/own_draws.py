@@ -1,4 +1,4 @@
-"""A worker's rows of random numbers, without those of the others; see `rules/draws.py`."""
+"""Draws a worker's rows of random numbers, without other workers' rows; see `rules/draws.py`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from hvd_elastic_keras.step.partition.rules.draws import numbers_per_block
 
 
 def drawn_rows(op: Any, inputs: list[Any], low: tf.Tensor, sizes: PartSizes) -> tf.Tensor:
-    """Rows of axis 0 of a whole draw, from the counter at which they begin.
+    """Draws this worker's rows, along axis 0, of a whole draw: from the counter where they begin.
 
     Args:
-      op: draws, given `inputs`: the shape of the whole, key, counter and others.
+      op: the operation that draws.
+      inputs: its inputs: the shape of the whole, key, counter and others.
       low: the first row of this worker.
     """
     shape, key, counter, *others = inputs

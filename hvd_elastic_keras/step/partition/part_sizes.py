@@ -1,4 +1,4 @@
-"""Shapes and shares that follow from the number of rows of a worker, as operations need them."""
+"""Shapes and fractions that follow from a worker's number of rows, as operations need them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from hvd_elastic_keras.step.partition.operations.states import Form
 
 
 class PartSizes:
-    """Each is made once in a graph: a large step asks for the same ones again and again.
+    """The sizes of a worker's rows, as tensors.
+
+    Each tensor is made once in a graph: a large step asks for the same ones again and again.
 
     Args:
-      own: rows of this worker, int32 scalar; `total` are those of the batch.
+      own: rows of this worker, int32 scalar.
+      total: rows of the batch, int32 scalar.
     """
 
     def __init__(self, own: tf.Tensor, total: tf.Tensor) -> None:
@@ -23,19 +26,22 @@ class PartSizes:
         self._made: dict[Any, tf.Tensor] = {}
 
     def own(self, dtype: tf.DType) -> tf.Tensor:
-        """Rows of this worker."""
+        """Returns the number of rows of this worker."""
         return self._once(("own", dtype), lambda: tf.cast(self._own, dtype))
 
     def total(self, dtype: tf.DType) -> tf.Tensor:
-        """Rows of the batch."""
+        """Returns the number of rows of the batch."""
         return self._once(("total", dtype), lambda: tf.cast(self._total, dtype))
 
     def fraction(self, dtype: tf.DType) -> tf.Tensor:
-        """What part of the rows this worker has; numbers of rows may be too large for the type."""
+        """Returns the fraction of the rows that this worker has.
+
+        The division comes before the cast: numbers of rows may be too large for the type.
+        """
         return self._once(("fraction", dtype), lambda: tf.cast(self._own / self._total, dtype))
 
     def own_shape(self, form: Form, axis: int, dtype: tf.DType) -> tf.Tensor:
-        """The shape of the rows of this worker, along one of the axes that have rows."""
+        """Returns the shape of this worker's rows, along one of the axes that have rows."""
 
         def made() -> tf.Tensor:
             own, total = self.own(dtype), self.total(dtype)
@@ -44,7 +50,7 @@ class PartSizes:
         return self._once((form, axis, dtype), made)
 
     def whole_shape(self, form: Form, dtype: tf.DType) -> tf.Tensor:
-        """The shape of all rows."""
+        """Returns the shape of all rows."""
         return self._once((form, "total", dtype), lambda: _shape(form, self.total(dtype)))
 
     def _once(self, key: Any, make: Callable[[], tf.Tensor]) -> tf.Tensor:
@@ -55,7 +61,7 @@ class PartSizes:
 
 
 def _shape(form: Form, num_rows: Any) -> tf.Tensor:
-    """Of so many rows, by axis if it is a list."""
+    """Returns the shape for this number of rows; a list gives one number for each axis."""
     dtype = tf.nest.flatten(num_rows)[0].dtype
     sizes = tf.constant([0 if is_rows else n for n, is_rows in form], dtype)
     per_row = tf.constant([n if is_rows else 0 for n, is_rows in form], dtype)

@@ -1,4 +1,4 @@
-"""Large gradients travel in several parts, the first of which begin during the backward pass."""
+"""Groups large gradients into parts. The first parts travel during the backward pass."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ from hvd_elastic_keras.step.partition.plan import Plan
 from hvd_elastic_keras.step.partition.plan_names import ALIAS, Names
 
 LEAST_BYTES = 16 * 2**20
-"""Of gradients that travel in several parts. Of fewer, parts cost more than they save."""
+"""Least total size of gradients that travel in several parts. With fewer bytes, parts would cost
+more than they save."""
 MOST_PARTS = 4
 SMALL = 1 / 256
-"""Of all bytes: a gradient that saves nothing by being early, but would make its part late. Busy
-threads may compute a bias of the last layer after all large products of the backward pass."""
+"""A gradient with a smaller fraction of all bytes is never sent early. It would save nothing, but
+could make its part late: busy threads may compute a bias of the last layer after all large products
+of the backward pass."""
 
 
 def parts_of(sizes: Sequence[int]) -> list[list[int]]:
-    """Which tensors travel together, of tensors in the order in which they are computed.
+    """Returns which tensors travel together.
 
-    Small ones wait for the last part. Each part is its own collective, which begins while the rest
-    of the backward pass is computed. The same on all workers: it follows from sizes alone.
+    Small tensors wait for the last part. Each part is its own collective, which begins while the
+    rest of the backward pass is computed. The parts are the same on all workers, because they
+    follow from sizes alone.
 
     Args:
-      sizes: bytes of each tensor.
+      sizes: bytes of each tensor, in the order in which the tensors are computed.
 
     Returns:
-      Places in `sizes`, each in one part; the last part has the last tensor.
+      The parts, as lists of places in `sizes`. Each place is in one part. The last part has the
+      last tensor.
     """
     everything = list(range(len(sizes)))
     if sum(sizes) < LEAST_BYTES:
@@ -45,7 +49,7 @@ def parts_of(sizes: Sequence[int]) -> list[list[int]]:
 
 
 def in_order_of_making(plan: Plan, names: Iterable[str]) -> list[str]:
-    """Names of tensors of a plan, in the order in which they are computed."""
+    """Returns names of tensors of a plan, in the order in which the tensors are computed."""
     known = Names(plan)
     made = [p for p in plan.operations if p.decision.how != ALIAS]
     places = {known.of(t.name): i for i, p in enumerate(made) for t in p.op.outputs}

@@ -1,4 +1,4 @@
-"""What `analysis.py` finds: operations with the states of their tensors, and where workers talk."""
+"""The result of `analysis.py`: operations with the states of their tensors, and collectives."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class PlannedOperation:
 
     Attributes:
       level: rounds of collectives that come before it.
-      cut_again: outputs that all workers compute whole, and of which each goes on with its rows.
+      cut_again: outputs that all workers compute whole, by number. Each worker goes on with its
+        rows, in the given state.
       bodies: plans of the functions that it calls: body and condition of a loop, or both branches.
     """
 
@@ -35,11 +36,11 @@ class Plan:
     Attributes:
       graph: what is computed.
       ins, outs: the states of its inputs and outputs.
-      operations: in the order of their levels, so that none waits for a collective in vain.
+      operations: in the order of their levels, so that none waits for a collective needlessly.
       reductions: by level, the partial tensors that are summed together right before it.
       moments: by level, means and variances that are found together right before it.
-      sum_shapes: of those partial tensors whose shape was not known when the step was traced, by
-        name, if it follows from neither rows nor other sizes that a batch leaves open.
+      sum_shapes: shapes of partial tensors that were not known when the step was traced, by name.
+        Only shapes that follow from neither rows nor other sizes that a batch leaves open.
     """
 
     graph: Any
@@ -52,21 +53,21 @@ class Plan:
 
     @property
     def num_operations(self) -> int:
-        """All of them, those of functions included."""
+        """The number of operations, including operations of functions."""
         return sum(1 + sum(b.num_operations for b in o.bodies) for o in self.operations)
 
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """A place where workers talk to each other.
+    """A collective between the workers.
 
     Attributes:
       what: "allreduce" or "allgather".
-      tensor: its name in the graph.
-      reason: the operation that needs the whole.
-      level: collectives of one level are independent of each other.
-      num_bytes: of the whole tensor, for a batch of the size that was assumed.
-      in_loop: whether it is repeated with each round of a loop.
+      tensor: the name of the tensor in the graph.
+      reason: the operation that needs the whole tensor.
+      level: its round. Collectives of one level are independent of each other.
+      num_bytes: bytes of the whole tensor, for a batch of the size that was assumed.
+      in_loop: whether it is repeated in each iteration of a loop.
     """
 
     what: str
@@ -83,13 +84,13 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class Analysis:
-    """The plan of a step, and what people may want to know of it.
+    """The plan of a step, with information for people.
 
     Attributes:
-      most_rows: it holds for batches of 2 to so many rows; None: of 1 and more.
-      gathered: numbers of the tensors of a batch that everybody has whole before all else.
-      collectives: all of them, in the order of their levels.
-      whole: operations that everybody computes whole though they see rows, with the reason.
+      most_rows: the plan holds for batches of 2 to this number of rows. None: of 1 row and more.
+      gathered: numbers of the tensors of a batch that all workers gather before anything else.
+      collectives: all collectives, in the order of their levels.
+      whole: operations that every worker computes whole although they see rows, with the reason.
       rounded: names of sums of the step's own graph that travel in 16 bits.
     """
 
@@ -102,11 +103,11 @@ class Analysis:
 
     @property
     def num_rounds(self) -> int:
-        """Rounds of collectives, of which each waits for the one before."""
+        """The number of rounds of collectives. Each round waits for the one before."""
         return len({c.level for c in self.collectives})
 
     def lines(self) -> list[str]:
-        """For people: each collective with its reason."""
+        """Returns a text for people: each collective with its reason."""
         counts = collections.Counter(c.what for c in self.collectives)
         number = ", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "no collective"
         rounds = f"{self.num_rounds} round{'' if self.num_rounds == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Which tensors of a plan are the same, and what an operation reads and changes."""
+"""Names of tensors in a plan: which are the same, and which an operation reads or changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ALIAS = "alias"
 
 
 class Names:
-    """Names of tensors, and of variables by their handles; one name for what is the same."""
+    """Names of tensors and of variables' handles. Tensors that are the same have one name."""
 
     def __init__(self, plan: Plan) -> None:
         self._first: dict[str, str] = {}
@@ -26,7 +26,7 @@ class Names:
         return {self.of(t.name) for t in planned.op.inputs}
 
     def results(self, planned: PlannedOperation) -> set[str]:
-        """Of its outputs, and of the variables that it may assign to."""
+        """Returns the names of its outputs and of the variables that it may assign to."""
         op, want = planned.op, planned.decision.want
         assigned = op.inputs if op.type not in ("ReadVariableOp", "VariableShape") else ()
         handles = [t for t, state in zip(assigned, want, strict=False) if state == HANDLE]

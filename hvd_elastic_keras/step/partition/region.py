@@ -1,4 +1,4 @@
-"""Plans one graph: that of a step, or the body of a loop or branch."""
+"""Plans one graph: the graph of a step, or the body of a loop or branch."""
 
 from __future__ import annotations
 
@@ -51,31 +51,31 @@ from hvd_elastic_keras.step.partition.walk import Walk
 from hvd_elastic_keras.step.partition.within_micro_batches import is_within
 
 SMALL_BYTES = 1 << 16
-"""Up to this size, a tensor that is linear in partial ones is kept partial beside the whole."""
+"""A tensor up to this size that is linear in partial ones is kept partial beside the whole."""
 Known = tuple[Dims, Values | None]
-"""Of a tensor, as `Sizes` has it."""
+"""The dimensions and values of a tensor, as `Sizes` holds them."""
 NO_RULE = dict.fromkeys(PYTHON_CALLS, "Python code, which has to do the same on all workers")
 
 
 class NotPartitionedError(Exception):
-    """Other workers cannot repeat an operation, or nobody knows what it does to variables."""
+    """Other workers cannot repeat an operation, or its effect on variables is unknown."""
 
 
 @dataclasses.dataclass
 class _Versions:
-    """The states in which a tensor is there, and so many rounds of collectives before each."""
+    """The states in which a tensor is available, with the rounds of collectives before each."""
 
     levels: dict[State, int]
 
     @property
     def state(self) -> State:
-        """That which rules see: the first, but the whole of what has been reduced."""
+        """The state that rules see: the first one, or replicated if partial sums were reduced."""
         first = next(iter(self.levels))
         return REPLICATED if first == PARTIAL and REPLICATED in self.levels else first
 
     @property
     def is_both(self) -> bool:
-        """Whether it is there as partial sums and reduced."""
+        """Whether the tensor is available both as partial sums and reduced."""
         return PARTIAL in self.levels and REPLICATED in self.levels
 
 
@@ -83,11 +83,11 @@ class Region:
     """The analysis of one graph: the step, or the body of a loop or branch.
 
     Args:
-      walk: what is found.
-      sizes: those of the inputs are known.
+      walk: collects what is found.
+      sizes: sizes of the tensors. Sizes of the inputs are known already.
 
     Attributes:
-      cuts: whether workers go on with their rows of what they have computed whole.
+      cuts: whether workers go on with only their rows of tensors that they have computed whole.
     """
 
     cuts = True
@@ -112,9 +112,10 @@ class Region:
         """Plans all operations.
 
         Args:
-          ins: the states of the inputs; `levels` say how many rounds come before each.
-          outs: the states in which outputs are wanted; None: as they come.
-          what: they are, for people.
+          ins: the states of the inputs.
+          levels: rounds of collectives before each input.
+          outs: the states in which outputs are wanted. None: outputs keep their states.
+          what: describes the outputs, for people.
         """
         for tensor, state, level in zip(self.graph.inputs, ins, levels, strict=True):
             self._versions[tensor.name] = _Versions({state: level})
@@ -166,11 +167,11 @@ class Region:
             else:
                 self._sizes.infer(op)
             if op.type == "Mean" and op.outputs[0].name in self._versions:
-                return  # a variance, which has come with the mean
+                return  # a variance, planned together with its mean
             decision = self._decide(op, states)
             kept = self._kept_partial(op, versions, states, decision)
             if kept is not None and decision.out == kept.out and not kept.whole:
-                decision = kept  # partial anyhow: then before, not after, the reduction
+                decision = kept  # partial in any case: better before than after the reduction
                 kept = None
             elif kept is not None and (decision.out != (REPLICATED,) or decision.how != "run"):
                 kept = None
@@ -184,7 +185,7 @@ class Region:
             self._give_moments(op, decision.want[0], level + 1)
 
     def _plan_alias(self, op: Any) -> None:
-        """Each output is the input of its number, whatever becomes of the others."""
+        """Plans an operation whose output `i` is input `i`, whatever becomes of the others."""
         for tensor, result in zip(op.inputs, op.outputs, strict=True):
             self._versions[result.name] = self._versions[tensor.name]
             self.give([result], self.known([tensor]))
@@ -225,7 +226,7 @@ class Region:
         states: tuple[State, ...],
         decision: Decision,
     ) -> Decision | None:
-        """How it is computed of partial sums, where some inputs are there reduced as well."""
+        """Decides how to compute from partial sums, if some inputs are also available reduced."""
         both = [v for v in versions if v.is_both]
         if not both or any(not t.dtype.is_floating for t in op.outputs):
             return None
@@ -242,10 +243,10 @@ class Region:
         return found
 
     def _keep_partial(self, op: Any, kept: Decision, level: int) -> None:
-        """Computes a small tensor of partial sums as well as of the reduced ones.
+        """Computes a small tensor from partial sums as well as from the reduced ones.
 
-        What is added to it later then needs no second round: batch norm's backward pass has one
-        round less for each layer.
+        Partial sums that are added to it later then need no second round. This saves one round for
+        each layer in batch norm's backward pass.
         """
         low = max(
             self._bring(t, w, f"{op.type} {op.name}")
@@ -257,7 +258,7 @@ class Region:
             self._note_partial(op.outputs[0], op.inputs, kept.want)
 
     def _level(self, op: Any, decision: Decision) -> int:
-        """So many rounds of collectives come before it."""
+        """Brings the inputs of an operation to the wanted states. Returns the rounds before it."""
         reason = f"{op.type} {op.name}"
         wanted = list(zip(op.inputs, decision.want, strict=True))
         level = max([self._bring(t, w, reason) for t, w in wanted], default=0)
@@ -282,7 +283,7 @@ class Region:
             if state == REPLICATED and self.cuts and not bodies and decision.how in ("run", "draw"):
                 axis = only_rows_axis(tensor, self._sizes.dims[tensor.name])
                 if axis is not None:
-                    # Else one operation that all compute whole would make all that follow so.
+                    # Otherwise, one operation computed whole would make all later ones whole.
                     again[i] = sharded(axis)
                     found = {again[i]: level, REPLICATED: level}
             before = self._versions.get(tensor.name)
@@ -294,12 +295,12 @@ class Region:
                 self._reduce_early(tensor, op)
 
     def _reduce_early(self, tensor: Any, op: Any) -> None:
-        """Where the cut says so, and not where the sum is needed."""
+        """Reduces a tensor here, not where its sum is needed, if the minimum cut says so."""
         if (self.graph, tensor.name) in self._walk.early and tensor.dtype != tf.variant:
             self._bring(tensor, REPLICATED, f"what follows {op.type} {op.name}")
 
     def _give_moments(self, mean: Any, state: State, level: int) -> None:
-        """The variance comes with the mean: else it would be a second round."""
+        """Gives the variance together with the mean, which saves a second round."""
         variance, axes = self._variances[mean]
         self._versions[mean.outputs[0].name].levels[REPLICATED] = level
         self._versions[variance.outputs[0].name] = _Versions({REPLICATED: level})
@@ -310,7 +311,7 @@ class Region:
     # --- conversions ---------------------------------------------------------------------
 
     def _bring(self, tensor: Any, want: State, reason: str) -> int:
-        """Makes a state of a tensor; returns the rounds of collectives before it is there."""
+        """Brings a tensor to a state. Returns the rounds of collectives before it."""
         levels = self._versions[tensor.name].levels
         if want in levels:
             return levels[want]
@@ -332,7 +333,7 @@ class Region:
         return level
 
     def note_gathered(self, tensor: Any, why: str) -> None:
-        """Everybody has gathered an input before all else."""
+        """Notes that all workers gather an input before anything else."""
         self._note_collective("allgather", tensor, f"all else, since {why}", 1)
 
     def _note_collective(self, what: str, tensor: Any, reason: str, level: int) -> None:
@@ -343,9 +344,9 @@ class Region:
     def _note_partial(
         self, tensor: Any, inputs: Sequence[Any] = (), want: Sequence[State] = ()
     ) -> None:
-        """A partial tensor, and the partial ones that it is linear in."""
+        """Notes a partial tensor, and the partial tensors in which it is linear."""
         flow, key = self._walk.flow, (self.graph, tensor.name)
-        # Half precision is reduced where it has become single precision, if it does.
+        # Half precision travels in single precision, so it counts as 4 bytes.
         width = max(4, tensor.dtype.size or 4)
         flow.cost[key] = max(1, self._num_elements(tensor)) * width
         shape = tensor.shape
@@ -411,7 +412,10 @@ class Region:
     def _body(
         self, op: Any, name: str, known: Sequence[Known], states: tuple[State, ...]
     ) -> Region:
-        """What is known of its tensors follows from `known` and `states`: it is found once."""
+        """Returns the region of a function's body.
+
+        The sizes of its tensors follow from `known` and `states`, so they are found only once.
+        """
         graph = body_of(self.graph, op, name)
         found = self._sizes.of_bodies.setdefault((graph, states), [])
         sizes = next((sizes for inputs, sizes in found if _same(inputs, known)), None)
@@ -424,7 +428,7 @@ class Region:
     def _loop(
         self, op: Any, states: tuple[State, ...], level: int
     ) -> tuple[Decision, tuple[Plan, ...]]:
-        """To the fixed point of the states and sizes of the loop's variables."""
+        """Plans a loop, once the states and sizes of its variables have reached a fixed point."""
         known = self.known(op.inputs)
         levels = [level] * len(states)
         self._walk.loops += 1
@@ -452,7 +456,7 @@ class Region:
     def _tried_branches(
         self, op: Any, states: tuple[State, ...], level: int
     ) -> tuple[list[Plan], list[list[Known]], int]:
-        """Plans of both branches, what is known of their results, and how many collectives."""
+        """Returns plans of both branches, what is known of results, and the collectives' number."""
         saved, before = self._walk.saved, len(self._walk.collectives)
         plans, found = [], []
         for name in ("then_branch", "else_branch"):
@@ -470,7 +474,7 @@ class Region:
         known = self.known(inputs)
         plans, found, count = self._tried_branches(op, states[1:], level)
         if count:
-            # Sums that a branch needs are made before it, with all others.
+            # Sums that a branch needs are made before the branch, with all other sums.
             whole = tuple(REPLICATED if s == PARTIAL else s for s in states[1:])
             tried, found_then, fewer = self._tried_branches(op, whole, level)
             if fewer < count:
@@ -494,7 +498,7 @@ class Region:
 
 
 def _common(one: Known, other: Known, state: State, other_state: State) -> Known:
-    """What is known of a tensor that has one of two forms; a list without elements has any."""
+    """Returns what is known of a tensor of one of two forms. An empty list fits any form."""
     values = common_values(one[1], other[1])
     if EMPTY in (state, other_state):
         return (other if state == EMPTY else one)[0], values
@@ -509,7 +513,7 @@ def _same(one: Sequence[Known], other: Sequence[Known]) -> bool:
 
 
 def _taken(op: Any, state: State) -> State:
-    """The state in which a rule sees an input."""
+    """Returns the state in which a rule sees an input."""
     asserts = op.type == "Assert" or is_guard(op)
     return REPLICATED if state == CONJUNCT and not asserts else state
 

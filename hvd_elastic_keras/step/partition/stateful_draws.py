@@ -1,7 +1,7 @@
-"""TensorFlow's stateful random operations, made stateless: their seeds follow from the step.
+"""Makes TensorFlow's stateful random operations stateless: their seeds follow from the step.
 
-They follow from a state inside of the process that no other worker has. So they are reproducible
-here, but have other numbers than in plain `fit`.
+Originally, their numbers follow from a state inside the process that no other worker has. Here they
+are reproducible, but differ from the numbers in plain `fit`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Operation = Callable[..., Any]
 
 
 class StatefulDraws:
-    """Stateless operations in the place of stateful ones, while a step is traced.
+    """Replaces stateful random operations by stateless ones while a step is traced.
 
     Args:
-      step: a number of its own for each step.
-      seed: all numbers follow from it and from the step.
+      step: a number that is different for each step.
+      seed: all random numbers follow from it and from `step`.
     """
 
     def __init__(self, step: Any, seed: int) -> None:
@@ -43,7 +43,7 @@ class StatefulDraws:
 
     @contextlib.contextmanager
     def replaced(self) -> Iterator[None]:
-        """Draws by them for a while, in this thread."""
+        """Replaces the operations inside a `with` block, in this thread."""
         with contextlib.ExitStack() as stack:
             for name, draw in self._replacements.items():
                 stack.enter_context(replaced(gen_random_ops, name, _unnamed(draw)))
@@ -51,7 +51,10 @@ class StatefulDraws:
             yield
 
     def _within_parallel_loop(self, original: Operation, *args: Any, **kwargs: Any) -> Any:
-        """Of `tf.vectorized_map`, whose body is traced once: all elements would draw the same."""
+        """Notes that a `tf.vectorized_map` is traced.
+
+        Its body is traced once, so all elements would draw the same numbers.
+        """
         self._parallel_loops += 1
         try:
             return original(*args, **kwargs)
@@ -60,7 +63,7 @@ class StatefulDraws:
 
     @property
     def _replacements(self) -> dict[str, Operation]:
-        """By the name of the function in `gen_random_ops`; each is given the original, too."""
+        """Replacements, by the names in `gen_random_ops`. Each also receives the original."""
         return {
             "random_uniform": self._uniform,
             "random_uniform_int": self._uniform_int,
@@ -73,7 +76,7 @@ class StatefulDraws:
         }
 
     def _next_seed(self, name: str, seed: int, seed2: int) -> Any:
-        """A seed (shape [2], int64) for the next stateful operation of this step."""
+        """Returns a seed (shape [2], int64) for the next stateful operation of this step."""
         self._refuse_loops(name)
         self.names.add(name)
         self._ordinal += 1
@@ -153,12 +156,12 @@ class StatefulDraws:
 
 
 def _for_each(parameter: Any, shape: Any) -> Any:
-    """The shape of so many draws for each element of a parameter."""
+    """Returns the shape of the result if `shape` is drawn for each element of a parameter."""
     return tf.concat([tf.cast(shape, tf.int32), tf.shape(parameter)], 0)
 
 
 def _unnamed(draw: Operation) -> Operation:
-    """The operation, which TensorFlow calls with a name, too."""
+    """Wraps an operation to ignore the argument `name`, which TensorFlow may pass."""
 
     def unnamed(original: Operation, *args: Any, **kwargs: Any) -> Any:
         kwargs.pop("name", None)
@@ -168,7 +171,10 @@ def _unnamed(draw: Operation) -> Operation:
 
 
 def state_of_python_generators() -> tuple[Any, ...]:
-    """Of NumPy's and Python's own generator, which no step can give to other workers."""
+    """Returns the states of NumPy's and Python's own generators.
+
+    No step can give these states to other workers.
+    """
     _, keys, *rest = np.random.get_state(legacy=True)
     return np.asarray(keys).tobytes(), rest, random.getstate()
 

@@ -1,4 +1,4 @@
-"""Collectives of threads of one process, each of which is a worker."""
+"""Collectives between threads of one process. Each thread is a worker."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ MOST_WAIT_S = 600
 
 
 class Meeting:
-    """Collectives of threads, which see to it that all make the same calls."""
+    """Exchanges values between threads, and checks that all threads make the same calls."""
 
     def __init__(self, num_workers: int) -> None:
         self._barrier = threading.Barrier(num_workers, timeout=MOST_WAIT_S)
         self._given: list[Any] = [None] * num_workers
 
     def exchanged(self, worker: int, call: tuple[str, str], value: Any) -> list[Any]:
-        """What all workers have given.
+        """Returns the values of all workers.
 
         Raises:
-          ValueError: they have made different calls.
+          ValueError: the workers have made different calls.
         """
         self._given[worker] = (call, value)
         self._barrier.wait()
@@ -35,7 +35,7 @@ class Meeting:
         return [value for _, value in given]
 
     def abort(self) -> None:
-        """Lets nobody wait for a worker that has failed."""
+        """Lets no worker wait for a worker that has failed."""
         self._barrier.abort()
 
 
@@ -43,7 +43,7 @@ class ThreadCollectives:
     """The collectives of one thread.
 
     Args:
-      half: in which gradients travel; None: as they are.
+      half: the type in which gradients travel. None: their own type.
     """
 
     def __init__(self, meeting: Meeting, worker: int, half: tf.DType | None = None) -> None:
@@ -52,7 +52,7 @@ class ThreadCollectives:
     def summed(
         self, tensors: list[tf.Tensor], name: str, *, rounded: bool = False
     ) -> list[tf.Tensor]:
-        """Added in the order of the workers; what is rounded is so before and after."""
+        """Adds in the order of the workers. Rounded tensors are rounded before and after."""
         if rounded and self._half is not None:
             rounds = [tf.cast(tf.cast(t, self._half), t.dtype) for t in tensors]
             sums = self.summed(rounds, name)
@@ -61,11 +61,11 @@ class ThreadCollectives:
         return [tf.add_n(list(each)) for each in zip(*given, strict=True)]
 
     def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """In the order of the workers."""
+        """Gathers tensors in the order of the workers."""
         return tf.concat(self._meeting.exchanged(self._worker, ("gather", name), tensor), 0)
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
-        """Of all workers."""
+        """Returns an extreme over all workers."""
         reduce = {
             "Max": tf.reduce_max,
             "Min": tf.reduce_min,
@@ -76,7 +76,10 @@ class ThreadCollectives:
 
 
 def in_threads(function: Callable[[int], Any], number: int) -> list[Any]:
-    """What the function gives for 0 to `number` - 1; the first error that is no consequence."""
+    """Calls the function with 0 to `number` - 1, in threads, and returns the results.
+
+    Raises the first error that is not a consequence of another one.
+    """
     with ThreadPoolExecutor(number) as pool:
         futures = [pool.submit(function, i) for i in range(number)]
     errors = [e for f in futures if (e := f.exception()) is not None]

@@ -1,4 +1,4 @@
-"""What people should know of a step before the first one is taken."""
+"""Messages about a step that people should read before the first step."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ NOT_TRACED = (
 
 
 def of_draws(names: Sequence[str], *, in_python: bool) -> list[str]:
-    """Of random numbers that are not those of plain `fit`.
+    """Returns messages about random numbers that differ from plain `fit`.
 
     Args:
-      names: TensorFlow's, of operations that would draw from a state.
+      names: TensorFlow's names of operations that would draw from a state.
       in_python: whether Python code draws while the step is traced.
     """
     texts = [DRAWS_IN_PYTHON] if in_python else []
@@ -46,7 +46,7 @@ def of_draws(names: Sequence[str], *, in_python: bool) -> list[str]:
 
 
 def of_variables(names: Sequence[str]) -> list[str]:
-    """Of variables that a step looks at and no newcomer is sent."""
+    """Returns a message about variables that a step reads, but that new workers do not get."""
     if not names:
         return []
     return [
@@ -57,5 +57,5 @@ def of_variables(names: Sequence[str]) -> list[str]:
 
 
 def listed(texts: Iterable[Sequence[str]]) -> tuple[str, ...]:
-    """All of them, each once."""
+    """Returns all messages, each once."""
     return tuple(dict.fromkeys(text for some in texts for text in some))

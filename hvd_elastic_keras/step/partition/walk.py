@@ -1,4 +1,4 @@
-"""What is found on a walk over the graph of a step, its loops and branches included."""
+"""The findings of a walk over the graph of a step, including its loops and branches."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Flow:
         self.needed: set[Key] = set()
 
     def cut(self) -> set[Key]:
-        """The cheapest tensors to reduce in place of those that are needed.
+        """Returns the cheapest tensors to reduce in place of the needed ones.
 
-        Of several that follow from each other and have the same form, it is the first one: a
-        gradient, and not the momentum or the weight to which it has been added.
+        If several tensors follow from each other and have the same form, the first one is returned:
+        a gradient, and not the momentum or the weight to which it has been added.
         """
         before: dict[Key, set[Key]] = collections.defaultdict(set)
         for one, other in self.edges:
@@ -36,7 +36,10 @@ class Flow:
         return {self._first_like(key, before) for key in found}
 
     def _first_like(self, key: Key, before: Mapping[Key, set[Key]]) -> Key:
-        """Nothing partial reaches `key` but through this one, which is not larger."""
+        """Returns the first tensor of the same form through which all partial sums reach `key`.
+
+        It is not larger than `key`.
+        """
         while key not in self.made and len(before[key]) == 1:
             (one,) = before[key]
             if self.form[key] is None or self.form[one] != self.form[key]:
@@ -59,7 +62,7 @@ class Walk:
 
     @property
     def saved(self) -> tuple[Any, ...]:
-        """What a try of a loop's states must not leave behind."""
+        """A copy of the findings. `restore` undoes a trial, for example of a loop's states."""
         flow = self.flow
         return (
             list(self.collectives),

@@ -1,6 +1,6 @@
-"""Computations whose rows depend on those of the same micro-batch, and on no others.
+"""Computations whose rows depend on rows of the same micro-batch, and on no others.
 
-In a graph they stand as one operation each, which is computed of the rows of any number of whole
+In a graph, each of them is one operation, which is computed from the rows of any number of whole
 micro-batches.
 """
 
@@ -24,10 +24,10 @@ def within_micro_batches(
     """Makes each call of a function one operation. Tensors of equal forms share one trace.
 
     Args:
-      function: given tensors with the rows of the batch, or so many for each, along their first
-        axis, of which the second one holds the numbers of the micro-batches, it returns tensors
-        with as many rows as the first one. Each of these follows from the rows of the same
-        micro-batch alone.
+      function: receives tensors with the rows of the batch, or several entries for each row, along
+        their first axis. The second tensor holds the numbers of the micro-batches. The function
+        returns tensors with as many rows as the first tensor. Each of these rows follows from the
+        rows of the same micro-batch alone.
     """
 
     def elastic_within_micro_batches(*given: tf.Tensor) -> list[tf.Tensor]:
@@ -39,26 +39,26 @@ def within_micro_batches(
         specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
         with tf.init_scope():  # the trace belongs to no step
             graph = made.get_concrete_function(*specs)
-        # Not `made(...)`, which would be traced as a part of the step.
+        # Do not call `made(...)`: it would be traced as a part of the step.
         return list(graph(*tensors))
 
     return call
 
 
 def is_within(op: Any) -> bool:
-    """Whether an operation is such a call."""
+    """Whether an operation is a call made by `within_micro_batches`."""
     return op.type in CALLS and MARK in op.get_attr("f").name
 
 
 def decision(view: View) -> Decision:
-    """Everybody computes it of the rows that it has, which are whole micro-batches."""
+    """Every worker computes the call from its own rows, which are whole micro-batches."""
     if all(s == sharded(0) for s in view.ins):
         return Decision(view.ins, (sharded(0),) * len(view.op.outputs))
     return view.replicated("it is not computed of rows along the first axis")
 
 
 def give_sizes(op: Any, sizes: Sizes) -> None:
-    """Notes the rows of the results, of which TensorFlow knows nothing."""
+    """Notes the number of rows of the results, which TensorFlow does not know."""
     first = sizes.dims[op.inputs[0].name]
     rows = first[0] if first and is_rows(first[0]) else None
     for tensor in op.outputs:

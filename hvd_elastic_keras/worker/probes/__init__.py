@@ -1,1 +1,1 @@
-"""Programs that try in a process of their own what a worker needs, for `doctor`."""
+"""Programs for `doctor` that try out, in a process of their own, the things a worker needs."""

@@ -1,7 +1,7 @@
-"""Imports what a worker imports, one after the other, and says how far it has come.
+"""Imports the packages of a worker one after the other, and prints how far it has come.
 
-A line of JSON when one begins and one when it is there: whoever reads them knows what was being
-imported when this process dies, as by an instruction that the processor does not have.
+It prints a line of JSON when an import begins and another when it has succeeded. So a reader knows
+which import was running if this process dies, as by an instruction that the processor lacks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _tensorflow() -> dict[str, Any]:
 
 
 def _keras() -> dict[str, Any]:
-    # Before Keras is imported: what it would run on may not be installed at all.
+    # Checked before Keras is imported: its backend may not be installed at all.
     backend = env.variables_named([env.KERAS_BACKEND])[env.KERAS_BACKEND]
     if backend != BACKEND:
         raise ConfigurationError(
@@ -58,7 +58,7 @@ def _say(what: str, name: str, **more: Any) -> None:
 
 
 def main() -> int:
-    """Goes through all stages, up to the first that fails."""
+    """Runs all stages, up to the first that fails."""
     env.set_defaults({"TF_CPP_MIN_LOG_LEVEL": "3", env.KERAS_BACKEND: BACKEND})
     for name, stage in STAGES.items():
         _say(BEGINS, name)

@@ -1,4 +1,4 @@
-"""One of some workers that meet by Horovod and add up a number each, as in a job's first step.
+"""One of several workers that meet through Horovod and sum one number each, as in a first step.
 
 python -m hvd_elastic_keras.worker.probes.pair RANK SIZE INTERFACE RENDEZVOUS
 """
@@ -19,7 +19,7 @@ GLOO_TIMEOUT_S = 20
 
 
 def place(rank: int, size: int, rendezvous: str) -> Assignment:
-    """Of one of them; all are on this host."""
+    """Returns the place of one worker. All workers are on this host."""
     return Assignment(
         round=1,
         rank=rank,
@@ -36,12 +36,12 @@ def place(rank: int, size: int, rendezvous: str) -> Assignment:
 
 
 def allreduce(rank: int, size: int, interface: str, rendezvous: str) -> float:
-    """The sum of (rank + 1) over all.
+    """Returns the sum of (rank + 1) over all workers.
 
     Raises:
-      CollectiveFailedError: they have not met.
+      CollectiveFailedError: the workers have not met.
     """
-    # Imported late: an import that fails is told like any other error.
+    # Imported late: an import that fails is reported like any other error.
     import horovod.tensorflow as hvd
     import tensorflow as tf
 

@@ -1,1 +1,1 @@
-"""State goes from those who hold it to those who lack it, over sockets beside the collectives."""
+"""Sends state from its holders to members that lack it, over sockets beside the collectives."""

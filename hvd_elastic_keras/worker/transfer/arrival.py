@@ -1,4 +1,4 @@
-"""The tensors that a member of a round gets in a sync: they are there, or on their way."""
+"""The tensors that a member of a round gets in a sync: already there, or still on their way."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Arrival:
     """The root's tensors, for one member.
 
     Args:
-      tensors: those that are there.
-      late_ranks: whose tensors are still on their way, of all members; all of them know it.
-      fetch: brings this member's; it raises `CollectiveFailedError` if that is not possible.
-      open: connections, which are closed at the end.
+      tensors: the tensors, if they are already there.
+      late_ranks: ranks whose tensors are still on their way; the same on all members.
+      fetch: fetches this member's tensors; it raises `CollectiveFailedError` if that fails.
+      open: connections to close at the end.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Arrival:
             thread.shutdown(wait=False)
 
     def tensors(self) -> list[tf.Tensor]:
-        """The tensors, for which this waits.
+        """Waits for the tensors and returns them.
 
         Raises:
           CollectiveFailedError: a peer went away meanwhile.
@@ -47,7 +47,7 @@ class Arrival:
         return self._tensors if self._coming is None else self._coming.result()
 
     def close(self) -> None:
-        """Ends what is still on its way, and gives nothing to others any more."""
+        """Ends a fetch that is still running, and gives nothing to other members any more."""
         self._open.close()
         if self._coming is not None:
             futures.wait([self._coming])

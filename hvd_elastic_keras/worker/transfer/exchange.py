@@ -1,4 +1,4 @@
-"""Brings all members of a round to the root's tensors; only those who lack them receive any."""
+"""Gives all members of a round the root's tensors. Only members that lack them receive any."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ from hvd_elastic_keras.worker.transfer.holder import Holder
 from hvd_elastic_keras.worker.transfer.plan import Member, Plan
 
 LEAST_BYTES = 4 * 2**20
-"""Of a state that travels beside the collectives: less is there before connections are."""
+"""Least size of a state that travels on sockets.
+
+A broadcast of a smaller state is done before connections would be made."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """One sync, as all members of the round know it.
+    """One sync of all members of the round.
 
     Attributes:
-      communicator: that of the round.
-      is_root: whether this member's tensors are those that count.
+      communicator: communicator of the round.
+      is_root: whether this member is the root, whose tensors count.
       specs: shapes and dtypes of the root's tensors.
-      key: see `handshake`.
-      name: of the collectives.
+      key: key of the sync; see `handshake`.
+      name: name of the collectives.
     """
 
     communicator: Communicator
@@ -46,7 +48,7 @@ class Exchange:
 
     @property
     def size(self) -> int:
-        """Bytes of the tensors."""
+        """Size of all tensors in bytes."""
         return sum(map(bytes_of, self.specs))
 
     def arrival(
@@ -57,16 +59,16 @@ class Exchange:
         compare: bool = False,
         may_be_late: bool = False,
     ) -> Arrival:
-        """The root's tensors: this member's own if it holds them, else fresh ones.
+        """Returns the root's tensors: this member's own if it holds them, else fresh ones.
 
-        A collective of all members.
+        This is a collective of all members.
 
         Args:
-          own: of this member.
-          is_level: whether they are the root's, as far as this member knows.
-          compare: whether to make sure of that.
-          may_be_late: whether this member can go on before they are there. If all who lack them
-            can, nobody waits.
+          own: tensors of this member.
+          is_level: whether they equal the root's, as far as this member knows.
+          compare: whether to check that by checksums.
+          may_be_late: whether this member can go on before the tensors are there. If this is true
+            of all members that lack them, no member waits.
 
         Raises:
           CollectiveFailedError: a peer went away meanwhile.
@@ -82,7 +84,7 @@ class Exchange:
     def _exchanged(
         self, own: Sequence[tf.Tensor], member: Member, *, is_level: bool, compare: bool
     ) -> Arrival | None:
-        """The tensors; None, with all members, if they cannot be had in this way."""
+        """Returns the tensors from other members; None on all members if that is impossible."""
         communicator = self.communicator
         with contextlib.ExitStack() as stack:
             holder = self._holder(own, stack) if is_level else None
@@ -97,7 +99,7 @@ class Exchange:
             lacks = communicator.rank in plan.behind
             failure = self._failure_to_connect(fetcher, plan) if lacks else None
             if communicator.any_true(failure is not None, f"{self.name}.connected"):
-                # Nobody is lost, or this collective had failed.
+                # No member is lost: otherwise this collective would have failed.
                 communicator.reaches_all = False
                 reason = failure or "another member could not connect"
                 log.warning("the state goes through the collective, to everybody: %s", reason)
@@ -112,7 +114,7 @@ class Exchange:
         return Arrival(found)
 
     def _holder(self, own: Sequence[tf.Tensor], stack: contextlib.ExitStack) -> Holder | None:
-        """Gives the tensors of this member, if it can."""
+        """Begins to give the tensors of this member to others, if possible."""
         memory = readable(own)
         sizes = [len(piece) for piece in memory]
         host = self.communicator.address if self.communicator.reaches_all else ""

@@ -1,4 +1,4 @@
-"""Fetches bytes of tensors from those who hold them, into their place."""
+"""Fetches bytes of tensors from their holders, directly into their place."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ CONNECT_S = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Who gives which part."""
+    """A holder's address, and the part that it gives."""
 
     address: Address
     part: Part
 
 
 class Fetcher:
-    """Connections to holders, from the time that they have shown to be members of the round.
+    """Connections to holders, which have to show that they are members of the round.
 
     Args:
-      key: of the sync; see `handshake`.
-      silent_s: so long a holder may send nothing.
-      keep: gets all sockets.
+      key: key of the sync; see `handshake`.
+      silent_s: how long a holder may send nothing before its connection is given up.
+      keep: called with each socket.
     """
 
     def __init__(self, key: str, *, silent_s: float, keep: Keep) -> None:
@@ -43,14 +43,14 @@ class Fetcher:
 
     def __exit__(self, *_: object) -> None:
         for connection, _part in self._open:
-            end(connection)  # another thread may be waiting for what comes there
+            end(connection)  # another thread may be waiting for data from it
             connection.close()
 
     def connect(self, sources: Sequence[Source]) -> None:
-        """Connects to all.
+        """Connects to all sources.
 
         Raises:
-          OSError: one cannot be reached, or is somebody else.
+          OSError: a source cannot be reached, or is not a member of the round.
         """
         for source in sources:
             with _named(source.address):
@@ -75,7 +75,7 @@ class Fetcher:
         """Receives all parts at the same time.
 
         Raises:
-          OSError: a part has not come, or not as it was sent.
+          OSError: a part has not come, or was damaged on the way.
         """
         with futures.ThreadPoolExecutor(max(1, len(self._open))) as threads:
             parts = [threads.submit(self._receive, c, p, memory) for c, p in self._open]

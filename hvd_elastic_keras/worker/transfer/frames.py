@@ -1,4 +1,4 @@
-"""Bytes of tensors on a socket: in chunks with a checksum, out of and into their own memory."""
+"""Transfers tensors over a socket, in chunks with a checksum, out of and into their own memory."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import numpy as np
 from hvd_elastic_keras.worker.tensor_bytes import Bytes
 
 CHUNK_BYTES = 2**20
-"""So much is still in a processor's cache when its checksum has been computed."""
+"""Size of a chunk that is still in the processor's cache after the checksum is computed."""
 MOST_PIECES = 512
-"""Of memory in one chunk: a call of the system takes 1,024."""
+"""Most pieces of memory in one chunk. A system call takes 1,024."""
 CHECKSUM = struct.Struct("!I")
 Chunk = list[Bytes]
 """Pieces of memory that travel together."""
 
 
 class DamagedError(ConnectionError):
-    """What has come is not what was sent."""
+    """The bytes received are not the bytes sent."""
 
 
 def chunks(memory: Iterable[Bytes], start: int, end: int) -> Iterator[Chunk]:
-    """Cuts pieces of memory, laid one after the other, into chunks from `start` to `end`.
+    """Cuts pieces of memory, taken one after the other, into chunks from `start` to `end`.
 
-    Sender and receiver cut alike, as their pieces have the same sizes.
+    Sender and receiver get the same chunks, because their pieces have the same sizes.
     """
     chunk, room, before = Chunk(), CHUNK_BYTES, 0
     for piece in memory:
@@ -45,7 +45,7 @@ def chunks(memory: Iterable[Bytes], start: int, end: int) -> Iterator[Chunk]:
 
 
 def checksum(pieces: Iterable[Bytes]) -> int:
-    """CRC-32C of pieces of memory, laid one after the other."""
+    """Returns the CRC-32C of pieces of memory, taken one after the other."""
     found = 0
     for piece in pieces:
         for start in range(0, len(piece), CHUNK_BYTES):
@@ -69,7 +69,7 @@ def receive(connection: socket.socket, chunk: Chunk) -> None:
 
     Raises:
       OSError: the connection has ended, or nothing came for too long.
-      DamagedError: the checksum is another one.
+      DamagedError: the checksum is wrong.
     """
     expected = np.empty(CHECKSUM.size, np.uint8)
     left = _views([*chunk, expected])
@@ -87,7 +87,7 @@ def _views(pieces: Sequence[Bytes]) -> list[memoryview]:
 
 
 def _without(views: list[memoryview], count: int) -> list[memoryview]:
-    """What is left after so many bytes."""
+    """Returns the views without their first `count` bytes."""
     for index, view in enumerate(views):
         if count < len(view):
             return [view[count:], *views[index + 1 :]]

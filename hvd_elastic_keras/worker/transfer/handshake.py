@@ -1,12 +1,12 @@
-"""How members of a round know each other on a socket. Pure but for the random numbers.
+"""How members of a round recognise each other on a socket. Pure except for the random numbers.
 
     holder  -> fetcher   a random number
-    fetcher -> holder    a request: another random number, which bytes it wants, their HMAC with
-                         the first number
+    fetcher -> holder    a request: the bytes that it wants, another random number, and the HMAC
+                         of these and the first number
     holder  -> fetcher   the HMAC of the request; then the bytes
 
-The key is made for one sync and told to the members through the collective. Who does not have it
-can neither ask for a state nor give one.
+The key is made for one sync and given to the members through the collective. A process without the
+key can neither ask for a state nor give one.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ REQUEST_BYTES = ASKED.size + NONCE_BYTES + ANSWER_BYTES
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """From which byte to which; tensors are laid one after the other."""
+    """A range of the state's bytes, in which the tensors follow one another."""
 
     start: int
     end: int
 
 
 def new_key() -> str:
-    """A key for one sync."""
+    """Returns a key for one sync."""
     return secrets.token_hex(KEY_BYTES)
 
 
 def nonce() -> bytes:
-    """A number that nobody can guess."""
+    """Returns a random number that cannot be guessed."""
     return secrets.token_bytes(NONCE_BYTES)
 
 
 def request(key: str, challenge: bytes, part: Part) -> bytes:
-    """Asks for a part, in answer to a holder's challenge."""
+    """Returns a request for a part, in answer to a holder's challenge."""
     asked = ASKED.pack(part.start, part.end) + nonce()
     return asked + _proof(key, b"fetch", challenge + asked)
 
 
 def requested(key: str, challenge: bytes, message: bytes) -> Part | None:
-    """The part that a member has asked for; None if it is no member of the round."""
+    """Returns the part that a member has asked for; None if the sender is no member."""
     asked, proof = message[:-ANSWER_BYTES], message[-ANSWER_BYTES:]
     if not hmac.compare_digest(proof, _proof(key, b"fetch", challenge + asked)):
         return None
@@ -56,7 +56,7 @@ def requested(key: str, challenge: bytes, message: bytes) -> Part | None:
 
 
 def answer(key: str, message: bytes) -> bytes:
-    """Shows who has made the request that its holder has the key, too."""
+    """Returns the holder's answer, which shows that the holder has the key, too."""
     return _proof(key, b"serve", message)
 
 

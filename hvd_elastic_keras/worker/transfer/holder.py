@@ -1,4 +1,4 @@
-"""Gives bytes of this worker's tensors to members of the round that ask for them."""
+"""Sends bytes of this worker's tensors to members of the round that ask for them."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from hvd_elastic_keras.worker.tensor_bytes import Bytes
 from hvd_elastic_keras.worker.transfer import frames, handshake
 
 HANDSHAKE_S = 10.0
-"""So long a connection may take to show that it is a member's."""
+"""Time for a connection to show that it is a member's."""
 MOST_STRANGERS = 64
-"""Connections that have not: with one more, the oldest is closed."""
+"""Most connections that have not shown it yet: with one more, the oldest is closed."""
 Address = tuple[str, int]
 Keep = Callable[[socket.socket], None]
-"""Lets the end of the round end a socket's traffic, too."""
+"""Makes a socket's traffic end when the round is aborted."""
 
 
 class Holder:
-    """Listens while it is entered.
+    """Listens for members within its `with` block.
 
     Args:
-      host: own address for the other members.
-      key: of the sync; see `handshake`.
-      memory: of the tensors.
-      silent_s: so long a member may take nothing.
-      keep: gets all sockets.
+      host: address of this worker for the other members.
+      key: key of the sync; see `handshake`.
+      memory: memory of the tensors.
+      silent_s: how long a member may receive nothing before its connection is given up.
+      keep: called with each socket.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Holder:
         self.address: Address = self._listener.getsockname()[:2]
 
     def forget_after(self, count: int) -> None:
-        """Keeps the tensors no longer than until so many members have got their parts."""
+        """Releases the tensors when `count` parts have been sent."""
         with self._lock:
             self._expected = count
             self._forget_if_done()
@@ -71,7 +71,7 @@ class Holder:
             end(each)
 
     def _accept(self) -> None:
-        with self._listener, contextlib.suppress(OSError):  # it ends when it is shut down
+        with self._listener, contextlib.suppress(OSError):  # `accept` ends at the shutdown
             while True:
                 with contextlib.suppress(ConnectionAbortedError):
                     self._let_in(self._listener.accept()[0])
@@ -123,10 +123,10 @@ class Holder:
 
 
 def exactly(connection: socket.socket, size: int) -> bytes:
-    """So many bytes.
+    """Receives exactly `size` bytes.
 
     Raises:
-      OSError: the connection ends before, or nothing comes for too long.
+      OSError: the connection ends early, or nothing comes for too long.
     """
     found = b""
     while len(found) < size:
@@ -138,6 +138,6 @@ def exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def end(connection: socket.socket) -> None:
-    """Ends the traffic of a socket, of which another thread may be waiting for some."""
+    """Ends the traffic of a socket, even if another thread is waiting for data from it."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

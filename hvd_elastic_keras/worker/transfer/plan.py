@@ -1,4 +1,4 @@
-"""Who gives which bytes to whom. Pure: all members of a round come to the same plan."""
+"""Plans which member gives which bytes to which. Pure: all members come to the same plan."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from hvd_elastic_keras.worker.transfer.fetcher import Source
 from hvd_elastic_keras.worker.transfer.handshake import Part
 
 MOST_SOURCES = 4
-"""Of one member: more of them would give no more bytes in a second."""
+"""Most sources of one member. More of them would give no more bytes in a second."""
 MOST_FETCHERS = 8
-"""Of one holder: a broadcast, in which who has received hands on, is faster from there on."""
+"""Most fetchers of one holder. With more, a broadcast is faster: there, receivers pass it on."""
 
 
 class Member(msgspec.Struct, frozen=True):
-    """What a member tells all others.
+    """A member's message to all others.
 
     Attributes:
-      is_level: whether it holds the root's state, as far as it knows.
-      checksum: of its tensors; None if nobody compares them.
-      address: where it gives its tensors, as host and port; None if it does not.
+      is_level: whether the member holds the root's state, as far as it knows.
+      checksum: checksum of its tensors; None if checksums are not compared.
+      address: host and port at which it gives its tensors; None if it gives none.
       may_be_late: whether it can take part in a step before it holds the state.
     """
 
@@ -32,10 +32,10 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Plan:
-    """Who lacks the state, and who gives it.
+    """The members that lack the state, and the members that give it.
 
     Args:
-      members: by rank; the first is the root.
+      members: the members by rank; the first is the root.
       size: bytes of the state.
     """
 
@@ -44,7 +44,7 @@ class Plan:
         is_level = [m.is_level and m.checksum == root.checksum for m in members]
         self.behind = [rank for rank, level in enumerate(is_level) if not level]
         self.is_late = bool(self.behind) and all(members[rank].may_be_late for rank in self.behind)
-        """Whether the others need not wait until the state is everywhere."""
+        """Whether the members that hold the state go on before the others have it."""
         self._size = size
         self._addresses = [
             m.address for m, level in zip(members, is_level, strict=True) if level and m.address
@@ -52,16 +52,16 @@ class Plan:
 
     @property
     def is_direct(self) -> bool:
-        """Whether the members fetch; else a broadcast is due."""
+        """Whether members fetch the state; if not, it is broadcast."""
         return len(self.behind) <= MOST_FETCHERS * len(self._addresses)
 
     def num_fetchers(self, address: tuple[str, int] | None) -> int:
-        """How many parts are fetched from a holder."""
+        """Returns the number of parts that are fetched from a holder."""
         sources = [source for rank in self.behind for source in self.sources(rank)]
         return sum(source.address == address for source in sources)
 
     def sources(self, rank: int) -> list[Source]:
-        """From whom a member that is behind fetches, so that each holder has as much to do."""
+        """Returns the sources of a member that is behind. All holders get equal work."""
         count = min(MOST_SOURCES, len(self._addresses))
         first = self.behind.index(rank) * count
         bounds = [self._size * k // count for k in range(count + 1)]

@@ -1,1 +1,1 @@
-"""What is known of an operation before anything is computed: sizes, and what workers hold."""
+"""Facts known of an operation before anything is computed: sizes and states of its tensors."""

@@ -1,15 +1,15 @@
-"""How the sizes of tensors depend on the number of rows of a batch.
+"""Finds how the sizes of tensors depend on the number of rows of a batch.
 
-TensorFlow's own shape functions answer, for each of three numbers of rows: 2, a prime number, and
-one larger than most batches. A dimension that is the same multiple of the rows at all three holds
-rows: a minimum or maximum with a constant, a remainder or a rounded quotient differs at one of
-them. What no shape function knows stays unknown, and is then never taken for rows. All of it
-holds for batches of 2 rows up to the largest number that is tried, which `tried_up_to` chooses: a
-batch of one row can be a shape of its own (it is broadcast). Whole numbers that follow from sizes
-alone, such as the arguments of a reshape, are computed by TensorFlow's own kernels, in the same
-way.
+TensorFlow's own shape functions answer for three numbers of rows: 2, a prime number, and one larger
+than most batches. A dimension holds rows if it is the same multiple of the rows for all three
+numbers. A minimum or maximum with a constant, a remainder or a rounded quotient differs for one of
+them. A size that no shape function knows stays unknown, and is never taken for rows. Whole numbers
+that follow from sizes alone, such as the arguments of a reshape, are computed in the same way, by
+TensorFlow's own kernels.
 
-No value of the batch is looked at, and no operation of the model is run.
+The results hold for batches from 2 rows up to the largest number tried, which `tried_up_to`
+chooses. A batch of one row may have a shape of its own: it is broadcast. No value of the batch is
+read, and no operation of the model is run.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from hvd_elastic_keras.keras_internals.emission import emit, has_functions
 from hvd_elastic_keras.keras_internals.tensorflow_names import tensor_util
 
 Dim = tuple[int, ...] | None
-"""A size at each number of rows that is tried; None if nobody knows it."""
+"""A size for each number of rows that is tried; None if it is unknown."""
 Dims = tuple[Dim, ...] | None
 """The dimensions of a tensor; None if their number is unknown."""
 Values = tuple[npt.NDArray[Any], ...]
-"""A small tensor of whole numbers at each number of rows that is tried."""
+"""A small tensor of whole numbers for each number of rows that is tried."""
 NO_ELEMENTS: Values = ()
-"""Of a list that has none yet: they may turn out to be any values."""
+"""The values of a list without elements so far. Later elements may have any values."""
 ROWS = (2, 11, 8209)
-"""Tried where batches are not larger."""
+"""The numbers of rows that are tried if batches are not larger."""
 LARGEST = (ROWS[-1], 131_101, 2_097_169, 33_554_467)
-"""Prime numbers. The least that will do is tried: sizes in 32 bits overflow at large ones, and are
-then unknown."""
+"""Prime numbers. The smallest sufficient one is tried, because sizes in 32 bits overflow for large
+ones and are then unknown."""
 _TRIED = contextvars.ContextVar("tried", default=ROWS)
 OTHER_SIZES = ((13, 17, 19), (23, 29, 31), (37, 41, 43), (47, 53, 59), (61, 67, 71))
-"""Stand for further sizes that a batch leaves open, say the length of texts."""
+"""Stand-ins for other sizes that a batch leaves open, such as the length of texts."""
 MOST_VALUES = 64
 WHOLE_NUMBERS = (tf.int32, tf.int64, tf.bool)
 OPAQUE = (tf.variant, tf.resource)
@@ -51,16 +51,16 @@ SAME_SHAPE = frozenset({"Identity", "StopGradient", "ZerosLike", "OnesLike", "Ca
 
 
 def tried() -> tuple[int, ...]:
-    """The numbers of rows that are tried at present."""
+    """Returns the numbers of rows that are tried at present."""
     return _TRIED.get()
 
 
 @contextlib.contextmanager
 def tried_up_to(num_rows: int) -> Iterator[None]:
-    """Tries so many rows or more, for a while.
+    """Tries this number of rows or a larger one, inside a `with` block.
 
     Raises:
-      ValueError: nobody has thought of so many.
+      ValueError: the number is larger than supported.
     """
     if num_rows > LARGEST[-1]:
         raise ValueError(f"a batch has {num_rows} rows, expected {LARGEST[-1]} at most")
@@ -72,7 +72,7 @@ def tried_up_to(num_rows: int) -> Iterator[None]:
 
 
 def constant(size: int) -> Dim:
-    """A size that does not depend on the rows."""
+    """Returns a size that does not depend on the rows."""
     return (size,) * len(ROWS)
 
 
@@ -82,12 +82,15 @@ def is_constant(dim: Dim) -> bool:
 
 
 def is_multiple(dim: Dim) -> bool:
-    """Whether a size is so many times the number of rows, and depends on nothing else."""
+    """Whether a size is a multiple of the number of rows, and depends on nothing else."""
     return dim is not None and _holds(dim, tried()) and is_constant(_quotient(dim, tried()))
 
 
 def is_rows(dim: Dim) -> bool:
-    """Whether a size is the number of rows, or so many times it for each number of rows."""
+    """Whether a size is a multiple of the number of rows.
+
+    The factor may contain other sizes that a batch leaves open.
+    """
     return _is_rows(dim, tried())
 
 
@@ -111,17 +114,17 @@ def _quotient(dim: tuple[int, ...], factor: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def rows_axes(dims: Dims) -> list[int]:
-    """The axes along which the rows of a batch may lie."""
+    """Returns the axes along which the rows of a batch may lie."""
     return [axis for axis, dim in enumerate(dims or ()) if is_rows(dim)]
 
 
 def dim_at(dims: Dims, axis: int) -> Dim:
-    """One of the dimensions; None if it is unknown or there is no such axis."""
+    """Returns one of the dimensions; None if it is unknown or there is no such axis."""
     return dims[axis] if dims is not None and 0 <= axis < len(dims) else None
 
 
 def static(shape: tf.TensorShape) -> Dims:
-    """What is known when the step is traced for any number of rows."""
+    """Returns the dimensions that are known when a step is traced for any number of rows."""
     if shape.rank is None:
         return None
     return tuple(None if size is None else constant(size) for size in shape)
@@ -132,8 +135,9 @@ class Sizes:
     """Dimensions and values of the tensors of one graph, by their names.
 
     Attributes:
-      of_bodies: of the functions that it calls, by their graphs and the states of the inputs: what
-        is known of the inputs, and what has been found of all tensors.
+      of_bodies: sizes in functions that the graph calls, by the graph of the function and the
+        states of its inputs. Each entry holds what is known of the inputs, and what has been found
+        for all tensors.
     """
 
     dims: dict[str, Dims] = dataclasses.field(default_factory=dict)
@@ -141,14 +145,14 @@ class Sizes:
     of_bodies: dict[Any, list[tuple[Any, Sizes]]] = dataclasses.field(default_factory=dict)
 
     def const(self, tensor: Any) -> npt.NDArray[Any] | None:
-        """Its value, if it is the same for any number of rows."""
+        """Returns a tensor's value if it is the same for any number of rows, else None."""
         values = self.values.get(tensor.name)
         if not values or any(not np.array_equal(values[0], v) for v in values[1:]):
             return None
         return values[0]
 
     def give(self, tensor: Any, dims: Dims, values: Values | None = None) -> None:
-        """Notes what is known of a tensor, with what its trace knows."""
+        """Notes what is known of a tensor, together with what its trace knows."""
         known = None if tensor.dtype == tf.variant else static(tensor.shape)
         if dims is None:
             dims = known
@@ -159,7 +163,7 @@ class Sizes:
             self.values[tensor.name] = values
 
     def infer(self, op: Any) -> None:
-        """Finds out about the outputs of an operation; of its inputs all is known."""
+        """Finds sizes and values of an operation's outputs. Its inputs have been noted before."""
         if all(t.name in self.dims for t in op.outputs):
             return
         if op.type == "Const":
@@ -220,7 +224,7 @@ class Sizes:
         return [tuple(r[n] for r in results) if ok else None for n, ok in enumerate(small)]
 
     def _list_values(self, op: Any) -> Sequence[Values | None]:
-        """Of lists in the manner of a stack, whose elements are all the same."""
+        """Returns the values of lists that are used as stacks, whose elements are all the same."""
         given = [self.values.get(t.name) for t in op.inputs]
         match op.type:
             case "EmptyTensorList":
@@ -233,7 +237,7 @@ class Sizes:
 
 
 def common_values(one: Values | None, other: Values | None) -> Values | None:
-    """What is known of a tensor that has one of two values."""
+    """Returns what is known of a tensor that has one of two values."""
     if one is None or other is None:
         return None
     if not one or not other:
@@ -262,7 +266,7 @@ def _shape_values(kind: str, dims: Dims, dtype: tf.DType) -> Values | None:
 
 
 def _from_values(shape: Values | None) -> Dims:
-    """The dimensions that a tensor of sizes stands for; -1 is an unknown one."""
+    """Returns the dimensions that a tensor of sizes stands for. A size of -1 is unknown."""
     if shape is None or shape[0].ndim != 1:
         return None
     sizes = zip(*(v.tolist() for v in shape), strict=True)
@@ -270,7 +274,7 @@ def _from_values(shape: Values | None) -> Dims:
 
 
 def _together(shapes: list[Any]) -> Dims:
-    """One shape for each number of rows, as dimensions."""
+    """Turns one shape for each number of rows into dimensions."""
     ranks = {shape.rank for shape in shapes}
     if len(ranks) > 1 or None in ranks:
         return None
@@ -280,7 +284,7 @@ def _together(shapes: list[Any]) -> Dims:
 def _shapes_at(
     op: Any, attributes: Any, inputs: list[Dims], values: Sequence[Values | None], i: int
 ) -> list[tf.TensorShape] | None:
-    """What TensorFlow says of the outputs, of inputs of these sizes; None if it refuses them."""
+    """Returns the outputs' shapes for the `i`-th number of rows; None if TensorFlow refuses."""
     sizes = tuple(None if d is None else tuple(s and s[i] for s in d) for d in inputs)
     numbers = tuple(None if v is None else (v[i].shape, v[i].tobytes()) for v in values)
     key = (op.type, sizes, numbers, attributes)
@@ -318,7 +322,7 @@ def _asked(
 
 
 def _of_opaque(op: Any, inputs: list[Dims]) -> list[Dims] | None:
-    """Of operations on variables and TensorLists; the dimensions of a list are its elements'."""
+    """Finds dimensions for variables and TensorLists. A list has the dimensions of its elements."""
     kind = op.type
     if kind == "ResourceGather" and inputs[0] is not None and inputs[1] is not None:
         return [(*inputs[1], *inputs[0][1:])] if op.get_attr("batch_dims") == 0 else None

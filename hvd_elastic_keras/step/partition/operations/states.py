@@ -1,4 +1,4 @@
-"""What a worker holds of a tensor, and what is decided for an operation."""
+"""States of tensors on a worker, and decisions about operations."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ from hvd_elastic_keras.step.partition.operations.dimensions import (
 
 
 class State(msgspec.Struct, frozen=True):
-    """What a worker holds of a tensor.
+    """The part of a tensor that a worker holds.
 
     Attributes:
-      kind: "replicated": all of it, the same on all workers. "sharded": its rows, along `axis`.
-        "partial": a summand; the sum over the workers is the tensor. "empty": a TensorList without
-        elements, which may become any of these. "handle": of a variable. "conjunct": whether all of
-        its rows are so; whether all are, if all workers say so. "blocks": its rows of each of so
-        many blocks, in which axis 0 consists of all rows.
-      axis: of the rows, if it is sharded. Of a TensorList, that of its elements.
-      blocks: how many, if it is "blocks".
+      kind: "replicated": the whole tensor, the same on all workers. "sharded": the worker's rows,
+        along `axis`. "partial": a summand; the sum over the workers is the tensor. "empty": a
+        TensorList without elements, which may become any of these. "handle": the handle of a
+        variable. "conjunct": whether a condition holds for all rows of the worker; it holds for all
+        rows of the batch if it does on all workers. "blocks": axis 0 consists of `blocks` blocks
+        with all rows in each; the worker has its rows of each block.
+      axis: the axis of the rows, if the tensor is sharded. For a TensorList, an axis of its
+        elements.
+      blocks: the number of blocks, if the kind is "blocks".
     """
 
     kind: str
@@ -40,7 +42,7 @@ class State(msgspec.Struct, frozen=True):
 
     @property
     def at_axis(self) -> int:
-        """The axis of the rows of what is sharded."""
+        """The axis of the rows; -1 if there is none."""
         return -1 if self.axis is None else self.axis
 
     def __str__(self) -> str:
@@ -55,7 +57,7 @@ REPLICATED, PARTIAL, EMPTY, HANDLE, CONJUNCT = map(
 
 
 def sharded(axis: int) -> State:
-    """Each worker has its rows, which lie along this axis."""
+    """Returns the state in which each worker has its rows, along this axis."""
     return State("sharded", axis)
 
 
@@ -65,12 +67,12 @@ def is_sharded(state: State) -> bool:
 
 
 def in_blocks(number: int) -> State:
-    """Each worker has its rows of so many blocks of axis 0."""
+    """Returns the state in which each worker has its rows of this number of blocks of axis 0."""
     return State("blocks", 0, number)
 
 
 def joined(one: State, other: State, dims: Dims) -> State:
-    """The state that both can be converted to at least cost, of a tensor of these dimensions."""
+    """Returns the state that is cheapest to convert both to, for a tensor of these dimensions."""
     if other in (one, EMPTY):
         return one
     if one == EMPTY:
@@ -94,13 +96,13 @@ class Decision:
     Attributes:
       want: the states in which it takes its inputs.
       out: the states in which it gives its outputs.
-      how: "run": the operation itself. Others are in `execution.py`.
-      local_size: (input, axis): this input has the shape of the output, whose rows are those of
-        the worker.
-      open_shape: this input has the shape of the elements of a list, which stays open.
-      whole: why all is computed by everybody though there are rows; empty if it is not.
-      forms: of the inputs whose shapes are asked for, or, with `local_size`, of the outputs: the
-        `Form` if it is known.
+      how: "run": the operation itself. The other values are in `execution.py`.
+      local_size: (input, axis): this input holds the shape of the output. Its size at `axis` is
+        replaced by the size of the worker's rows.
+      open_shape: this input holds the shape of the elements of a list. The shape stays open.
+      whole: why every worker computes the whole although there are rows; empty if it does not.
+      forms: the `Form`s of the inputs whose shapes are asked for, or, with `local_size`, of the
+        outputs; None where unknown.
     """
 
     want: tuple[State, ...]
@@ -130,11 +132,11 @@ class View:
         self._sizes = sizes
 
     def const(self, i: int) -> npt.NDArray[Any] | None:
-        """The value of an input of whole numbers, if it is the same for any number of rows."""
+        """Returns an input of whole numbers, if it is the same for any number of rows."""
         return self._sizes.const(self.op.inputs[i])
 
     def attr(self, name: str) -> Any:
-        """An attribute of the operation."""
+        """Returns an attribute of the operation."""
         return self.op.get_attr(name)
 
     @property
@@ -143,41 +145,47 @@ class View:
         return any(map(is_sharded, self.ins))
 
     def rank(self, i: int) -> int:
-        """Of an input.
+        """Returns the rank of an input.
 
         Raises:
-          UnknownSizeError: nobody knows it.
+          UnknownSizeError: the rank is unknown.
         """
         return len(known(self.idims[i]))
 
     @property
     def forms(self) -> tuple[Form | None, ...]:
-        """Of all inputs, if every dimension is known."""
+        """The forms of all inputs; None for an input with an unknown dimension."""
         return tuple(map(_form, self.op.inputs, self.idims))
 
     @property
     def output_forms(self) -> tuple[Form | None, ...]:
-        """Of all outputs, if every dimension is known."""
+        """The forms of all outputs; None for an output with an unknown dimension."""
         return tuple(map(_form, self.op.outputs, self.odims))
 
     def run(self, *want: State, out: State, **more: Any) -> Decision:
-        """The operation itself; all outputs are in one state."""
+        """Decides to run the operation itself. All outputs are in one state."""
         return Decision(want, (out,) * len(self.op.outputs), **more)
 
     def only(self, i: int, out: State, **more: Any) -> Decision:
-        """The operation takes one input in the state that it has, the others replicated."""
+        """Decides to take one input in the state that it has, and the others replicated."""
         want = tuple(s if n == i else _whole(s) for n, s in enumerate(self.ins))
         return Decision(want, (out,) * len(self.op.outputs), **more)
 
     def replicated(self, why: str = "") -> Decision:
-        """Everybody computes all of it: right for whatever follows from its inputs alone."""
+        """Decides that every worker computes the whole.
+
+        This is right for any operation that follows from its inputs alone.
+        """
         out = (REPLICATED,) * len(self.op.outputs)
         why = why if any(s.axis is not None for s in self.ins) else ""
         return Decision(tuple(map(_whole, self.ins)), out, whole=why)
 
 
 def _form(tensor: Any, dims: Dims) -> Form | None:
-    """Dimensions are the trace's own, but for rows: those are as certain as the sharding."""
+    """Returns the form of a tensor; None if a dimension is unknown.
+
+    Dimensions come from the trace, except rows: these are as certain as the sharding.
+    """
     if dims is None or tensor.dtype == tf.variant or tensor.shape.rank != len(dims):
         return None
     found: list[tuple[int, bool]] = []
@@ -199,14 +207,14 @@ Rule = Callable[[View], Decision]
 
 
 class UnknownSizeError(Exception):
-    """A rule needs a size or a value that nobody knows."""
+    """A rule needs a size or a value that is unknown."""
 
 
 def known(dims: Dims) -> tuple[Any, ...]:
-    """The dimensions of a tensor whose rank is known.
+    """Returns the dimensions of a tensor whose rank is known.
 
     Raises:
-      UnknownSizeError: it is not.
+      UnknownSizeError: the rank is unknown.
     """
     if dims is None:
         raise UnknownSizeError
@@ -214,12 +222,12 @@ def known(dims: Dims) -> tuple[Any, ...]:
 
 
 def names(text: str) -> frozenset[str]:
-    """Names of operations, separated by spaces."""
+    """Splits a text with names of operations, separated by spaces."""
     return frozenset(text.split())
 
 
 def is_one(dims: Dims, axis: int) -> bool:
-    """Whether a dimension is 1 for any number of rows; so is one that is not there."""
+    """Whether a dimension is 1 for any number of rows. A missing leading one counts as 1."""
     if dims is not None and axis < 0:
         return True
     dim = dim_at(dims, axis)
@@ -227,10 +235,10 @@ def is_one(dims: Dims, axis: int) -> bool:
 
 
 def as_rows(state: State, dims: Dims, axis: int) -> State | None:
-    """How an operand of an element-wise operation is wanted whose result has rows along `axis`.
+    """Returns the state wanted of an operand, if the element-wise result has rows along `axis`.
 
     Returns:
-      None if nobody knows whether it has rows there.
+      The state; None if it is unknown whether the operand has rows there.
     """
     if state == sharded(axis) or is_rows(dim_at(dims, axis)):
         return sharded(axis)
@@ -238,7 +246,7 @@ def as_rows(state: State, dims: Dims, axis: int) -> State | None:
 
 
 def only_rows_axis(tensor: Any, dims: Dims) -> int | None:
-    """The axis along which a whole tensor can be cut into rows; None if there is not just one."""
+    """Returns the only axis along which a whole tensor can be cut into rows; else None."""
     if tensor.dtype in (tf.variant, tf.resource):
         return None
     axes = rows_axes(dims)

@@ -1,4 +1,4 @@
-"""Which operations other workers cannot repeat: they follow from more than from their inputs."""
+"""Finds operations that other workers cannot repeat: they depend on more than their inputs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ DRAWS = (
     *("Random", "Multinomial", "ParameterizedTruncated", "TruncatedNormal", "SampleDistorted"),
     *("Stateful", "Rng", "NonDeterministic"),
 )
-"""How the names of operations begin that draw from a state, if they have one."""
+"""Beginnings of the names of operations that draw from a state, if they have one."""
 SAMPLER = "CandidateSampler"
 POOLS = frozenset(("FractionalMaxPool", "FractionalAvgPool"))
-"""They draw, but have no state in TensorFlow's books."""
+"""Operations that draw random numbers, although TensorFlow does not list them as stateful."""
 REPEATABLE = names(
     """
     StatefulPartitionedCall If While Case EagerPyFunc PyFunc CheckNumerics CheckNumericsV2 Assert
@@ -27,8 +27,8 @@ REPEATABLE = names(
     AssignVariableOp AssignAddVariableOp AssignSubVariableOp
     """
 )
-"""Stateful operations that do the same on all workers, given the same: tables are filled before
-training, and what Python code does is the user's word."""
+"""Stateful operations that do the same on all workers if their inputs are the same. Tables are
+filled before training. For Python code, the user's word is trusted."""
 REFUSED_DRAW = (
     "The model draws random numbers with the operation {kind} ({name}), which cannot be made the "
     "same on all workers, expected keras.random, with or without a SeedGenerator, or "
@@ -37,10 +37,10 @@ REFUSED_DRAW = (
 
 
 def unrepeatable(op: Any) -> str:
-    """Why other workers cannot repeat an operation; empty if they can.
+    """Returns why other workers cannot repeat an operation; empty if they can.
 
     Raises:
-      ConfigurationError: it draws random numbers from a state.
+      ConfigurationError: the operation draws random numbers from a state.
     """
     for node in nodes_within(op):
         if _draws(node):
@@ -61,6 +61,6 @@ def _draws(node: Any) -> bool:
 
 
 def _is_stateful(node: Any) -> bool:
-    definition = op_def_registry.get(node.op)  # None: the call of a function by its name
+    definition = op_def_registry.get(node.op)  # None: a call of a function by its name
     on_variable = node.op.startswith("Resource")
     return definition is not None and definition.is_stateful and not on_variable

@@ -1,9 +1,9 @@
-"""One rule for each operation of TensorFlow: what it does to the rows of a batch.
+"""Rules for TensorFlow's operations. A rule says what an operation does to the rows of a batch.
 
-A rule looks at states, dimensions and constants only (`View`), and gives a `Decision`. An
-operation without a rule is computed by everybody from gathered inputs, which is right for
-whatever follows from its inputs alone. So a missing rule costs time; a wrong rule would cost
-correctness, and each has tests of its own.
+A rule reads only states, dimensions and constants (`View`), and returns a `Decision`. If an
+operation has no rule, every worker computes it from gathered inputs. This is right for any
+operation that follows from its inputs alone. So a missing rule costs time. A wrong rule would cost
+correctness, so each rule has tests of its own.
 """
 
 from hvd_elastic_keras.step.partition.operations.states import Rule

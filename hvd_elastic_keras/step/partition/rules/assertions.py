@@ -1,7 +1,7 @@
-"""What fails if something is wrong: `tf.debugging.assert_*` and `check_numerics`.
+"""Operations that fail if something is wrong: `tf.debugging.assert_*` and `check_numerics`.
 
-A condition on rows is that all of them are as they should be. So each worker looks at its own rows,
-and nobody waits: a worker that finds a wrong one fails, and that ends the job.
+A condition on rows must hold for all rows. So each worker checks its own rows, and no worker waits
+for others. A worker that finds a wrong row fails, and this ends the job.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WITHIN_GUARDS = frozenset(("Assert", "Const", "Identity", "NoOp"))
 
 
 def is_guard(op: Any) -> bool:
-    """Whether it is a condition that does nothing but to assert, as TensorFlow makes them."""
+    """Whether an operation is a condition that only asserts, in the form that TensorFlow makes."""
     if op.type not in CONDITIONS:
         return False
     _, *within = nodes_within(op)
@@ -27,12 +27,12 @@ def is_guard(op: Any) -> bool:
 
 
 def assertion(v: View) -> Decision:
-    """Takes its condition, and what is shown if it fails, as a worker has them."""
+    """Takes its inputs as a worker has them: its condition, and values to show if it fails."""
     return Decision(v.ins, (REPLICATED,) * len(v.op.outputs), how="assertion")
 
 
 def guard(v: View) -> Decision:
-    """An assertion in the branch of a condition; others have no rule."""
+    """An assertion in the branch of a condition. Other conditions have no rule."""
     return assertion(v) if is_guard(v.op) else v.replicated("no rule")
 
 

@@ -1,8 +1,8 @@
-"""Blocks of images as further images, between which convolutions see holes: dilated convolutions.
+"""Images cut into small images, as TensorFlow computes dilated convolutions: filters with holes.
 
-`SpaceToBatchND` makes k small images of each, and puts the first ones of all images first: rows are
-within blocks of the first axis. TensorFlow has dilated convolutions so, and takes the small images
-together again right after them.
+`SpaceToBatchND` makes k small images of each image. The first small images of all images come
+first, so rows lie within blocks of the first axis. Right after a dilated convolution, TensorFlow
+puts the small images together again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hvd_elastic_keras.step.partition.operations.states import (
 
 
 def into_blocks(v: View) -> Decision:
-    """`SpaceToBatchND(images, block_shape, paddings)`: linear, and each image by itself."""
+    """`SpaceToBatchND(images, block_shape, paddings)`: linear; cuts each image by itself."""
     number = _number_of_blocks(v)
     if v.ins[0] == PARTIAL:
         return v.only(0, PARTIAL)

@@ -56,7 +56,7 @@ def matrix_product(v: View) -> Decision:
 
 
 def einsum(v: View) -> Decision:
-    """Up to two operands, by their labels."""
+    """`Einsum`: up to two operands, by their labels."""
     left, out = v.attr("equation").decode().split("->")
     if "." in left:
         return v.replicated("an einsum with ...")
@@ -64,7 +64,7 @@ def einsum(v: View) -> Decision:
 
 
 def convolution(v: View) -> Decision:
-    """Of each row with the same filters; linear in both."""
+    """A convolution of each row with the same filters; linear in images and in filters."""
     images, filters = v.ins
     if images.axis == 0:
         return v.run(images, REPLICATED, out=images)

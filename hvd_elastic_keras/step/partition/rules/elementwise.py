@@ -1,4 +1,4 @@
-"""Each element of the output from the elements at its place in the inputs, which are broadcast."""
+"""Operations that compute each element from the elements at its place in broadcast inputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ LINEAR_IN = {
     **dict.fromkeys(names("ReluGrad Relu6Grad LeakyReluGrad EluGrad SeluGrad"), 0),
     **dict.fromkeys(names("SoftplusGrad SoftsignGrad"), 0),
 }
-"""Gradients are linear in the gradient that they are given, the input of this number."""
+"""Operations that compute gradients. Each is linear in the gradient that it receives: the input of
+this number."""
 SELECTIONS = frozenset(("Select", "SelectV2"))
 OTHERS = names(
     """
@@ -47,7 +48,7 @@ OTHERS = names(
 
 
 def elementwise(v: View) -> Decision:
-    """Rows stay rows; partial sums stay partial through what is linear."""
+    """Rows stay rows. Partial sums stay partial through linear operations."""
     if EMPTY in v.ins or v.op.outputs[0].dtype.name == "variant":
         return _of_lists(v)
     if v.ins[0].blocks is not None and len(v.ins) == 1:
@@ -71,7 +72,7 @@ def _of_rows(v: View) -> Decision:
     if v.kind == "Select" and v.rank(0) != v.rank(1):
         return v.replicated("a condition for whole rows")
     rank = max(v.rank(i) for i in range(len(v.ins)))
-    # Counted from the last axis, as shapes are aligned; the operand with most axes decides.
+    # Places count from the last axis, as shapes are aligned. The operand with most axes decides.
     largest = max((i for i, s in enumerate(v.ins) if is_sharded(s)), key=v.rank)
     place = v.ins[largest].at_axis - v.rank(largest)
     want: list[State] = []
@@ -107,17 +108,17 @@ def _of_partial(v: View) -> Decision:
 
 
 def _widens(v: View) -> bool:
-    """Whether a cast loses nothing: what is summed in a narrower type has another rounding.
+    """Whether a cast of partial sums loses nothing. Sums in a narrower type round differently.
 
-    Half precision is left before, not after the sum: that may be too large for it, which an
-    optimizer that scales losses has to see.
+    A sum in half precision is made before the cast, not after it. It may be too large for half
+    precision, and an optimizer that scales losses has to see this.
     """
     before, after = v.op.inputs[0].dtype, v.op.outputs[0].dtype
     return bool(before.is_floating and after.is_floating and 4 <= before.size <= after.size)
 
 
 def bitcast(v: View) -> Decision:
-    """The same bits as another type; of another size it has an axis more or less."""
+    """The same bits as another type. A type of another size adds or removes an axis."""
     same = v.op.inputs[0].dtype.size == v.op.outputs[0].dtype.size
     return v.only(0, v.ins[0]) if same and is_sharded(v.ins[0]) else v.replicated("other sizes")
 

@@ -19,7 +19,10 @@ from hvd_elastic_keras.step.partition.operations.states import (
 
 
 def _joined(v: View, parts: Sequence[int], out_axis: Callable[[int], int | None]) -> Decision:
-    """Inputs `parts` of one form; `out_axis` says where an axis of theirs comes to, if it can."""
+    """Joins the inputs `parts`, which have one form.
+
+    `out_axis` returns where an axis of the parts lies in the output, or None if rows cannot stay.
+    """
     states = {v.ins[i] for i in parts}
     shards = {s for s in states if is_sharded(s)}
     if not shards:
@@ -41,7 +44,7 @@ def _joined(v: View, parts: Sequence[int], out_axis: Callable[[int], int | None]
 
 
 def concat(v: View) -> Decision:
-    """Joined along one of the axes; the last input says along which."""
+    """Joins tensors along one of their axes, which the last input names."""
     last = len(v.ins) - 1
     axis = v.const(last)
     if axis is None:
@@ -51,13 +54,13 @@ def concat(v: View) -> Decision:
 
 
 def pack(v: View) -> Decision:
-    """Joined along a new axis."""
+    """Joins tensors along a new axis."""
     along = v.attr("axis") % (v.rank(0) + 1)
     return _joined(v, range(len(v.ins)), lambda a: a + (along <= a))
 
 
 def _along(v: View, data: int, axis: int | None, lost: bool = False) -> Decision:
-    """Anything may happen along `axis`, nothing along the others; it may be lost."""
+    """The operation changes `data` along `axis` only. If `lost`, the output lacks this axis."""
     state = v.ins[data]
     if not is_sharded(state):
         return v.replicated()
@@ -70,7 +73,7 @@ def _along(v: View, data: int, axis: int | None, lost: bool = False) -> Decision
 
 
 def _linear_along(v: View, data: int, axis: int | None, lost: bool = False) -> Decision:
-    """The same, of what is linear: partial sums stay partial."""
+    """As `_along`, for linear operations: partial sums stay partial."""
     return v.only(data, PARTIAL) if v.ins[data] == PARTIAL else _along(v, data, axis, lost)
 
 
@@ -80,17 +83,17 @@ def _axis(v: View, i: int) -> int | None:
 
 
 def split(v: View) -> Decision:
-    """Cut into equal parts, along the axis that the first input names."""
+    """Cuts a tensor into equal parts, along the axis that the first input names."""
     return _linear_along(v, 1, _axis(v, 0))
 
 
 def split_in_sizes(v: View) -> Decision:
-    """Cut into parts of given sizes."""
+    """Cuts a tensor into parts of given sizes."""
     return _linear_along(v, 0, _axis(v, 2))
 
 
 def unpack(v: View) -> Decision:
-    """Cut along an axis that is lost."""
+    """Cuts a tensor along an axis. The parts lack this axis."""
     return _linear_along(v, 0, v.attr("axis"), lost=True)
 
 
@@ -105,12 +108,12 @@ def cumulated(v: View) -> Decision:
 
 
 def arg_extreme(v: View) -> Decision:
-    """`ArgMax` and `ArgMin`, of places along an axis that is lost."""
+    """`ArgMax` and `ArgMin`: places along an axis. The output lacks this axis."""
     return _along(v, 0, _axis(v, 1), lost=True)
 
 
 def reverse(v: View) -> Decision:
-    """Turned round along some axes."""
+    """Reverses the order along some axes."""
     if v.ins[0] == PARTIAL:
         return v.only(0, PARTIAL)
     axes = v.const(1)
@@ -123,7 +126,7 @@ def reverse(v: View) -> Decision:
 
 
 def one_hot(v: View) -> Decision:
-    """A new axis of the classes."""
+    """Adds an axis of the classes."""
     state = v.ins[0]
     if not is_sharded(state):
         return v.replicated()

@@ -1,7 +1,8 @@
-"""TensorLists, in which loops collect one tensor each round, and what branches keep for gradients.
+"""TensorLists of loops and optionals of branches.
 
-The state of a list is that of its elements. Where their shape has rows, a list is made without
-it: when it is made, nobody knows yet in which state its elements will be.
+Loops collect one tensor in each iteration in a TensorList. Branches keep values for gradients in
+optionals. A list has the state of its elements. If the shape of the elements has rows, the list is
+made without a shape: when it is made, the state of its elements is not known yet.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ def made(v: View) -> Decision:
 
 
 def element_shape(v: View) -> Decision:
-    """That of the whole elements, as far as the list knows it."""
+    """The shape of whole elements, as far as the list knows it."""
     return Decision(v.ins, (REPLICATED,), how="element_shape")
 
 
 def length(v: View) -> Decision:
-    """The same for all."""
+    """The length of a list is the same on all workers."""
     return Decision(v.ins, (REPLICATED,))
 
 
 def from_tensor(v: View) -> Decision:
-    """The first axis is that of the elements."""
+    """The first axis of the tensor numbers the elements."""
     state = v.ins[0]
     if is_sharded(state) and state.at_axis > 0:
         element = sharded(state.at_axis - 1)
@@ -64,14 +65,18 @@ def get_item(v: View) -> Decision:
 
 
 def pop_back(v: View) -> Decision:
-    """The list without its last element, and this."""
+    """The list without its last element, and this element."""
     element = _element(v, 1)
     want = (v.ins[0], REPLICATED)
     return Decision(want, (v.ins[0], element), local_size=_local(element, 1))
 
 
 def _element(v: View, output: int) -> State:
-    """Of a list without elements, what its element is taken for: zeros, mostly."""
+    """Returns the state of an element.
+
+    An element of a list without elements, which is mostly zeros, counts as rows if its dimensions
+    allow this, else as replicated.
+    """
     if v.ins[0] != EMPTY:
         return v.ins[0]
     axis = only_rows_axis(v.op.outputs[output], v.odims[output])
@@ -79,7 +84,10 @@ def _element(v: View, output: int) -> State:
 
 
 def _local(element: State, shape: int) -> tuple[int, int] | None:
-    """The input `shape` has the shape of whole elements, of which the worker has its rows."""
+    """Returns `local_size` for an input that holds the shape of whole elements.
+
+    None if the worker does not have only its rows of each element.
+    """
     return (shape, element.at_axis) if is_sharded(element) else None
 
 
@@ -92,7 +100,7 @@ def put(v: View) -> Decision:
 
 
 def nothing_kept(v: View) -> Decision:
-    """`OptionalNone`."""
+    """`OptionalNone`: no value is kept."""
     return Decision((), (EMPTY,))
 
 

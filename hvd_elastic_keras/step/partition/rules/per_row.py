@@ -1,4 +1,4 @@
-"""Each row of the output from that row of the inputs, in whatever way."""
+"""Operations that compute each row from the same row of the inputs, in any way."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LAST_TWO_AXES = names(
 
 
 def first_axis(v: View) -> Decision:
-    """Images, or logits with labels: the rows are the first axis of all that have any."""
+    """Images, or logits with labels. All inputs with rows have them along the first axis."""
     if not v.has_rows:
         return v.replicated()
     if any(is_sharded(s) and s.at_axis != 0 for s in v.ins):
@@ -54,7 +54,7 @@ def first_axis(v: View) -> Decision:
 
 
 def _within(v: View, inner: int) -> Decision:
-    """All inputs have the same axes before the `inner` last ones; some are numbers for all."""
+    """All inputs have the same axes before the `inner` last ones, or are numbers for all rows."""
     axes = {s.at_axis for s in v.ins if is_sharded(s)}
     if len(axes) != 1:
         return v.replicated("rows along different axes")
@@ -71,23 +71,23 @@ def _within(v: View, inner: int) -> Decision:
 
 
 def last_axis(v: View) -> Decision:
-    """Along the last axis only."""
+    """Operations along the last axis only."""
     return _within(v, 1)
 
 
 def last_two_axes(v: View) -> Decision:
-    """Matrices."""
+    """Operations on matrices, which lie along the last two axes."""
     return _within(v, 2)
 
 
 def diagonal(v: View) -> Decision:
-    """`MatrixDiagV3`: of one diagonal, or of several along the last axis but one."""
+    """`MatrixDiagV3`: one diagonal, or several along the last axis but one."""
     number = v.const(1)
     return _within(v, 1 if number is not None and number.size == 1 else 2)
 
 
 def lookup(v: View) -> Decision:
-    """`LookupTableFindV2(table, keys, default)`: nobody writes to a table during a step."""
+    """`LookupTableFindV2(table, keys, default)`: tables do not change during a step."""
     return v.only(1, v.ins[1]) if is_sharded(v.ins[1]) else v.replicated()
 
 

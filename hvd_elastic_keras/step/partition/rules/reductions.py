@@ -19,7 +19,7 @@ EXTREMES = ("Max", "Min", "All", "Any")
 
 
 def reduction(v: View) -> Decision:
-    """A sum over rows is partial; a mean is a sum divided by the size of the whole."""
+    """A sum over rows is partial. A mean is a sum divided by the size of the whole."""
     state, axes = v.ins[0], v.const(1)
     if state == PARTIAL and v.kind in ("Sum", "Mean"):
         return v.only(0, PARTIAL)

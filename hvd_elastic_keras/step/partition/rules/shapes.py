@@ -1,4 +1,4 @@
-"""Shapes, and what gives a tensor another one or repeats it."""
+"""Shapes, and operations that give a tensor another shape or repeat it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ from hvd_elastic_keras.step.partition.operations.states import (
 
 
 def shape_of(v: View) -> Decision:
-    """Sizes of the whole: those of the rows that a worker has, and the size of the batch."""
+    """Sizes of the whole tensor, from sizes of a worker's rows and the size of the batch."""
     return Decision(v.ins, (REPLICATED,) * len(v.op.outputs), how="shape", forms=v.forms)
 
 
 def reshape(v: View) -> Decision:
-    """The rows must stay behind the same number of elements, and be as many."""
+    """Rows stay rows if an axis still holds rows, with as many elements before it as before.
+
+    The number of these elements is the product of the sizes of the axes before it.
+    """
     state = v.ins[0]
     if state == PARTIAL:
         return v.only(0, PARTIAL)
@@ -35,14 +38,14 @@ def reshape(v: View) -> Decision:
     before = _product(known(v.idims[0])[: state.at_axis])
     out = known(v.odims[0])
     for axis in rows_axes(out):
-        # So many elements behind each row on both sides, since there are as many in all.
+        # Then each row has the same number of elements on both sides, since the totals are equal.
         if before is not None and _product(out[:axis]) == before:
             return v.only(0, sharded(axis), local_size=(1, axis))
     return v.replicated("rows are mixed with an axis before them")
 
 
 def _product(dims: tuple[Dim, ...]) -> int | None:
-    """Of sizes that do not depend on the rows; None if one does, or is unknown."""
+    """Returns the product of sizes; None if one depends on the rows or is unknown."""
     if not all(map(is_constant, dims)):
         return None
     return math.prod(dim[0] for dim in dims if dim is not None)
@@ -59,7 +62,7 @@ def transpose(v: View) -> Decision:
 
 
 def expand_dims(v: View) -> Decision:
-    """A new axis of size 1."""
+    """Adds an axis of size 1."""
     state, axis = v.ins[0], v.const(1)
     if state == PARTIAL:
         return v.only(0, PARTIAL)
@@ -72,7 +75,7 @@ def expand_dims(v: View) -> Decision:
 
 
 def squeeze(v: View) -> Decision:
-    """Axes of size 1 go; the rows may be one."""
+    """Removes axes of size 1. The axis of the rows may be one of them."""
     state = v.ins[0]
     if state == PARTIAL:
         return v.only(0, PARTIAL)
@@ -87,7 +90,7 @@ def squeeze(v: View) -> Decision:
 
 
 def fill(v: View) -> Decision:
-    """A scalar spread over a new shape, of which each worker makes its rows."""
+    """Spreads a scalar over a new shape. Each worker makes its rows."""
     if v.ins[1] == PARTIAL:
         return v.only(1, PARTIAL)
     axes = rows_axes(v.odims[0])
@@ -97,7 +100,7 @@ def fill(v: View) -> Decision:
 
 
 def broadcast_to(v: View) -> Decision:
-    """Spread along axes where the input has size 1, or none."""
+    """Repeats a tensor along axes where it has size 1, or along new leading axes."""
     state = v.ins[0]
     if state == PARTIAL:
         return v.only(0, PARTIAL)
@@ -115,7 +118,7 @@ def broadcast_to(v: View) -> Decision:
 
 
 def tile(v: View) -> Decision:
-    """Repeated along axes that are not the rows'."""
+    """Repeats a tensor along axes other than the axis of the rows."""
     state, multiples = v.ins[0], v.const(1)
     if state == PARTIAL:
         return v.only(0, PARTIAL)

@@ -1,4 +1,4 @@
-"""Parts of a tensor, its gradient, padding, and what is gathered by number."""
+"""Parts of a tensor and their gradients, padding, and gathering by numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hvd_elastic_keras.step.partition.operations.states import (
 )
 
 LINEAR_SCATTERS = names("TensorScatterAdd TensorScatterSub TensorScatterUpdate")
-"""In the tensor and the data together."""
+"""Linear in the tensor and the data together."""
 SCATTERS = LINEAR_SCATTERS | names("TensorScatterMax TensorScatterMin")
 
 
@@ -48,7 +48,7 @@ def strided_slice_grad(v: View) -> Decision:
 
 
 def _kept_axes(v: View, rank: int) -> dict[int, int]:
-    """Those axes of the input that are taken in full, and where they come to."""
+    """Returns the axes of the input that are taken in full, and their places in the output."""
     strides = v.const(3)
     if strides is None:
         return {}
@@ -79,7 +79,7 @@ def _kept_axes(v: View, rank: int) -> dict[int, int]:
 
 
 def slice_(v: View) -> Decision:
-    """`Slice`: from `begin` on, so many."""
+    """`Slice`: a part of a given size from `begin` on."""
     state = v.ins[0]
     if state == PARTIAL:
         return v.only(0, PARTIAL)
@@ -92,7 +92,7 @@ def slice_(v: View) -> Decision:
 
 
 def pad(v: View) -> Decision:
-    """Zeros, or others, before and after along some axes."""
+    """Adds zeros or other values, before and after, along some axes."""
     state, paddings = v.ins[0], v.const(1)
     if state == PARTIAL and v.kind in ("Pad", "MirrorPad", "MirrorPadGrad"):
         return v.only(0, PARTIAL)
@@ -102,7 +102,7 @@ def pad(v: View) -> Decision:
 
 
 def gather(v: View) -> Decision:
-    """`GatherV2`: by numbers, which may have rows of their own."""
+    """`GatherV2`: slices by numbers. The numbers may have rows of their own."""
     params, indices = v.ins[:2]
     axis_value = v.const(2)
     if axis_value is None:
@@ -150,7 +150,7 @@ def gather_nd(v: View) -> Decision:
 
 
 def segment_sum(v: View) -> Decision:
-    """`UnsortedSegmentSum(data, numbers, count)`: sums into a tensor that all have."""
+    """`UnsortedSegmentSum(data, numbers, count)`: adds data into a tensor that all workers have."""
     return _added(v, data=0, numbers=1, inner=0)
 
 
@@ -169,7 +169,7 @@ def scattered_into(v: View) -> Decision:
     depth = dim_at(v.idims[1], v.rank(1) - 1)
     if is_sharded(numbers) or depth is None or not is_constant(depth):
         return v.replicated("scatters rows")
-    # Axes of the data: those of the numbers but the last, then those of what they name.
+    # The data have the axes of the numbers but the last, then the axes of the slices they name.
     shift = v.rank(1) - 1 - depth[0]
     axis = tensor.at_axis if is_sharded(tensor) else data.at_axis - shift
     rows = [is_rows(dim_at(v.idims[0], axis)), is_rows(dim_at(v.idims[2], axis + shift))]
@@ -197,7 +197,7 @@ def counts(v: View) -> Decision:
 
 
 def _added(v: View, data: int, numbers: int, inner: int) -> Decision:
-    """Data that are added up by numbers; `inner` axes of these belong to one element."""
+    """Data are added up by numbers. The last `inner` axes of the numbers belong to one element."""
     shards = {v.ins[i] for i in (data, numbers) if is_sharded(v.ins[i])}
     want = [REPLICATED] * len(v.ins)
     if len(shards) == 1:
