@@ -63,7 +63,7 @@ _NEED_KERAS = ("ElasticCallback", "RootCallback", "Trainer")
 
 
 def _tell_job_of_errors() -> None:
-    """In a worker's script, an error of configuration ends the job, wherever it is raised."""
+    """Makes an uncaught `ConfigurationError` in a worker's script end the whole job."""
     environment = importlib.import_module("hvd_elastic_keras.common.env").worker_environment()
     if environment is not None:
         session = importlib.import_module("hvd_elastic_keras.worker.session_of_process")

@@ -1,4 +1,4 @@
-"""Training loops of your own, in the style of Elastic Horovod.
+"""Elastic training loops that you write yourself, in the style of Elastic Horovod.
 
     from hvd_elastic_keras import elastic
 
@@ -35,7 +35,7 @@ from hvd_elastic_keras.state import keras_saving
 keras_saving.install()
 
 KerasState = TensorFlowKerasState
-"""Horovod's name in `horovod.tensorflow.keras.elastic`."""
+"""The name of this class in `horovod.tensorflow.keras.elastic`."""
 
 __all__ = [
     "CommitStateCallback",

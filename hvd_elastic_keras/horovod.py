@@ -10,9 +10,9 @@
     def train(state):
         ...
 
-All names are Horovod's own but for those below. `init` initialises this process alone: rank 0 of
-1. The real rank and size are there inside of functions of `hvd.elastic.run`, in reset callbacks
-(which are called in the first round, too), and after the end.
+All names are Horovod's own, except for the ones defined below. `init` initialises this process
+alone: rank 0 of 1. The real rank and size are available inside functions of `hvd.elastic.run`, in
+reset callbacks (which are also called in the first round), and after the training has ended.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ horovod_optimizer.provide_lr()
 
 
 def refused(name: str, reason: str, remedy: str) -> Any:
-    """Stands for a name of Horovod's that cannot be used here; refuses to be called."""
+    """Returns a stand-in for a Horovod function that cannot be used here; calls raise an error."""
 
     def refuse(*_: object, **__: object) -> NoReturn:
         raise ConfigurationError(f"Horovod's {name} {reason}. {remedy}")
@@ -84,18 +84,18 @@ def __getattr__(name: str) -> Any:
 
 
 def init() -> None:
-    """Initialises Horovod with this process as its whole world, unless it is initialised.
+    """Initialises Horovod with this process as its whole world. Does nothing if it is initialised.
 
-    Under `horovodrun -np N` with all N, as Horovod does.
+    Under `horovodrun -np N`, the world has all N processes, as in Horovod.
 
-    Graphs that are traced from now on keep their collectives, so that a step that was traced
-    alone works at any size.
+    Graphs traced from now on keep their collectives. A step that was traced alone therefore works
+    at any world size.
     """
     rounds_of_process().start_alone()
 
 
 def shutdown() -> None:
-    """Shuts Horovod down, if it is initialised."""
+    """Shuts Horovod down if it is initialised."""
     rounds_of_process().leave()
 
 
@@ -109,15 +109,16 @@ def DistributedOptimizer(  # noqa: N802
     process_set: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """The same optimizer: `apply` averages gradients over all workers, and `fit` is elastic.
+    """Makes `apply` average gradients over all workers, and `fit` elastic. Returns the optimizer.
 
-    In `fit` each worker takes the batch that `fit` is given, as with Horovod; with an
-    `ElasticCallback` among the callbacks they share it.
+    As with Horovod, each worker takes a whole batch of the size given to `fit`. With an
+    `ElasticCallback` among the callbacks, the workers share the batch instead.
 
-    What says how gradients travel (`compression`, `device_dense`, `groups` and so on) is ignored.
+    Arguments that say how gradients travel (`compression`, `device_dense`, `groups` and so on) are
+    ignored.
 
     Raises:
-      ConfigurationError: it is to do something else than to average over all workers.
+      ConfigurationError: the arguments ask for something other than the average over all workers.
     """
     if args or op != horovod.tensorflow.Average:
         raise ConfigurationError(
@@ -157,7 +158,7 @@ def load_model(
     custom_objects: dict[str, Any] | None = None,
     **_: Any,
 ) -> keras.Model:
-    """Loads a model, whose optimizer then is a `DistributedOptimizer`."""
+    """Loads a model and makes its optimizer a `DistributedOptimizer`."""
     custom = {kind.__name__: kind for kind in custom_optimizers or ()}
     model = keras.models.load_model(filepath, custom_objects={**custom, **(custom_objects or {})})
     if getattr(model, "optimizer", None) is not None:
@@ -166,14 +167,14 @@ def load_model(
 
 
 def barrier(process_set: Any = None) -> None:
-    """Returns when all workers of the round have come here; at once where there are no others."""
+    """Waits for all workers of the round to call this. Returns at once if there is only one."""
     rounds = rounds_of_process()
     if rounds.size > 1:
         rounds.communicator.barrier("elastic_barrier")
 
 
 def allreduce(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-    """Horovod's, which also takes Python numbers, NumPy arrays, and a name as second argument."""
+    """Horovod's `allreduce`. Also takes numbers, NumPy arrays, and a name as second argument."""
     if args and isinstance(args[0], str):  # as in horovod.tensorflow.keras
         kwargs["name"], args = args[0], args[1:]
     if not isinstance(tensor, tf.IndexedSlices):
@@ -182,11 +183,11 @@ def allreduce(tensor: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def DistributedGradientTape(gradtape: tf.GradientTape, *args: Any, **kwargs: Any) -> Any:  # noqa: N802
-    """Horovod's tape, which averages gradients over all workers; sources may be Keras variables."""
+    """Horovod's tape, which averages gradients over all workers. Also accepts Keras variables."""
     tape = horovod.tensorflow.DistributedGradientTape(gradtape, *args, **kwargs)
     gradient = tape.gradient
-    # In the instance: Horovod's method looks for its base class by way of `self.__class__`, so
-    # that in a subclass it would call itself for ever.
+    # Set on the instance, not in a subclass: Horovod's method finds its base class through
+    # `self.__class__`, so in a subclass it would call itself for ever.
     tape.gradient = lambda target, sources, *args, **kwargs: gradient(
         target, [unwrapped(s) for s in sources], *args, **kwargs
     )
@@ -194,9 +195,9 @@ def DistributedGradientTape(gradtape: tf.GradientTape, *args: Any, **kwargs: Any
 
 
 def broadcast_variables(variables: Iterable[Any], root_rank: int, **kwargs: Any) -> None:
-    """Gives everybody the values of `root_rank`; Keras variables and unsigned ones included.
+    """Gives all workers the values of `root_rank`. Keras and unsigned integer variables work, too.
 
-    `ElasticState.sync` does this by itself for all that a state holds.
+    `ElasticState.sync` already does this for everything in a state.
     """
     process_set = kwargs.get("process_set", horovod.tensorflow.global_process_set)
     for index, variable in enumerate(map(unwrapped, variables)):

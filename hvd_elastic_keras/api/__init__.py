@@ -1,1 +1,1 @@
-"""What users call: callback, trainer, elastic.run, model modules."""
+"""The interface for users: callback, trainer, elastic.run, model modules."""

@@ -1,4 +1,4 @@
-"""Trains one model once: what `Trainer` and `ElasticCallback` have in common."""
+"""Trains one model once. `Trainer` and `ElasticCallback` share this code."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NOT_SHARED = (
 
 
 def train(training: Training, membership: Membership) -> None:
-    """Trains to the end, with everybody who is there.
+    """Trains to the end, together with all other workers.
 
     In a user's script, a worker that has to leave before the end (SIGTERM, `ctl remove`) ends its
     process with exit code 0.
@@ -62,8 +62,8 @@ def train(training: Training, membership: Membership) -> None:
     Raises:
       MasterUnreachableError: the launcher is gone.
       CollectiveFailedError: the same step fails again and again although nobody is lost.
-      ConfigurationError: the model or the data cannot be trained. If the script does not catch it,
-        the job ends with its text.
+      ConfigurationError: the model or the data cannot be trained. If the script does not catch this
+        error, the job ends with the error's text.
     """
     inside = fit_in_elastic_run.current()
     try:
@@ -83,7 +83,7 @@ def _train(training: Training, membership: Membership) -> None:
     check_gpus(membership)
     session, communicator = membership.session, membership.communicator()
     link = Link(session, communicator, membership.screen)
-    if membership.launched:  # what is run before the first step is this worker's affair
+    if membership.launched:  # code before the first step concerns this worker only
         world_of_process().enter_round(0, 1)
     joins = session.others_train(session.training + 1)
     prepared, told_of_steps = _prepare(
@@ -103,9 +103,10 @@ def _train(training: Training, membership: Membership) -> None:
 
 
 def _train_inside(training: Training, membership: Membership, inside: FitsInside) -> None:
-    """Trains in a round of `elastic.run`, and goes on with what an earlier round has left.
+    """Trains in a round of `elastic.run`, and continues a `fit` that an earlier round has cut off.
 
-    Without files: those of the job belong to its trainings, of which the function is one.
+    Writes no files. The files of the job belong to its trainings, and the whole function of
+    `elastic.run` counts as one training.
     """
     unaudited = training.options.replaced({"audit": False})
     training = dataclasses.replace(training, job_dir=None, options=unaudited)
@@ -114,7 +115,7 @@ def _train_inside(training: Training, membership: Membership, inside: FitsInside
     told_of_steps: list[str] = []
     prepared = inside.prepared_for(training.data, training.model)
     if prepared is None:
-        # What is run before the first step is this worker's affair.
+        # Code before the first step concerns this worker only.
         world_of_process().enter_round(0, 1)
         prepared, told_of_steps = _prepare(training, communicator)
     before, prepared.callbacks = prepared.callbacks, training.callbacks
@@ -140,16 +141,16 @@ def _prepare(
     joins: bool = False,
     has_others: bool = True,
 ) -> tuple[Prepared, list[str]]:
-    """Traces all that the training needs and runs it once; also what people should be told of it.
+    """Traces the steps of the training and runs each once. Returns them and warnings for the user.
 
     Args:
-      joins: whether others train already.
+      joins: whether other workers train already.
       has_others: see `Membership.has_others`.
     """
     model = training.model
     variables = variables_kept(model)
     before = variables.values()
-    for variable in variables.metrics:  # `reset_metrics` is called as often as by plain Keras
+    for variable in variables.metrics:  # `reset_metrics` is called as often as in plain Keras
         variable.assign(tf.zeros_like(variable.value))
     world_of_process().follow(SoloSession())  # nothing is pending while it warms up
     with explained_first_steps(model, training.train, training.evaluate):
@@ -158,7 +159,7 @@ def _prepare(
         runners = list(map(_runner, sources, steps))
         told_of_steps = [text for step in steps for text in step.told]
         if has_others:
-            told_of_steps += [text for step in steps for text in step.told_of_several]
+            told_of_steps += [text for step in steps for text in step.warnings_for_several]
         variables = variables.with_given(
             v for step in steps for v in step.assigned_beside(has_others=has_others)
         )
@@ -197,20 +198,20 @@ def _prepare(
 
 
 def _explain(step: PartitionedStep) -> None:
-    """Shows how several workers share the step; workers that say the same are shown once.
+    """Shows how several workers share the step. The same line from several workers is shown once.
 
     Raises:
-      ConfigurationError: they cannot share it.
+      ConfigurationError: several workers cannot share the step.
     """
     for line in step.analysis.lines():
         notices.tell(f"step: {line}")
 
 
 def _check(runner: PhaseRunner) -> None:
-    """Lets the step of the training be checked with its first batch.
+    """Checks the training step on the first batch.
 
     Raises:
-      ConfigurationError: the numbers of several workers would not be those of one.
+      ConfigurationError: several workers would compute other numbers than one worker.
     """
     assert isinstance(runner.step, PartitionedStep)
     count = runner.input.num_micro_batches
@@ -222,9 +223,9 @@ def _check(runner: PhaseRunner) -> None:
 
 
 def _may_be_late(training: Training, variables: ModelVariables, step: PartitionedStep) -> bool:
-    """Whether the others need not wait for the state that this joiner lacks.
+    """Returns whether the others can take steps before this newcomer has received its state.
 
-    A batch that grows with the workers does so with those who compute something.
+    If the batch grows with the workers, they cannot: only workers that compute something count.
     """
     if training.growth is not None or variables.num_bytes < LEAST_LATE_BYTES:
         return False
@@ -232,13 +233,19 @@ def _may_be_late(training: Training, variables: ModelVariables, step: Partitione
 
 
 def open_to(session: Session, membership: Membership) -> list[Notice]:
-    """From now on the training hears of changes, and people of what the input tells."""
+    """Makes the training notice membership changes, and the input's notices reach the user.
+
+    Returns the notices that nobody has shown yet.
+    """
     world_of_process().follow(session)
     return notices.report_to(_reporter(session, membership))
 
 
 def read_along(session: Session, runners: Mapping[Phase, PhaseRunner]) -> list[Observer]:
-    """Brings the inputs of a newcomer close to where the others are, if that takes reading."""
+    """Brings a newcomer's inputs close to the position of the others, if this requires reading.
+
+    The returned observer reads on until the worker enters its first round.
+    """
     if not any(runner.input.from_front for runner in runners.values()):
         return []
     training = session.training + 1
@@ -250,14 +257,14 @@ def read_along(session: Session, runners: Mapping[Phase, PhaseRunner]) -> list[O
 
 
 class _UserRounds(Observer):
-    """Tells the user of changes of the world size that this worker sees."""
+    """Calls the user's functions when the world size changes for this worker."""
 
     def __init__(self, training: Training) -> None:
         self._training = training
         self._size = 0
 
     def on_round(self, entered: Round) -> None:
-        """Before newcomers get the state: reset callbacks may change it."""
+        """Calls reset callbacks before newcomers get the state, which they may change."""
         size = entered.place.size
         old, self._size = self._size, size
         if old:
@@ -271,7 +278,7 @@ def _inputs(training: Training) -> list[Input]:
 
 
 def _warnings(training: Training, told: Iterable[str]) -> list[Notice]:
-    """What people should be told about the training before it begins."""
+    """Returns warnings for the user about the training, before it begins."""
     texts = list(dict.fromkeys(told))
     if training.options.audit and training.job_dir is None:
         texts.append("there is no job directory, so that no ledger of used examples is written")
@@ -285,7 +292,7 @@ def _warnings(training: Training, told: Iterable[str]) -> list[Notice]:
 
 
 def _curves_beside(callbacks: CallbackRunner) -> list[Notice]:
-    """Tells the launcher where the user looks at curves."""
+    """Returns a notice that tells the launcher the user's TensorBoard directory."""
     directory = callbacks.tensorboard_dir
     if directory is None:
         return []
@@ -293,7 +300,7 @@ def _curves_beside(callbacks: CallbackRunner) -> list[Notice]:
 
 
 def _reporter(session: Session, membership: Membership) -> Callable[[Notice], None]:
-    """Shows what the input tells while it is read."""
+    """Returns a function that shows the notices of the input while it is read."""
     environment = membership.environment
     who = f"[{environment.worker_id}] " if environment else ""
 
@@ -307,7 +314,7 @@ def _reporter(session: Session, membership: Membership) -> Callable[[Notice], No
 
 
 def _step(training: Training, variables: ModelVariables, source: Input) -> PartitionedStep:
-    """What computes the batches of an input."""
+    """Returns the step that computes the batches of an input."""
     trains = source is training.train
     return compiled_step(
         training.model,
@@ -330,12 +337,13 @@ def _runner(source: Input, step: PartitionedStep) -> PhaseRunner:
 
 
 def together_of(options: RunOptions, cut_is_chosen: bool) -> int | None:
-    """How many micro-batches may be computed in one pass; None: any number."""
+    """Returns how many micro-batches may be computed in one pass; None means any number."""
     if options.micro_batches == LOOP:
         return 1
-    # There, memory may be why their size was chosen.
+    # On a GPU, the user may have chosen the size of micro-batches to save memory.
     on_gpu = cut_is_chosen and tf.config.list_physical_devices("GPU")
-    # The speed of one pass depends on how many there are: shares that follow it would not settle.
+    # The speed of a pass depends on how many micro-batches it has. Shares that follow the speed
+    # would not settle.
     if options.micro_batches == AUTO and (on_gpu or options.balance == SPEED):
         return 1
     return options.micro_batches_together or None

@@ -1,4 +1,4 @@
-"""Builds the training loop of one worker, with all that watch it."""
+"""Builds the training loop of one worker, with all its observers."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from hvd_elastic_keras.audit.verdict import Account
 from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.events import EpochAudited
 from hvd_elastic_keras.keras_internals.learning_rate import learning_rate_of
-from hvd_elastic_keras.loop.announcer import Announcer
 from hvd_elastic_keras.loop.course import Course
 from hvd_elastic_keras.loop.epoch_records import EpochRecords
 from hvd_elastic_keras.loop.growing_batch import GrowingBatch
 from hvd_elastic_keras.loop.kept_on_disk import Checkpoints, Durable, KeptOnDisk, term_for
+from hvd_elastic_keras.loop.leave_reason import CheckpointGuard
 from hvd_elastic_keras.loop.ledger_notes import LedgerNotes
 from hvd_elastic_keras.loop.loop_parts import LoopParts
 from hvd_elastic_keras.loop.nonfinite_loss import NonFiniteLoss
 from hvd_elastic_keras.loop.observer import Observer, Observers
-from hvd_elastic_keras.loop.parting import Fence
 from hvd_elastic_keras.loop.phase import PhaseRunner
 from hvd_elastic_keras.loop.progress_display import ProgressDisplay
 from hvd_elastic_keras.loop.same_reading import SameReading
 from hvd_elastic_keras.loop.same_weights import SameWeights
 from hvd_elastic_keras.loop.shares import Shares
+from hvd_elastic_keras.loop.start_notices import Announcer, StartNotices
 from hvd_elastic_keras.loop.step_records import StepRecords
-from hvd_elastic_keras.loop.told_once import ToldOnce
 from hvd_elastic_keras.loop.training_loop import TrainingLoop
 from hvd_elastic_keras.observe.notices import Notice
 from hvd_elastic_keras.observe.screen import Screen
@@ -42,10 +41,10 @@ from hvd_elastic_keras.worker.session import Session
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """How a training reaches the other workers and people.
+    """The connections of a training to the other workers and to people.
 
     Attributes:
-      screen: where what is shown ends up.
+      screen: the kind of screen that shows the output.
     """
 
     session: Session
@@ -60,10 +59,10 @@ def build_loop(
     to_tell: Iterable[Notice],
     watching: Iterable[Observer] = (),
 ) -> TrainingLoop:
-    """Makes the loop of a training that this worker has joined.
+    """Returns the loop of a training that this worker has joined.
 
     Args:
-      to_tell: what people are to be told when it begins.
+      to_tell: notices for people when the training begins.
       watching: further observers.
     """
     session, communicator = link.session, link.communicator
@@ -77,8 +76,9 @@ def build_loop(
     growth = training.growth
     options = training.options
     losses = NonFiniteLoss(session, options.on_nonfinite)
-    fence = Fence(training.job_dir, session.term)
-    # In this order they hear of things: what comes before a checkpoint has to be on file.
+    guard = CheckpointGuard(training.job_dir, session.term)
+    # Observers are called in this order. `Checkpoints` is the last one, so that everything before a
+    # checkpoint is on disk.
     observers = [
         *watching,
         announcer,
@@ -92,7 +92,7 @@ def build_loop(
         *([LedgerNotes(auditor)] if auditor else []),
         shares,
         *([GrowingBatch(growth, world, state, announcer)] if growth else []),
-        ToldOnce(session, to_tell, training.callbacks.what_is_lost),
+        StartNotices(session, to_tell, training.callbacks.unsendable_warning),
         StepRecords(
             session,
             waited_s=lambda: world.waited_s,
@@ -100,7 +100,7 @@ def build_loop(
             learning_rate=functools.partial(learning_rate_of, training.model),
         ),
         EpochRecords(session, audited=auditor is not None and auditor.records),
-        Checkpoints(kept, options, losses, fence, before=_written_up(auditor)),
+        Checkpoints(kept, options, losses, guard, before=_written_up(auditor)),
     ]
     parts = LoopParts(
         model=training.model,
@@ -119,7 +119,7 @@ def build_loop(
 
 
 def by_phase(runners: Sequence[PhaseRunner]) -> dict[Phase, PhaseRunner]:
-    """The phases of a training, of which the evaluation may be missing."""
+    """Returns the runners by phase; the evaluation may be missing."""
     return dict(zip((Phase.TRAIN, Phase.EVALUATE), runners, strict=False))
 
 
@@ -139,7 +139,10 @@ def _durable(training: Training, state: RunState, session: Session) -> Durable:
 
 
 def _written_up(auditor: Auditor | None) -> Callable[[], None]:
-    """Puts the ledger on file: no step before a checkpoint is ever taken again."""
+    """Returns a function that writes the ledger before a checkpoint.
+
+    Steps before a checkpoint are never repeated, so their entries must be on disk first.
+    """
     return functools.partial(auditor.flush, judged=False) if auditor else lambda: None
 
 

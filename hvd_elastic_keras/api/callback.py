@@ -75,66 +75,69 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
 
     The script trains alone (`python script.py`) and elastically
     (`python -m hvd_elastic_keras.run --num_workers=4 script.py`), to the same weights. Workers
-    share each batch: the batch that `fit` is given is the global batch, whatever their number.
-    Other callbacks run on all workers, on the same logs; those that write files on rank 0.
+    share each batch: the batch given to `fit` is the global batch, whatever the number of workers.
+    Other callbacks run on all workers, on the same logs; callbacks that write files run on rank 0.
 
-    It takes the place of `fit`'s own loop, with the atomic steps of `Trainer`; arguments, order of
-    hooks, `History` and logs are those of `fit`. So are the weights, up to rounding, but for batch
-    normalisation, which sees one micro-batch at a time unless `batch_norm="batch"` is given.
+    The callback replaces `fit`'s own loop with the atomic steps of `Trainer`. Arguments, order of
+    hooks, `History` and logs stay the same as in plain `fit`. The weights are also the same, up to
+    rounding. Batch normalisation is the exception: it sees one micro-batch at a time unless
+    `batch_norm="batch"` is given.
 
-    The arguments from `checkpoint_every_n_epochs` to `audit` are options of `run`: what the command
-    line gives counts before them, and they before a file of flags and the environment.
+    The arguments from `checkpoint_every_n_epochs` to `audit` are also options of `run`. Options on
+    the command line take precedence over these arguments. The arguments take precedence over a file
+    of flags and the environment.
 
     Args:
-      micro_batch_size: examples of a micro-batch. A batch is cut into micro-batches, and workers
-        compute whole ones, in one pass if memory holds them. None: an eighth of the batch, but at
-        least 16 examples if the model has batch normalisation, which sees one micro-batch at a
-        time; see `BatchCut`. With `batch="per_worker"`, where no batch is shared: the whole batch
-        of a worker.
-      seed: the order of shuffled arrays and of the batches of a `PyDataset` follows from it, and is
-        another one in each epoch. None: the order is that of plain `fit`, if the seed of
-        `keras.utils.set_random_seed` says it; else 0.
+      micro_batch_size: examples of a micro-batch. A batch is cut into micro-batches, and each
+        worker computes whole micro-batches, in one pass if memory holds them. None: an eighth of
+        the batch, but at least 16 examples if the model has batch normalisation, which sees one
+        micro-batch at a time; see `BatchCut`. With `batch="per_worker"`, no batch is shared, and
+        None means the whole batch of a worker.
+      seed: determines the order of shuffled arrays and of the batches of a `PyDataset`, which
+        differs from epoch to epoch. None: the order of plain `fit` where the seed of
+        `keras.utils.set_random_seed` determines it; otherwise the order follows from that seed, or
+        from 0 if none was set.
       checkpoint_every_n_epochs, checkpoint_every_n_steps, checkpoint_every_minutes: how often rank
-        0 writes a checkpoint to the job directory, from which a job goes on that has lost all
-        workers or was interrupted; 0 turns it off. Whichever is due first, in the background. In
-        any case one is written when the job stops, and at the end.
-      keep_checkpoints: so many of the newest are kept.
-      deterministic: whether the weights after every step are bit-identical whatever the number of
-        workers, kills and joins. It costs time and fixes settings of the whole process: one thread
-        for each operation (or `run --deterministic_threads`), and TensorFlow's op determinism. `run
-        --deterministic script.py` turns it on, and `--nodeterministic` off. Alone, start the script
-        with TF_NUM_INTRAOP_THREADS=1.
-      balance: "even" shares of each batch, or shares that follow the workers' "speed": who is
-        persistently slower computes fewer micro-batches of the same batch, and the result stays
-        the same.
-      compression: gradients travel between workers as they are ("none"), or rounded to "fp16" or
-        "bf16", which takes half of the time on a slow network.
-      batch_norm: normalises over each "micro_batch" by itself, or over the whole "batch", as plain
-        Keras does, with more rounds of collectives in a step.
-      audit: whether each epoch leaves a ledger in the job directory that says which examples were
-        used in which step, by whom, and whether each was used exactly once.
-      batch: "global", or "per_worker": the batch that `fit` is given is what one worker takes per
-        step, so that the batch of a step grows with the workers; of a dataset, each takes a whole
-        batch. The learning rate belongs to the batch of one worker. Epochs take fewer steps the
-        more workers there are, and the result depends on their number.
-      lr_scaling: only with "per_worker": the learning rate is multiplied by the number of workers
-        ("linear", as is usual with Horovod), by its square root ("sqrt"), or stays ("none"). The
-        optimizer's `learning_rate`, which callbacks see and set, is the one before that. Weight
-        decay that Keras multiplies by the learning rate follows it.
-      lr_warm_up_steps: steps over which the learning rate gets to a larger value when workers have
-        come. A smaller value is taken at once.
-      on_membership_change: called on every worker that was there before, with the old and the new
-        number of workers, before newcomers get the state.
+        0 writes a checkpoint to the job directory, in the background. 0 turns one of them off; the
+        first one that is due counts. A job that lost all workers or was interrupted continues from
+        its newest checkpoint. A checkpoint is always written when the job stops, and at the end.
+      keep_checkpoints: how many of the newest checkpoints to keep.
+      deterministic: whether the weights after every step are bit-identical for any number of
+        workers, kills and joins. This costs time and fixes settings of the whole process: one
+        thread for each operation (or `run --deterministic_threads`), and TensorFlow's op
+        determinism. `run --deterministic script.py` turns it on, and `--nodeterministic` turns it
+        off. To train alone, start the script with TF_NUM_INTRAOP_THREADS=1.
+      balance: "even" gives equal shares of each batch. With "speed", a worker that is persistently
+        slower computes fewer micro-batches of the same batch; the result stays the same.
+      compression: "none" sends gradients between workers unchanged. "fp16" and "bf16" round them,
+        which takes half of the time on a slow network.
+      batch_norm: "micro_batch" normalises over each micro-batch by itself. "batch" normalises over
+        the whole batch, as plain Keras does, and needs more rounds of collectives in a step.
+      audit: whether each epoch leaves a ledger in the job directory. The ledger says which worker
+        used which examples in which step, and whether each example was used exactly once.
+      batch: "global": the workers share the batch given to `fit`. "per_worker": each worker takes a
+        batch of that size per step (of a dataset, a whole batch), so the batch of a step grows with
+        the number of workers. The learning rate then belongs to the batch of one worker. With more
+        workers, an epoch takes fewer steps, and the result depends on the number of workers.
+      lr_scaling: only with "per_worker". "linear", as is usual with Horovod, multiplies the
+        learning rate by the number of workers. "sqrt" multiplies it by the square root of that
+        number. "none" leaves it unchanged. The optimizer's `learning_rate`, which callbacks see and
+        set, is the value before scaling. Weight decay that Keras multiplies by the learning rate is
+        scaled with it.
+      lr_warm_up_steps: steps over which the learning rate rises to a larger value when workers
+        join. A smaller value applies at once.
+      on_membership_change: called with the old and the new number of workers, on every worker that
+        was there before, before newcomers get the state.
 
     Attributes:
       batch_grows: whether `batch` is "per_worker".
-      state: values of the user's that are committed with every step and given to late joiners;
-        see `UserState`.
+      state: the user's own values, committed with every step and given to late joiners; see
+        `UserState`.
 
     Raises:
-      ConfigurationError: when `fit` begins, with the remedy: the model or the data cannot be
-        trained by several workers; or at once, if TensorFlow has too many threads for
-        `deterministic`.
+      ConfigurationError: several workers cannot train this model or use this data (raised when
+        `fit` begins, with the remedy), or TensorFlow has too many threads for `deterministic`
+        (raised at once).
     """
 
     def __init__(
@@ -184,20 +187,20 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             op_determinism.enable()
 
     def set_model(self, model: keras.Model) -> None:
-        """Called by Keras when a list of callbacks gets its model: replaces that list's begin."""
+        """Takes over the `fit` whose list of callbacks gets its model; called by Keras."""
         super().set_model(model)
         caller = list_that_calls(self)
         if caller is not None:
             self.take_over(caller)
 
     def take_over(self, callbacks: Any) -> None:
-        """Lets the `fit` that begins with this list of callbacks be an elastic training."""
-        # Before any `on_train_begin`: some callbacks open files then, which only rank 0 may. It
-        # stays, for a list that the user made and gives to `fit` again.
+        """Makes the `fit` that begins with this list of callbacks an elastic training."""
+        # This comes before any `on_train_begin`: some callbacks open files there, which only rank 0
+        # may do. The replacement stays, because the user may give the same list to `fit` again.
         callbacks.on_train_begin = lambda logs=None: self._run(callbacks, sys._getframe(1))
 
     def _run(self, callbacks: Any, frame: types.FrameType) -> None:
-        """Runs the whole training; afterwards `fit` finds that no epoch is left."""
+        """Runs the whole training. Afterwards, `fit` finds no epoch left to train."""
         membership = Membership.of_process()
         release.check()
         fit = running_fit(frame)
@@ -216,7 +219,10 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         callbacks.on_train_end = end
 
     def _terms_of_all(self, call: FitCall, membership: Membership) -> FitCall:
-        """Within `elastic.run`, the function may have been called with other values elsewhere."""
+        """Returns the call with terms that all workers agree on.
+
+        In `elastic.run`, other workers may have called `fit` with other values.
+        """
         inside = fit_in_elastic_run.current()
         terms = self._terms(call, 1 if inside is None else inside.size)
         if inside is not None:
@@ -226,7 +232,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         return dataclasses.replace(call, **terms)
 
     def _terms(self, call: FitCall, size: int) -> dict[str, Any]:
-        """How long the training is, by a call of `fit` that was made where so many workers are."""
+        """Returns the length of the training for a `fit` called among `size` workers."""
         if self.batch_grows:
             check_no_steps_per_epoch(call.steps_per_epoch)
         return call.terms
@@ -248,7 +254,8 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             check_apart(call.adapter, call.validation)
         elif not are_apart(call.adapter, call.validation):
             notices.tell(f"warning: {_IN_TURNS}")
-        # What has been read once in this process is not read again in another order.
+        # Inputs of an unfinished `fit` are used again: reading the data anew might change its
+        # order.
         kept = fit_in_elastic_run.inputs_left(call.data, call.model)
         source, evaluate = kept[0] if kept else None, kept[1] if len(kept) > 1 else None
         if source is None:
@@ -283,7 +290,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         )
 
     def _input(self, call: FitCall, schedule: Schedule, seed: OrderSeed) -> FitInput:
-        """The training data, cut."""
+        """Returns the training data, cut into micro-batches."""
         source = (per_worker_input_of if self.batch_grows else input_of)(
             call.adapter,
             _reader(call, schedule, Reader.TRAINING),
@@ -305,7 +312,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
 
 
 def _check_one(callbacks: list[keras.callbacks.Callback]) -> None:
-    """Raises `ConfigurationError` if more than one would take over the same `fit`."""
+    """Raises `ConfigurationError` if several `ElasticCallback`s would take over the same `fit`."""
     count = sum(isinstance(callback, ElasticCallback) for callback in callbacks)
     if count > 1:
         raise ConfigurationError(
@@ -324,7 +331,7 @@ def _validation_input(
 ) -> FitInput | None:
     if call.validation is None:
         return None
-    # The moving averages of batch normalisation are used here: any cut will do.
+    # An evaluation uses the moving averages of batch normalisation, so any cut will do.
     cut = BatchCut(training_cut.micro_batch_size)
     return input_of(
         call.validation,
@@ -336,7 +343,7 @@ def _validation_input(
 
 
 def _reader(call: FitCall, schedule: Schedule, reader: Reader) -> FitReader:
-    """Who reads the data of the training, or of the evaluation."""
+    """Describes how the training, or the evaluation, reads its data."""
     trains = reader is Reader.TRAINING
     training, evaluation = (
         Passes(call.steps_per_epoch),
@@ -356,7 +363,7 @@ def _reader(call: FitCall, schedule: Schedule, reader: Reader) -> FitReader:
 
 
 def list_that_calls(callback: keras.callbacks.Callback) -> Any:
-    """The list of callbacks that has called the `set_model` which calls this; None: another."""
+    """Returns the Keras list of callbacks that called `set_model`; None for another caller."""
     frame: types.FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_locals.get("self") is callback:
         frame = frame.f_back  # `set_model` of a subclass

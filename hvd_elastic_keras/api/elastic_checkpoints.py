@@ -1,7 +1,7 @@
-"""Checkpoints of a training loop of the user's own: commits that outlive all workers.
+"""Checkpoints of a training loop of the user's own: commits on disk that outlive all workers.
 
-Rank 0 writes what a commit has kept, now and then and in a thread of its own, so that a commit
-costs no more than before; and in any case when the job stops, and at the end.
+From time to time, rank 0 writes the last commit to disk. It does so in a thread of its own, so that
+a commit takes no longer. A checkpoint is always written when the job stops, and at the end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KIND = "elastic.run"
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """A commit as it is written: nothing in it changes any more.
+    """A commit that is ready to be written: its content does not change any more.
 
     Attributes:
       progress: orders checkpoints by age.
@@ -52,7 +52,7 @@ class Checkpoint:
 
     @property
     def commits(self) -> int:
-        """Commits up to this one."""
+        """Number of commits up to this one."""
         return int(self.content["counters"]["num_commits"])
 
 
@@ -60,14 +60,14 @@ class LoopCheckpoints:
     """The checkpoints of one call of a function of `elastic.run`.
 
     Args:
-      job_dir: None writes and reads nothing.
-      state: says how often.
-      session: tells people and the job's events.
+      job_dir: where checkpoints go; None writes and reads nothing.
+      state: the state to save; its `checkpoint_every_...` attributes say how often.
+      session: shows messages to people and records events of the job.
       clock: seconds of a steady clock.
-      options: what the job asks for beside it.
+      options: options of the job, which also say how often to write.
 
     Raises:
-      ConfigurationError: another job writes its checkpoints there.
+      ConfigurationError: another running job writes its checkpoints there.
     """
 
     def __init__(
@@ -91,16 +91,16 @@ class LoopCheckpoints:
             self._store = CheckpointStore(directory, keep, term, owner=owner)
         self._written_at = clock()
         self._written = -1
-        """Progress of the newest checkpoint that this process has written or read."""
+        """The progress of the newest checkpoint that this process has written or read."""
         self._written_commits = 0
         self._writer = BackgroundWriter()
         self.result: Any = None
-        """Of the function, if a checkpoint that was read is of its end."""
+        """The function's result, if the checkpoint that was read was written at its end."""
 
     # --- writing -------------------------------------------------------------------------
 
     def after_commit(self) -> None:
-        """Writes the newest commit in the background if it is time. For rank 0."""
+        """Writes the newest commit in the background if a checkpoint is due. For rank 0."""
         if self._store is None or not self.is_due():
             return
         self._written_at = self._clock()
@@ -108,10 +108,10 @@ class LoopCheckpoints:
         self._writer.start(functools.partial(self._write, self._store, self._checkpoint()))
 
     def save(self, result: Any = None) -> None:
-        """Writes what was kept last, unless that is on disk. For rank 0.
+        """Writes the last commit, unless it is already on disk. For rank 0.
 
         Args:
-          result: of the function, if it has returned.
+          result: the function's result, if it has returned.
         """
         if self._store is None or not self._state.exists:
             return
@@ -120,11 +120,11 @@ class LoopCheckpoints:
             self._write(self._store, self._checkpoint(result))
 
     def wait(self) -> None:
-        """Returns when what is being written is on disk."""
+        """Waits until the checkpoint being written is on disk."""
         self._writer.wait()
 
     def is_due(self) -> bool:
-        """Whether it is time to write a commit."""
+        """Returns whether a checkpoint is due."""
         if self._store is None or self._writer.is_busy:
             return False
         state, options = self._state, self._options
@@ -163,12 +163,12 @@ class LoopCheckpoints:
     # --- reading -------------------------------------------------------------------------
 
     def load(self) -> bool:
-        """Takes over the newest checkpoint, and returns whether there is one. For rank 0.
+        """Loads the newest checkpoint and returns whether there is one. For rank 0.
 
-        To be called when nobody has a state, and so nobody writes.
+        Call this only when no worker has a state. Then no worker writes a checkpoint either.
 
         Raises:
-          ConfigurationError: it is damaged, or of another script.
+          ConfigurationError: the checkpoint is damaged, or was written by another script.
         """
         if self._store is None:
             return False
@@ -188,7 +188,7 @@ class LoopCheckpoints:
         return True
 
     def load_result(self) -> None:
-        """Takes over what others have finished with, if it is on disk."""
+        """Loads the state and result with which others have finished, if they are on disk."""
         if self._store is not None:
             self._take_newest(self._store)
 

@@ -1,9 +1,9 @@
-"""`elastic.run`: calls a training function of the user's own in one round after the other.
+"""`elastic.run`: calls the user's training function in every round until the training is done.
 
-    until the function has returned and everybody knows it:
+    until the function has returned and all workers know it:
         enter a round            wait for a place, hvd.init()
         call reset callbacks     rank and size are those of the round
-        sync                     if somebody is behind rank 0
+        sync                     if a worker is behind rank 0
         call the function        until it returns, the membership changes, or a collective fails
 
 The order within a round is that of `run_fn` in `horovod/common/elastic.py`.
@@ -35,8 +35,8 @@ from hvd_elastic_keras.common.options import SPEED
 from hvd_elastic_keras.common.protocol import Assignment
 from hvd_elastic_keras.data.sources.dropped_iterators import deleted_in_background
 from hvd_elastic_keras.loop.failures import FailedAt
+from hvd_elastic_keras.loop.leave_reason import CheckpointGuard, LeaveReason
 from hvd_elastic_keras.loop.other_records import CommitRecords
-from hvd_elastic_keras.loop.parting import Fence, Parting
 from hvd_elastic_keras.loop.round_driver import drive
 from hvd_elastic_keras.worker.process_rounds import ProcessRounds, rounds_of_process
 from hvd_elastic_keras.worker.session import EntryReport
@@ -47,21 +47,21 @@ T = TypeVar("T")
 
 
 def run(function: Callable[..., T]) -> Callable[..., T | None]:
-    """Makes a training function elastic; also as a decorator.
+    """Makes a training function elastic. Can be used as a decorator.
 
-    `function(state, *args, **kwargs)` is called anew in every round and goes on from what `state`
-    holds. The same script runs alone, with one worker, and under
+    `function(state, *args, **kwargs)` is called again in every round and continues from the values
+    in `state`. The same script runs alone, with one worker, and under
     `python -m hvd_elastic_keras.run`.
 
-    - A collective fails because a worker is gone: the state goes back to the last commit.
-    - The membership is to change and all workers meet in `state.commit()` or
-      `state.check_host_updates()`: nothing is lost.
-    - The function returns: so does the wrapper, when all workers of the round are as far. Horovod
-      stays initialised, so that rank and size remain those of the last round. A worker that was
-      behind when others had finished takes their state and returns None without calling the
-      function again.
-    - The job has finished this training before the worker came: the wrapper returns None at once.
-      The worker is in no round then, so that `hvd.rank()` raises.
+    - If a collective fails because a worker is gone, the state goes back to the last commit.
+    - If the membership is to change, the round ends when all workers meet in `state.commit()` or
+      `state.check_host_updates()`. Nothing is lost.
+    - When the function has returned on all workers of the round, the wrapper returns. Horovod stays
+      initialised, so that rank and size keep the values of the last round. A worker that was behind
+      when others had finished takes their state and returns None without calling the function
+      again.
+    - If the job had finished this training before the worker joined, the wrapper returns at once,
+      with the result on disk or None. The worker is then in no round, so that `hvd.rank()` raises.
 
     A worker that has to leave before the end (SIGTERM, `ctl remove`) ends its process with exit
     code 0.
@@ -96,7 +96,7 @@ class ElasticLoop:
     function: Callable[[], Any]
     traced: TracedAnew
     _checkpoints: LoopCheckpoints = dataclasses.field(init=False)
-    _fence: Fence = dataclasses.field(init=False)
+    _guard: CheckpointGuard = dataclasses.field(init=False)
     _is_root: bool = False
     _round: int = 0
     _rounds_entered: int = 0
@@ -110,16 +110,16 @@ class ElasticLoop:
         self._records = CommitRecords(self.rounds.session)
 
     def run(self) -> Any:
-        """Calls the function until all have finished, and returns its result."""
+        """Calls the function until all workers have finished, and returns its result."""
         self.state.begin(self._after_commit)
         self.rounds.join()
         membership = self.rounds.membership
         job_dir = membership.environment.job_path if membership.environment else None
-        self._fence = Fence(job_dir, self.rounds.session.term)
+        self._guard = CheckpointGuard(job_dir, self.rounds.session.term)
         self._checkpoints = LoopCheckpoints(
             job_dir, self.state, self.rounds.session, options=env.run_options()
         )
-        self.rounds.leave()  # a script may have initialised Horovod for itself
+        self.rounds.leave()  # the script may have initialised Horovod already
         try:
             with deleted_in_background():
                 drive(self)
@@ -135,18 +135,18 @@ class ElasticLoop:
     # --- rounds, see `Driven` ------------------------------------------------------------
 
     def enter(self, failure: str) -> Assignment:
-        """Waits for a place in the next round, with the last commit."""
+        """Reports the last commit and waits for a place in the next round."""
         state = self.state
         report = EntryReport(state.exists, state.progress, state.num_commits, failure)
         return self.rounds.session.enter(report)
 
-    def on_order_to_leave(self, parting: Parting) -> None:
-        """Saves the state on rank 0 if maybe nobody is left who holds it."""
-        if self._is_root and self._fence.lets_write(parting, self._round):
+    def on_order_to_leave(self, reason: LeaveReason) -> None:
+        """Saves the state on rank 0, unless other workers may go on with it."""
+        if self._is_root and self._guard.lets_write(reason, self._round):
             self._checkpoints.save()
 
     def take_part(self, place: Assignment) -> bool:
-        """Calls the function in a round. Returns whether everybody has finished."""
+        """Calls the function in a round. Returns whether all workers have finished."""
         try:
             with self._failures_told_apart(place):
                 self.rounds.start(place)
@@ -158,7 +158,7 @@ class ElasticLoop:
         return True
 
     def failed_at(self) -> FailedAt:
-        """The state is that of the last commit, or will be."""
+        """Returns the last commit: the state is at this commit, or will go back to it."""
         return FailedAt(
             self.state.progress,
             what="The function of elastic.run",
@@ -171,8 +171,8 @@ class ElasticLoop:
         self.state.restore()
 
     def leave(self, place: Assignment, *, finished: bool) -> None:
-        """Shuts Horovod down at once, so that others hear of an error of the user's own."""
-        if not finished:  # the last round stays: rank and size are asked for after it
+        """Shuts Horovod down at once, so that other workers notice an error in the user's code."""
+        if not finished:  # after the last round, the script may still ask for rank and size
             self.rounds.leave()
 
     # --- what happens in a round -----------------------------------------------------------
@@ -189,7 +189,10 @@ class ElasticLoop:
             self.rounds.session.show(f"warning: {who}{text}\n")
 
     def _after_step_of_fit(self, keep: Callable[[], None]) -> None:
-        """`fit` in the function stands between two steps, each of which is as good as a commit."""
+        """Writes a checkpoint if one is due, between two steps of `fit` inside the function.
+
+        Every step of `fit` is as safe as a commit.
+        """
         self._records.leave_to_fit()
         if self._is_root and self._checkpoints.is_due():
             keep()
@@ -216,7 +219,7 @@ class ElasticLoop:
         log.info("round %d: rank %d of %d at commit %d", *where)
 
     def _warn(self, place: Assignment) -> None:
-        """Of what cannot be sent, and of what only trainings of this package can do."""
+        """Warns of variables that cannot be sent, and of options that have no effect here."""
         options = env.run_options()
         asked = {
             "--audit": options.audit,
@@ -228,7 +231,7 @@ class ElasticLoop:
             self.rounds.session.tell(
                 f"warning: {given} has no effect on a training loop of your own (elastic.run)"
             )
-        lost = self.state.what_is_lost()
+        lost = self.state.unsendable_warning()
         if lost and place.rank == 0 and not place.root_has_state and not self._warned:
             self.rounds.session.tell(f"warning: {lost}")
         self._warned = True
@@ -258,7 +261,8 @@ class ElasticLoop:
     def _failures_told_apart(self, place: Assignment) -> Iterator[None]:
         """Turns failures of the user's collectives into `CollectiveFailedError`.
 
-        By type, as everywhere in this package; alone, no collective can fail.
+        Errors are told apart by type, as everywhere in this package. If this worker is alone, no
+        collective can fail.
         """
         communicator = self.rounds.communicator
         try:

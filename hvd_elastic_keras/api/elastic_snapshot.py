@@ -1,4 +1,4 @@
-"""What an elastic state was at its last commit."""
+"""A copy of an elastic state at its last commit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Snapshot:
     """A copy of a state in host memory.
 
     Attributes:
-      states: those of the parts that a restore brings back.
+      states: the states of the parts that a restore brings back.
       groups, tensors: variables and their values, in the same order.
     """
 
@@ -28,24 +28,24 @@ class Snapshot:
 
     @classmethod
     def of(cls, states: dict[str, Tree], groups: Groups) -> Snapshot:
-        """With copies of the present values."""
+        """Returns a snapshot with copies of the present values."""
         with tf.device(HOST_MEMORY):
             tensors = tuple(tf.identity(v) for group in groups.values() for v in group)
         return cls(states, groups, tensors)
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """Those of all groups."""
+        """The variables of all groups."""
         return [v for group in self.groups.values() for v in group]
 
     def check_complete(self, now: Groups) -> None:
-        """Refuses optimizers that have made variables since.
+        """Refuses to restore if an optimizer has made variables since this snapshot.
 
-        Workers whose step has failed may hold different values of these, and nobody knows those
-        from before the step.
+        After a failed step, workers may hold different values of these variables. The values from
+        before the step are not known.
 
         Raises:
-          ConfigurationError: there are some.
+          ConfigurationError: an optimizer has made such variables.
         """
         known = {id(v) for v in self.variables}
         late = [v.name for v in now[OPTIMIZER] if id(v) not in known]

@@ -1,4 +1,4 @@
-"""`ElasticState`: what a training loop of the user's own must have to go on, on any worker.
+"""`ElasticState`: everything the user's own training loop needs to continue on any worker.
 
 The verbs are those of Elastic Horovod (`horovod/common/elastic.py`): commit, restore, sync, reset.
 """
@@ -30,7 +30,7 @@ from hvd_elastic_keras.state.parts import Attribute, Attributes, Part
 from hvd_elastic_keras.worker.process_rounds import rounds_of_process
 
 VERSION = 3
-"""Of the parts; to be raised with every change of what they give."""
+"""Version of the parts. Raise it whenever the content of a part changes."""
 CHECKPOINT_EVERY_S = 60.0
 
 
@@ -38,19 +38,21 @@ class ElasticState:
     """Model, optimizer, variables and plain values that all workers share.
 
     Args:
-      model: a built `keras.Model`: weights, batch-norm statistics, metrics, seeds, and the
-        `tf.Variable`s that its layers hold.
-      optimizer: its slots and learning rate; the model's own by default. Optimizers that the model
-        or its layers hold as attributes are part of the state, too. Those that are not built are
-        built here for the model's trainable variables; one for others must be built before.
-      variables: `tf.Variable`s or Keras variables beside those.
-      values: plain values by name, which become attributes: numbers, texts, lists, tuples, dicts
-        of these, sets, NumPy arrays and scalars.
-      checkpoint_every_s: under a launcher, rank 0 writes a commit to the job directory if so many
-        seconds have passed since the last one, and in any case when the job stops and at the end.
-        A job that has lost all its workers, or was interrupted, goes on from there. None: not by
-        time.
-      checkpoint_every_n_commits: the same after so many commits. None: not by their number.
+      model: a built `keras.Model`. The state holds its weights, batch-norm statistics, metrics,
+        seeds, and the `tf.Variable`s of its layers.
+      optimizer: the state holds its slots and learning rate; the model's own optimizer by default.
+        Optimizers that the model or its layers hold as attributes are part of the state, too. An
+        optimizer that is not built is built here for the model's trainable variables. An optimizer
+        for other variables must be built before.
+      variables: further `tf.Variable`s or Keras variables.
+      values: plain values by name, which become attributes: numbers, texts, lists, tuples, dicts of
+        these, sets, NumPy arrays and scalars.
+      checkpoint_every_s: seconds after which rank 0 writes the next checkpoint, under a launcher:
+        it writes a commit to the job directory. A checkpoint is always written when the job stops,
+        and at the end. A job that has lost all its workers, or was interrupted, continues from the
+        newest one. None: not by time.
+      checkpoint_every_n_commits: number of commits after which rank 0 writes the next checkpoint.
+        None: not by number.
 
     Raises:
       ConfigurationError: the model is not built, or a value is of another type.
@@ -96,22 +98,22 @@ class ElasticState:
             setattr(self, name, value)
         self._reset_callbacks: list[Callable[[], object]] = []
         self.num_commits = 0
-        """Number of commits so far, on any worker, since the function was first called."""
+        """Number of commits since the function was first called, on any worker."""
         self.in_fit = False
-        """Whether `fit` trains, whose every step is safe without a commit."""
+        """Whether `fit` is training: each of its steps is safe without a commit."""
         self.fit_position: dict[str, Any] | None = None
-        """Where a `fit` in the function is, if it has not ended: `fit_in_elastic_run.Position`."""
+        """Position of an unfinished `fit` in the function: `fit_in_elastic_run.Position`."""
         self.finished = False
         """Whether the function of `elastic.run` has returned, on this worker or on another."""
         self.exists = False
-        """Whether this state is worth keeping (false until the first sync)."""
+        """Whether this worker holds a valid state (false until the first sync)."""
         self._parts: dict[str, Part] = {
             "values": PlainValues(self, self._names),
             "fit": Attribute(self, "fit_position"),
         }
-        """What a commit keeps and a restore brings back."""
+        """Parts that a commit keeps and a restore brings back."""
         self._counters = {"counters": Attributes(self, ("num_commits", "finished"))}
-        """What follows every commit, and no restore takes back."""
+        """Counters that change with every commit. A restore does not bring them back."""
         self._keep()
 
     if TYPE_CHECKING:  # the plain values
@@ -122,7 +124,7 @@ class ElasticState:
 
     @property
     def commits(self) -> Any:
-        """Number of commits so far; in a state that has a value of this name, that value."""
+        """Number of commits so far, or the user's value of this name if there is one."""
         return vars(self).get("commits", self.num_commits)
 
     @commits.setter
@@ -139,7 +141,7 @@ class ElasticState:
     def commit(self) -> None:
         """Keeps the present state, and ends the round if the membership is to change.
 
-        A collective: all workers of the round call it after the same step.
+        This is a collective: all workers of the round call it after the same step.
 
         Raises:
           HostsUpdatedInterrupt: for `elastic.run`, on all workers at once; no step is lost.
@@ -152,9 +154,10 @@ class ElasticState:
             raise HostsUpdatedInterrupt(skip_sync=False)
 
     def check_host_updates(self) -> None:
-        """Ends the round if the membership is to change; then the present state is kept first.
+        """Keeps the present state and ends the round, if the membership is to change.
 
-        For loops that commit rarely: cheaper than `commit`. A collective, like `commit`.
+        This is cheaper than `commit`, for loops that commit rarely. It is a collective, like
+        `commit`.
 
         Raises:
           HostsUpdatedInterrupt: for `elastic.run`, on all workers at once; no step is lost.
@@ -164,7 +167,7 @@ class ElasticState:
             raise HostsUpdatedInterrupt(skip_sync=False)
 
     def save(self) -> None:
-        """Keeps the present state, without a look at the membership."""
+        """Keeps the present state, without checking the membership."""
         self._keep()
         self.num_commits += 1
         self._rounds.session.at("training", self.num_commits, self.progress)
@@ -172,10 +175,10 @@ class ElasticState:
             self._after_commit()
 
     def restore(self) -> None:
-        """Goes back to the last kept state, in variables and values.
+        """Restores variables and values to the last kept state.
 
         Raises:
-          ConfigurationError: an optimizer has been made since, which cannot be taken back.
+          ConfigurationError: an optimizer has made variables since then, which cannot be undone.
         """
         kept = self._kept
         kept.check_complete(self._present().groups)
@@ -184,12 +187,12 @@ class ElasticState:
         parts.restore(self._parts, kept.states)
 
     def sync(self) -> None:
-        """Takes over the present state of rank 0, on all workers, and keeps it.
+        """Gives all workers the present state of rank 0, and keeps it.
 
-        Two phases: everything is received first, and only then is anything assigned.
+        A worker first receives everything, and only then assigns anything.
 
         Raises:
-          CollectiveFailedError: a peer went away meanwhile; nothing has changed.
+          CollectiveFailedError: another worker went away meanwhile; nothing has changed.
           ConfigurationError: rank 0 has other variables.
         """
         if self._rounds.size > 1:
@@ -201,8 +204,8 @@ class ElasticState:
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
         """Adds functions that are called at the start of every round, before the sync.
 
-        Rank and size are those of the round then: the place to scale the learning rate. The
-        functions must not contain collectives, as a worker that has finished does not call them.
+        The functions see the rank and size of the round, so they can scale the learning rate. They
+        must not contain collectives, because a worker that has finished does not call them.
         """
         self._reset_callbacks.extend(callbacks)
 
@@ -218,10 +221,10 @@ class ElasticState:
             callback()
 
     def reset(self) -> None:
-        """For subclasses: what has to be done anew at the start of every round."""
+        """Does nothing. A subclass may override this to prepare every round at its start."""
 
     def on_hosts_updated(self, timestamp: object = None, update_res: object = None) -> NoReturn:
-        """In Horovod, its driver calls this; here the launcher tells each worker by itself.
+        """Refuses the call. Horovod's driver calls this; here, the launcher tells each worker.
 
         Raises:
           ConfigurationError: always.
@@ -235,33 +238,33 @@ class ElasticState:
     # --- for `elastic.run` ---------------------------------------------------------------
 
     def begin(self, after_commit: Callable[[], None] | None = None) -> None:
-        """A function begins, maybe with a state that another one has finished with."""
+        """Starts a function. Another function may have finished with this state before."""
         self._after_commit = after_commit
         self.num_commits = 0
         self.fit_position = None
         self.finished = self.exists = False
 
     def finish(self) -> None:
-        """The function has returned: others are brought to this state, and return too."""
+        """Keeps the state in which the function returned. Other workers get it and return, too."""
         self._keep()
         self.finished = True
 
-    def what_is_lost(self) -> str:
-        """Names what changes in training and cannot be sent to another worker; "" if nothing."""
+    def unsendable_warning(self) -> str:
+        """Returns a warning of variables that cannot be sent to other workers; "" if all can."""
         lost = self._present().lost
         return arguments.LOST.format(", ".join(lost)) if lost else ""
 
     def keep_as_it_is(self) -> None:
-        """`fit` in the function has come to the end of a round, at a finished step."""
+        """Keeps the state of a finished step when a round ends during `fit` in the function."""
         self._keep()
 
     def keep_without_sync(self) -> None:
-        """All members of the round hold this state already."""
+        """Keeps the state without a sync: all members of the round already hold it."""
         self._keep()
         self.exists = True
 
     def kept(self) -> tuple[dict[str, Any], tuple[tf.Tensor, ...]]:
-        """What was kept last: states of the parts, and values of the variables."""
+        """Returns the states of the parts and the values of the variables that were kept last."""
         kept = self._kept
         states = {**self._numbered(kept.states), broadcast.SPECS: specs_of(kept.groups)}
         return states, kept.tensors
@@ -273,13 +276,13 @@ class ElasticState:
         origin: StateOrigin,
         checkpoint: Path | str | None,
     ) -> None:
-        """Takes and keeps what `kept` has given, in another process.
+        """Restores and keeps a state that `kept` has returned in another process.
 
         Args:
-          checkpoint: where it was read from; None if another worker has sent it.
+          checkpoint: where the state was read from; None if another worker has sent it.
 
         Raises:
-          ConfigurationError: it was made by another script or release; nothing has changed.
+          ConfigurationError: the state was made by another script or release; nothing has changed.
         """
         parts.check_version(states, VERSION, checkpoint)
         self._check_names(states["values"], origin)
@@ -294,7 +297,7 @@ class ElasticState:
     # --- details -------------------------------------------------------------------------
 
     def _change_is_agreed(self) -> bool:
-        """Whether any worker knows of a change; the same answer on all."""
+        """Returns whether any worker knows of a change. All workers get the same answer."""
         pending = self._rounds.session.change_pending
         if self._rounds.size == 1:
             return pending
@@ -303,7 +306,7 @@ class ElasticState:
             return communicator.any_true(pending, "elastic_state.change")
 
     def _present(self) -> ModelVariables:
-        """Looked up anew each time: layers and optimizers may make some later."""
+        """Returns the present variables: layers and optimizers may make more later."""
         return variables_of(self.model, self.optimizer, self.variables)
 
     def _keep(self) -> None:
@@ -319,7 +322,7 @@ class ElasticState:
             is_root=is_root,
             states=lambda: self._numbered(parts.states_of(self._parts)),
             groups=self._present().groups,
-            is_level=self._seems_level,
+            has_root_state=self._seems_level,
             compare=self._rounds.size > 2,
             name="elastic_state",
         )
@@ -329,7 +332,10 @@ class ElasticState:
             self.take_over(states, arrival.tensors(), ROOT, checkpoint=None)
 
     def _seems_level(self, states: dict[str, Any]) -> bool:
-        """Whether this worker has as many commits as rank 0; variables may have changed since."""
+        """Returns whether this worker has as many commits as rank 0.
+
+        Its variables may have changed since then. Always returns False in a round of two workers.
+        """
         mine = parts.states_of(self._counters)["counters"]
         return self.exists and self._rounds.size > 2 and states.get("counters") == mine
 

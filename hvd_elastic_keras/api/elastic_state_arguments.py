@@ -1,4 +1,4 @@
-"""What an elastic state may be made of: models, variables, plain values."""
+"""Checks the arguments of an elastic state: models, variables, plain values."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ LOST = (
 
 
 def check_and_build(model: Any, optimizer: Any, variables: Iterable[Any]) -> None:
-    """Refuses what an elastic state cannot hold, and builds the optimizers.
+    """Refuses values that an elastic state cannot hold, and builds the optimizers.
 
     Raises:
-      ConfigurationError: the model is not built, or something is of another type.
+      ConfigurationError: the model is not built, or an argument has the wrong type.
     """
     if model is not None and not isinstance(model, keras.Model):
         raise ConfigurationError(
@@ -62,7 +62,7 @@ def _build_optimizers(model: keras.Model, optimizer: Any) -> None:
 
 
 def check_interval(name: str, value: float | None, kinds: tuple[type, ...]) -> None:
-    """Refuses what is no positive number of these types and not None."""
+    """Refuses any value except None and positive numbers of these types."""
     is_number = isinstance(value, kinds) and not isinstance(value, bool)
     if value is not None and (not is_number or float(value) <= 0):
         raise ConfigurationError(
@@ -72,7 +72,7 @@ def check_interval(name: str, value: float | None, kinds: tuple[type, ...]) -> N
 
 
 def check_name(kind: type, name: str) -> None:
-    """Refuses names of values that an elastic state of this class uses itself."""
+    """Refuses the name of a value if an elastic state of this class uses that name itself."""
     taken = name != "commits" and (hasattr(kind, name) or name.startswith("_"))
     if taken or name in ("num_commits", "in_fit", "fit_position", "exists", "finished"):
         raise ConfigurationError(
@@ -85,10 +85,10 @@ class PlainValues(Attributes):
     """The plain values of an elastic state."""
 
     def state(self) -> Tree:
-        """The values by name.
+        """Returns the values by name.
 
         Raises:
-          ConfigurationError: one has no form in which it can be sent.
+          ConfigurationError: a value cannot be encoded, and so cannot be sent.
         """
         return {name: _encoded(name, getattr(self.owner, name)) for name in self.names}
 

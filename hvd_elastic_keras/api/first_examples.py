@@ -1,6 +1,6 @@
-"""Tries a model on a few real examples, before any worker is started.
+"""Tries a model on a few real examples.
 
-Shapes fit is not all: a label may be out of range, a string may stand for a number.
+Matching shapes are not enough: a label may be out of range, or a string may stand for a number.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ def try_first_examples(model: keras.Model, source: Input, name: str) -> None:
     """Computes the loss of the first examples, without any effect on weights.
 
     Args:
-      name: of the data, for messages.
+      name: name of the data, for messages.
 
     Raises:
-      DataError: the model cannot compute it.
+      DataError: the model cannot compute the loss.
     """
     batch = structure.cut(source.first_batch(), 0, TRIED_EXAMPLES)
     count = structure.num_examples(batch)
     _warn_of_what_is_not_finite(batch, name)
     if has_own_step(model):
-        return  # who knows what it does with a batch
+        return  # its own step may do anything with a batch
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
     try:
-        # Without any effect on variables; regularizers ask the scope for the weights.
+        # The scope keeps variables unchanged. Regularizers ask the scope for the weights.
         weights = [(variable, variable.value) for variable in model.trainable_variables]
         with keras.StatelessScope(weights, collect_losses=True):
             y_pred = model(x, training=False)

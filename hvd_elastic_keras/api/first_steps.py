@@ -1,4 +1,4 @@
-"""Turns errors of the first steps, which a worker takes alone, into one line for people."""
+"""Turns errors of the first steps, which a worker takes alone, into a one-line message."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ TRAINING_DATA, VALIDATION_DATA = "the training data", "the validation data"
 def explained_first_steps(
     model: keras.Model, train: Input, evaluate: Input | None
 ) -> Iterator[None]:
-    """Looks for the cause of an error in the data, and in the sizes of batches.
+    """Checks whether the data or the sizes of batches have caused an error of the first steps.
 
     Raises:
-      ConfigurationError: that is the cause.
+      ConfigurationError: the data or the sizes have caused the error.
     """
     try:
         yield

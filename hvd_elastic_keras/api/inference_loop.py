@@ -16,7 +16,6 @@ from hvd_elastic_keras.common.predictions import PartFiles
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.input.pipeline import Pipeline
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, variables_of
-from hvd_elastic_keras.loop.announcer import Announcer
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.course import Course
 from hvd_elastic_keras.loop.inference_display import InferenceDisplay
@@ -30,7 +29,7 @@ from hvd_elastic_keras.loop.progress_display import ProgressDisplay
 from hvd_elastic_keras.loop.same_reading import SameReading
 from hvd_elastic_keras.loop.schedule import Schedule
 from hvd_elastic_keras.loop.shares import Shares
-from hvd_elastic_keras.loop.told_once import ToldOnce
+from hvd_elastic_keras.loop.start_notices import Announcer, StartNotices
 from hvd_elastic_keras.loop.training_loop import TrainingLoop
 from hvd_elastic_keras.loop.warm_up import warm_up
 from hvd_elastic_keras.observe.notices import Notice
@@ -95,7 +94,7 @@ def run_loop(
         runner = PhaseRunner(worked.pipeline, step)
         with explained_first_steps(worked.model, worked.pipeline, None):
             warm_up(communicator, variables, [runner])
-        told, collectives = (*step.told, *step.told_of_several), step.collectives_digest
+        told, collectives = (*step.told, *step.warnings_for_several), step.collectives_digest
     else:
         runner = _prediction(worked, variables, communicator, predictor, parts)
         told, collectives = (), ""
@@ -120,7 +119,7 @@ def run_loop(
         InferenceRecords(session),
         SameReading({Phase.INFER: runner}, communicator),
         shares,
-        ToldOnce(session, to_tell, lambda: ""),
+        StartNotices(session, to_tell, lambda: ""),
         Results(write_results, session.tell),
     ]
     loop_parts = LoopParts(

@@ -60,19 +60,19 @@ class Auditor:
         self._closed = False
         self._changed = threading.Condition()
 
-    def enter_round(self, rank: int, step: int, epoch: int, *, takes_up: bool) -> None:
+    def enter_round(self, rank: int, step: int, epoch: int, *, starts_state: bool) -> None:
         """Prepares the files before newcomers get the state. On return, all steps are on file.
 
         Args:
           rank: rank of this worker in the round.
           step, epoch: number and epoch of the next optimizer step.
-          takes_up: whether the state is new or from a checkpoint. Lines about later steps are void
-            then.
+          starts_state: whether the state is new or from a checkpoint. If so, lines about later
+            steps are void.
         """
         self._writes = rank == 0
         if not self._writes:
             return
-        if takes_up:
+        if starts_state:
             self._notes.clear()
             self._on_file = self._noted
             self._ledgers.resume(step, epoch)

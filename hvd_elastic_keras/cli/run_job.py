@@ -39,7 +39,7 @@ from hvd_elastic_keras.launchers.kubernetes import KUBERNETES
 from hvd_elastic_keras.launchers.local import LocalLauncher
 from hvd_elastic_keras.master.controller import Controller
 from hvd_elastic_keras.master.http import certificate
-from hvd_elastic_keras.master.term import Term
+from hvd_elastic_keras.master.journal import Term
 from hvd_elastic_keras.observe import report_page, timeline
 from hvd_elastic_keras.observe.console import Console, counted
 from hvd_elastic_keras.observe.live_console import console_for

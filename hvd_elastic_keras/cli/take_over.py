@@ -25,9 +25,8 @@ from hvd_elastic_keras.common.options import RunOptions
 from hvd_elastic_keras.launchers.base import LOCALHOST
 from hvd_elastic_keras.launchers.local import WorkerRecord, end_kept_workers, kept_workers
 from hvd_elastic_keras.master.http import certificate
-from hvd_elastic_keras.master.journal import Journal
+from hvd_elastic_keras.master.journal import Journal, Term
 from hvd_elastic_keras.master.machine.decisions import Decisions
-from hvd_elastic_keras.master.term import Term
 from hvd_elastic_keras.observe.console import Console
 
 RUN = "hvd_elastic_keras.run"

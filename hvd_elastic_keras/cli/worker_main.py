@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvd_elastic_keras.common import env, files
+from hvd_elastic_keras.common.error_text import exit_is_an_error
 from hvd_elastic_keras.common.errors import (
     ConfigurationError,
     ElasticError,
@@ -16,7 +17,6 @@ from hvd_elastic_keras.common.errors import (
     WorkerLeavingError,
 )
 from hvd_elastic_keras.common.job_spec import JobSpec
-from hvd_elastic_keras.common.user_errors import exit_is_an_error
 from hvd_elastic_keras.worker.elastic_session import ElasticSession
 
 if TYPE_CHECKING:

@@ -1,9 +1,16 @@
-"""Shortens errors for people: name and first lines, without the pages of advice after them."""
+"""Shortens errors for people: name and first lines, without the pages of advice after them.
+
+Errors of the user's own code are explained from the first of the user's lines on.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hvd_elastic_keras.common.errors import ModelModuleError
 
 SHOWN_LOG_LINES = 20
 MOST_FRAME_LINES = 8
@@ -15,6 +22,7 @@ OURS = "error: "
 """Start of the line that a script prints when it ends with an `ElasticError`."""
 NOISE = ("I0000", "W0000", "E0000", "WARNING: All log messages")
 """Starts of lines that TensorFlow prints whenever it starts."""
+MOST_LINES = 20
 
 
 def in_one_line(error: BaseException) -> str:
@@ -66,3 +74,39 @@ def _cut(lines: Sequence[str]) -> list[str]:
     if len(found) > MOST_MESSAGE_LINES:
         return [*found[:MOST_MESSAGE_LINES], MORE]
     return found
+
+
+@contextlib.contextmanager
+def exit_is_an_error(module: str) -> Iterator[None]:
+    """Turns an exit of the program, while a worker loads a model module, into an error.
+
+    Otherwise the worker would end as if it had done its work.
+
+    Raises:
+      ModelModuleError: the module has ended the program.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        raise ModelModuleError(
+            f"The model module {module} failed in a worker:\n{explain(error, None)}"
+        ) from error
+
+
+def explain(error: BaseException, file: Path | None) -> str:
+    """Returns what went wrong and where in the user's file, without our own code before it.
+
+    Args:
+      file: the file of the user's module; None if it is not known.
+    """
+    if isinstance(error, SystemExit):
+        reason = f": {error.code}" if isinstance(error.code, str) else f" (exit code {error.code})"
+        return f"It ended the program{reason}. A module is imported; it must not exit."
+    frames = traceback.extract_tb(error.__traceback__)
+    first = next((i for i, f in enumerate(frames) if file and Path(f.filename) == file), None)
+    if first is None:
+        return "\n".join(head_of(error))
+    lines = "".join(traceback.format_list(frames[first:])).splitlines()
+    if len(lines) > MOST_LINES:
+        lines = [*lines[: MOST_LINES // 2], "  …", *lines[-MOST_LINES // 2 :]]
+    return "\n".join([*lines, *head_of(error)])

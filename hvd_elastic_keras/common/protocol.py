@@ -300,7 +300,7 @@ class EnterReply(Message, frozen=True, kw_only=True):
 
 
 class WorkerUpdate(Message, frozen=True, kw_only=True):
-    """News for one worker. Rounds are numbered upwards, so all fields only ever grow."""
+    """ChangeSignal for one worker. Rounds are numbered upwards, so all fields only ever grow."""
 
     version: int
     pending_through: int = 0

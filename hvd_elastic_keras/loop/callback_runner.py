@@ -253,7 +253,7 @@ class CallbackRunner:
             "named": sorted(self._named),
         }
 
-    def what_is_lost(self) -> str:
+    def unsendable_warning(self) -> str:
         """Returns a warning that names the attributes that cannot be sent to another worker.
 
         The warning is empty if there are none.
@@ -265,7 +265,9 @@ class CallbackRunner:
         pairs = zip(self._callbacks, known, strict=True)
         shared = [(c, sent) for c, sent in pairs if not isinstance(c, WRITERS)]
         callbacks = [c for c, _ in shared]
-        return callback_state.what_is_lost(callbacks, self._model, [sent for _, sent in shared])
+        return callback_state.unsendable_warning(
+            callbacks, self._model, [sent for _, sent in shared]
+        )
 
     def _name_late(self, attributes: list[dict[str, Any]]) -> None:
         lost = self._find_lost(attributes)

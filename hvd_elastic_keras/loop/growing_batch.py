@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hvd_elastic_keras.common.events import BatchChanged
 from hvd_elastic_keras.common.learning_rate_scale import Growth, Ramp
-from hvd_elastic_keras.loop.announcer import Announcer
 from hvd_elastic_keras.loop.observer import Observer, Round, TakenStep
+from hvd_elastic_keras.loop.start_notices import Announcer
 from hvd_elastic_keras.observe.console import counted
 from hvd_elastic_keras.state.cursor import Cursor
 from hvd_elastic_keras.state.run_state import RunState

@@ -18,9 +18,9 @@ from hvd_elastic_keras.common.events import CheckpointLoaded, CheckpointSaved
 from hvd_elastic_keras.common.options import NO_OPTIONS, SAVED_MODEL, RunOptions
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, unwrapped
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
+from hvd_elastic_keras.loop.leave_reason import CheckpointGuard, LeaveReason
 from hvd_elastic_keras.loop.nonfinite_loss import NonFiniteLoss
 from hvd_elastic_keras.loop.observer import EndedEpoch, Observer, Round, TakenStep
-from hvd_elastic_keras.loop.parting import Fence, Parting
 from hvd_elastic_keras.state import keras_saving
 from hvd_elastic_keras.state.checkpoint import directories, ownership
 from hvd_elastic_keras.state.checkpoint.background import BackgroundWriter
@@ -78,7 +78,7 @@ class Checkpoints(Observer):
       options: how often to write a checkpoint.
       losses: tells whether a loss is not finite. As long as one is not, no checkpoint is written,
         so that the earlier checkpoints are kept.
-      fence: knows whether the job may have gone on without this worker.
+      guard: knows whether the job may have gone on without this worker.
       before: called before the state is copied; writes what must be on file before a checkpoint.
       clock: seconds of a steady clock.
     """
@@ -88,7 +88,7 @@ class Checkpoints(Observer):
         durable: Durable,
         options: RunOptions,
         losses: NonFiniteLoss,
-        fence: Fence,
+        guard: CheckpointGuard,
         *,
         before: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -96,7 +96,7 @@ class Checkpoints(Observer):
         self._durable = durable
         self._options = options
         self._losses = losses
-        self._fence = fence
+        self._guard = guard
         self._before = before
         self._clock = clock
         self._is_root = False
@@ -123,11 +123,11 @@ class Checkpoints(Observer):
         by_epoch = every and (epoch.is_last or (epoch.cursor.epoch + 1) % every == 0)
         self._begin_if(bool(by_epoch))
 
-    def on_order_to_leave(self, parting: Parting) -> None:
+    def on_order_to_leave(self, reason: LeaveReason) -> None:
         """Writes a checkpoint unless other workers may go on training."""
         if not self._is_root or self._losses.is_present:
             return
-        if self._fence.lets_write(parting, self._round):
+        if self._guard.lets_write(reason, self._round):
             self._before()
             self._durable.save_checkpoint()
 

@@ -21,7 +21,10 @@ class LedgerNotes(Observer):
         """Puts missing notes on file, so that newcomers need no older notes."""
         cursor = entered.cursor
         self._auditor.enter_round(
-            entered.place.rank, cursor.global_step, cursor.epoch, takes_up=entered.takes_up
+            entered.place.rank,
+            cursor.global_step,
+            cursor.epoch,
+            starts_state=entered.starts_state,
         )
 
     def on_commit(self, step: TakenStep) -> None:

@@ -13,7 +13,7 @@ from typing import ClassVar
 from hvd_elastic_keras.common.errors import CollectiveFailedError
 from hvd_elastic_keras.common.protocol import Assignment
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
-from hvd_elastic_keras.loop.parting import Parting
+from hvd_elastic_keras.loop.leave_reason import LeaveReason
 from hvd_elastic_keras.state.cursor import Cursor
 from hvd_elastic_keras.step.step_result import Logs, StepResult
 
@@ -25,13 +25,13 @@ class Round:
     Attributes:
       place: this worker's place in the round.
       cursor: position of this worker; before the sync it may be behind the others.
-      takes_up: whether this worker is the root and no worker had a state. The root's state is new
-        or from a checkpoint then.
+      starts_state: whether this worker is the root and no worker had a state. Then the root's state
+        is new or from a checkpoint.
     """
 
     place: Assignment
     cursor: Cursor
-    takes_up: bool
+    starts_state: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Observer:
     def after_round(self) -> None:
         """Called when the round ends, for any reason; Horovod is still initialised."""
 
-    def on_order_to_leave(self, parting: Parting) -> None:
+    def on_order_to_leave(self, reason: LeaveReason) -> None:
         """Called when this worker, or the whole job, ends before the end of the training.
 
         Called only if this worker holds a state.

@@ -21,7 +21,7 @@ from hvd_elastic_keras.common.errors import (
 )
 from hvd_elastic_keras.common.protocol import Assignment
 from hvd_elastic_keras.loop.failures import FailedAt, UnexplainedFailures
-from hvd_elastic_keras.loop.parting import Parting, parting_of
+from hvd_elastic_keras.loop.leave_reason import LeaveReason, leave_reason_of
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Driven(Protocol):
           failure: why the previous round failed; empty if it did not.
         """
 
-    def on_order_to_leave(self, parting: Parting) -> None:
+    def on_order_to_leave(self, reason: LeaveReason) -> None:
         """Called when there is no place for this worker, or no master. The worker ends next."""
 
     def take_part(self, place: Assignment) -> bool:
@@ -71,7 +71,7 @@ def drive(driven: Driven) -> None:
         try:
             place = driven.enter(failure)
         except (WorkerLeavingError, MasterUnreachableError) as error:
-            driven.on_order_to_leave(parting_of(error, failure))
+            driven.on_order_to_leave(leave_reason_of(error, failure))
             raise
         failure = ""
         try:

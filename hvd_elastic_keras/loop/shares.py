@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from hvd_elastic_keras.common.batch_plan import describe_shares
 from hvd_elastic_keras.common.events import SharesBalanced
-from hvd_elastic_keras.loop.announcer import Announcer
 from hvd_elastic_keras.loop.observer import Observer, Round, TakenStep
 from hvd_elastic_keras.loop.speed_balance import Balance, known_slowness
+from hvd_elastic_keras.loop.start_notices import Announcer
 from hvd_elastic_keras.state.run_state import RunState
 
 

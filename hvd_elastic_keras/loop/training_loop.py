@@ -25,9 +25,9 @@ from hvd_elastic_keras.keras_internals.fit_call import initial_epoch_of
 from hvd_elastic_keras.loop.evaluation_phase import EvaluationPhase
 from hvd_elastic_keras.loop.failures import FailedAt
 from hvd_elastic_keras.loop.kept_on_disk import Durable
+from hvd_elastic_keras.loop.leave_reason import LeaveReason
 from hvd_elastic_keras.loop.loop_parts import LoopParts
 from hvd_elastic_keras.loop.observer import Round
-from hvd_elastic_keras.loop.parting import Parting
 from hvd_elastic_keras.loop.round_driver import drive
 from hvd_elastic_keras.loop.step_taker import StepTaker
 from hvd_elastic_keras.loop.training_phase import TrainingPhase
@@ -77,7 +77,7 @@ class TrainingLoop:
             for observer in self._parts.observers:
                 observer.after_entering()
 
-    def on_order_to_leave(self, parting: Parting) -> None:
+    def on_order_to_leave(self, reason: LeaveReason) -> None:
         """Tells the observers, which may save a state that no other worker holds.
 
         This cannot wait for the end of a round: another worker may have heard of the stop first,
@@ -85,7 +85,7 @@ class TrainingLoop:
         """
         if self._state.exists:
             for observer in self._parts.observers:
-                observer.on_order_to_leave(parting)
+                observer.on_order_to_leave(reason)
 
     def take_part(self, place: Assignment) -> bool:
         """Trains in a round. Returns whether all workers have finished."""
@@ -130,13 +130,13 @@ class TrainingLoop:
     def _begin_round(self, place: Assignment) -> None:
         parts, state = self._parts, self._state
         parts.world.enter_round(place.rank, place.size)
-        takes_up = place.rank == 0 and not place.root_has_state
-        self._enter_callbacks(place, resumes=takes_up and self._load_checkpoint())
+        starts_state = place.rank == 0 and not place.root_has_state
+        self._enter_callbacks(place, resumes=starts_state and self._load_checkpoint())
         for observer in parts.observers:
-            observer.on_round(Round(place, state.cursor, takes_up))
+            observer.on_round(Round(place, state.cursor, starts_state))
         parts.session.passes("syncing")
         state.synchronise(parts.communicator, place)
-        entered = Round(place, state.cursor, takes_up)
+        entered = Round(place, state.cursor, starts_state)
         for observer in parts.observers:
             observer.after_sync(entered)
         parts.session.running(state.cursor.global_step)

@@ -19,13 +19,14 @@ from hvd_elastic_keras.launchers.base import LOCALHOST, Launcher, WorkerExit
 from hvd_elastic_keras.launchers.by_host import ByHost
 from hvd_elastic_keras.master import awake_clock
 from hvd_elastic_keras.master.awake_clock import AwakeClock
-from hvd_elastic_keras.master.change_desk import ChangeDesk
+from hvd_elastic_keras.master.change_signal import ChangeSignal
 from hvd_elastic_keras.master.clear_away import clear_away
 from hvd_elastic_keras.master.due_actions import DueActions
 from hvd_elastic_keras.master.http import certificate
 from hvd_elastic_keras.master.http.server import MasterServer
 from hvd_elastic_keras.master.job_result import JobResult, concluded
-from hvd_elastic_keras.master.join_desk import JoinDesk
+from hvd_elastic_keras.master.join_handler import ChangeHandler, JoinHandler
+from hvd_elastic_keras.master.journal import Term
 from hvd_elastic_keras.master.life_watch import LifeWatch
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.decide import decide
@@ -37,10 +38,8 @@ from hvd_elastic_keras.master.machine.decisions import (
 )
 from hvd_elastic_keras.master.machine.state import State
 from hvd_elastic_keras.master.machine.status import job_status
-from hvd_elastic_keras.master.news import News
 from hvd_elastic_keras.master.shown_output import ShownOutput
-from hvd_elastic_keras.master.term import Term
-from hvd_elastic_keras.master.worker_desk import WorkerDesk
+from hvd_elastic_keras.master.worker_handler import WorkerHandler
 from hvd_elastic_keras.observe import output
 from hvd_elastic_keras.observe.console import Console
 from hvd_elastic_keras.observe.event_log import EntryListener, EventLog
@@ -91,8 +90,8 @@ class Controller:
         spent = spent_before(term.left, time.time())
         self._state = State(next_worker_number=first_worker_number, slots={host: 0}, spent=spent)
         self._shown = ShownOutput(all_output)
-        self._changed = News()
-        self.workers = WorkerDesk(
+        self._changed = ChangeSignal()
+        self.workers = WorkerHandler(
             console,
             self._events,
             self._changed,
@@ -101,7 +100,7 @@ class Controller:
             keep=self._keep,
             kept=self.kept,
         )
-        self.joiners = JoinDesk(
+        self.joiners = JoinHandler(
             config,
             job_dir,
             console,
@@ -110,7 +109,7 @@ class Controller:
             dispatch=self.dispatch,
             on_exit=self._on_exit,
         )
-        self._changes = ChangeDesk(config, lambda: self._state, self._dispatch_command)
+        self._changes = ChangeHandler(config, lambda: self._state, self._dispatch_command)
         self._launcher: ByHost | None = None
         self._prepared = prepared
         self._life = LifeWatch(config, self.dispatch)

@@ -27,7 +27,7 @@ def from_root(
     is_root: bool,
     states: Callable[[], dict[str, Any]],
     groups: Groups,
-    is_level: Callable[[dict[str, Any]], bool],
+    has_root_state: Callable[[dict[str, Any]], bool],
     name: str,
     compare: bool = False,
     may_be_late: Callable[[dict[str, Any]], bool] = lambda _: False,
@@ -40,8 +40,8 @@ def from_root(
     Args:
       states: returns the states of this worker's parts; called on the root only.
       groups: variables of this worker.
-      is_level: whether this worker holds the variables that belong to the root's states. If so, it
-        may get its own values back.
+      has_root_state: whether this worker holds the variables that belong to the root's states. If
+        so, it may get its own values back.
       name: name of the collectives.
       compare: whether to compare the variables of the workers that say they hold the root's.
       may_be_late: whether this worker can take part in a step before it has the variables that
@@ -58,6 +58,8 @@ def from_root(
         specs = tensor_specs(received[SPECS])
         exchange = Exchange(communicator, is_root, specs, received.pop(KEY), name)
         own = [tf.identity(v) for group in groups.values() for v in group]
-        level = is_root or is_level(received)
+        level = is_root or has_root_state(received)
         late = not level and may_be_late(received)
-        return received, exchange.arrival(own, is_level=level, compare=compare, may_be_late=late)
+        return received, exchange.arrival(
+            own, has_root_state=level, compare=compare, may_be_late=late
+        )

@@ -114,7 +114,7 @@ def _is_the_same(present: Any, encoded: Any) -> bool:
         return False
 
 
-def what_is_lost(
+def unsendable_warning(
     callbacks: Iterable[keras.callbacks.Callback],
     model: keras.Model,
     encoded: Iterable[Container[str]] | None = None,
@@ -143,7 +143,7 @@ def what_is_lost(
 
 
 def warning_of(lost: dict[str, str]) -> str:
-    """Returns a warning about the findings of `what_is_lost`, with advice; empty if none."""
+    """Returns a warning about the findings of `unsendable_warning`, with advice; empty if none."""
     if not lost:
         return ""
     found = ", ".join(f"{name} ({kind})" for name, kind in lost.items())

@@ -181,7 +181,7 @@ class RunState:
                 is_root=place.rank == 0,
                 states=lambda: {**self.state(), COLLECTIVES: self._collectives},
                 groups=groups,
-                is_level=self._is_level,
+                has_root_state=self._is_level,
                 may_be_late=self._may_be_late,
                 name="elastic_sync",
             )

@@ -1,4 +1,7 @@
-"""A partitioned step whose sums have the same bits whichever worker computes a micro-batch."""
+"""A partitioned step whose sums have the same bits whichever worker computes a micro-batch.
+
+The sums follow a fixed tree (`tree_sum.py`). The workers exchange the nodes that they compute.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,14 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
+import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.keras_internals.replaced import replaced
 from hvd_elastic_keras.keras_internals.tensorflow_names import framework_config
-from hvd_elastic_keras.step.node_exchange import sum_over_workers
 from hvd_elastic_keras.step.partition import told_of_step
-from hvd_elastic_keras.step.partition.collectives import OfRows
+from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
 from hvd_elastic_keras.step.partition.one_round import (
     SUM,
     Known,
@@ -25,7 +28,7 @@ from hvd_elastic_keras.step.partition.one_round import (
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.step.pieces import PieceGraph, given_by_pieces
 from hvd_elastic_keras.step.traced_step import Planned
-from hvd_elastic_keras.step.tree_sum import Nodes, TreeSum
+from hvd_elastic_keras.step.tree_sum import Nodes, TreeSum, sum_of_nodes
 from hvd_elastic_keras.step.worker_rows import Place
 
 NOT_ONE_ROUND = (
@@ -33,6 +36,12 @@ NOT_ONE_ROUND = (
     "collectives, or rows after it: {}. Expected a step whose only collective is the sum of what "
     "micro-batches give. Leave --deterministic out, or what needs the whole batch in the step."
 )
+
+NO_NODE = -1
+PLACE = 2
+"""Entries at the front of a row: level and index."""
+WHOLE_BYTES = 2**20
+"""The most bytes of whole vectors that a worker receives, if each worker has one node."""
 
 
 class DeterministicStep(PartitionedStep):
@@ -113,7 +122,7 @@ class DeterministicStep(PartitionedStep):
             lambda: self._over_workers(tree, tail),
             lambda: [tree.total(), tail],
         )
-        others = OfRows(self._collectives, place.has_rows, has_others)
+        others = WorkerCollectives(self._collectives, place.has_rows, has_others)
         sums = iter(tree.split(vector))
         rest = iter(results_of([g for g in given if g.kind != SUM], others, self._name))
         return [next(sums if g.kind == SUM else rest) for g in given], tail
@@ -184,3 +193,80 @@ class _Leaves:
             tf.cast(tf.reshape(p, s.shape), s.dtype)
             for p, s in zip(parts, self._specs, strict=True)
         ]
+
+
+def sum_over_workers(
+    vectors: tf.Tensor, nodes: Nodes, tail: tf.Tensor, num_workers: tf.Tensor, name: str
+) -> list[tf.Tensor]:
+    """Returns the sum over all leaves and the sum of the tails; both are the same on all workers.
+
+    If a worker has stopped, its nodes are missing. The sum over the leaves is then zero, unless
+    only the last nodes are missing.
+
+    Args:
+      vectors: this worker's nodes, shape [nodes, size], float32 or float64.
+      nodes: places of these nodes in the tree.
+      tail: shape [n], whole numbers up to 2**24 or numbers that only one worker has.
+      num_workers: number of workers in the round, int32; at least 2.
+      name: beginning of the names of the collectives.
+
+    Returns:
+      Two tensors, of shapes [size] and [n].
+    """
+    size = int(vectors.shape[1])
+    heads = _heads(nodes, tail, vectors.dtype)
+    vectors = tf.pad(vectors, [[0, tf.shape(heads)[0] - tf.shape(vectors)[0]], [0, 0]])
+    received = (num_workers - 1) * size * vectors.dtype.size
+    total, tails = tf.cond(
+        received > WHOLE_BYTES,
+        lambda: _in_slices(heads, vectors, num_workers, name),
+        lambda: _whole(heads, vectors, name),
+    )
+    return [
+        tf.ensure_shape(total[:size], [size]),
+        tf.cast(tf.ensure_shape(tails, tail.shape), tail.dtype),
+    ]
+
+
+def _heads(nodes: Nodes, tail: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Returns the fronts of the rows, shape [rows, PLACE + n].
+
+    Whole numbers are exact in float32.
+    """
+    places = tf.stack([nodes.levels, nodes.indices], 1)
+    missing = tf.maximum(1 - tf.shape(places)[0], 0)
+    places = tf.pad(places, [[0, missing], [0, 0]], constant_values=NO_NODE)
+    tails = tf.pad(tail[None], [[0, tf.shape(places)[0] - 1], [0, 0]])
+    return tf.concat([tf.cast(places, dtype), tf.cast(tails, dtype)], 1)
+
+
+def _whole(heads: tf.Tensor, vectors: tf.Tensor, name: str) -> list[tf.Tensor]:
+    # Horovod's next cycle begins at once for a group; see scripts/horovod_patch.py.
+    heads, vectors = hvd.grouped_allgather(
+        [heads, vectors], name=f"{name}.nodes", ignore_name_scope=True
+    )
+    return [sum_of_nodes(vectors, _nodes_at(heads)), tf.reduce_sum(heads[:, PLACE:], 0)]
+
+
+def _in_slices(
+    heads: tf.Tensor, vectors: tf.Tensor, num_workers: tf.Tensor, name: str
+) -> list[tf.Tensor]:
+    count, size = tf.shape(vectors)[0], int(vectors.shape[1])
+    width = (size + num_workers - 1) // num_workers
+    vectors = tf.pad(vectors, [[0, 0], [0, num_workers * width - size]])
+    slices = tf.transpose(tf.reshape(vectors, [count, num_workers, width]), [1, 0, 2])
+    copies = tf.tile(heads[None], [num_workers, 1, 1])
+    rows = tf.reshape(tf.concat([copies, slices], 2), [num_workers * count, -1])
+    to_each = tf.fill([num_workers], count)
+    received, _ = hvd.alltoall(rows, to_each, name=f"{name}.slices", ignore_name_scope=True)
+    head = heads.shape[1]
+    # The fronts of the rows are summed, too: to cut them off first would copy the slices.
+    own = sum_of_nodes(received, _nodes_at(received))[head:]
+    total = hvd.allgather(own, name=f"{name}.sums", ignore_name_scope=True)
+    return [total, tf.reduce_sum(received[:, PLACE:head], 0)]
+
+
+def _nodes_at(rows: tf.Tensor) -> Nodes:
+    """Returns the nodes that these rows belong to."""
+    places = tf.cast(rows[:, :PLACE], tf.int64)
+    return Nodes(places[:, 0], places[:, 1])

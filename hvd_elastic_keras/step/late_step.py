@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from hvd_elastic_keras.step.partition.one_round import (
     Known,
-    NotApartError,
+    PartsNotSeparableError,
     given_alone,
     needs_rows,
 )
@@ -55,7 +55,7 @@ class LateStep:
             apply = tf.function(
                 lambda *given: _applied(step, *given), input_signature=signature, autograph=False
             ).get_concrete_function()
-        except NotApartError:
+        except PartsNotSeparableError:
             return None
         return cls(step.directly(step.sums_of_all), apply)
 
@@ -74,5 +74,5 @@ def _applied(
     rows, known = step.any_rows(), Known(results, tail)
     computed, outputs = step.computed(rows, place, known)
     if needs_rows(computed, outputs, rows, known):
-        raise NotApartError
+        raise PartsNotSeparableError
     return step.finished(computed, outputs, place, known)

@@ -27,7 +27,7 @@ from hvd_elastic_keras.keras_internals.model_variables import can_be_sent
 from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.step.direct_call import directly
 from hvd_elastic_keras.step.late_step import Arrive, LateStep
-from hvd_elastic_keras.step.partition.collectives import Collectives, OfRows
+from hvd_elastic_keras.step.partition.collectives import Collectives, WorkerCollectives
 from hvd_elastic_keras.step.partition.execution import PartialStep
 from hvd_elastic_keras.step.partition.horovod_collectives import HorovodCollectives
 from hvd_elastic_keras.step.partition.one_round import (
@@ -292,9 +292,9 @@ class PartitionedStep(TracedStep):
         """Returns this worker's place in the step, from the argument of a graph."""
         return Place.of(numbers, self.tail.pieces)
 
-    def collectives_of(self, place: Place) -> OfRows:
+    def collectives_of(self, place: Place) -> WorkerCollectives:
         """Returns the collectives of this worker in a step."""
-        return OfRows(self._collectives, place.has_rows, self._has_others)
+        return WorkerCollectives(self._collectives, place.has_rows, self._has_others)
 
     @property
     def _has_others(self) -> tf.Tensor:
@@ -306,7 +306,11 @@ class PartitionedStep(TracedStep):
         return [one_row(spec, entries) for spec, entries in pairs]
 
     def finished(
-        self, step: PartialStep, outputs: list[tf.Tensor], place: Place, collectives: OfRows
+        self,
+        step: PartialStep,
+        outputs: list[tf.Tensor],
+        place: Place,
+        collectives: WorkerCollectives,
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Assigns the new values of the variables when all collectives have ended."""
         done = collectives.outermost(tf.compat.v1.get_default_graph())
@@ -319,7 +323,7 @@ class PartitionedStep(TracedStep):
         self,
         data: Sequence[Any],
         place: Place,
-        collectives: OfRows,
+        collectives: WorkerCollectives,
         planned: Planned | None = None,
     ) -> tuple[PartialStep, list[tf.Tensor]]:
         """Computes this worker's part of a step, with all collectives. Assigns nothing.
@@ -342,7 +346,7 @@ class PartitionedStep(TracedStep):
     def _partial(
         self,
         place: Place,
-        collectives: OfRows,
+        collectives: WorkerCollectives,
         began: tf.Tensor | None,
         planned: Planned | None = None,
     ) -> PartialStep:

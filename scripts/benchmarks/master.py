@@ -35,7 +35,7 @@ from hvd_elastic_keras.common import control, messages  # noqa: E402
 from hvd_elastic_keras.common.config import JobConfig  # noqa: E402
 from hvd_elastic_keras.launchers.base import LaunchedWorker  # noqa: E402
 from hvd_elastic_keras.master.controller import Controller  # noqa: E402
-from hvd_elastic_keras.master.term import Term  # noqa: E402
+from hvd_elastic_keras.master.journal import Term  # noqa: E402
 from hvd_elastic_keras.observe.console import Console  # noqa: E402
 
 ADDRESS_BYTES = 136

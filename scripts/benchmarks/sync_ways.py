@@ -79,7 +79,7 @@ class Round:
                 is_root=self.rank == 0,
                 states=dict,
                 groups={"all": variables},
-                is_level=lambda _: not is_behind,
+                has_root_state=lambda _: not is_behind,
                 name="sync",
             )
             if is_behind:

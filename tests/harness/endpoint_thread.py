@@ -76,8 +76,8 @@ class Endpoint(threading.Thread):
         await self._server.stop()
 
     def _break_connections(self) -> None:
-        (door,) = self._server._doors
-        runner = door._runner
+        (port,) = self._server._ports
+        runner = port._runner
         assert runner.server is not None
         for connection in runner.server.connections:
             assert connection.transport is not None

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 import hvd_elastic_keras.horovod as hvd
-from hvd_elastic_keras.step.partition.half_sums import HALF_DTYPES, summed_in_half
+from hvd_elastic_keras.step.partition.horovod_collectives import HALF_DTYPES, summed_in_half
 
 SHAPES = [(3, 5), (), (7,)]
 

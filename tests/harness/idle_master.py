@@ -15,7 +15,7 @@ import msgspec
 from hvd_elastic_keras.common import control, messages, protocol
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.master.controller import Controller
-from hvd_elastic_keras.master.term import Term
+from hvd_elastic_keras.master.journal import Term
 from hvd_elastic_keras.observe.console import Console
 from tests.harness.idle_launcher import IdleLauncher
 

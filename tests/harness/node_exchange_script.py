@@ -17,11 +17,11 @@ import numpy as np
 import tensorflow as tf
 
 import hvd_elastic_keras.horovod as hvd
-from hvd_elastic_keras.step import node_exchange
+from hvd_elastic_keras.step import deterministic_step
 from hvd_elastic_keras.step.tree_sum import Nodes, TreeSum, loop
 
 SIZES = (2, 7)
-WAYS = {"whole": node_exchange.WHOLE_BYTES, "slices": 0}
+WAYS = {"whole": deterministic_step.WHOLE_BYTES, "slices": 0}
 
 
 def leaves_of(size: int, count: int) -> Any:
@@ -46,7 +46,7 @@ def exchange_of(size: int, name: str) -> Any:
         nodes = Nodes.of_range(first, first + count)
         tail = tf.stack([tf.cast(count, tf.float32), 1.0])
         vectors = tree.with_array(array).vectors(nodes)
-        found = node_exchange.sum_over_workers(vectors, nodes, tail, workers, name)
+        found = deterministic_step.sum_over_workers(vectors, nodes, tail, workers, name)
         return tf.concat(found, 0)
 
     specs = [tf.TensorSpec([None, size]), tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.int32)]
@@ -57,7 +57,7 @@ def main(output: Path, trees: list[list[int]]) -> None:
     """Exchanges all of them with the other workers."""
     rank, found = hvd.rank(), {}
     for way, limit in WAYS.items():
-        node_exchange.WHOLE_BYTES = limit  # read when the graph is traced
+        deterministic_step.WHOLE_BYTES = limit  # read when the graph is traced
         for size in SIZES:
             exchange = exchange_of(size, f"{way}.{size}")
             for number, shares in enumerate(trees):

@@ -20,7 +20,7 @@ import tensorflow as tf
 import hvd_elastic_keras.horovod as hvd
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
-from hvd_elastic_keras.step.partition.collectives import OfRows
+from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
 from hvd_elastic_keras.step.partition.execution import Part, PartialStep
 from hvd_elastic_keras.step.partition.horovod_collectives import HorovodCollectives
 from tests.harness.partitioned_models import MODELS, ROWS, Made
@@ -42,7 +42,9 @@ def taking(captured: CapturedStep) -> Any:
     def take(low: Any, has_rows: Any, *rows: Any) -> None:
         is_first = tf.logical_and(low == 0, has_rows)
         part = Part(low, tf.shape(rows[0])[0], tf.constant(ROWS), is_first)
-        step = PartialStep(captured, analysis, part, OfRows(HorovodCollectives(), has_rows))
+        step = PartialStep(
+            captured, analysis, part, WorkerCollectives(HorovodCollectives(), has_rows)
+        )
         outputs = step.compute(rows)
         with tf.control_dependencies([*outputs, *step.values.values()]):
             for name, variable in captured.variables.items():

@@ -25,7 +25,7 @@ from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.keras_internals.global_seed import GLOBAL_SEED_GENERATOR, global_seed
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.step import compiled_steps
-from hvd_elastic_keras.step.partition.collectives import OfRows
+from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
 from hvd_elastic_keras.step.partition.thread_collectives import (
     Meeting,
     ThreadCollectives,
@@ -83,7 +83,7 @@ class SharedStep(PartitionedStep):
             place = self.place(numbers)
             pairs = zip(flat, planned.per_row, strict=True)
             rows = [rows_of(tensor, low, high, entries) for tensor, entries in pairs]
-            collectives = OfRows(ThreadCollectives(meeting, number), place.has_rows)
+            collectives = WorkerCollectives(ThreadCollectives(meeting, number), place.has_rows)
             try:
                 computed, outputs = self.computed(rows, place, collectives, planned)
             except BaseException:

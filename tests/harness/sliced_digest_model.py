@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hvd_elastic_keras.step import node_exchange
+from hvd_elastic_keras.step import deterministic_step
 from tests.harness.digest_model import callbacks, dataset, model
 
 __all__ = ["callbacks", "dataset", "model"]
 
-node_exchange.WHOLE_BYTES = 0
+deterministic_step.WHOLE_BYTES = 0

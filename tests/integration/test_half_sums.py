@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hvd_elastic_keras.step.partition.half_sums import HALF_DTYPES
+from hvd_elastic_keras.step.partition.horovod_collectives import HALF_DTYPES
 from tests.harness.half_sums_script import numbers_of
 from tests.harness.job import REPOSITORY, Job
 

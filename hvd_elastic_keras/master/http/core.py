@@ -8,7 +8,7 @@ from hvd_elastic_keras.common import control, joining, messages, protocol
 from hvd_elastic_keras.observe.job_course import JobCourse
 
 
-class WorkerDesk(Protocol):
+class WorkerHandler(Protocol):
     """The part of the controller that answers workers."""
 
     def impossible_in(self, message: messages.Message) -> str:
@@ -36,7 +36,7 @@ class WorkerDesk(Protocol):
         """Returns the root: the worker that stands for all."""
 
 
-class JoinDesk(Protocol):
+class JoinHandler(Protocol):
     """The part of the controller that lets workers join."""
 
     description: joining.JobDescription
@@ -52,11 +52,11 @@ class Core(Protocol):
     """The parts of the controller that the server uses."""
 
     @property
-    def workers(self) -> WorkerDesk:
+    def workers(self) -> WorkerHandler:
         """Answers workers."""
 
     @property
-    def joiners(self) -> JoinDesk:
+    def joiners(self) -> JoinHandler:
         """Lets workers join."""
 
     @property

@@ -23,6 +23,7 @@
 
 from __future__ import annotations
 
+import collections
 import hmac
 import logging
 import secrets
@@ -35,10 +36,9 @@ from aiohttp import web
 from hvd_elastic_keras.common import control, host_port, joining, messages, protocol
 from hvd_elastic_keras.master.http import openapi
 from hvd_elastic_keras.master.http.core import Core
-from hvd_elastic_keras.master.http.door import Door
+from hvd_elastic_keras.master.http.listening_port import ListeningPort
 from hvd_elastic_keras.master.http.pages import Pages, open_routes
 from hvd_elastic_keras.master.http.rendezvous import RendezvousStore
-from hvd_elastic_keras.master.http.repeated_messages import RepeatedMessages
 
 MAX_MESSAGE_BYTES = 4 * 2**20
 MAX_DIGITS = 18
@@ -50,6 +50,10 @@ OPEN = {route.path for route in open_routes()}
 log = logging.getLogger(__name__)
 T = TypeVar("T", bound=messages.Message)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+KEPT = 100
+"""Message numbers remembered for each worker. A worker repeats one message at a time."""
+MOST_WORKERS = 10_000
+"""If there are more workers, the one that has been known for longest is forgotten."""
 
 
 class MasterServer:
@@ -60,7 +64,7 @@ class MasterServer:
         self._term = term
         self._token = token
         self._key = secrets.token_bytes(control.TOKEN_BYTES)
-        self._doors: list[Door] = []
+        self._ports: list[ListeningPort] = []
         self._repeated = RepeatedMessages()
         self._pages = Pages(core)
         self.rendezvous = RendezvousStore()
@@ -117,14 +121,14 @@ class MasterServer:
         app.on_response_prepare.append(self._add_term)
         app.on_shutdown.append(self._pages.end)
         app.add_routes(routes)
-        door = Door(app, tls)
-        self._doors.append(door)
-        return await door.open(host, port)
+        listening = ListeningPort(app, tls)
+        self._ports.append(listening)
+        return await listening.open(host, port)
 
     async def stop(self) -> None:
         """Closes all connections and ports."""
-        for door in self._doors:
-            await door.close()
+        for listening in self._ports:
+            await listening.close()
 
     def rendezvous_of(self, round_number: int) -> str:
         """Returns the value of HOROVOD_GLOO_RENDEZVOUS_ADDR for a round, without the master's host.
@@ -150,8 +154,8 @@ class MasterServer:
             refusal = _error(401, _what_is_wrong_with(given))
             refusal.force_close()
             return refusal
-        for door in self._doors:
-            door.know(request.transport)
+        for listening in self._ports:
+            listening.know(request.transport)
         if _number(request.headers, protocol.TERM_HEADER, "0") > self._term:
             return _error(409, "Another master has followed this one: it decides nothing more.")
         return await handler(request)
@@ -310,3 +314,20 @@ def _error(status: int, text: str, cause: web.HTTPException | None = None) -> we
     if cause is not None and "Allow" in cause.headers:
         response.headers["Allow"] = cause.headers["Allow"]
     return response
+
+
+class RepeatedMessages:
+    """Knows the newest messages of each worker by their numbers."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, collections.deque[int]] = {}
+
+    def is_repeated(self, worker_id: str, number: int) -> bool:
+        """Whether this message has come before. Remembers the message."""
+        known = self._numbers.setdefault(worker_id, collections.deque(maxlen=KEPT))
+        if len(self._numbers) > MOST_WORKERS:
+            del self._numbers[next(iter(self._numbers))]
+        if number in known:
+            return True
+        known.append(number)
+        return False

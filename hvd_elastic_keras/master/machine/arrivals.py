@@ -9,8 +9,6 @@ import msgspec
 from hvd_elastic_keras.common import events, protocol
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.actions import Outcome
-from hvd_elastic_keras.master.machine.capacity import most_members
-from hvd_elastic_keras.master.machine.job_end import end
 from hvd_elastic_keras.master.machine.phases import Confirming, Entering, Running, Stall
 from hvd_elastic_keras.master.machine.reasons import lost_contact
 from hvd_elastic_keras.master.machine.rounds import break_round, confirm
@@ -18,11 +16,12 @@ from hvd_elastic_keras.master.machine.stalls import note_movement
 from hvd_elastic_keras.master.machine.state import Worker, WorkerPhase
 from hvd_elastic_keras.master.machine.trainings import (
     begin_training,
+    end,
     is_over_for,
     note_step,
     send_on,
 )
-from hvd_elastic_keras.master.machine.transition import Transition
+from hvd_elastic_keras.master.machine.transition import Transition, most_members
 
 
 def note_start(t: Transition, event: act.Started) -> None:

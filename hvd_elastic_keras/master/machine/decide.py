@@ -35,10 +35,10 @@ from hvd_elastic_keras.master.machine import (
     trainings,
 )
 from hvd_elastic_keras.master.machine.gathering import settle_rounds
-from hvd_elastic_keras.master.machine.job_end import end_if_over
 from hvd_elastic_keras.master.machine.phases import Stopping
 from hvd_elastic_keras.master.machine.state import State, WorkerPhase
 from hvd_elastic_keras.master.machine.time_limits import hold_time_limits
+from hvd_elastic_keras.master.machine.trainings import end_if_over
 from hvd_elastic_keras.master.machine.transition import Transition
 
 

@@ -6,10 +6,10 @@ from hvd_elastic_keras.common import events
 from hvd_elastic_keras.launchers.base import LOCALHOST
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.actions import Outcome
-from hvd_elastic_keras.master.machine.job_end import end
 from hvd_elastic_keras.master.machine.silence import is_known_to_run
 from hvd_elastic_keras.master.machine.slots import change_slots
 from hvd_elastic_keras.master.machine.state import Worker, WorkerPhase
+from hvd_elastic_keras.master.machine.trainings import end
 from hvd_elastic_keras.master.machine.transition import Transition
 
 SILENT_TOGETHER_S = 3.0

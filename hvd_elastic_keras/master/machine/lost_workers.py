@@ -19,7 +19,6 @@ from hvd_elastic_keras.master.machine.departure import (
     has_failed,
     was_taken,
 )
-from hvd_elastic_keras.master.machine.job_end import end
 from hvd_elastic_keras.master.machine.phases import Confirming, Entering
 from hvd_elastic_keras.master.machine.reasons import Reason
 from hvd_elastic_keras.master.machine.restart_policy import (
@@ -35,6 +34,7 @@ from hvd_elastic_keras.master.machine.silence import is_silent
 from hvd_elastic_keras.master.machine.slots import count_replacements, host_with_room, launch
 from hvd_elastic_keras.master.machine.state import Worker, WorkerPhase
 from hvd_elastic_keras.master.machine.trainings import (
+    end,
     free_old_rounds,
     lower_target,
     note_exit_afterwards,

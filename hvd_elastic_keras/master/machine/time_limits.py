@@ -1,13 +1,19 @@
-"""Time limits: gives up workers that are silent, do not leave or do not enter their round. Pure."""
+"""Time limits. Gives up workers that are silent, do not leave or do not enter their round. Pure.
+
+Also forgets failures that are older than the window in which restarts are counted.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+
 from hvd_elastic_keras.launchers.base import LOCALHOST
 from hvd_elastic_keras.master.machine.failed_hosts import lost_with
-from hvd_elastic_keras.master.machine.forgotten_failures import forget_old_failures
 from hvd_elastic_keras.master.machine.lost_workers import evict, kill_overdue
 from hvd_elastic_keras.master.machine.phases import Confirming, Entering
+from hvd_elastic_keras.master.machine.restart_policy import still_counted
 from hvd_elastic_keras.master.machine.silence import is_known_to_run
+from hvd_elastic_keras.master.machine.slots import count_replacements, host_with_room, launch
 from hvd_elastic_keras.master.machine.stalls import (
     hold_silence_limit,
     hold_stall_limits,
@@ -81,3 +87,27 @@ def _awaited(t: Transition, forming: Entering | Confirming) -> tuple[float | Non
         # After a break all workers come at once, unless all hang.
         since = forming.opened_at
     return since, {w for w in forming.called if not t.workers[w].entry}
+
+
+def forget_old_failures(t: Transition) -> None:
+    """Gives back the restarts of long ago, and fills slots for which no restart was left."""
+    before = t.restarts.replacements
+    kept = still_counted(t.config, before, t.now, t.training.progress)
+    if len(kept) == len(before):
+        return
+    t.restarts = dataclasses.replace(t.restarts, replacements=kept)
+    if not t.stop and not t.training.finishing:
+        _fill_slots(t)
+
+
+def _fill_slots(t: Transition) -> None:
+    missing = sum(t.slots.values()) - len(t.staying)
+    count = max(0, min(missing, t.config.max_restarts - t.restarts.used))
+    if not count:
+        return
+    used = count_replacements(t, count)
+    started = [launch(t, 0.0, host_with_room(t)) for _ in range(count)]
+    t.say(
+        f"earlier failures are long ago: starting {', '.join(started)} (restart {used} of "
+        f"{t.config.max_restarts})"
+    )

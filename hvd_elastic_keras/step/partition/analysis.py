@@ -9,7 +9,9 @@ one of them is enough.)
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ import tensorflow as tf
 
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, Leaf
 from hvd_elastic_keras.step.partition.gradients import gradients_of
-from hvd_elastic_keras.step.partition.late_sums import with_late_sums
+from hvd_elastic_keras.step.partition.graph_nodes import PYTHON_CALLS
 from hvd_elastic_keras.step.partition.operations.dimensions import (
     OTHER_SIZES,
     Dims,
@@ -28,7 +30,8 @@ from hvd_elastic_keras.step.partition.operations.dimensions import (
     tried_up_to,
 )
 from hvd_elastic_keras.step.partition.operations.states import HANDLE, REPLICATED, State, sharded
-from hvd_elastic_keras.step.partition.plan import Analysis, Plan
+from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
+from hvd_elastic_keras.step.partition.plan_names import ALIAS, Names
 from hvd_elastic_keras.step.partition.region import Region
 from hvd_elastic_keras.step.partition.walk import Key, Walk
 
@@ -134,3 +137,64 @@ def _of_component(leaf: Leaf, k: int) -> tuple[Dims, Values | None]:
     if isinstance(leaf.spec, tf.SparseTensorSpec) and k == 2 and None not in leaf.spec.shape[1:]:
         return known, tuple(np.array([n, *leaf.spec.shape[1:]]) for n in tried())
     return known, None
+
+
+def with_late_sums(analysis: Analysis) -> Analysis:
+    """Moves as many sums as possible to the last round.
+
+    The result has the same rounds of collectives, or fewer.
+    """
+    plan, found = analysis.plan, analysis.collectives
+    last = max((c.level for c in found), default=0)
+    names = Names(plan)
+    before = _before_collectives(plan, names, {names.of(c.tensor) for c in found})
+    late = {
+        tensor.name
+        for level, tensors in plan.reductions.items()
+        for tensor in tensors
+        if level < last and names.of(tensor.name) not in before
+    }
+    if not late:
+        return analysis
+    operations = _raised(plan, names, {names.of(name) for name in late}, last)
+    moved = (dataclasses.replace(c, level=last) if c.tensor in late else c for c in found)
+    return dataclasses.replace(
+        analysis,
+        plan=dataclasses.replace(
+            plan,
+            operations=tuple(sorted(operations, key=lambda p: p.level)),
+            reductions=_moved(plan, late, last),
+        ),
+        collectives=tuple(sorted(moved, key=lambda c: c.level)),
+    )
+
+
+def _before_collectives(plan: Plan, names: Names, exchanged: set[str]) -> set[str]:
+    """Returns the names of tensors from which exchanged tensors follow."""
+    before: set[str] = set()
+    for planned in reversed(plan.operations):
+        if planned.decision.how == ALIAS:
+            continue
+        stays = planned.bodies or planned.op.type in PYTHON_CALLS  # Python code keeps its order
+        if stays or names.results(planned) & exchanged or names.results(planned) & before:
+            before |= names.inputs(planned)
+    return before
+
+
+def _raised(plan: Plan, names: Names, late: set[str], last: int) -> Iterator[PlannedOperation]:
+    """Yields the operations. An operation that uses a late sum moves after the last round."""
+    after = set(late)
+    for planned in plan.operations:
+        if planned.decision.how == ALIAS or not after & names.inputs(planned):
+            yield planned
+        else:
+            after |= names.results(planned)
+            yield dataclasses.replace(planned, level=last)
+
+
+def _moved(plan: Plan, late: set[str], last: int) -> dict[int, tuple[Any, ...]]:
+    reductions: dict[int, list[Any]] = collections.defaultdict(list)
+    for level, tensors in plan.reductions.items():
+        for tensor in tensors:
+            reductions[last if tensor.name in late else level].append(tensor)
+    return {level: tuple(tensors) for level, tensors in reductions.items()}

@@ -17,7 +17,7 @@ import tensorflow as tf
 from hvd_elastic_keras.keras_internals.emission import emit
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, Leaf, operations
-from hvd_elastic_keras.step.partition.collectives import OfRows
+from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
 from hvd_elastic_keras.step.partition.execution import (
     Part,
     PartialStep,
@@ -121,7 +121,7 @@ def taken_in_threads(
 
     def worker(number: int) -> Taken:
         has_rows, part = shares[number] > 0, _part(shares, number)
-        collectives = OfRows(ThreadCollectives(meeting, number, half), has_rows)
+        collectives = WorkerCollectives(ThreadCollectives(meeting, number, half), has_rows)
         step = PartialStep(captured, analysis, part, collectives)
         if problems is not None:
             step = Checked(captured, analysis, part, collectives)

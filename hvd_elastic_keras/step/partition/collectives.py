@@ -34,7 +34,7 @@ MOST_CHOSEN = 1 << 14
 """Tensors with fewer elements are chosen element by element: a branch takes long to trace."""
 
 
-class OfRows:
+class WorkerCollectives:
     """The collectives of a worker that may have no rows, and may be alone.
 
     Results of a worker without rows do not count. A worker that is alone leaves collectives out:

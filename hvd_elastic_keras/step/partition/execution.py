@@ -17,7 +17,7 @@ import tensorflow as tf
 from hvd_elastic_keras.keras_internals.emission import emit, emit_by_xla, emit_operation
 from hvd_elastic_keras.keras_internals.tensorflow_names import element_type_of_list
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, assigned_in, on_variable
-from hvd_elastic_keras.step.partition.collectives import OfRows, Tail
+from hvd_elastic_keras.step.partition.collectives import Tail, WorkerCollectives
 from hvd_elastic_keras.step.partition.gathered_leaf import gathered_leaf
 from hvd_elastic_keras.step.partition.graph_nodes import PYTHON_CALLS, is_for_xla
 from hvd_elastic_keras.step.partition.moments import Moments, combined, own_moments
@@ -45,7 +45,7 @@ class Part:
     Attributes:
       low: the first row.
       size: the number of rows, at least 1: some operations of TensorFlow fail on none. A worker
-        without rows computes any row, and uses `OfRows`.
+        without rows computes any row, and uses `WorkerCollectives`.
       total: rows of the whole batch, at least 2.
       is_first: whether this worker contributes replicated values to partial sums; true on one
         worker only.
@@ -82,7 +82,7 @@ class PartialStep:
         captured: CapturedStep,
         analysis: Analysis,
         part: Part,
-        collectives: OfRows,
+        collectives: WorkerCollectives,
         *,
         name: str = "elastic",
         tail: Tail | None = None,

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep
-from hvd_elastic_keras.step.partition.collectives import Collectives, OfRows, Tail
+from hvd_elastic_keras.step.partition.collectives import Collectives, Tail, WorkerCollectives
 from hvd_elastic_keras.step.partition.execution import Part, PartialStep
 from hvd_elastic_keras.step.partition.plan import Analysis
 
@@ -31,7 +31,7 @@ class NotOneRoundError(Exception):
     """A collective waits for another one or is in a loop, or later operations need the rows."""
 
 
-class NotApartError(Exception):
+class PartsNotSeparableError(Exception):
     """The part after the round needs more than its results: rows, or a collective in a loop."""
 
 
@@ -47,7 +47,7 @@ class Given:
     tensor: Any
 
 
-class _Noted:
+class RecordingCollectives:
     """Notes the tensors given to collectives. The step goes on with any tensors of that form."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ def _after_the_round(rounds: int) -> bool:
     return rounds > 0
 
 
-class Instead(OfRows):
+class Instead(WorkerCollectives):
     """Collectives that use other tensors in place of the step's own ones.
 
     Args:
@@ -93,7 +93,7 @@ class Instead(OfRows):
         self._given = iter(self._all)
 
     def tail(self, make: Tail, before: Sequence[tf.Tensor]) -> tf.Tensor:
-        """See `OfRows`. The tail does not wait for the step's own tensors."""
+        """See `WorkerCollectives`. The tail does not wait for the step's own tensors."""
         return super().tail(make, self._all or before)
 
     def summed(
@@ -104,20 +104,20 @@ class Instead(OfRows):
         *,
         rounded: bool = False,
     ) -> list[tf.Tensor]:
-        """See `OfRows`."""
+        """See `WorkerCollectives`."""
         given = [next(self._given) for _ in tensors]
         return super().summed(given, name, tail, rounded=rounded)
 
     def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """See `OfRows`."""
+        """See `WorkerCollectives`."""
         return super().gathered(next(self._given), name)
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
-        """See `OfRows`."""
+        """See `WorkerCollectives`."""
         return super().extreme(next(self._given), kind, name)
 
 
-class Known(OfRows):
+class Known(WorkerCollectives):
     """Stands in for collectives whose results are known already.
 
     Args:
@@ -132,7 +132,7 @@ class Known(OfRows):
         self._tail = tail
 
     def tail(self, make: Tail, before: Sequence[tf.Tensor]) -> tf.Tensor:
-        """See `OfRows`. The tail is not made again."""
+        """See `WorkerCollectives`. The tail is not made again."""
         return self._tail
 
     def summed(
@@ -143,16 +143,16 @@ class Known(OfRows):
         *,
         rounded: bool = False,
     ) -> list[tf.Tensor]:
-        """See `OfRows`."""
+        """See `WorkerCollectives`."""
         sums = [tf.ensure_shape(next(self._left), t.shape) for t in tensors]
         return sums if tail is None else [*sums, self._tail]
 
     def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """See `OfRows`."""
+        """See `WorkerCollectives`."""
         return tf.ensure_shape(next(self._left), [None, *tensor.shape[1:]])
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
-        """See `OfRows`."""
+        """See `WorkerCollectives`."""
         return tf.ensure_shape(next(self._left), tensor.shape)
 
 
@@ -180,8 +180,8 @@ class OneRound:
 
     def before(self, rows: Sequence[Any], part: Part, number: Any) -> list[Given]:
         """Returns the tensors that a worker with these rows gives to the round of this step."""
-        noted = _Noted()
-        everybody = OfRows(noted)
+        noted = RecordingCollectives()
+        everybody = WorkerCollectives(noted)
         everybody.asserts = lambda rounds: rounds == 0
         PartialStep(self._captured, self._analysis, part, everybody).compute(rows, number)
         graph = tf.compat.v1.get_default_graph()
@@ -192,7 +192,9 @@ class OneRound:
         return noted.given
 
 
-def results_of(given: Sequence[Given], collectives: OfRows, name: str) -> list[tf.Tensor]:
+def results_of(
+    given: Sequence[Given], collectives: WorkerCollectives, name: str
+) -> list[tf.Tensor]:
     """Runs all collectives but sums, and returns their results. `name` begins their names."""
     return [
         collectives.gathered(one.tensor, f"{name}_rows_{i}")
@@ -206,16 +208,16 @@ def given_alone(captured: CapturedStep, analysis: Analysis, rows: Sequence[Any])
     """Returns tensors of the form that a worker gives to the collectives, in their order.
 
     Raises:
-      NotApartError: a collective stands in a loop or branch.
+      PartsNotSeparableError: a collective stands in a loop or branch.
     """
-    noted = _Noted()
+    noted = RecordingCollectives()
     part = Part(tf.constant(0), tf.constant(1), tf.constant(2), tf.constant(True))
-    collectives = OfRows(noted)
+    collectives = WorkerCollectives(noted)
     collectives.asserts = lambda rounds: False
     PartialStep(captured, analysis, part, collectives).compute(rows)
     tensors = [g.tensor for g in noted.given]
     if any(t.graph is not tf.compat.v1.get_default_graph() for t in tensors):
-        raise NotApartError
+        raise PartsNotSeparableError
     return [_of_any_length(g) for g in noted.given]
 
 
@@ -231,7 +233,7 @@ def needs_rows(
     step: PartialStep,
     outputs: Sequence[Any],
     rows: Sequence[Any],
-    collectives: OfRows,
+    collectives: WorkerCollectives,
     *,
     but_shapes: bool = False,
 ) -> bool:

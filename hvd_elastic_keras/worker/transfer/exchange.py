@@ -55,7 +55,7 @@ class Exchange:
         self,
         own: Sequence[tf.Tensor],
         *,
-        is_level: bool,
+        has_root_state: bool,
         compare: bool = False,
         may_be_late: bool = False,
     ) -> Arrival:
@@ -65,7 +65,7 @@ class Exchange:
 
         Args:
           own: tensors of this member.
-          is_level: whether they equal the root's, as far as this member knows.
+          has_root_state: whether they equal the root's, as far as this member knows.
           compare: whether to check that by checksums.
           may_be_late: whether this member can go on before the tensors are there. If this is true
             of all members that lack them, no member waits.
@@ -75,20 +75,20 @@ class Exchange:
         """
         if self.size >= LEAST_BYTES:
             member = Member(False, may_be_late=may_be_late)
-            found = self._exchanged(own, member, is_level=is_level, compare=compare)
+            found = self._exchanged(own, member, has_root_state=has_root_state, compare=compare)
             if found is not None:
                 return found
         mine = own if self.is_root else self.specs
         return Arrival(self.communicator.broadcast_tensors(mine, self.name))
 
     def _exchanged(
-        self, own: Sequence[tf.Tensor], member: Member, *, is_level: bool, compare: bool
+        self, own: Sequence[tf.Tensor], member: Member, *, has_root_state: bool, compare: bool
     ) -> Arrival | None:
         """Returns the tensors from other members; None on all members if that is impossible."""
         communicator = self.communicator
         with contextlib.ExitStack() as stack:
-            holder = self._holder(own, stack) if is_level else None
-            if is_level:
+            holder = self._holder(own, stack) if has_root_state else None
+            if has_root_state:
                 checksum = frames.checksum(readable(own)) if compare else None
                 member = Member(True, checksum, holder.address if holder else None)
             told = communicator.gather_bytes(msgspec.json.encode(member), f"{self.name}.members")

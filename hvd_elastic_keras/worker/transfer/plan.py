@@ -19,13 +19,13 @@ class Member(msgspec.Struct, frozen=True):
     """A member's message to all others.
 
     Attributes:
-      is_level: whether the member holds the root's state, as far as it knows.
+      has_root_state: whether the member holds the root's state, as far as it knows.
       checksum: checksum of its tensors; None if checksums are not compared.
       address: host and port at which it gives its tensors; None if it gives none.
       may_be_late: whether it can take part in a step before it holds the state.
     """
 
-    is_level: bool
+    has_root_state: bool
     checksum: int | None = None
     address: tuple[str, int] | None = None
     may_be_late: bool = False
@@ -41,13 +41,15 @@ class Plan:
 
     def __init__(self, members: Sequence[Member], size: int) -> None:
         root = members[0]
-        is_level = [m.is_level and m.checksum == root.checksum for m in members]
-        self.behind = [rank for rank, level in enumerate(is_level) if not level]
+        has_root_state = [m.has_root_state and m.checksum == root.checksum for m in members]
+        self.behind = [rank for rank, level in enumerate(has_root_state) if not level]
         self.is_late = bool(self.behind) and all(members[rank].may_be_late for rank in self.behind)
         """Whether the members that hold the state go on before the others have it."""
         self._size = size
         self._addresses = [
-            m.address for m, level in zip(members, is_level, strict=True) if level and m.address
+            m.address
+            for m, level in zip(members, has_root_state, strict=True)
+            if level and m.address
         ]
 
     @property

@@ -432,11 +432,11 @@ def test_a_joiner_without_an_optimizer_of_the_root_is_refused(
 )
 def test_generators_and_tables_that_cannot_be_sent_are_named(held: Any) -> None:
     net = model()
-    assert not elastic.ElasticState(net).what_is_lost()
+    assert not elastic.ElasticState(net).unsendable_warning()
     net.texts = keras.layers.TextVectorization()
-    assert not elastic.ElasticState(net).what_is_lost(), "Keras counts words in `adapt` alone"
+    assert not elastic.ElasticState(net).unsendable_warning(), "Keras counts words in `adapt` alone"
     net.layers[0].held = [held]
-    assert f"a tf.{type(held).__name__}" in elastic.ElasticState(net).what_is_lost()
+    assert f"a tf.{type(held).__name__}" in elastic.ElasticState(net).unsendable_warning()
 
 
 # --- what is refused ---------------------------------------------------------------------

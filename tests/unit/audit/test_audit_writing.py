@@ -59,8 +59,8 @@ class Worker:
     def _tell(self, epoch: int, account: Account) -> None:
         self.told.append((epoch, account.verdict))
 
-    def enter(self, rank: int, number: int, takes_up: bool = False) -> None:
-        self.auditor.enter_round(rank, number, number // 3, takes_up=takes_up)
+    def enter(self, rank: int, number: int, starts_state: bool = False) -> None:
+        self.auditor.enter_round(rank, number, number // 3, starts_state=starts_state)
 
     def note(self, *notes: Note) -> None:
         for note in notes:
@@ -78,7 +78,7 @@ UNFINISHED = "no example twice so far; the epoch has not ended"
 
 def test_rank_0_writes_and_tells(tmp_path: Path) -> None:
     worker = Worker(tmp_path)
-    worker.enter(0, 0, takes_up=True)
+    worker.enter(0, 0, starts_state=True)
     worker.note(step(0), step(1), step(2), end(0), step(3))
     assert verdicts(tmp_path) == [EXACT, UNFINISHED]
     assert worker.told == [(0, EXACT)]
@@ -87,7 +87,7 @@ def test_rank_0_writes_and_tells(tmp_path: Path) -> None:
 
 def test_the_next_rank_0_writes_what_the_last_one_has_not(tmp_path: Path) -> None:
     first, second = Worker(tmp_path), Worker(tmp_path)
-    first.enter(0, 0, takes_up=True)
+    first.enter(0, 0, starts_state=True)
     second.enter(1, 0)
     first.note(step(0))
     path = ledger_file.file_of(tmp_path, 0)
@@ -101,9 +101,9 @@ def test_the_next_rank_0_writes_what_the_last_one_has_not(tmp_path: Path) -> Non
 
 def test_going_on_from_a_checkpoint_makes_later_steps_void(tmp_path: Path) -> None:
     first, second = Worker(tmp_path), Worker(tmp_path)
-    first.enter(0, 0, takes_up=True)
+    first.enter(0, 0, starts_state=True)
     first.note(*map(step, range(3)), end(0), *map(step, range(3, 6)), end(1), step(6))
-    second.enter(0, 4, takes_up=True)
+    second.enter(0, 4, starts_state=True)
     assert verdicts(tmp_path) == [EXACT, UNFINISHED]
     second.note(step(4), step(5), end(1))
     assert verdicts(tmp_path) == [EXACT, EXACT]
@@ -111,10 +111,10 @@ def test_going_on_from_a_checkpoint_makes_later_steps_void(tmp_path: Path) -> No
 
 def test_a_run_without_audit_only_makes_void(tmp_path: Path) -> None:
     first = Worker(tmp_path)
-    first.enter(0, 0, takes_up=True)
+    first.enter(0, 0, starts_state=True)
     first.note(*map(step, range(5)))
     silent = Auditor(Ledgers(tmp_path, InOrder(), first._tell, print), records=False)
-    silent.enter_round(0, 3, 1, takes_up=True)
+    silent.enter_round(0, 3, 1, starts_state=True)
     silent.note(step(3))
     silent.close()
     assert [len(judge(ledger_file.LinesOf(p)).steps) for p in ledger_file.epochs_in(tmp_path)] == [
@@ -126,7 +126,7 @@ def test_a_run_without_audit_only_makes_void(tmp_path: Path) -> None:
 @pytest.mark.timeout(20)
 def test_an_error_while_writing_stops_nobody(tmp_path: Path) -> None:
     worker = Worker(tmp_path, Broken())
-    worker.enter(0, 0, takes_up=True)
+    worker.enter(0, 0, starts_state=True)
     worker.note(*map(step, range(3)), end(0))
     worker.auditor.close()
     assert worker.told == [(0, "24 missing: 0-23; no record of step 0-2")]
@@ -141,7 +141,7 @@ def test_what_could_not_be_written_is_written_after_the_next_change(tmp_path: Pa
     directory = tmp_path / "ledger"
     directory.write_text("")  # a file is in the way
     worker = Worker(directory)
-    worker.enter(0, 0, takes_up=True)
+    worker.enter(0, 0, starts_state=True)
     worker.note(step(0), step(1))
     directory.unlink()
     worker.note(step(2), end(0))
@@ -175,7 +175,7 @@ def test_a_step_that_only_the_dead_rank_0_had_finished_counts_as_the_others_take
 ) -> None:
     """Three batches, then two, and then the next rank 0 dies before it has written anything."""
     first, third = Worker(tmp_path, Growing()), Worker(tmp_path, Growing())
-    first.enter(0, 0, takes_up=True)
+    first.enter(0, 0, starts_state=True)
     first.note(growing_step(0, 0, 3, 1), growing_step(1, 3, 3, 1), FinishedEpoch(0, 0, 2, True))
     third.enter(2, 0)
     third.note(growing_step(0, 0, 3, 1))
@@ -189,7 +189,7 @@ def test_a_step_that_only_the_dead_rank_0_had_finished_counts_as_the_others_take
 def test_an_end_that_only_the_dead_rank_0_had_reached_is_written_again(tmp_path: Path) -> None:
     """As many steps as before, but other ones."""
     first, second = Worker(tmp_path, Growing()), Worker(tmp_path, Growing())
-    first.enter(0, 0, takes_up=True)
+    first.enter(0, 0, starts_state=True)
     first.note(growing_step(0, 0, 3, 1), growing_step(1, 3, 3, 1), FinishedEpoch(0, 0, 2, True))
     second.enter(1, 0)
     second.note(growing_step(0, 0, 3, 1), growing_step(1, 3, 3, 2), FinishedEpoch(0, 0, 2, True))
@@ -211,7 +211,7 @@ def test_a_checkpoint_does_not_wait_for_the_verdict_and_the_next_rank_0_gives_it
 
     monkeypatch.setattr(recorder, "judge", slow_judge)
     first, second = Worker(tmp_path), Worker(tmp_path)
-    first.enter(0, 0, takes_up=True)
+    first.enter(0, 0, starts_state=True)
     second.enter(1, 0)
     for note in (*map(step, range(3)), end(0)):
         first.auditor.note(note)
@@ -248,7 +248,7 @@ def test_entering_a_round_reads_nothing_that_this_worker_has_written(
 
     monkeypatch.setattr(ledger_file, "lines_from", noted)
     first, second = Worker(tmp_path), Worker(tmp_path)
-    first.enter(0, 0, takes_up=True)
+    first.enter(0, 0, starts_state=True)
     first.note(step(0), step(1))
     first.enter(0, 2)
     assert read == []

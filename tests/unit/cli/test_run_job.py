@@ -14,7 +14,7 @@ from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.config import JobConfig, TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.job_spec import JobSpec
-from hvd_elastic_keras.master import term as term_of_master
+from hvd_elastic_keras.master import journal
 from hvd_elastic_keras.observe.console import Console
 from hvd_elastic_keras.state.checkpoint import manifest
 
@@ -94,4 +94,4 @@ def test_the_term_of_a_start_is_later_than_those_of_all_checkpoints_in_the_direc
     (tmp_path / files.CHECKPOINTS / "step-00000005").mkdir()
     console = Console(io.StringIO())
     known = run_job.newest_term_of_checkpoints(tmp_path)
-    assert term_of_master.Term(tmp_path, (), console, known).number == 8
+    assert journal.Term(tmp_path, (), console, known).number == 8

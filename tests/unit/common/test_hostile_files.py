@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from hvd_elastic_keras.audit import job_events, ledger_file
+from hvd_elastic_keras.audit import ledger_file, report
 from hvd_elastic_keras.common import control, events, files
 from hvd_elastic_keras.common.config import TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError, LedgerError
@@ -64,7 +64,7 @@ def in_file(data: bytes, read: Callable[[Path], Any], name: str = "file") -> Any
 @drawn
 @given(LINES)
 def test_any_lines_may_stand_in_events_jsonl(data: bytes) -> None:
-    found = in_file(data + b"\n", job_events.read)
+    found = in_file(data + b"\n", report.read)
     assert len(found.unreadable) + len(found.entries) <= data.count(b"\n") + 1
     text = data.decode(errors="replace")
     assert all("event" in entry for entry in files.event_entries(text.splitlines()))

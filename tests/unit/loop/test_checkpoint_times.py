@@ -21,9 +21,9 @@ from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan.partition import StepShare
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.loop.kept_on_disk import Checkpoints, Durable
+from hvd_elastic_keras.loop.leave_reason import CheckpointGuard, LeaveReason
 from hvd_elastic_keras.loop.nonfinite_loss import NonFiniteLoss
 from hvd_elastic_keras.loop.observer import EndedEpoch, Round, TakenStep
-from hvd_elastic_keras.loop.parting import Fence, Parting
 from hvd_elastic_keras.state.checkpoint.background import BackgroundWriter
 from hvd_elastic_keras.state.checkpoint.store import CheckpointStore
 from hvd_elastic_keras.state.cursor import Cursor
@@ -47,7 +47,7 @@ class Training:
             noting,
             RunOptions(**options),
             self.losses,
-            Fence(),
+            CheckpointGuard(),
             before=lambda: self.note("on file"),
             clock=lambda: self.now,
         )
@@ -59,7 +59,7 @@ class Training:
     def enter(self, rank: int) -> None:
         """A round begins in which this worker has the rank."""
         place = msgspec.structs.replace(ALONE, rank=rank)
-        self.checkpoints.on_round(Round(place, Cursor(global_step=self.step), takes_up=False))
+        self.checkpoints.on_round(Round(place, Cursor(global_step=self.step), starts_state=False))
 
     def train(self, steps: int = STEPS * EPOCHS, loss: float = 0.5) -> None:
         """Takes so many steps, with the ends of epochs among them."""
@@ -131,7 +131,7 @@ def test_what_is_due_first_counts(options: dict[str, Any], begun: list[int]) -> 
 def test_what_comes_before_a_checkpoint_is_on_file_first() -> None:
     training = Training()
     training.train(STEPS)
-    training.checkpoints.on_order_to_leave(Parting.TOLD)
+    training.checkpoints.on_order_to_leave(LeaveReason.TOLD)
     assert training.done == [(what, 10) for what in ("on file", "begun", "on file", "saved")]
 
 
@@ -167,7 +167,7 @@ def test_an_error_that_nobody_expects_ends_the_training_with_the_next_checkpoint
 def test_only_rank_0_writes_and_a_new_one_does_soon() -> None:
     training = Training(rank=1, checkpoint_every_minutes=15)
     training.train(20)
-    training.checkpoints.on_order_to_leave(Parting.TOLD)
+    training.checkpoints.on_order_to_leave(LeaveReason.TOLD)
     assert training.done == []
     training.enter(rank=0)
     training.train(1)
@@ -176,19 +176,19 @@ def test_only_rank_0_writes_and_a_new_one_does_soon() -> None:
     assert training.done[-1] == ("results", 21)
 
 
-@pytest.mark.parametrize("parting", [Parting.TOLD, Parting.WITHOUT_MASTER])
-def test_who_leaves_with_rank_0_saves_first(parting: Parting) -> None:
+@pytest.mark.parametrize("reason", [LeaveReason.TOLD, LeaveReason.WITHOUT_MASTER])
+def test_who_leaves_with_rank_0_saves_first(reason: LeaveReason) -> None:
     training = Training()
     training.train(5)
-    training.checkpoints.on_order_to_leave(parting)
+    training.checkpoints.on_order_to_leave(reason)
     assert training.done[-1] == ("saved", 5)
 
 
-@pytest.mark.parametrize("parting", [Parting.EXPELLED, Parting.CUT_OFF])
-def test_who_leaves_without_the_others_touches_nothing(parting: Parting) -> None:
+@pytest.mark.parametrize("reason", [LeaveReason.EXPELLED, LeaveReason.CUT_OFF])
+def test_who_leaves_without_the_others_touches_nothing(reason: LeaveReason) -> None:
     training = Training()
     training.train(5)
-    training.checkpoints.on_order_to_leave(parting)
+    training.checkpoints.on_order_to_leave(reason)
     assert training.done == []
 
 
@@ -196,7 +196,7 @@ def test_none_is_written_while_a_loss_is_not_finite() -> None:
     training = Training(checkpoint_every_n_steps=1)
     training.train(3)
     training.train(8, loss=float("nan"))
-    training.checkpoints.on_order_to_leave(Parting.TOLD)
+    training.checkpoints.on_order_to_leave(LeaveReason.TOLD)
     training.train(1)
     assert set(training.begun) - {1, 2, 3} == {12}
     assert ("saved", 11) not in training.done

@@ -25,7 +25,7 @@ class Watched:
         self.told: list[Progress] = []
         self.now = 100.0
         self.display = InferenceDisplay(self.show, "predicting", screen, clock=lambda: self.now)
-        self.display.on_running(Round(ALONE, Cursor(), takes_up=True))
+        self.display.on_running(Round(ALONE, Cursor(), starts_state=True))
 
     def show(self, text: str, progress: Progress | None = None) -> None:
         self.text += text

@@ -16,13 +16,12 @@ from hvd_elastic_keras.common.errors import NonFiniteLossError
 from hvd_elastic_keras.common.protocol import ALONE
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan.partition import StepShare
-from hvd_elastic_keras.loop.announcer import Announcer
 from hvd_elastic_keras.loop.epoch_records import EpochRecords
 from hvd_elastic_keras.loop.nonfinite_loss import NonFiniteLoss
 from hvd_elastic_keras.loop.observer import EndedEpoch, Observer, Observers, Round, TakenStep
 from hvd_elastic_keras.loop.progress_display import ProgressDisplay
 from hvd_elastic_keras.loop.shares import Shares
-from hvd_elastic_keras.loop.told_once import ToldOnce
+from hvd_elastic_keras.loop.start_notices import Announcer, StartNotices
 from hvd_elastic_keras.observe.notices import Notice
 from hvd_elastic_keras.observe.screen import Screen
 from hvd_elastic_keras.state.cursor import Cursor
@@ -53,12 +52,12 @@ class Noting(SoloSession):
         self.told.append(Notice(prefix + text, entry))
 
 
-def entered(rank: int = 0, size: int = 2, step: int = 0, takes_up: bool = False) -> Round:
+def entered(rank: int = 0, size: int = 2, step: int = 0, starts_state: bool = False) -> Round:
     members = tuple(f"w{n}" for n in range(size))
     place = msgspec.structs.replace(
         ALONE, rank=rank, size=size, members=members, rendezvous="host:1/secret/round1"
     )
-    return Round(place, Cursor(global_step=step), takes_up)
+    return Round(place, Cursor(global_step=step), starts_state)
 
 
 def ended(epoch: int, *, is_last: bool = False) -> EndedEpoch:
@@ -78,10 +77,12 @@ def test_each_hears_in_order_and_some_only_on_rank_0() -> None:
 
 def test_notices_are_told_when_the_first_round_runs_and_never_again() -> None:
     session = Noting()
-    observer = ToldOnce(session, [WARNED], what_is_lost=lambda: "a callback's memory is lost")
-    observer.on_round(entered(takes_up=True))
+    observer = StartNotices(
+        session, [WARNED], unsendable_warning=lambda: "a callback's memory is lost"
+    )
+    observer.on_round(entered(starts_state=True))
     assert session.told == []
-    observer.on_running(entered(takes_up=True))
+    observer.on_running(entered(starts_state=True))
     assert session.told == [WARNED, Notice("warning: a callback's memory is lost")]
     observer.on_running(entered())
     assert len(session.told) == 2
@@ -89,7 +90,9 @@ def test_notices_are_told_when_the_first_round_runs_and_never_again() -> None:
 
 def test_only_who_begins_the_state_tells_what_of_it_is_lost() -> None:
     session = Noting()
-    ToldOnce(session, [], what_is_lost=lambda: "much").on_running(entered(takes_up=False))
+    StartNotices(session, [], unsendable_warning=lambda: "much").on_running(
+        entered(starts_state=False)
+    )
     assert session.told == []
 
 

@@ -81,7 +81,7 @@ def test_what_an_evaluation_waits_for_another_round_makes_no_step_slow() -> None
     job = Evaluation()
     job.step(0, 0.25)
     job.now += 60.0
-    job.records.on_running(Round(ALONE, Cursor(step=1), takes_up=False))
+    job.records.on_running(Round(ALONE, Cursor(step=1), starts_state=False))
     job.step(1, 0.25)
     job.step(2, 0.25)
     (entry,) = job.recorded

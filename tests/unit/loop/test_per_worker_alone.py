@@ -13,7 +13,7 @@ tf = pytest.importorskip("tensorflow")
 
 from hvd_elastic_keras import ElasticCallback, Trainer, TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.keras_internals.scaled_rate import scaled
+from hvd_elastic_keras.keras_internals.learning_rate import scaled
 
 X = np.random.default_rng(0).random((44, 4), np.float32)
 Y = X[:, :1] - X[:, 1:2]

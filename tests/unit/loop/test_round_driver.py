@@ -15,7 +15,7 @@ from hvd_elastic_keras.common.errors import (
 )
 from hvd_elastic_keras.common.protocol import ALONE, Assignment
 from hvd_elastic_keras.loop.failures import FailedAt
-from hvd_elastic_keras.loop.parting import Parting
+from hvd_elastic_keras.loop.leave_reason import LeaveReason
 from hvd_elastic_keras.loop.round_driver import drive
 
 LOST = CollectiveFailedError("a peer is gone")
@@ -36,7 +36,7 @@ class Worker:
             raise self._order
         return ALONE
 
-    def on_order_to_leave(self, parting: Parting) -> None:
+    def on_order_to_leave(self, parting: LeaveReason) -> None:
         self.calls.append(f"leave: {parting.name}")
 
     def take_part(self, place: Assignment) -> bool:

@@ -102,7 +102,7 @@ def test_an_interval_ends_with_its_round() -> None:
     training = Training()
     training.step(0, 0.4)
     training.now += 60.0
-    training.records.on_running(Round(ALONE, Cursor(), takes_up=False))
+    training.records.on_running(Round(ALONE, Cursor(), starts_state=False))
     training.step(1, 0.4)
     assert training.recorded == []
 

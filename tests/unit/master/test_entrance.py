@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from hvd_elastic_keras.common import protocol
-from hvd_elastic_keras.master.entrance import Entrance
+from hvd_elastic_keras.master.worker_handler import Entrance
 
 OVER = protocol.EnterReply(training_over=True)
 LEAVE = protocol.EnterReply(leave="this is a test")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hvd_elastic_keras.common import events, protocol
-from hvd_elastic_keras.master.machine.impossible import MOST_STEPS_AHEAD, impossible_in
+from hvd_elastic_keras.master.worker_handler import MOST_STEPS_AHEAD, impossible_in
 from tests.unit.master.membership_driver import Job, running_job
 
 FAR = 5 * MOST_STEPS_AHEAD

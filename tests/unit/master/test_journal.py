@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from hvd_elastic_keras.master import journal
-from hvd_elastic_keras.master.journal import Journal
+from hvd_elastic_keras.master.journal import Journal, Term
 from hvd_elastic_keras.master.machine.claims import Holder
 from hvd_elastic_keras.master.machine.decisions import Decisions, decisions_of
-from hvd_elastic_keras.master.term import Term
 from hvd_elastic_keras.observe.console import Console
 from tests.unit.master.membership_driver import Job, running_job
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hvd_elastic_keras.common import protocol
-from hvd_elastic_keras.master.machine.placement import assignments, rank_order
+from hvd_elastic_keras.master.machine.gathering import assignments, rank_order
 from hvd_elastic_keras.master.machine.state import Worker
 
 

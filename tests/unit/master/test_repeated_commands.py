@@ -18,9 +18,9 @@ from hvd_elastic_keras.cli import control_job
 from hvd_elastic_keras.common import control, files
 from hvd_elastic_keras.common.errors import MasterUnreachableError
 from hvd_elastic_keras.launchers.base import LaunchedWorker
-from hvd_elastic_keras.master import change_desk, journal
+from hvd_elastic_keras.master import join_handler, journal
 from hvd_elastic_keras.master.controller import Controller
-from hvd_elastic_keras.master.term import Term
+from hvd_elastic_keras.master.journal import Term
 from hvd_elastic_keras.observe.console import Console
 from tests.harness.idle_launcher import IdleLauncher, OnExit
 from tests.harness.idle_master import LIMIT_S, PATIENT
@@ -121,14 +121,14 @@ def test_a_decision_and_its_answer_are_written_as_one(tmp_path: Path) -> None:
 def test_the_newest_answers_are_kept(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, IdleLauncher()) as controller:
-            for number in range(change_desk.KEPT_ANSWERS + 1):
+            for number in range(join_handler.KEPT_ANSWERS + 1):
                 grant = control.SlotsRequest(grant=1, command_id=str(number))
                 assert controller.change_slots(grant).accepted
                 assert controller.change_slots(control.SlotsRequest(revoke=1)).accepted
             await controller.kept()
             last = journal.Journal(tmp_path / files.JOURNAL).last
             assert last is not None
-            kept = list(map(str, range(1, change_desk.KEPT_ANSWERS + 1)))
+            kept = list(map(str, range(1, join_handler.KEPT_ANSWERS + 1)))
             assert sorted(last.decisions.answers, key=int) == kept
 
     asyncio.run(scenario())

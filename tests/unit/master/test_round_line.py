@@ -6,7 +6,7 @@ import pytest
 
 from hvd_elastic_keras.master.machine.phases import Confirming, Stall
 from hvd_elastic_keras.master.machine.reasons import REVOKED, START, Reason, joins, leaves
-from hvd_elastic_keras.master.machine.round_line import round_line
+from hvd_elastic_keras.master.machine.rounds import round_line
 
 
 def line(

@@ -92,7 +92,7 @@ def model() -> Any:
 
 
 def lost(value: Any) -> str:
-    return callback_state.warning_of(callback_state.what_is_lost([Holds(value)], model()))
+    return callback_state.warning_of(callback_state.unsendable_warning([Holds(value)], model()))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_what_travels_or_is_no_state_is_not_named(value: Any) -> None:
 def test_variables_of_the_model_are_not_named() -> None:
     mine = model()
     callback = Holds([mine.layers[0].kernel, *mine.optimizer.variables])
-    assert callback_state.what_is_lost([callback], mine) == {}
+    assert callback_state.unsendable_warning([callback], mine) == {}
 
 
 ARGUMENTS: dict[str, Any] = {
@@ -178,10 +178,10 @@ def test_no_callback_of_keras_is_named_before_or_after_a_training(tmp_path: Path
     shared = [c for c in callbacks if type(c).__base__.__name__ != "RemoteMonitor"]
     for callback in shared:
         callback.set_model(mine)
-    assert callback_state.what_is_lost(shared, mine) == {}
+    assert callback_state.unsendable_warning(shared, mine) == {}
     swaps = [c for c in shared if "Swap" not in type(c).__name__]
     mine.fit(X, X, batch_size=4, epochs=2, verbose=0, callbacks=swaps)
-    assert callback_state.what_is_lost(shared, mine) == {}
+    assert callback_state.unsendable_warning(shared, mine) == {}
 
 
 class SaysItself(Holds):
@@ -199,7 +199,7 @@ def test_a_callback_that_says_what_it_remembers_is_not_named_and_is_asked() -> N
     ours, other = Tracker(), SaysItself(Tracker())
     ours.number = {4: 2}  # type: ignore[attr-defined]
     mine = model()
-    assert callback_state.what_is_lost([SaysItself(ours)], mine) == {}
+    assert callback_state.unsendable_warning([SaysItself(ours)], mine) == {}
     runner = CallbackRunner([SaysItself(ours)], mine, params={})
     joiner = CallbackRunner([other], mine, params={})
     joiner.restore(runner.state())

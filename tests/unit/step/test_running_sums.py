@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hvd_elastic_keras.step import running_sums
-from hvd_elastic_keras.step.running_sums import RunningSums
+from hvd_elastic_keras.step import pieces
+from hvd_elastic_keras.step.pieces import RunningSums
 
 SPECS = [tf.TensorSpec([2, 3], tf.float32), tf.TensorSpec([], tf.float64), tf.TensorSpec([0])]
 
@@ -36,7 +36,7 @@ def summed(count: tf.Tensor) -> list[tf.Tensor]:
 def test_so_many_micro_batches_add_up(
     monkeypatch: pytest.MonkeyPatch, large_bytes: int, compiled: bool
 ) -> None:
-    monkeypatch.setattr(running_sums, "LARGE_BYTES", large_bytes)
+    monkeypatch.setattr(pieces, "LARGE_BYTES", large_bytes)
     function = tf.function(summed, autograph=False) if compiled else summed
     for count in (0, 1, 2, 5):
         for found, spec in zip(function(tf.constant(count)), SPECS, strict=True):
@@ -48,7 +48,7 @@ def test_so_many_micro_batches_add_up(
 def test_a_large_sum_holds_no_numbers_before_the_first_micro_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(running_sums, "LARGE_BYTES", 10)
+    monkeypatch.setattr(pieces, "LARGE_BYTES", 10)
     before = [int(tf.size(t)) for t in RunningSums(SPECS, tf.constant(3)).start()]
     without_share = [int(tf.size(t)) for t in RunningSums(SPECS, tf.constant(0)).start()]
     assert (before, without_share) == ([0, 1, 0], [6, 1, 0])

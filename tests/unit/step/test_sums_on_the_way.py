@@ -21,7 +21,7 @@ from hvd_elastic_keras.data.sources.source import as_source
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.step.compiled_steps import compiled_step
 from hvd_elastic_keras.step.partition import parts
-from hvd_elastic_keras.step.partition.collectives import OfRows
+from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
 from hvd_elastic_keras.step.partition.horovod_collectives import HorovodCollectives
 from hvd_elastic_keras.step.partition.parts import parts_of
 from hvd_elastic_keras.step.step_options import StepOptions
@@ -76,7 +76,7 @@ def test_gradients_are_rounded_and_nothing_else(
 
 @pytest.mark.parametrize(("compression", "others"), [("none", True), ("fp16", False)])
 def test_nothing_is_rounded_without_compression_or_others(compression: str, others: bool) -> None:
-    collectives = OfRows(HorovodCollectives(compression), has_others=tf.constant(others))
+    collectives = WorkerCollectives(HorovodCollectives(compression), has_others=tf.constant(others))
     found = collectives.summed(values(), "plain", rounded=True)
     for one, other in zip(found, values(), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -183,7 +183,7 @@ def test_the_last_layers_are_summed_while_the_first_ones_are_computed(
 
     def together(data: Any, numbers: tf.Tensor) -> None:
         place = step.place(numbers)
-        taken, _ = step.computed(data, place, OfRows(noted, place.has_rows))
+        taken, _ = step.computed(data, place, WorkerCollectives(noted, place.has_rows))
         found.append(taken.num_early)
 
     signature = [step._batch.flat_spec, tf.TensorSpec([None], tf.int64)]

@@ -114,7 +114,7 @@ class Members:
             try:
                 result[rank] = Exchange(place, rank == 0, specs, key, "sync").arrival(
                     self._own[rank],
-                    is_level=self._level[rank],
+                    has_root_state=self._level[rank],
                     compare=self._compare,
                     may_be_late=self.may_be_late[rank],
                 )

@@ -13,7 +13,7 @@ tf = pytest.importorskip("tensorflow")
 
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import capture
-from hvd_elastic_keras.step.partition.collectives import OfRows
+from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
 from hvd_elastic_keras.step.partition.execution import Part, PartialStep
 from hvd_elastic_keras.step.partition.plan import Analysis
 from tests.harness.lockstep import AloneCollectives, take_step
@@ -107,7 +107,7 @@ def test_in_a_graph_the_whole_is_not_drawn() -> None:
 
     def partial(rows: Any) -> Any:
         part = Part(*map(tf.constant, (2, 3, 9)), tf.constant(False))
-        collectives = OfRows(AloneCollectives())
+        collectives = WorkerCollectives(AloneCollectives())
         return PartialStep(step, analysis, part, collectives).compute([rows])
 
     graph = tf.function(partial, autograph=False).get_concrete_function(tf.TensorSpec([3, 1])).graph

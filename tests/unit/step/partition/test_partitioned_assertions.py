@@ -12,7 +12,7 @@ tf = pytest.importorskip("tensorflow")
 
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
-from hvd_elastic_keras.step.partition.collectives import OfRows
+from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
 from hvd_elastic_keras.step.partition.execution import Part, PartialStep
 from hvd_elastic_keras.step.partition.one_round import OneRound
 from tests.harness.lockstep import AloneCollectives, take_step
@@ -94,9 +94,9 @@ def test_an_assertion_fails_in_a_graph_that_does_not_need_it(name: str) -> None:
     def partial(rows: Any, has_rows: Any) -> Any:
         size = tf.shape(rows)[0]
         part = Part(tf.constant(0), size, size, has_rows, has_rows)
-        return PartialStep(step, analysis, part, OfRows(AloneCollectives(), has_rows)).compute(
-            [rows]
-        )
+        return PartialStep(
+            step, analysis, part, WorkerCollectives(AloneCollectives(), has_rows)
+        ).compute([rows])
 
     function = tf.function(partial, autograph=False)
     function(tf.constant(GOOD), tf.constant(True))

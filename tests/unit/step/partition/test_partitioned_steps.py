@@ -16,7 +16,7 @@ from hvd_elastic_keras.step.partition import rules
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
 from hvd_elastic_keras.step.partition.check import check_step, out_of_order
-from hvd_elastic_keras.step.partition.collectives import OfRows
+from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
 from hvd_elastic_keras.step.partition.execution import Part, PartialStep
 from hvd_elastic_keras.step.partition.operations.states import PARTIAL, REPLICATED, Decision, View
 from hvd_elastic_keras.step.partition.plan import Analysis
@@ -135,7 +135,9 @@ def test_the_same_operations_can_be_added_to_a_graph(name: str) -> None:
 
     def partitioned(*rows: Any) -> dict[str, Any]:
         numbers = (tf.constant(0), tf.shape(rows[0])[0], tf.shape(rows[0])[0], tf.constant(True))
-        step = PartialStep(captured, analysis, Part(*numbers), OfRows(AloneCollectives()))
+        step = PartialStep(
+            captured, analysis, Part(*numbers), WorkerCollectives(AloneCollectives())
+        )
         step.compute(rows)
         return step.values
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 tf = pytest.importorskip("tensorflow")
 
-from hvd_elastic_keras.step.partition import texts
+from hvd_elastic_keras.step.partition import horovod_collectives
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import capture
 from tests.harness.lockstep import take_step
@@ -20,9 +20,9 @@ from tests.harness.lockstep import take_step
 @given(drawn=st.lists(st.tuples(st.binary(max_size=5), st.binary(max_size=2)), max_size=4))
 def test_strings_are_the_same_after_they_were_bytes(drawn: list[tuple[bytes, bytes]]) -> None:
     given = tf.constant(drawn, tf.string, shape=[len(drawn), 2])
-    lengths, values = texts.as_bytes(given)
+    lengths, values = horovod_collectives.as_bytes(given)
     assert lengths.shape == given.shape
-    np.testing.assert_array_equal(texts.from_bytes(lengths, values), given)
+    np.testing.assert_array_equal(horovod_collectives.from_bytes(lengths, values), given)
 
 
 def test_each_worker_looks_up_its_own_rows() -> None:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 
-class News:
+class ChangeSignal:
     """A signal that many tasks wait for, again and again. Used from one event loop only."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from hvd_elastic_keras.master.http.connections import Connections
 SHUTDOWN_S = 0.5
 
 
-class Door:
+class ListeningPort:
     """An application behind a port of its own.
 
     Args:

@@ -24,7 +24,7 @@ from hvd_elastic_keras.observe.job_history import RoundOfTerm
 log = logging.getLogger(__name__)
 
 
-class Parting(enum.Enum):
+class LeaveReason(enum.Enum):
     """Why a worker leaves."""
 
     TOLD = "the master has told it to"
@@ -33,7 +33,9 @@ class Parting(enum.Enum):
     CUT_OFF = "no master answers, and others have not answered either"
 
 
-def parting_of(error: WorkerLeavingError | MasterUnreachableError, failure: str) -> Parting:
+def leave_reason_of(
+    error: WorkerLeavingError | MasterUnreachableError, failure: str
+) -> LeaveReason:
     """Returns why a worker leaves, by the error that it got at the entrance of a round.
 
     Args:
@@ -41,34 +43,34 @@ def parting_of(error: WorkerLeavingError | MasterUnreachableError, failure: str)
     """
     match error:
         case ExpelledError():
-            return Parting.EXPELLED
+            return LeaveReason.EXPELLED
         case LeavingAloneError() | MasterUnreachableError():
-            return Parting.CUT_OFF if failure else Parting.WITHOUT_MASTER
-    return Parting.TOLD
+            return LeaveReason.CUT_OFF if failure else LeaveReason.WITHOUT_MASTER
+    return LeaveReason.TOLD
 
 
-def objection(parting: Parting, mine: RoundOfTerm, newest: RoundOfTerm | None) -> str:
+def objection(reason: LeaveReason, mine: RoundOfTerm, newest: RoundOfTerm | None) -> str:
     """Returns why a worker that leaves must not write a checkpoint; empty if it may.
 
     Args:
       mine: the last round of this worker.
       newest: the newest round in the job directory; None if the worker does not see the directory.
 
-    >>> objection(Parting.CUT_OFF, RoundOfTerm(1, 4), RoundOfTerm(1, 4))
+    >>> objection(LeaveReason.CUT_OFF, RoundOfTerm(1, 4), RoundOfTerm(1, 4))
     ''
-    >>> objection(Parting.CUT_OFF, RoundOfTerm(1, 4), RoundOfTerm(1, 5))
+    >>> objection(LeaveReason.CUT_OFF, RoundOfTerm(1, 4), RoundOfTerm(1, 5))
     'the job has gone on without it'
     """
-    if parting is Parting.TOLD:
+    if reason is LeaveReason.TOLD:
         return ""
-    if parting is Parting.EXPELLED or (newest is not None and newest > mine):
+    if reason is LeaveReason.EXPELLED or (newest is not None and newest > mine):
         return "the job has gone on without it"
-    if parting is Parting.CUT_OFF and newest is None:
+    if reason is LeaveReason.CUT_OFF and newest is None:
         return "the job may go on without it: it has lost the others, and sees no job directory"
     return ""
 
 
-class Fence:
+class CheckpointGuard:
     """Keeps a worker that leaves from writing a checkpoint if the job may go on without it.
 
     Args:
@@ -80,10 +82,10 @@ class Fence:
         self._job_dir = job_dir
         self._term = term
 
-    def lets_write(self, parting: Parting, round_number: int) -> bool:
+    def lets_write(self, reason: LeaveReason, round_number: int) -> bool:
         """Whether a worker whose last round was `round_number` may write; logs why not."""
         mine = RoundOfTerm(self._term() if self._term else 0, round_number)
-        why_not = objection(parting, mine, self._newest())
+        why_not = objection(reason, mine, self._newest())
         if why_not:
             log.warning("this worker leaves without writing a checkpoint: %s", why_not)
         return not why_not

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hvd_elastic_keras.common import events, files
-from hvd_elastic_keras.loop.parting import Fence, Parting, objection
+from hvd_elastic_keras.loop.leave_reason import CheckpointGuard, LeaveReason, objection
 from hvd_elastic_keras.observe.event_log import EventLog
 from hvd_elastic_keras.observe.job_history import RoundOfTerm
 
@@ -19,14 +19,14 @@ UNSEEN = None
 @pytest.mark.parametrize(
     ("parting", "may_with"),
     [
-        (Parting.TOLD, {MINE, OLDER, NEWER, LATER_TERM, UNSEEN}),
-        (Parting.EXPELLED, set()),
-        (Parting.WITHOUT_MASTER, {MINE, OLDER, UNSEEN}),
-        (Parting.CUT_OFF, {MINE, OLDER}),
+        (LeaveReason.TOLD, {MINE, OLDER, NEWER, LATER_TERM, UNSEEN}),
+        (LeaveReason.EXPELLED, set()),
+        (LeaveReason.WITHOUT_MASTER, {MINE, OLDER, UNSEEN}),
+        (LeaveReason.CUT_OFF, {MINE, OLDER}),
     ],
 )
 def test_a_worker_writes_that_knows_of_nobody_who_goes_on(
-    parting: Parting, may_with: set[RoundOfTerm | None]
+    parting: LeaveReason, may_with: set[RoundOfTerm | None]
 ) -> None:
     seen = (MINE, OLDER, NEWER, LATER_TERM, UNSEEN)
     assert {newest for newest in seen if not objection(parting, MINE, newest)} == may_with
@@ -77,12 +77,12 @@ def test_a_worker_that_has_lost_all_others_goes_by_the_events_of_the_job(
     for entry in entries:
         log.write(entry)
     log.close()
-    fence = Fence(tmp_path, term=lambda: MINE.term)
-    assert fence.lets_write(Parting.CUT_OFF, MINE.number) is writes
+    guard = CheckpointGuard(tmp_path, term=lambda: MINE.term)
+    assert guard.lets_write(LeaveReason.CUT_OFF, MINE.number) is writes
 
 
 def test_a_job_directory_that_cannot_be_read_is_not_seen(tmp_path: Path) -> None:
     (tmp_path / files.EVENTS).mkdir()
-    fence = Fence(tmp_path, term=lambda: MINE.term)
-    assert not fence.lets_write(Parting.CUT_OFF, MINE.number)
-    assert fence.lets_write(Parting.WITHOUT_MASTER, MINE.number)
+    guard = CheckpointGuard(tmp_path, term=lambda: MINE.term)
+    assert not guard.lets_write(LeaveReason.CUT_OFF, MINE.number)
+    assert guard.lets_write(LeaveReason.WITHOUT_MASTER, MINE.number)

@@ -12,7 +12,7 @@ from hvd_elastic_keras.launchers.base import WorkerExit
 from hvd_elastic_keras.launchers.by_host import ByHost
 from hvd_elastic_keras.launchers.joined import JoinedWorkers
 from hvd_elastic_keras.master.controller import Controller
-from hvd_elastic_keras.master.term import Term
+from hvd_elastic_keras.master.journal import Term
 from hvd_elastic_keras.observe.console import Console
 from tests.harness.idle_launcher import IdleLauncher
 

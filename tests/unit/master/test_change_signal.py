@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from hvd_elastic_keras.master.news import News
+from hvd_elastic_keras.master.change_signal import ChangeSignal
 
 LIMIT_S = 60.0
 
 
 def test_all_who_wait_are_woken_within_a_few_turns_of_the_event_loop() -> None:
     async def scenario() -> None:
-        news, version = News(), [1]
+        news, version = ChangeSignal(), [1]
         waiting = [
             asyncio.create_task(news.wait_for_newer(lambda: version[0], 1, LIMIT_S))
             for _ in range(1000)
@@ -28,7 +28,7 @@ def test_all_who_wait_are_woken_within_a_few_turns_of_the_event_loop() -> None:
 
 def test_who_gives_up_takes_nobody_along_and_old_news_wake_nobody() -> None:
     async def scenario() -> None:
-        news, version = News(), [1]
+        news, version = ChangeSignal(), [1]
         gone, stays = (
             asyncio.create_task(news.wait_for_newer(lambda: version[0], 1, LIMIT_S))
             for _ in range(2)
@@ -49,7 +49,7 @@ def test_who_gives_up_takes_nobody_along_and_old_news_wake_nobody() -> None:
 
 def test_a_wait_ends_when_its_time_is_over_and_at_once_if_the_news_are_there() -> None:
     async def scenario() -> None:
-        news = News()
+        news = ChangeSignal()
         await asyncio.wait_for(news.wait_for_newer(lambda: 1, 1, 0.0), LIMIT_S)
         await asyncio.wait_for(news.wait_for_newer(lambda: 2, 1, 1e9), LIMIT_S)
 

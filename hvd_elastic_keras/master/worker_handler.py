@@ -1,0 +1,337 @@
+"""Answers workers: passes their messages to the state machine, and may hold their requests.
+
+Here are also the parts that this needs: claims of tasks that only one worker may do, requests held
+at the entrance of a round, notices and entries that are shown and recorded once, and the check for
+messages that cannot be true.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+
+from hvd_elastic_keras.common import events, messages, protocol
+from hvd_elastic_keras.common.protocol import Notice, Record
+from hvd_elastic_keras.master.change_signal import ChangeSignal
+from hvd_elastic_keras.master.machine import claims
+from hvd_elastic_keras.master.machine.state import State, input_reply, root_of, update_for
+from hvd_elastic_keras.observe.console import Console
+from hvd_elastic_keras.observe.event_log import EventLog
+
+CLAIM_TICK_S = 0.25
+"""Seconds between two looks at a waiting claim: time alone may decide it."""
+ANY = 0
+"""Stands for any training, in place of its number."""
+MOST_STEPS_AHEAD = 10_000_000
+"""More steps than workers take between two messages, even while the launcher is suspended."""
+
+
+class WorkerHandler:
+    """Answers the workers of a job.
+
+    Args:
+      changed: wakes the requests that wait for news.
+      state: returns the present state of the job.
+      dispatch: passes events to the state machine.
+      keep: writes the decisions down.
+      kept: waits until the decisions are on disk.
+
+    Attributes:
+      claims: decides which worker does a task that only one worker may do.
+      entrance: holds the workers that wait for a place in the next round.
+      recorded: the entries that rank 0 has recorded.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        event_log: EventLog,
+        changed: ChangeSignal,
+        *,
+        state: Callable[[], State],
+        dispatch: Callable[..., None],
+        keep: Callable[[], None],
+        kept: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.claims = ClaimHandler(state, changed)
+        self.entrance = Entrance()
+        self.recorded = RecordedEntries(console, event_log)
+        self._notices = ShownNotices(console, event_log)
+        self._console = console
+        self._changed = changed
+        self._state = state
+        self._dispatch = dispatch
+        self._keep = keep
+        self._kept = kept
+
+    def impossible_in(self, message: messages.Message) -> str:
+        """Says what cannot be true in a worker's message; empty if nothing speaks against it."""
+        return impossible_in(self._state(), message)
+
+    def on_worker_event(self, event: protocol.WorkerEvent) -> None:
+        """Handles a worker's message."""
+        if isinstance(event, protocol.Console):
+            if event.progress:
+                self._console.progress(event.progress, event.text)
+            else:
+                self._console.raw(event.text)
+        elif isinstance(event, protocol.Notice):
+            self._notices.tell(event)
+            self.recorded.hear(event)
+        elif isinstance(event, protocol.Record):
+            self.recorded.write(event)
+        else:
+            self._dispatch(event)
+
+    async def enter(self, request: protocol.EnterRequest) -> protocol.EnterReply:
+        """Holds a worker at the entrance until it has a place, or tells it to ask again."""
+        return await self.entrance.enter(request, self._dispatch)
+
+    async def update_after(self, worker_id: str, version: int) -> protocol.WorkerUpdate:
+        """Returns a worker's update when the state is newer than `version`, or after a time."""
+        limit_s = protocol.LONG_POLL_S
+        await self._changed.wait_for_newer(lambda: self._state().version, version, limit_s)
+        await self._kept()
+        return update_for(self._state(), worker_id)
+
+    def input_position(self) -> protocol.InputReply:
+        """Returns the input position, which newcomers ask for before they join."""
+        return input_reply(self._state())
+
+    async def claim(self, request: protocol.ClaimRequest) -> protocol.ClaimReply:
+        """Waits until it is decided which worker does a task, or tells this one to ask again."""
+        reply = await self.claims.claim(request)
+        self._keep()
+        return reply
+
+    def release(self, request: protocol.ReleaseRequest) -> None:
+        """Notes that a worker has done its task, or has failed to."""
+        self.claims.release(request)
+        self._keep()
+        self._changed.tell()
+
+    def root(self) -> protocol.RootReply:
+        """Returns the root: the worker that stands for all."""
+        return protocol.RootReply(worker_id=root_of(self._state()))
+
+
+class ClaimHandler:
+    """Answers claims, by the rules of `machine.claims`.
+
+    Args:
+      state: returns the present state of the job.
+      changed: wakes waiting claims when the state has changed.
+    """
+
+    def __init__(self, state: Callable[[], State], changed: ChangeSignal) -> None:
+        self._state = state
+        self._changed = changed
+        self._claims = claims.Claims()
+
+    @property
+    def holders(self) -> Mapping[str, claims.Holder]:
+        """The worker doing each task, by the task's name."""
+        return self._claims.holders
+
+    @property
+    def done(self) -> Mapping[str, claims.Position]:
+        """The position at which each task was done, by the task's name."""
+        return self._claims.done
+
+    def restore(
+        self, holders: Mapping[str, claims.Holder], done: Mapping[str, claims.Position]
+    ) -> None:
+        """Takes over the decisions of another master."""
+        self._claims = claims.Claims(holders=holders, done=done)
+
+    async def claim(self, request: protocol.ClaimRequest) -> protocol.ClaimReply:
+        """Waits until it is decided which worker does a task, or tells this one to ask again."""
+        deadline = time.monotonic() + protocol.LONG_POLL_S
+        while True:
+            now = time.monotonic()
+            present = _present(self._state())
+            self._claims, verdict = claims.claim(self._claims, request, present, now)
+            if verdict is not claims.Verdict.WAIT or now > deadline:
+                break
+            await self._changed.wait(CLAIM_TICK_S)
+        return protocol.ClaimReply(
+            granted=verdict is claims.Verdict.DO,
+            done=verdict is claims.Verdict.DONE,
+            holder=claims.holder_of(self._claims, request.name, present.alive) or "",
+        )
+
+    def release(self, request: protocol.ReleaseRequest) -> None:
+        """Notes that a worker has done its task, or has failed to."""
+        self._claims = claims.release(self._claims, request)
+
+    def forget(self, training: int) -> None:
+        """Forgets the tasks done in a training: its steps and its files are made again."""
+        self._claims = claims.forget(self._claims, training)
+
+
+def _present(state: State) -> claims.Present:
+    root = state.workers.get(root_of(state))
+    if root is None:
+        return claims.Present("", 0, state.workers.keys())
+    return claims.Present(root.worker_id, root.training, state.workers.keys())
+
+
+class Entrance:
+    """Holds the requests of workers until they are answered, or until it is time to ask again.
+
+    If a worker is not waiting, its answer is kept for its next request. An answer for another
+    training than that of the request is dropped.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, tuple[int, asyncio.Future[protocol.EnterReply]]] = {}
+        self._replies: dict[str, tuple[int, protocol.EnterReply]] = {}
+
+    async def enter(
+        self,
+        request: protocol.EnterRequest,
+        dispatch: Callable[[protocol.EnterRequest], None],
+    ) -> protocol.EnterReply:
+        """Holds a worker until it has a place, or tells it to ask again."""
+        worker_id = request.worker_id
+        training, known = self._replies.pop(worker_id, (ANY, None))
+        if known and training in (ANY, request.training):
+            return known
+        future: asyncio.Future[protocol.EnterReply] = asyncio.get_running_loop().create_future()
+        mine = self._waiting[worker_id] = request.training, future
+        dispatch(request)
+        try:
+            return await asyncio.wait_for(future, protocol.LONG_POLL_S)
+        except asyncio.TimeoutError:
+            return protocol.EnterReply()
+        finally:
+            if self._waiting.get(worker_id) is mine:
+                del self._waiting[worker_id]
+
+    def answer(self, worker_id: str, reply: protocol.EnterReply, training: int = ANY) -> None:
+        """Answers a worker, now or when it asks next.
+
+        Args:
+          training: number of the training that the answer is for.
+        """
+        asked, future = self._waiting.get(worker_id, (training, None))
+        if training not in (ANY, asked):
+            return
+        self._waiting.pop(worker_id, None)
+        if future and not future.done():
+            future.set_result(reply)
+        else:
+            self._replies[worker_id] = training, reply
+
+    def gone(self, worker_id: str) -> None:
+        """Forgets a worker that will not ask any more."""
+        self._replies.pop(worker_id, None)
+        _, waiting = self._waiting.pop(worker_id, (ANY, None))
+        if waiting and not waiting.done():
+            waiting.cancel()
+
+
+class ShownNotices:
+    """Remembers the notices so far: another worker, such as the next rank 0, may repeat one."""
+
+    def __init__(self, console: Console, events: EventLog) -> None:
+        self._console = console
+        self._events = events
+        self._contents: set[bytes] = set()
+
+    def tell(self, notice: Notice) -> None:
+        """Shows and records a notice, unless a worker has sent it before in its training."""
+        content = msgspec.json.encode((notice.training, notice.text, notice.entry))
+        if content in self._contents:
+            return
+        self._contents.add(content)
+        if notice.text:
+            self._console.raw(f"{notice.prefix}{notice.text}\n")
+        if notice.entry is not None:
+            self._events.write(notice.entry)
+
+
+class RecordedEntries:
+    """Writes entries, and remembers the newest step that they are about."""
+
+    def __init__(self, console: Console, log: EventLog) -> None:
+        self._console = console
+        self._log = log
+        self._training, self._step = 0, 0
+
+    def write(self, record: Record) -> None:
+        """Adds an entry to the log, and tells people if it is a loaded checkpoint."""
+        entry = record.entry
+        self._log.write(entry)
+        self._note(record.training, entry)
+        if isinstance(entry, events.CheckpointLoaded):
+            unit = entry.unit or "step"
+            self._console.line(f"going on from the checkpoint of {unit} {entry.step}")
+
+    def hear(self, notice: Notice) -> None:
+        """Notes the step of a notice's entry, unless it is old: notices may be repeated.
+
+        `ShownNotices` writes the entry.
+        """
+        step = notice.entry and events.step_of(notice.entry)
+        if notice.entry and (step or 0) > self.newest_step(notice.training):
+            self._note(notice.training, notice.entry)
+
+    def _note(self, training: int, entry: events.WorkerEntry) -> None:
+        step = events.step_of(entry)
+        if step is not None and training >= self._training:
+            self._training, self._step = training, step
+
+    def newest_step(self, training: int) -> int:
+        """Returns the exact step of a training; 0 if unknown. Heartbeats lag some steps behind."""
+        return self._step if self._training == training else 0
+
+
+def impossible_in(state: State, message: messages.Message) -> str:
+    """Says what cannot be true in a worker's message; empty if nothing speaks against it."""
+    training = getattr(message, "training", 0)
+    if training > state.training.number + 1:
+        return _told("training", training, state.training.number)
+    number = getattr(message, "from_round", getattr(message, "round", 0))
+    if number > state.rounds.last_number:
+        return _told("round", number, state.rounds.last_number)
+    step = _step_of(message)
+    is_current = getattr(message, "training", state.training.number) == state.training.number
+    if is_current and step > state.training.newest_step + MOST_STEPS_AHEAD:
+        newest = _newest_step(state)
+        if newest is not None and step > newest + MOST_STEPS_AHEAD:
+            return _told("step", step, newest)
+    return _impossible_reading(state, message)
+
+
+def _newest_step(state: State) -> int | None:
+    """Returns the newest known step; None if workers may stand at any step."""
+    training = state.training
+    if state.rounds.running is None and not training.newest_step:
+        return None  # the first round of a training may begin at the step of a checkpoint
+    holders = (w for w in state.workers.values() if w.seniority is not None)
+    steps = [w.step for w in holders if w.training == training.number and (w.point or w.entry)]
+    # A master that has taken over must first hear how far the workers have come without it.
+    return max(training.newest_step, *steps) if steps else None
+
+
+def _step_of(message: messages.Message) -> int:
+    if isinstance(message, protocol.Record):
+        return events.step_of(message.entry) or 0
+    return int(getattr(message, "step", 0))
+
+
+def _impossible_reading(state: State, message: messages.Message) -> str:
+    told, known = getattr(message, "reading", None), state.training.reading
+    if told is None or known is None or told.training != known.training:
+        return ""
+    if told.progress > known.progress + MOST_STEPS_AHEAD:
+        return _told("progress", told.progress, known.progress)
+    return ""
+
+
+def _told(what: str, told: int, known: int) -> str:
+    return f"{what} {told} was told of, but this job has come to {what} {known} so far."
