@@ -14,8 +14,7 @@ from hvd_elastic_keras.api import fit_in_elastic_run
 from hvd_elastic_keras.api.build_loop import Link, build_loop, by_phase
 from hvd_elastic_keras.api.first_steps import explained_first_steps
 from hvd_elastic_keras.api.fit_in_elastic_run import FitsInside, Prepared, RoundOverError
-from hvd_elastic_keras.api.horovod_optimizer import own_steps
-from hvd_elastic_keras.api.training import Training
+from hvd_elastic_keras.api.training import Training, own_steps
 from hvd_elastic_keras.common.errors import WorkerLeavingError
 from hvd_elastic_keras.common.events import TensorBoardUsed
 from hvd_elastic_keras.common.options import AUTO, LOOP, SKIP, SPEED, RunOptions

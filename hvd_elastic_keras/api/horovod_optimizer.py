@@ -6,34 +6,19 @@ In a loop of one's own (or `train_on_batch`) it does so in `apply`. Where this p
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import horovod.tensorflow
 import keras
 import tensorflow as tf
 
+from hvd_elastic_keras.api.training import OwnSteps
 from hvd_elastic_keras.common.errors import ConfigurationError
 
 _numbers = itertools.count()
 """Of the distributed optimizers of this process: the same in all, as they run the same script."""
-
-
-class _OwnSteps:
-    depth = 0
-
-
-@contextlib.contextmanager
-def own_steps() -> Iterator[None]:
-    """While it lasts, gradients that are applied are those of all workers already."""
-    _OwnSteps.depth += 1
-    try:
-        yield
-    finally:
-        _OwnSteps.depth -= 1
 
 
 class Distributed:
@@ -44,7 +29,7 @@ class Distributed:
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """Applies the average of the gradients of all workers."""
         apply = super().apply  # type: ignore[misc]
-        if _OwnSteps.depth:
+        if OwnSteps.depth:
             return apply(grads, trainable_variables)
         averaged = [
             None if g is None else _average(g, f"distributed_{self._elastic_number}.{i}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import keras
@@ -48,3 +49,19 @@ class Training:
     on_membership_change: Callable[[int, int], None] | None = None
     data: tuple[object, ...] = ()
     """The objects that the user gave as data, if they are to be read on when `fit` goes on."""
+
+
+class OwnSteps:
+    """Whether this process takes steps of a training; `horovod_optimizer.py` asks."""
+
+    depth = 0
+
+
+@contextlib.contextmanager
+def own_steps() -> Iterator[None]:
+    """While it lasts, gradients that are applied are already those of all workers."""
+    OwnSteps.depth += 1
+    try:
+        yield
+    finally:
+        OwnSteps.depth -= 1

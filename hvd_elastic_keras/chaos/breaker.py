@@ -10,12 +10,13 @@ from pathlib import Path
 
 from hvd_elastic_keras.chaos import victims
 from hvd_elastic_keras.chaos.due import victim, wanted_phases, what_it_waits_for
+from hvd_elastic_keras.chaos.holds import Holds
 from hvd_elastic_keras.chaos.journal_watch import JournalWatch
 from hvd_elastic_keras.chaos.outcome import Cost, Fired, Outcome, Report, cost_of, is_settled
 from hvd_elastic_keras.chaos.plan import LASTING, LAUNCHER, Fault, Plan
 from hvd_elastic_keras.chaos.temporary import NotPossibleError, Temporary, missing_for_cuts
 from hvd_elastic_keras.cli import control_job
-from hvd_elastic_keras.common import chaos_holds, files
+from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.control import JobStatus, WorkerStatus
 from hvd_elastic_keras.common.errors import (
     ConfigurationError,
@@ -50,7 +51,7 @@ class Breaker:
         self._opened: list[victims.Victim] = []
         self._ended = "interrupted"
         self._gone_since: float | None = None
-        self._phases = chaos_holds.Holds(job_dir)
+        self._phases = Holds(job_dir)
         self._journal: JournalWatch | None = None
         self._dead_journal = 0
         self._step = 0

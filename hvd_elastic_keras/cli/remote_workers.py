@@ -10,6 +10,7 @@ from typing import Any
 
 from hvd_elastic_keras.cli import join_flags, leave_notices
 from hvd_elastic_keras.cli.host_flags import HostsRequest
+from hvd_elastic_keras.cli.host_watch import HostWatch
 from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.cli.pod_workers import run_in_pods
 from hvd_elastic_keras.common import control, env, files
@@ -19,7 +20,6 @@ from hvd_elastic_keras.launchers.discovery import LastKnownHosts
 from hvd_elastic_keras.launchers.ssh import SshLauncher
 from hvd_elastic_keras.launchers.ssh_command import RemoteStart
 from hvd_elastic_keras.master.controller import Controller
-from hvd_elastic_keras.master.host_watch import HostWatch
 from hvd_elastic_keras.master.job_result import JobResult
 from hvd_elastic_keras.observe.console import Console
 

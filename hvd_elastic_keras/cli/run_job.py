@@ -42,7 +42,9 @@ from hvd_elastic_keras.master.http import certificate
 from hvd_elastic_keras.master.journal import Term
 from hvd_elastic_keras.observe import report_page, timeline
 from hvd_elastic_keras.observe.console import Console, counted
+from hvd_elastic_keras.observe.job_course import JobCourse
 from hvd_elastic_keras.observe.live_console import console_for
+from hvd_elastic_keras.observe.pages import Pages
 from hvd_elastic_keras.state.checkpoint import directories
 from hvd_elastic_keras.worker import network
 
@@ -106,6 +108,7 @@ async def _run_accepted(
     description = _description(request)
     curves_for = curves.asked_for if request.options.tensorboard else curves.beside_users
     with refused_on_full_disk(job_dir):
+        course = JobCourse.of(job_dir)
         controller = Controller(
             request.job,
             job_dir,
@@ -116,7 +119,8 @@ async def _run_accepted(
             host=KUBERNETES if request.pods else LOCALHOST,
             all_output=request.all_output,
             description=description,
-            listeners=[console.hear, curves_for(job_dir, console)],
+            listeners=[course.hear, console.hear, curves_for(job_dir, console)],
+            extended_by=[lambda core: Pages(course, core.status)],
             prepared=server.ready if server else None,
         )
         if request.tls and endpoint is None:

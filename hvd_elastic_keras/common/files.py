@@ -193,3 +193,8 @@ def event_entries(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(entry, dict) and "event" in entry:
             yield entry
+
+
+def timeline_of_round(directory: str | Path, number: int) -> Path:
+    """Returns the file to which rank 0 of a round writes Horovod's timeline."""
+    return Path(directory) / f"round-{number:06d}.json"

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
+from hvd_elastic_keras.common import events, files
 from hvd_elastic_keras.common.errors import (
     ExpelledError,
     LeavingAloneError,
     MasterUnreachableError,
     WorkerLeavingError,
 )
-from hvd_elastic_keras.observe import job_history
-from hvd_elastic_keras.observe.job_history import RoundOfTerm
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +47,27 @@ def leave_reason_of(
         case LeavingAloneError() | MasterUnreachableError():
             return LeaveReason.CUT_OFF if failure else LeaveReason.WITHOUT_MASTER
     return LeaveReason.TOLD
+
+
+class RoundOfTerm(NamedTuple):
+    """A round and the term of its master. Later rounds are greater."""
+
+    term: int
+    number: int
+
+
+def newest_round(entries: Iterable[events.AnyEntry | None]) -> RoundOfTerm | None:
+    """Returns the last round that has run (number 0 if none has); None if no job has begun."""
+    newest = None
+    for entry in entries:
+        match entry:
+            case events.JobStarted(term=term):
+                newest = RoundOfTerm(term, 0)
+            case events.MasterRestarted(term=term):
+                newest = RoundOfTerm(term, newest.number if newest else 0)
+            case events.RoundRunning(round=number) if newest:
+                newest = newest._replace(number=number)
+    return newest
 
 
 def objection(reason: LeaveReason, mine: RoundOfTerm, newest: RoundOfTerm | None) -> str:
@@ -91,9 +112,10 @@ class CheckpointGuard:
         return not why_not
 
     def _newest(self) -> RoundOfTerm | None:
+        if self._job_dir is None:
+            return None
         try:
-            return (
-                job_history.newest_round(job_history.read(self._job_dir)) if self._job_dir else None
-            )
+            with (self._job_dir / files.EVENTS).open(errors="replace") as lines:
+                return newest_round(map(events.parse, files.event_entries(lines)))
         except OSError:
             return None

@@ -23,6 +23,7 @@ from hvd_elastic_keras.master.change_signal import ChangeSignal
 from hvd_elastic_keras.master.clear_away import clear_away
 from hvd_elastic_keras.master.due_actions import DueActions
 from hvd_elastic_keras.master.http import certificate
+from hvd_elastic_keras.master.http.core import Core, Extension
 from hvd_elastic_keras.master.http.server import MasterServer
 from hvd_elastic_keras.master.job_result import JobResult, concluded
 from hvd_elastic_keras.master.join_handler import ChangeHandler, JoinHandler
@@ -43,7 +44,6 @@ from hvd_elastic_keras.master.worker_handler import WorkerHandler
 from hvd_elastic_keras.observe import output
 from hvd_elastic_keras.observe.console import Console
 from hvd_elastic_keras.observe.event_log import EntryListener, EventLog
-from hvd_elastic_keras.observe.job_course import JobCourse
 
 log = logging.getLogger(__name__)
 TICK_S = 0.25
@@ -61,6 +61,7 @@ class Controller:
       token: the job's secret, if its workers know one already; empty creates one.
       host: the host on which workers start by default.
       listeners: called with each entry of `events.jsonl`.
+      extended_by: makers of extensions of the HTTP endpoint.
       prepared: awaited before a worker starts on this machine.
     """
 
@@ -77,6 +78,7 @@ class Controller:
         all_output: bool = False,
         description: JobDescription | None = None,
         listeners: Iterable[EntryListener] = (),
+        extended_by: Iterable[Callable[[Core], Extension]] = (),
         prepared: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self.token = token or secrets.token_hex(control.TOKEN_BYTES)
@@ -84,9 +86,9 @@ class Controller:
         self._config = config
         self._job_dir = job_dir
         self._console = console
-        self.course = JobCourse.of(job_dir)
-        self._events = EventLog(job_dir / files.EVENTS, (self.course.hear, *listeners))
-        self._server = MasterServer(self, self.token, term.number)
+        self._events = EventLog(job_dir / files.EVENTS, tuple(listeners))
+        extensions = [make(self) for make in extended_by]
+        self._server = MasterServer(self, self.token, term.number, extensions)
         spent = spent_before(term.left, time.time())
         self._state = State(next_worker_number=first_worker_number, slots={host: 0}, spent=spent)
         self._shown = ShownOutput(all_output)

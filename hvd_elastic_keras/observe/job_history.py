@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from hvd_elastic_keras.common import events, files
 
@@ -29,27 +28,6 @@ class Loss:
 
     noticed_at: float | None = None
     running: events.RoundRunning | None = None
-
-
-class RoundOfTerm(NamedTuple):
-    """A round and the term of its master. Later rounds are greater."""
-
-    term: int
-    number: int
-
-
-def newest_round(history: Iterable[Timed]) -> RoundOfTerm | None:
-    """Returns the last round that has run (number 0 if none has); None if no job has begun."""
-    newest = None
-    for t in history:
-        match t.entry:
-            case events.JobStarted(term=term):
-                newest = RoundOfTerm(term, 0)
-            case events.MasterRestarted(term=term):
-                newest = RoundOfTerm(term, newest.number if newest else 0)
-            case events.RoundRunning(round=number) if newest:
-                newest = newest._replace(number=number)
-    return newest
 
 
 def read(job_dir: Path) -> list[Timed]:

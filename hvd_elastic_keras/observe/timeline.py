@@ -43,11 +43,6 @@ LONGEST_EVENT = 2**20
 """Most characters of an event; anything longer is no event."""
 
 
-def file_of_round(directory: str | Path, number: int) -> Path:
-    """Returns the file to which rank 0 of a round writes Horovod's timeline."""
-    return Path(directory) / f"round-{number:06d}.json"
-
-
 def write_merged(job_dir: Path, target: Path) -> int:
     """Writes one trace of the last run of a job; returns the number of rounds in it.
 

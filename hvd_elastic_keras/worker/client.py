@@ -21,10 +21,10 @@ import requests
 import tenacity
 
 from hvd_elastic_keras.common import files, messages, protocol
-from hvd_elastic_keras.common.chaos_holds import HeldWorker
 from hvd_elastic_keras.common.env import WorkerEnvironment
 from hvd_elastic_keras.common.errors import ConfigurationError, MasterUnreachableError
 from hvd_elastic_keras.common.master_session import session_of, url_of
+from hvd_elastic_keras.common.phase_hold import PhaseHold
 from hvd_elastic_keras.worker import silence
 from hvd_elastic_keras.worker.standstill import Standstill
 
@@ -66,7 +66,7 @@ class MasterClient:
         self.is_computing: Callable[[], bool] = lambda: False
         """See `protocol.Heartbeat`."""
         self.standstill = Standstill()
-        self.chaos = HeldWorker(environment.job_path, environment.worker_id)
+        self.hold = PhaseHold(environment.job_path, environment.worker_id)
         self._environment = environment
         self._address = environment.master
         self.term = 0
@@ -112,7 +112,7 @@ class MasterClient:
         """Begins a phase, which heartbeats tell from now on."""
         if phase != self.activity.phase:
             self.activity.phase = phase
-            self.chaos.begins(phase)
+            self.hold.begins(phase)
 
     def post(self, event: messages.Message) -> None:
         """Queues an event; it is sent in order, within milliseconds."""

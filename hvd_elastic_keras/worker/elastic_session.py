@@ -57,7 +57,7 @@ class ElasticSession:
         """Why this worker has asked the master to let it leave; empty if it has not asked."""
         self._lost: MasterUnreachableError | LeavingAloneError | None = None
         """Set when this worker leaves without a master."""
-        self.passes = self._client.chaos.begins
+        self.passes = self._client.hold.begins
         self._changed: Callable[[], None] = lambda: None
 
     @property

@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from hvd_elastic_keras.common import env
+from hvd_elastic_keras.common import env, files
 from hvd_elastic_keras.common.errors import CollectiveFailedError
 from hvd_elastic_keras.common.protocol import ALONE, Assignment
 from hvd_elastic_keras.common.versions import PATCHED
-from hvd_elastic_keras.observe import timeline
 from hvd_elastic_keras.worker import network, sockets
 from hvd_elastic_keras.worker.tensor_bytes import (
     bytes_of,
@@ -147,7 +146,7 @@ class Communicator:
                 self._own = sockets.open_sockets() - self._known
                 self._initialising = False
         if self._timeline_dir and place.rank == 0:
-            hvd.start_timeline(str(timeline.file_of_round(self._timeline_dir, place.round)))
+            hvd.start_timeline(str(files.timeline_of_round(self._timeline_dir, place.round)))
 
     def shut_down(self) -> None:
         """Leaves the present round. Does nothing if there is none."""

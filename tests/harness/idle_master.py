@@ -17,6 +17,8 @@ from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.master.controller import Controller
 from hvd_elastic_keras.master.journal import Term
 from hvd_elastic_keras.observe.console import Console
+from hvd_elastic_keras.observe.job_course import JobCourse
+from hvd_elastic_keras.observe.pages import Pages
 from tests.harness.idle_launcher import IdleLauncher
 
 if TYPE_CHECKING:
@@ -63,7 +65,12 @@ class IdleMaster:
         self._loop = asyncio.get_running_loop()
         console = Console(self.output)
         term = Term(self._job_dir, (), console)
-        self.controller = Controller(PATIENT, self._job_dir, console, term)
+        course = JobCourse.of(self._job_dir)
+        self.controller = Controller(
+            *(PATIENT, self._job_dir, console, term),
+            listeners=[course.hear],
+            extended_by=[lambda core: Pages(course, core.status)],
+        )
         await self.controller.start("127.0.0.1")
         run = asyncio.ensure_future(self.controller.run(IdleLauncher()))
         self._ready.set()

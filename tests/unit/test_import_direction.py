@@ -246,3 +246,36 @@ def heavy_after_importing(modules: str) -> tuple[str, str]:
         timeout=60,
     )
     return result.stdout.strip(), "".join(result.stderr.splitlines()[-1:])
+
+
+OUTER = re.compile(
+    r"hvd_elastic_keras\."
+    r"((run|ctl|report|doctor|elastic|horovod)$|cli\b|chaos\b|audit\.report|worker\.probes\b"
+    r"|launchers\.(kubernetes|ssh|discovery|hosts|cool_down|spot_notices)"
+    r"|observe\.(explain|job_course|job_history|pages|prometheus|report_page|timeline|web_files)"
+    r"|(api|loop)\.inference_|step\.predict_step|api\.horovod_|common\.tf_config|worker\.launched_)"
+)
+"""Rooms that plug into the core: other places to run workers, pages, reports, tools, other jobs."""
+CORE = re.compile(
+    r"hvd_elastic_keras\."
+    r"((common|data|keras_internals|step|state|loop|worker|master)\b|launchers\.local"
+    r"|api\.(assemble|build_loop|callback|trainer|training|elastic_run|elastic_state|fit_in_))"
+)
+TIES = {
+    "state.keras_saving",
+    *(f"worker.{name}" for name in ("membership", "other_launchers", "turns")),
+}
+"""Still ask `worker.launched_session` whether `horovodrun` has started this process."""
+
+
+def test_the_core_imports_no_outer_room() -> None:
+    found = {
+        (module.removeprefix(f"{PACKAGE}."), imported.removeprefix(f"{PACKAGE}."))
+        for module in MODULES
+        if CORE.match(module) and not OUTER.match(module)
+        for imported in imports_of(module)
+        if OUTER.match(imported)
+    }
+    under_horovodrun = {(m, i) for m, i in found if i.startswith("worker.launched_")}
+    assert found == under_horovodrun
+    assert {module for module, _ in under_horovodrun} == TIES

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from aiohttp import web
+
 from hvd_elastic_keras.common import control, joining, messages, protocol
-from hvd_elastic_keras.observe.job_course import JobCourse
 
 
 class WorkerHandler(Protocol):
@@ -59,10 +60,6 @@ class Core(Protocol):
     def joiners(self) -> JoinHandler:
         """Lets workers join."""
 
-    @property
-    def course(self) -> JobCourse:
-        """The course of the job so far, for people."""
-
     async def kept(self) -> None:
         """Waits until all that follows from messages so far is on disk."""
 
@@ -74,3 +71,16 @@ class Core(Protocol):
 
     def change_slots(self, request: control.SlotsRequest) -> control.SlotsReply:
         """Grants or revokes slots."""
+
+
+class Extension(Protocol):
+    """Further requests that the endpoint answers, such as those for the dashboard."""
+
+    def routes(self) -> list[web.RouteDef]:
+        """The requests that need the token."""
+
+    def open_routes(self) -> list[web.RouteDef]:
+        """The requests that need no token; their answers must not tell anything about the job."""
+
+    async def end(self, app: web.Application) -> None:
+        """Ends answers that would go on, because the endpoint closes."""

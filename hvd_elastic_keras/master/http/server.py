@@ -18,7 +18,8 @@
 | GET  /v1/openapi.json                  | all of these, described                             |
 | *    /<secret>/round<N>:<port>/…       | Horovod's rendezvous store; each round has a secret |
 
-`pages.py` answers browsers and Prometheus, and serves the files of the dashboard.
+The requests for the stream, for /metrics and for the page are those of `observe/pages.py`, an
+`Extension`.
 """
 
 from __future__ import annotations
@@ -28,16 +29,15 @@ import hmac
 import logging
 import secrets
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
 from aiohttp import web
 
 from hvd_elastic_keras.common import control, host_port, joining, messages, protocol
 from hvd_elastic_keras.master.http import openapi
-from hvd_elastic_keras.master.http.core import Core
+from hvd_elastic_keras.master.http.core import Core, Extension
 from hvd_elastic_keras.master.http.listening_port import ListeningPort
-from hvd_elastic_keras.master.http.pages import Pages, open_routes
 from hvd_elastic_keras.master.http.rendezvous import RendezvousStore
 
 MAX_MESSAGE_BYTES = 4 * 2**20
@@ -46,7 +46,6 @@ MAX_DIGITS = 18
 
 _STORE = "/{secret:[0-9a-f]{64}}/round{round:[0-9]{1,18}}:{port:[0-9]+}/{key:.+}"
 _FOR_PEOPLE = "GET /v1/status, POST /v1/slots, POST /v1/workers"
-OPEN = {route.path for route in open_routes()}
 log = logging.getLogger(__name__)
 T = TypeVar("T", bound=messages.Message)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -57,16 +56,23 @@ MOST_WORKERS = 10_000
 
 
 class MasterServer:
-    """Serves one job on one address."""
+    """Serves one job on one address.
 
-    def __init__(self, core: Core, token: str, term: int) -> None:
+    Args:
+      extensions: answer further requests.
+    """
+
+    def __init__(
+        self, core: Core, token: str, term: int, extensions: Iterable[Extension] = ()
+    ) -> None:
         self._core = core
         self._term = term
         self._token = token
         self._key = secrets.token_bytes(control.TOKEN_BYTES)
         self._ports: list[ListeningPort] = []
         self._repeated = RepeatedMessages()
-        self._pages = Pages(core)
+        self._extensions = tuple(extensions)
+        self._open_paths = {r.path for e in self._extensions for r in e.open_routes()}
         self.rendezvous = RendezvousStore()
         self.address = ""
         self._store_address = ""
@@ -107,8 +113,7 @@ class MasterServer:
             web.post("/v1/join", self._join),
             web.post("/v1/exit", self._exit),
             web.get("/v1/openapi.json", _openapi),
-            *self._pages.routes(),
-            *open_routes(),
+            *(r for e in self._extensions for r in (*e.routes(), *e.open_routes())),
         ]
 
     async def _open(
@@ -119,7 +124,7 @@ class MasterServer:
             client_max_size=MAX_MESSAGE_BYTES,
         )
         app.on_response_prepare.append(self._add_term)
-        app.on_shutdown.append(self._pages.end)
+        app.on_shutdown.extend(extension.end for extension in self._extensions)
         app.add_routes(routes)
         listening = ListeningPort(app, tls)
         self._ports.append(listening)
@@ -148,7 +153,7 @@ class MasterServer:
     @web.middleware
     async def _authenticate(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         given = request.headers.get("Authorization", "")
-        if _is_for_anybody(request):
+        if self._is_for_anybody(request):
             return await handler(request)
         if not (self._is_of_member(request) or self._is_token(given)):
             refusal = _error(401, _what_is_wrong_with(given))
@@ -159,6 +164,11 @@ class MasterServer:
         if _number(request.headers, protocol.TERM_HEADER, "0") > self._term:
             return _error(409, "Another master has followed this one: it decides nothing more.")
         return await handler(request)
+
+    def _is_for_anybody(self, request: web.Request) -> bool:
+        """Whether a request asks for a page, which tells nothing about the job."""
+        resource = request.match_info.route.resource
+        return resource is not None and resource.canonical in self._open_paths
 
     def _is_token(self, authorization: str) -> bool:
         given = authorization.encode("utf-8", "surrogateescape")
@@ -248,12 +258,6 @@ class MasterServer:
         if not self._is_of_member(request):
             return _error(401, "Only members of a round use its rendezvous store.")
         return await self.rendezvous.answer(request, int(request.match_info["round"]))
-
-
-def _is_for_anybody(request: web.Request) -> bool:
-    """Whether a request asks for the page, which tells nothing about the job."""
-    resource = request.match_info.route.resource
-    return resource is not None and resource.canonical in OPEN
 
 
 async def _openapi(request: web.Request) -> web.Response:

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from hvd_elastic_keras.common import events, files
-from hvd_elastic_keras.loop.leave_reason import CheckpointGuard, LeaveReason, objection
+from hvd_elastic_keras.loop.leave_reason import CheckpointGuard, LeaveReason, RoundOfTerm, objection
 from hvd_elastic_keras.observe.event_log import EventLog
-from hvd_elastic_keras.observe.job_history import RoundOfTerm
 
 MINE = RoundOfTerm(2, 5)
 OLDER, NEWER, LATER_TERM = RoundOfTerm(2, 4), RoundOfTerm(2, 6), RoundOfTerm(3, 0)

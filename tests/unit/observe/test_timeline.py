@@ -24,7 +24,7 @@ CUT_OFF = FIRST.replace("12000000", "15000000")[:-12]
 def job(directory: Path) -> Path:
     (directory / files.TIMELINES).mkdir()
     for number, text in ((1, FIRST), (2, CUT_OFF)):
-        timeline.file_of_round(directory / files.TIMELINES, number).write_text(text)
+        files.timeline_of_round(directory / files.TIMELINES, number).write_text(text)
     events = [
         {"time": 11.0, "event": "job_started"},
         {"time": 14.5, "event": "worker_exited", "worker_id": "w1"},

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from hvd_elastic_keras.common import chaos_holds
-from hvd_elastic_keras.common.chaos_holds import HeldWorker, Holds
+from hvd_elastic_keras.chaos.holds import Holds
+from hvd_elastic_keras.common import phase_hold
+from hvd_elastic_keras.common.phase_hold import PhaseHold
 
 LIMIT_S = 60.0
 
 
 def come_to(job_dir: Path, worker_id: str, phase: str) -> threading.Thread:
     """A worker comes to a phase."""
-    worker = HeldWorker(job_dir, worker_id)
+    worker = PhaseHold(job_dir, worker_id)
     thread = threading.Thread(target=worker.begins, args=(phase,), daemon=True)
     thread.start()
     return thread
@@ -32,7 +33,7 @@ def wait_for(holds: Holds, held: dict[str, str]) -> None:
 
 @pytest.fixture(autouse=True)
 def wait_as_long_as_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chaos_holds, "HOLD_S", LIMIT_S)
+    monkeypatch.setattr(phase_hold, "HOLD_S", LIMIT_S)
 
 
 def test_a_worker_waits_at_a_wanted_phase_until_it_is_let_go(tmp_path: Path) -> None:
@@ -73,11 +74,11 @@ def test_whoever_waits_for_what_is_not_wanted_any_more_goes_on(tmp_path: Path) -
 def test_who_has_waited_in_vain_waits_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chaos_holds, "HOLD_S", 0.0)
+    monkeypatch.setattr(phase_hold, "HOLD_S", 0.0)
     Holds(tmp_path).want({"syncing": ()})
-    worker = HeldWorker(tmp_path, "w0")
+    worker = PhaseHold(tmp_path, "w0")
     worker.begins("syncing")
-    mark = tmp_path / "chaos" / "w0"
+    mark = tmp_path / phase_hold.DIRECTORY / "w0"
     assert mark.exists()
     mark.unlink()
     worker.begins("syncing")

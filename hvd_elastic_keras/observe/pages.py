@@ -15,8 +15,9 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from aiohttp import web
 
-from hvd_elastic_keras.master.http.core import Core
+from hvd_elastic_keras.common import control
 from hvd_elastic_keras.observe import web_files
+from hvd_elastic_keras.observe.job_course import JobCourse
 
 INTERVAL_S = 1.0
 """Seconds between two messages with the status. Events are sent at once."""
@@ -34,10 +35,16 @@ HEADERS = {
 
 
 class Pages:
-    """Answers people, from the course of the job."""
+    """An extension of the master's endpoint that answers people; see `master/http/core.py`.
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    Args:
+      course: the course of the job so far.
+      status: returns the present state of the job.
+    """
+
+    def __init__(self, course: JobCourse, status: Callable[[], control.JobStatus]) -> None:
+        self._course = course
+        self._status = status
         self._streams: set[asyncio.Event] = set()
         """One for each stream, set when there is news to send."""
         self._over = False
@@ -45,6 +52,12 @@ class Pages:
     def routes(self) -> list[web.RouteDef]:
         """The requests that need the token."""
         return [web.get("/metrics", self._metrics), web.get("/v1/stream", self._stream)]
+
+    def open_routes(self) -> list[web.RouteDef]:
+        """The requests for the page, which need no token."""
+        routes = [web.get("/dashboard", _file("dashboard.html"))]
+        names = web_files.OF_DASHBOARD
+        return routes + [web.get(f"/dashboard/{name}", _file(name)) for name in names]
 
     async def end(self, _: web.Application) -> None:
         """Ends all streams, after they have sent the last news."""
@@ -58,7 +71,7 @@ class Pages:
     async def _metrics(self, _: web.Request) -> web.Response:
         from hvd_elastic_keras.observe import prometheus
 
-        body = prometheus.exposition(self._core.status(), self._core.course)
+        body = prometheus.exposition(self._status(), self._course)
         return web.Response(body=body, headers={"Content-Type": prometheus.CONTENT_TYPE})
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
@@ -69,7 +82,7 @@ class Pages:
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
         )
         await response.prepare(request)
-        self._core.course.on_news = self._tell_all
+        self._course.on_news = self._tell_all
         news = asyncio.Event()
         self._streams.add(news)
         try:
@@ -82,7 +95,7 @@ class Pages:
         known, over = 0, False
         while not over:
             over = self._over
-            event, known = self._event(known), self._core.course.version
+            event, known = self._event(known), self._course.version
             news.clear()
             await response.write(event)
             with contextlib.suppress(asyncio.TimeoutError):
@@ -91,11 +104,11 @@ class Pages:
 
     def _event(self, known: int) -> bytes:
         """Returns what has happened since version `known`."""
-        course = self._core.course
+        course = self._course
         content = {
             "first": known == 0,
             "over": self._over,
-            "status": self._core.status(),
+            "status": self._status(),
             "newest": course.newest,
             "shares": course.shares,
             "totals": course.totals,
@@ -104,12 +117,6 @@ class Pages:
             **course.since(known),
         }
         return b"data: " + msgspec.json.encode(content) + b"\n\n"
-
-
-def open_routes() -> list[web.RouteDef]:
-    """The requests for the page, which need no token."""
-    routes = [web.get("/dashboard", _file("dashboard.html"))]
-    return routes + [web.get(f"/dashboard/{name}", _file(name)) for name in web_files.OF_DASHBOARD]
 
 
 def _file(name: str) -> Callable[[web.Request], Awaitable[web.Response]]:
