@@ -83,35 +83,19 @@ class Controller:
     ) -> None:
         self.token = token or secrets.token_hex(control.TOKEN_BYTES)
         self._term = term
-        self._config = config
-        self._job_dir = job_dir
-        self._console = console
-        self._events = EventLog(job_dir / files.EVENTS, tuple(listeners))
+        self.config = config
+        self.job_dir = job_dir
+        self.console = console
+        self.events = EventLog(job_dir / files.EVENTS, tuple(listeners))
         extensions = [make(self) for make in extended_by]
         self._server = MasterServer(self, self.token, term.number, extensions)
         spent = spent_before(term.left, time.time())
         self._state = State(next_worker_number=first_worker_number, slots={host: 0}, spent=spent)
         self._shown = ShownOutput(all_output)
-        self._changed = ChangeSignal()
-        self.workers = WorkerHandler(
-            console,
-            self._events,
-            self._changed,
-            state=lambda: self._state,
-            dispatch=self.dispatch,
-            keep=self._keep,
-            kept=self.kept,
-        )
-        self.joiners = JoinHandler(
-            config,
-            job_dir,
-            console,
-            description=description,
-            state=lambda: self._state,
-            dispatch=self.dispatch,
-            on_exit=self._on_exit,
-        )
-        self._changes = ChangeHandler(config, lambda: self._state, self._dispatch_command)
+        self.changed = ChangeSignal()
+        self.workers = WorkerHandler(self)
+        self.joiners = JoinHandler(self, description)
+        self._changes = ChangeHandler(self)
         self._launcher: ByHost | None = None
         self._prepared = prepared
         self._life = LifeWatch(config, self.dispatch)
@@ -119,7 +103,7 @@ class Controller:
         self._stop_requested = False
         self._at_once = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._due = DueActions(self._keep, self._execute, self._changed.tell)
+        self._due = DueActions(self.keep, self._execute, self.changed.tell)
         self._end: asyncio.Future[act.EndJob] = asyncio.get_running_loop().create_future()
 
     @property
@@ -144,9 +128,9 @@ class Controller:
         If `port` is 0 or taken, a free port is used. With a `fingerprint`, the endpoint speaks TLS.
         `given_out` is the address by which workers reach this host, if it is not `host`.
         """
-        tls = certificate.context_of(self._job_dir) if fingerprint else None
+        tls = certificate.context_of(self.job_dir) if fingerprint else None
         await self._server.start(host, port, tls, given_out)
-        files.write_endpoint(self._job_dir, self.address, self.token, fingerprint)
+        files.write_endpoint(self.job_dir, self.address, self.token, fingerprint)
 
     async def run(
         self,
@@ -169,11 +153,11 @@ class Controller:
             else:
                 self._begin(model, training or {})
             end = await self._end
-            self._changed.tell()
+            self.changed.tell()
             told = {w.worker_id for w in self._state.workers.values() if w.ready_at is not None}
             told.update(self.joiners.joined.running())
             awaited = launcher.running()
-            await clear_away(launcher, told, self._config.stop_grace_s, lambda: self._at_once)
+            await clear_away(launcher, told, self.config.stop_grace_s, lambda: self._at_once)
             self.joiners.tell_of_those_left(awaited)
             self._due.end()
             return self._finish(end)
@@ -181,17 +165,17 @@ class Controller:
             ticker.cancel()
             self.kill_workers()
             await self._server.stop()
-            files.remove_endpoint(self._job_dir)
+            files.remove_endpoint(self.job_dir)
             launcher.close()
             self._term.close()
-            self._events.close()
+            self.events.close()
 
     def _begin(self, model: str, training: dict[str, Any]) -> None:
-        count, term, where = self._config.num_workers, self._term.number, str(self._job_dir)
+        count, term, where = self.config.num_workers, self._term.number, str(self.job_dir)
         started = events.JobStarted(
             job_dir=where, model=model, num_workers=count, training=training, term=term
         )
-        self._events.write(started)
+        self.events.write(started)
         if count:
             self.dispatch(act.AddWorkers(count))
 
@@ -200,22 +184,22 @@ class Controller:
         away_s, lost = before.away_s(time.time()), self._term.most_lost
         unused = max(before.next_worker_number, self._state.next_worker_number)
         before = msgspec.structs.replace(before, next_worker_number=unused)
-        self._state, actions = restored(self._config, before, self._now(), away_s, lost)
+        self._state, actions = restored(self.config, before, self._now(), away_s, lost)
         self.workers.claims.restore(before.holders, before.done)
         self._changes.restore(before.answers)
         launched = [w.worker_id for w in self._state.workers.values() if not w.by_itself]
-        found = {w: launcher.adopt(w, self._on_exit) for w in launched}
+        found = {w: launcher.adopt(w, self.on_exit) for w in launched}
         for worker in self._state.workers.values():
             if worker.by_itself or worker.host != LOCALHOST:
                 self.joiners.adopt(worker.worker_id, worker.host)
         if lost:
-            self._console.line(DAMAGED_JOURNAL)
+            self.console.line(DAMAGED_JOURNAL)
         here = [w for w in self._state.workers if w in launcher.running()]
-        self._events.write(events.MasterRestarted(term=self._term.number, workers=here))
-        self._console.line(
+        self.events.write(events.MasterRestarted(term=self._term.number, workers=here))
+        self.console.line(
             f"the launcher is back (term {self._term.number}); taken over: {', '.join(here)}"
         )
-        self._keep()
+        self.keep()
         self._due.execute(actions)
         if before.stop:
             self._limit_stop(before.stop)
@@ -236,14 +220,14 @@ class Controller:
         if not self._stop_requested:
             self.dispatch(act.StopJob(reason))
             self._limit_stop(reason)
-            self._console.line(f"{reason}: stopping after the current step (again: at once)")
+            self.console.line(f"{reason}: stopping after the current step (again: at once)")
         else:
             self._end_now(reason)
 
     def _limit_stop(self, reason: str) -> None:
         self._stop_requested = True
         asyncio.get_running_loop().call_later(
-            self._config.stop_grace_s, self._end_now, f"{reason}; workers did not leave in time"
+            self.config.stop_grace_s, self._end_now, f"{reason}; workers did not leave in time"
         )
 
     def _end_now(self, reason: str) -> None:
@@ -254,7 +238,7 @@ class Controller:
     def _finish(self, end: act.EndJob) -> JobResult:
         recorded = self.workers.recorded.newest_step(self._state.training.number)
         result, entry = concluded(self._state, end, self._stop_requested, recorded, self._now())
-        self._events.write(entry)
+        self.events.write(entry)
         return result
 
     # --- events and actions --------------------------------------------------------------
@@ -263,10 +247,11 @@ class Controller:
         """Applies events. The actions are carried out shortly afterwards, in order."""
         for event in events:
             before = self._state
-            self._state, actions = decide(self._config, before, event, self._now())
+            self._state, actions = decide(self.config, before, event, self._now())
             self._due.add(before, self._state, actions)
 
-    def _dispatch_command(self, *events: act.Event) -> None:
+    def dispatch_command(self, *events: act.Event) -> None:
+        """As `dispatch`; the decisions are written down also if the events change nothing."""
         self._due.add_decision()  # the answer to the command is kept, too
         self.dispatch(*events)
 
@@ -274,7 +259,7 @@ class Controller:
         """Returns when all decisions so far are on disk."""
         await self._due.kept()
 
-    def _keep(self) -> None:
+    def keep(self) -> None:
         """Writes the decisions to the journal, before anybody hears of them."""
         claims = self.workers.claims
         answers, at = self._changes.answers, time.time()
@@ -283,9 +268,9 @@ class Controller:
     def _execute(self, action: act.Action) -> None:
         match action:
             case act.Emit():
-                self._events.write(action.entry)
+                self.events.write(action.entry)
             case act.Say():
-                self._console.line(action.text)
+                self.console.line(action.text)
             case act.Reply():
                 self._reply(action)
             case act.CloseRendezvous():
@@ -319,7 +304,7 @@ class Controller:
             self.dispatch(act.LaunchCancelled(action.worker_id))
             return
         try:
-            process = self._launcher.launch(action.worker_id, action.host, self._on_exit)
+            process = self._launcher.launch(action.worker_id, action.host, self.on_exit)
         except Exception as error:  # of any kind: otherwise the place would stay empty
             log.debug("%s was not started", action.worker_id, exc_info=True)
             self.dispatch(act.LaunchFailed(action.worker_id, str(error) or repr(error)))
@@ -329,9 +314,10 @@ class Controller:
     def on_output(self, worker_id: str, line: str) -> None:
         """Shows a line that a worker has printed, if the output of this worker is shown."""
         if self._shown.shows(self._state, worker_id):
-            self._console.worker_line(worker_id, line)
+            self.console.worker_line(worker_id, line)
 
-    def _on_exit(self, event: WorkerExit) -> None:
+    def on_exit(self, event: WorkerExit) -> None:
+        """Handles the end of a worker's process."""
         self._shown.note_exit(self._state, event)
         self.workers.entrance.gone(event.worker_id)
         self.dispatch(event)
@@ -353,7 +339,7 @@ class Controller:
     def status(self) -> control.JobStatus:
         """Returns the present state, for people."""
         warnings = tuple(filter(None, (self._term.trouble, *output.troubles())))
-        return job_status(self._config, self._state, self._now(), warnings)
+        return job_status(self.config, self._state, self._now(), warnings)
 
     def change_workers(self, request: control.ChangeRequest) -> control.ChangeReply:
         """Adds or removes workers, or says why not."""

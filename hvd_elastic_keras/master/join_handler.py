@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Iterable, Mapping
 
 from hvd_elastic_keras.common import control, files
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.joining import (
     ExitReply,
     ExitRequest,
@@ -19,12 +16,11 @@ from hvd_elastic_keras.common.joining import (
 )
 from hvd_elastic_keras.launchers.base import WorkerExit
 from hvd_elastic_keras.launchers.joined import JoinedWorkers
+from hvd_elastic_keras.master.context import MasterContext
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.change_request import plan_change, plan_slots
 from hvd_elastic_keras.master.machine.decisions import Answer
 from hvd_elastic_keras.master.machine.joiners import outcome_of, place_for
-from hvd_elastic_keras.master.machine.state import State
-from hvd_elastic_keras.observe.console import Console
 
 MOST_LOG_CHARACTERS = 20_000
 _OUTCOMES = {
@@ -41,36 +37,16 @@ KEPT_ANSWERS = 32
 class JoinHandler:
     """Answers joiners, by the rules of `machine.joiners`.
 
-    Args:
-      state: returns the present state of the job.
-      dispatch: passes an event to the state machine.
-      on_exit: called for each worker that is gone.
-
     Attributes:
       description: the description of the job that joiners need.
       joined: the workers that have joined.
       end: how the job has ended; None before its end.
     """
 
-    def __init__(
-        self,
-        config: JobConfig,
-        job_dir: Path,
-        console: Console,
-        *,
-        description: JobDescription | None,
-        state: Callable[[], State],
-        dispatch: Callable[[act.Event], None],
-        on_exit: Callable[[WorkerExit], None],
-    ) -> None:
+    def __init__(self, master: MasterContext, description: JobDescription | None) -> None:
         self.description = description or JobDescription()
         self.joined = JoinedWorkers()
-        self._config = config
-        self._job_dir = job_dir
-        self._console = console
-        self._state = state
-        self._dispatch = dispatch
-        self._on_exit = on_exit
+        self._master = master
         self._hosts: dict[str, str] = {}
         """The host of each worker that has joined."""
         self._ids: dict[str, str] = {}
@@ -82,44 +58,44 @@ class JoinHandler:
     def adopt(self, worker_id: str, host: str) -> None:
         """Watches a worker that has joined, now or under an earlier launcher."""
         self._hosts[worker_id] = host
-        self.joined.watch(worker_id, self._on_exit)
+        self.joined.watch(worker_id, self._master.on_exit)
 
     def tell_of_those_left(self, awaited: Iterable[str]) -> None:
         """Warns, at the end of a job, of `awaited` workers that nobody has reported as ended."""
         left = [w for w in awaited if not self.joined.has_ended(w)]
         if left:
             where = ", ".join(f"{w} on {self._hosts[w]}" for w in left)
-            self._console.line(
+            self._master.console.line(
                 f"warning: the job ends, and nobody has told of the end of {where}. The host is "
                 "out of reach, or the worker takes long to leave: look there whether it does"
             )
 
     def join(self, request: JoinRequest) -> JoinReply:
         """Gives a joiner a worker id, or says why it gets none."""
-        if self._state().stop:
+        if self._master.state.stop:
             return JoinReply(over=True)
         worker_id: str | JoinReply = self._ids.get(request.key, "")
-        if worker_id not in self._state().workers:  # unknown, or gone meanwhile
+        if worker_id not in self._master.state.workers:  # unknown, or gone meanwhile
             worker_id = self._place(request)
         if isinstance(worker_id, JoinReply):
             return worker_id
         self._ids[request.key] = worker_id
         self._tell_blind(request)
-        worker = self._state().workers[worker_id]
-        if self._config.own_machines and not worker.by_itself:
+        worker = self._master.state.workers[worker_id]
+        if self._master.config.own_machines and not worker.by_itself:
             return JoinReply(worker_id=worker_id)
         host, slot = worker.host, worker.slot
-        there = sum(worker.host == host for worker in self._state().workers.values())
-        slots = self._state().slots.get(host, 0)
+        there = sum(worker.host == host for worker in self._master.state.workers.values())
+        slots = self._master.state.slots.get(host, 0)
         return JoinReply(worker_id=worker_id, workers_here=max(there, slots, 1), slot=slot)
 
     def _place(self, request: JoinRequest) -> str | JoinReply:
-        worker_id, refused = place_for(self._config, self._state(), request)
+        worker_id, refused = place_for(self._master.config, self._master.state, request)
         if refused:
             return JoinReply(refused=refused)
         self.adopt(worker_id, request.host)
-        if worker_id not in self._state().workers:
-            self._dispatch(act.Registered(worker_id, request.host))
+        if worker_id not in self._master.state.workers:
+            self._master.dispatch(act.Registered(worker_id, request.host))
         return worker_id
 
     def ended(self, request: ExitRequest) -> ExitReply:
@@ -128,17 +104,17 @@ class JoinHandler:
         if worker_id not in self.joined.running():
             self.joined.exited(WorkerExit(worker_id, code))
             # If the whole job stops, the joiner need not join again.
-            return ExitReply(outcome=Outcome.LEFT if self._state().stop else Outcome.EXPELLED)
+            return ExitReply(outcome=Outcome.LEFT if self._master.state.stop else Outcome.EXPELLED)
         if code:
             self._keep_log(worker_id, request.log_tail)
-        outcome = outcome_of(self._state(), worker_id, code)
+        outcome = outcome_of(self._master.state, worker_id, code)
         self.joined.exited(WorkerExit(worker_id, code))
         if self.end and outcome is not Outcome.EXPELLED:
             outcome = _OUTCOMES[self.end.outcome]
         return ExitReply(outcome=outcome)
 
     def _keep_log(self, worker_id: str, tail: str) -> None:
-        log = self._job_dir / files.LOGS / f"{worker_id}.log"
+        log = self._master.job_dir / files.LOGS / f"{worker_id}.log"
         with contextlib.suppress(OSError):
             if not log.exists() or not log.stat().st_size:
                 log.write_text(tail[-MOST_LOG_CHARACTERS:])
@@ -147,34 +123,23 @@ class JoinHandler:
         if request.sees_job_dir or request.host in self._blind:
             return
         self._blind.add(request.host)
-        self._console.line(
-            f"warning: {request.host} does not see {self._job_dir}. What a rank 0 there saves "
-            "(results, and checkpoints unless --checkpoint_dir is given) stays on its disk. Use a "
+        self._master.console.line(
+            f"warning: {request.host} does not see {self._master.job_dir}. What a rank 0 there "
+            "saves (results, and checkpoints unless --checkpoint_dir is given) stays on its disk. Use a "
             "--job_dir that all hosts share, or --checkpoint_dir."
         )
 
 
-class Dispatch(Protocol):
-    """Applies events. The journal records the result of all of them in one entry."""
-
-    def __call__(self, *events: act.Event) -> None: ...
-
-
 class ChangeHandler:
     """Accepts or refuses changes, by the rules of `machine.change_request`.
-
-    Args:
-      state: returns the present state of the job.
 
     Attributes:
       answers: the answers to accepted requests that have a `command_id`, by this id. The newest
         answer is the last one.
     """
 
-    def __init__(self, config: JobConfig, state: Callable[[], State], dispatch: Dispatch) -> None:
-        self._config = config
-        self._state = state
-        self._dispatch = dispatch
+    def __init__(self, master: MasterContext) -> None:
+        self._master = master
         self.answers: dict[str, Answer] = {}
 
     def restore(self, answers: Mapping[str, Answer]) -> None:
@@ -185,7 +150,7 @@ class ChangeHandler:
         """Adds or removes workers, or says why not."""
         answer = self.answers.get(request.command_id)
         if answer is None:
-            change = plan_change(self._config, self._state(), request)
+            change = plan_change(self._master.config, self._master.state, request)
             if isinstance(change, str):
                 return control.ChangeReply(accepted=False, text=change)
             answer = Answer(text=change.text)
@@ -196,7 +161,7 @@ class ChangeHandler:
         """Grants or revokes slots, or says why not."""
         answer = self.answers.get(request.command_id)
         if answer is None:
-            change = plan_slots(self._config, self._state(), request)
+            change = plan_slots(self._master.config, self._master.state, request)
             if isinstance(change, str):
                 return control.SlotsReply(accepted=False, text=change)
             answer = Answer(text=change.text, workers=change.workers)
@@ -209,4 +174,4 @@ class ChangeHandler:
             self.answers[command_id] = answer
         if len(self.answers) > KEPT_ANSWERS:
             del self.answers[next(iter(self.answers))]
-        self._dispatch(*events)
+        self._master.dispatch_command(*events)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from hvd_elastic_keras.common import events, messages, protocol
 from hvd_elastic_keras.common.protocol import Notice, Record
-from hvd_elastic_keras.master.change_signal import ChangeSignal
+from hvd_elastic_keras.master.context import MasterContext
 from hvd_elastic_keras.master.machine import claims
 from hvd_elastic_keras.master.machine.state import State, input_reply, root_of, update_for
 from hvd_elastic_keras.observe.console import Console
@@ -32,103 +32,75 @@ MOST_STEPS_AHEAD = 10_000_000
 class WorkerHandler:
     """Answers the workers of a job.
 
-    Args:
-      changed: wakes the requests that wait for news.
-      state: returns the present state of the job.
-      dispatch: passes events to the state machine.
-      keep: writes the decisions down.
-      kept: waits until the decisions are on disk.
-
     Attributes:
       claims: decides which worker does a task that only one worker may do.
       entrance: holds the workers that wait for a place in the next round.
       recorded: the entries that rank 0 has recorded.
     """
 
-    def __init__(
-        self,
-        console: Console,
-        event_log: EventLog,
-        changed: ChangeSignal,
-        *,
-        state: Callable[[], State],
-        dispatch: Callable[..., None],
-        keep: Callable[[], None],
-        kept: Callable[[], Awaitable[None]],
-    ) -> None:
-        self.claims = ClaimHandler(state, changed)
+    def __init__(self, master: MasterContext) -> None:
+        self.claims = ClaimHandler(master)
         self.entrance = Entrance()
-        self.recorded = RecordedEntries(console, event_log)
-        self._notices = ShownNotices(console, event_log)
-        self._console = console
-        self._changed = changed
-        self._state = state
-        self._dispatch = dispatch
-        self._keep = keep
-        self._kept = kept
+        self.recorded = RecordedEntries(master.console, master.events)
+        self._notices = ShownNotices(master.console, master.events)
+        self._master = master
 
     def impossible_in(self, message: messages.Message) -> str:
         """Says what cannot be true in a worker's message; empty if nothing speaks against it."""
-        return impossible_in(self._state(), message)
+        return impossible_in(self._master.state, message)
 
     def on_worker_event(self, event: protocol.WorkerEvent) -> None:
         """Handles a worker's message."""
         if isinstance(event, protocol.Console):
             if event.progress:
-                self._console.progress(event.progress, event.text)
+                self._master.console.progress(event.progress, event.text)
             else:
-                self._console.raw(event.text)
+                self._master.console.raw(event.text)
         elif isinstance(event, protocol.Notice):
             self._notices.tell(event)
             self.recorded.hear(event)
         elif isinstance(event, protocol.Record):
             self.recorded.write(event)
         else:
-            self._dispatch(event)
+            self._master.dispatch(event)
 
     async def enter(self, request: protocol.EnterRequest) -> protocol.EnterReply:
         """Holds a worker at the entrance until it has a place, or tells it to ask again."""
-        return await self.entrance.enter(request, self._dispatch)
+        return await self.entrance.enter(request, self._master.dispatch)
 
     async def update_after(self, worker_id: str, version: int) -> protocol.WorkerUpdate:
         """Returns a worker's update when the state is newer than `version`, or after a time."""
-        limit_s = protocol.LONG_POLL_S
-        await self._changed.wait_for_newer(lambda: self._state().version, version, limit_s)
-        await self._kept()
-        return update_for(self._state(), worker_id)
+        master, limit_s = self._master, protocol.LONG_POLL_S
+        await master.changed.wait_for_newer(lambda: master.state.version, version, limit_s)
+        await master.kept()
+        return update_for(master.state, worker_id)
 
     def input_position(self) -> protocol.InputReply:
         """Returns the input position, which newcomers ask for before they join."""
-        return input_reply(self._state())
+        return input_reply(self._master.state)
 
     async def claim(self, request: protocol.ClaimRequest) -> protocol.ClaimReply:
         """Waits until it is decided which worker does a task, or tells this one to ask again."""
         reply = await self.claims.claim(request)
-        self._keep()
+        self._master.keep()
         return reply
 
     def release(self, request: protocol.ReleaseRequest) -> None:
         """Notes that a worker has done its task, or has failed to."""
         self.claims.release(request)
-        self._keep()
-        self._changed.tell()
+        self._master.keep()
+        self._master.changed.tell()
 
     def root(self) -> protocol.RootReply:
         """Returns the root: the worker that stands for all."""
-        return protocol.RootReply(worker_id=root_of(self._state()))
+        return protocol.RootReply(worker_id=root_of(self._master.state))
 
 
 class ClaimHandler:
-    """Answers claims, by the rules of `machine.claims`.
+    """Answers claims, by the rules of `machine.claims`."""
 
-    Args:
-      state: returns the present state of the job.
-      changed: wakes waiting claims when the state has changed.
-    """
-
-    def __init__(self, state: Callable[[], State], changed: ChangeSignal) -> None:
-        self._state = state
-        self._changed = changed
+    def __init__(self, master: MasterContext) -> None:
+        self._master = master
         self._claims = claims.Claims()
 
     @property
@@ -152,11 +124,11 @@ class ClaimHandler:
         deadline = time.monotonic() + protocol.LONG_POLL_S
         while True:
             now = time.monotonic()
-            present = _present(self._state())
+            present = _present(self._master.state)
             self._claims, verdict = claims.claim(self._claims, request, present, now)
             if verdict is not claims.Verdict.WAIT or now > deadline:
                 break
-            await self._changed.wait(CLAIM_TICK_S)
+            await self._master.changed.wait(CLAIM_TICK_S)
         return protocol.ClaimReply(
             granted=verdict is claims.Verdict.DO,
             done=verdict is claims.Verdict.DONE,

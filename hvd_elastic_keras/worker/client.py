@@ -26,6 +26,7 @@ from hvd_elastic_keras.common.errors import ConfigurationError, MasterUnreachabl
 from hvd_elastic_keras.common.master_session import session_of, url_of
 from hvd_elastic_keras.common.phase_hold import PhaseHold
 from hvd_elastic_keras.worker import silence
+from hvd_elastic_keras.worker.session import Abortable
 from hvd_elastic_keras.worker.standstill import Standstill
 
 log = logging.getLogger(__name__)
@@ -62,9 +63,7 @@ class MasterClient:
     ) -> None:
         self.worker_id = environment.worker_id
         self.activity = WorkerActivity()
-        self.is_in_collective: Callable[[], bool] = lambda: False
-        self.is_computing: Callable[[], bool] = lambda: False
-        """See `protocol.Heartbeat`."""
+        self._communicator: Abortable | None = None
         self.standstill = Standstill()
         self.hold = PhaseHold(environment.job_path, environment.worker_id)
         self._environment = environment
@@ -264,13 +263,19 @@ class MasterClient:
                 next_heartbeat = time.monotonic() + HEARTBEAT_INTERVAL_S
             self._deliver(session, event)
 
+    def watch(self, communicator: Abortable) -> None:
+        """From now on, heartbeats tell whether this worker computes or waits with the others."""
+        self._communicator = communicator
+
     def _heartbeat(self) -> protocol.Heartbeat:
         activity = self.activity
         fields = {f.name: getattr(activity, f.name) for f in dataclasses.fields(activity)}
-        computing = self.is_computing()
+        communicator = self._communicator
+        computing = communicator is not None and communicator.computing()
+        waits = communicator is not None and communicator.in_collective
         heartbeat = protocol.Heartbeat(
             worker_id=self.worker_id,
-            in_collective=not computing and self.is_in_collective(),
+            in_collective=not computing and waits,
             computing=computing,
             **fields,
         )

@@ -103,8 +103,7 @@ class ElasticSession:
     ) -> None:
         """Begins the next training and tells the master that this worker is warm."""
         self._communicator = communicator
-        self._client.is_in_collective = lambda: communicator.in_collective
-        self._client.is_computing = communicator.computing
+        self._client.watch(communicator)
         self.place, self.in_training = None, True
         activity = self._client.activity
         self._client.begin("waiting")
