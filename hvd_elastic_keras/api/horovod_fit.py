@@ -16,11 +16,14 @@ from hvd_elastic_keras.api import fit_in_elastic_run
 from hvd_elastic_keras.api.callback import ElasticCallback, list_that_calls
 from hvd_elastic_keras.api.horovod_optimizer import is_distributed
 from hvd_elastic_keras.api.training import Training
+from hvd_elastic_keras.common import patches
 from hvd_elastic_keras.common.config import LINEAR, NO_SCALING, PER_WORKER
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.keras_internals.fit_call import FitCall
 from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.worker.membership import Membership
+
+WHY = "fit with Horovod's optimizer is elastic"
 
 
 class HorovodFit(ElasticCallback):
@@ -88,9 +91,10 @@ class HorovodCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         """
 
 
-@functools.cache
 def watch_fit() -> None:
     """Makes `fit` of models with a distributed optimizer elastic, also without any callback."""
+    if patches.is_installed(WHY):
+        return
     original = keras.Model.fit
     signature = inspect.signature(original)
 
@@ -106,7 +110,7 @@ def watch_fit() -> None:
         call.arguments["callbacks"] = [*listed, HorovodCallback()]
         return original(*call.args, **call.kwargs)
 
-    keras.Model.fit = fit
+    patches.install(keras.Model, "fit", fit, WHY)
 
 
 def _starts_elastic(callbacks: Any) -> bool:

@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from hvd_elastic_keras.api.training import OwnSteps
+from hvd_elastic_keras.common import patches
 from hvd_elastic_keras.common.errors import ConfigurationError
 
 _numbers = itertools.count()
@@ -90,4 +91,4 @@ class LearningRate:
 def provide_lr() -> None:
     """Lets all optimizers have `lr`, for scripts that were written for Keras 2."""
     if not hasattr(keras.optimizers.Optimizer, "lr"):
-        keras.optimizers.Optimizer.lr = LearningRate()
+        patches.install(keras.optimizers.Optimizer, "lr", LearningRate(), "the name of Keras 2")

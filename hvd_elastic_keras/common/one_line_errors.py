@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import types
 
+from hvd_elastic_keras.common import patches
 from hvd_elastic_keras.common.errors import ElasticError
 
+WHY = "an uncaught ElasticError has no traceback"
 
-@functools.cache
+
 def install() -> None:
     """Changes how an uncaught `ElasticError` looks. Other errors look as before."""
+    if patches.is_installed(WHY):
+        return
     before = sys.excepthook
 
     def show(
@@ -22,4 +25,4 @@ def install() -> None:
         else:
             before(kind, error, traceback)
 
-    sys.excepthook = show
+    patches.install(sys, "excepthook", show, WHY)

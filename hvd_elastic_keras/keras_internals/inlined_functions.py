@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.keras_internals.replaced import replaced
+from hvd_elastic_keras.common.patches import replaced
 from hvd_elastic_keras.keras_internals.tensorflow_names import (
     PolymorphicFunction,
     ag_ctx,

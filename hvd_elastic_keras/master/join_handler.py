@@ -125,8 +125,8 @@ class JoinHandler:
         self._blind.add(request.host)
         self._master.console.line(
             f"warning: {request.host} does not see {self._master.job_dir}. What a rank 0 there "
-            "saves (results, and checkpoints unless --checkpoint_dir is given) stays on its disk. Use a "
-            "--job_dir that all hosts share, or --checkpoint_dir."
+            "saves (results, and checkpoints unless --checkpoint_dir is given) stays on its disk. "
+            "Use a --job_dir that all hosts share, or --checkpoint_dir."
         )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import keras
 
-from hvd_elastic_keras.common import env
+from hvd_elastic_keras.common import env, patches
 from hvd_elastic_keras.worker.launched_session import session_of_launcher
 from hvd_elastic_keras.worker.turns import turns_of_worker
 
@@ -30,6 +30,7 @@ METHODS = (
     (keras.Model, "export"),
     (keras.export.ExportArchive, "write_out"),
 )
+WHY = "one worker saves, the others wait"
 FUNCTIONS = ("save_model", "save_weights")
 """Functions of `keras.saving` that are replaced."""
 FILES = (".keras", ".h5", ".hdf5")
@@ -54,13 +55,13 @@ def direct() -> Iterator[None]:
         _here.direct = before
 
 
-@functools.cache
 def install() -> None:
     """Changes Keras's saving if there are other workers. Does nothing in a single process."""
-    if env.worker_environment() is None and session_of_launcher() is None:
+    alone = env.worker_environment() is None and session_of_launcher() is None
+    if alone or patches.is_installed(WHY):
         return
     for owner, name in METHODS:
-        setattr(owner, name, _by_one_worker(getattr(owner, name)))
+        patches.install(owner, name, _by_one_worker(getattr(owner, name)), WHY)
     for name in FUNCTIONS:
         original = getattr(keras.saving, name)
         _replace_everywhere(original, _by_one_worker(original))
@@ -76,7 +77,7 @@ def _replace_everywhere(original: Save, replacement: Save) -> None:
         aliases = list(names) if module_name == "__main__" else [original.__name__]
         for alias in aliases:
             if names.get(alias) is original:
-                setattr(module, alias, replacement)
+                patches.install(module, alias, replacement, WHY)
 
 
 def _by_one_worker(original: Save) -> Save:

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hvd_elastic_keras.keras_internals.replaced import replaced
+from hvd_elastic_keras.common.patches import replaced
 from hvd_elastic_keras.step.partition.within_micro_batches import within_micro_batches
 
 

@@ -13,7 +13,7 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.keras_internals.replaced import replaced
+from hvd_elastic_keras.common.patches import replaced
 from hvd_elastic_keras.keras_internals.tensorflow_names import framework_config
 from hvd_elastic_keras.step.partition import told_of_step
 from hvd_elastic_keras.step.partition.collectives import WorkerCollectives

@@ -8,10 +8,12 @@ import os
 import sys
 from types import TracebackType
 
-from hvd_elastic_keras.common import env, one_line_errors
+from hvd_elastic_keras.common import env, one_line_errors, patches
 from hvd_elastic_keras.common.env import WorkerEnvironment
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.worker.elastic_session import ElasticSession
+
+WHY = "an uncaught ConfigurationError ends the job"
 
 
 @functools.lru_cache(maxsize=1)
@@ -26,12 +28,13 @@ def session_of_process(environment: WorkerEnvironment) -> ElasticSession:
     return session
 
 
-@functools.lru_cache(maxsize=1)
 def refuse_what_is_not_caught(environment: WorkerEnvironment) -> None:
     """Ends the job if the user's script ends with a `ConfigurationError` that it does not catch.
 
     The script may end so before anything else has needed a session.
     """
+    if patches.is_installed(WHY):
+        return
     one_line_errors.install()
     show = sys.excepthook
 
@@ -42,4 +45,4 @@ def refuse_what_is_not_caught(environment: WorkerEnvironment) -> None:
         if isinstance(error, ConfigurationError) and is_worker:
             session_of_process(environment).refuse(str(error))
 
-    sys.excepthook = hook
+    patches.install(sys, "excepthook", hook, WHY)

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.keras_internals.replaced import replaced
+from hvd_elastic_keras.common.patches import replaced
 from hvd_elastic_keras.keras_internals.tensorflow_names import (
     WhileBodyFuncGraph,
     gen_random_ops,

@@ -1,0 +1,94 @@
+"""All places where this package changes the code of another one, in this process.
+
+| patch                                         | why                                              |
+|-----------------------------------------------|--------------------------------------------------|
+| `Model.save` and kin, `state/keras_saving.py` | one worker writes a file, the others wait for it |
+| `sys.excepthook`, `common/one_line_errors.py` | an `ElasticError` is shown without a traceback   |
+| `sys.excepthook`, `session_of_process.py`     | an uncaught `ConfigurationError` ends the job    |
+| `Model.fit`, `api/horovod_fit.py`             | `fit` with Horovod's optimizer is elastic        |
+| `Optimizer.lr`, `api/horovod_optimizer.py`    | scripts for Keras 2 use it                       |
+
+They stay until the end of the process, or until `undo_all`. A function that is replaced only while
+a step is traced uses `replaced`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_MISSING = object()
+
+
+@dataclasses.dataclass(frozen=True)
+class Patch:
+    """A change of `owner.name`, where `owner` is a module or a class.
+
+    Attributes:
+      why: what it is for, in a few words.
+      original: what the owner itself had there before; nothing if it had inherited it.
+    """
+
+    owner: Any
+    name: str
+    why: str
+    original: Any = dataclasses.field(repr=False)
+
+    def undo(self) -> None:
+        """Restores what was there before."""
+        if self.original is _MISSING:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self.original)
+
+
+_installed: list[Patch] = []
+
+
+def installed() -> tuple[Patch, ...]:
+    """Returns the patches of this process, the oldest first."""
+    return tuple(_installed)
+
+
+def install(owner: Any, name: str, replacement: Any, why: str) -> None:
+    """Replaces `owner.name` until `undo_all`."""
+    _installed.append(Patch(owner, name, why, vars(owner).get(name, _MISSING)))
+    setattr(owner, name, replacement)
+
+
+def is_installed(why: str) -> bool:
+    """Whether there is a patch of this purpose."""
+    return any(patch.why == why for patch in _installed)
+
+
+def undo_all() -> None:
+    """Restores all that was there before, the newest patch first."""
+    while _installed:
+        _installed.pop().undo()
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Lets `owner.name(...)` call `function(original, ...)`, for calls from the present thread.
+
+    Args:
+      owner: a module or a class.
+    """
+    original = getattr(owner, name)
+    thread = threading.get_ident()
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != thread:
+            return original(*args, **kwargs)
+        return function(original, *args, **kwargs)
+
+    setattr(owner, name, call)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
