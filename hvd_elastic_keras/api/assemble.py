@@ -216,7 +216,7 @@ def _check(runner: PhaseRunner) -> None:
     count = runner.input.num_micro_batches
     num_operations = runner.step.check(first_rows(runner, count), CHECKED_WORKERS)
     notices.tell(
-        f"step: checked: {CHECKED_WORKERS} workers come to the numbers of one in all of its "
+        f"step: checked: {CHECKED_WORKERS} workers compute the numbers of one worker in all of its "
         f"{num_operations:,} operations"
     )
 

@@ -77,7 +77,7 @@ def cost_of(
     loss = loss_of(history, fired.worker_id, fired.time)
     later = [o.time for o in others if o.worker_id == fired.worker_id and o.time > fired.time]
     if loss.noticed_at is None or any(time <= loss.noticed_at for time in later):
-        return Cost(told="nobody was lost" if fault.kind in LASTING else "not noticed yet")
+        return Cost(told="no worker was lost" if fault.kind in LASTING else "not noticed yet")
     detected_s = round(loss.noticed_at - fired.time, 3)
     if fired.rank is None:
         return Cost(detected_s=detected_s, told="it had no rank: nobody waited for it")

@@ -88,7 +88,7 @@ def _checked(pid: int, belongs: Callable[[], bool], name: str) -> Victim | str:
     except OSError:
         pass  # it has ended meanwhile, or belongs to somebody else
     victim.close()
-    return f"process {pid} is not, or not any more, that of {name}"
+    return f"process {pid} does not belong (any more) to {name}"
 
 
 def _environment(pid: int | None) -> set[bytes]:

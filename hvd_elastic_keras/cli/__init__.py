@@ -1,2 +1,3 @@
-"""Command lines: flags, the check of a model, running a local job. Nothing here imports TensorFlow,
-except `worker_main`, which is the process of a worker."""
+"""Command lines: flags, the check of a model, running a local job.
+
+No module here imports TensorFlow except `worker_main`, the program of a worker."""

@@ -1,4 +1,4 @@
-"""The check of a model module before any worker starts, as the launcher sees it."""
+"""The check of a model module in a process of its own, before any worker starts."""
 
 from __future__ import annotations
 
@@ -30,29 +30,30 @@ from hvd_elastic_keras.observe.event_log import EventLog
 from hvd_elastic_keras.observe.notices import Notice
 
 MODULE = "hvd_elastic_keras.api.model_job"
-"""The program of the check."""
+"""The module that the check runs."""
 LONGEST_LINE = 2**24
-"""Bytes of a line that the check may print."""
+"""Most bytes of one line that the check prints."""
 ERROR_BYTES = 2**20
-"""At the end of what it prints as errors."""
+"""Bytes that are kept from the end of the check's standard error."""
 Pipes: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamReader]
-"""What a process prints to its standard output and error."""
+"""Standard output and standard error of a process."""
 
 
 async def check_request(
     request: JobRequest, wanted: Path, console: Console, server: ForkServer | None = None
 ) -> tuple[JobRequest, dict[str, Any]]:
-    """Checks the model that is asked for.
+    """Checks the requested model.
 
     Args:
-      wanted: a file for the specification of the job; what the check says for `events.jsonl` goes
-        to its directory.
-      server: makes the process of the check, if it can.
+      wanted: file to write the specification of the job to. Entries of the check for
+        `events.jsonl` go to the directory of this file.
+      server: starts the process of the check, if it is ready.
 
-    Returns the request with what has been found, and the description of the model.
+    Returns:
+      The request with the micro-batch size that was found, and the description of the model.
 
     Raises:
-      ConfigurationError: it cannot be trained, or not by so many workers.
+      ConfigurationError: the model cannot be trained, or not by that number of workers.
     """
     if request.spec is None:
         raise RuntimeError("a script is not checked in this way")
@@ -72,13 +73,13 @@ async def check_model(
 ) -> dict[str, Any]:
     """Loads a model in a process of its own, as a worker would, and returns its description.
 
-    Meanwhile it shows what the process wants people to know.
+    Notices of the process are shown meanwhile.
 
     Args:
       spec: file with the specification of the job.
-      job_dir: whose checkpoints the job would go on from.
-      options: of the job.
-      server: makes the process, if it can.
+      job_dir: directory whose checkpoints the job would go on from.
+      options: options of the job.
+      server: starts the process, if it is ready.
 
     Raises:
       ModelModuleError: the model cannot be trained.
@@ -109,7 +110,7 @@ async def _started(
     server: ForkServer | None,
     request: Request,
 ) -> Pipes:
-    """Starts a process that ends with the stack."""
+    """Starts a process that ends with the stack; the fork server is preferred if it is ready."""
     if server and await server.ready():
         with contextlib.suppress(ForkServerError):
             return await stack.enter_async_context(_forked(server, request))
@@ -124,7 +125,7 @@ async def _spawned(request: Request) -> AsyncIterator[Pipes]:
         stderr=subprocess.PIPE,
         env=env.child_environment(request.variables, {}),
         limit=LONGEST_LINE,
-        start_new_session=True,  # the signals of a terminal are for the launcher, which decides
+        start_new_session=True,  # signals of a terminal go to the launcher alone, which decides
     )
     if process.stdout is None or process.stderr is None:
         raise RuntimeError("the check has no pipes")
@@ -166,16 +167,16 @@ async def _forked(server: ForkServer, request: Request) -> AsyncIterator[Pipes]:
 
 
 async def _lines_of(output: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Its lines; of one that is longer than `LONGEST_LINE`, the end."""
+    """Yields the lines; only the end of a line that is longer than `LONGEST_LINE`."""
     while True:
-        with contextlib.suppress(ValueError):  # what there was of a longer one is dropped
+        with contextlib.suppress(ValueError):  # drops the part of a longer line read so far
             if not (line := await output.readline()):
                 return
             yield line
 
 
 async def _end_of(errors: asyncio.StreamReader) -> bytes:
-    """The last of what is printed there."""
+    """Returns the last `ERROR_BYTES` bytes printed there."""
     end = b""
     while more := await errors.read(ERROR_BYTES):
         end = (end + more)[-ERROR_BYTES:]
@@ -183,7 +184,7 @@ async def _end_of(errors: asyncio.StreamReader) -> bytes:
 
 
 async def _last_line(output: asyncio.StreamReader, log_dir: Path, console: Console) -> str:
-    """Shows and records the notices in what the check prints; returns its last other line."""
+    """Shows and records the notices that the check prints; returns its last other line."""
     last = ""
     async for line in _lines_of(output):
         text = line.decode(errors="replace").strip()

@@ -34,7 +34,7 @@ def conclude(console: Console, request: JobRequest, result: JobResult, signals: 
     if result.stopped:
         where = f" of training {result.training}" if several else ""
         console.line(f"stopped at step {result.step}{where}: {result.reason}")
-        console.line(f"to go on, start it again with --job_dir={job_dir}")
+        console.line(f"to continue, run the command again with --job_dir={job_dir}")
         return EXIT_SIGNAL_BASE + signals[0] if signals else EXIT_FAILED
     if not result.succeeded:
         _show_error(console, request.job_dir, result.failed_workers)

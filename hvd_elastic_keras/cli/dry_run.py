@@ -1,4 +1,4 @@
-"""`--dry_run`: the checks of a job and its plan. No worker starts and no file is left."""
+"""`--dry_run`: checks a job and prints its plan. Starts no worker and leaves no file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def dry_run(request: JobRequest, settings: Sequence[str] = ()) -> int:
     """Checks what can be checked, prints the plan, and returns the exit code.
 
     Args:
-      settings: lines on values that are no defaults.
+      settings: lines about values that differ from their defaults.
 
     Raises:
       ConfigurationError: the job would be refused, for this reason.
@@ -70,7 +70,7 @@ async def dry_run(request: JobRequest, settings: Sequence[str] = ()) -> int:
 
 
 def check_directory(job_dir: Path) -> None:
-    """Refuses a directory as a job would, and leaves it as it was.
+    """Refuses a directory that a job would refuse; leaves the directory as it was.
 
     Raises:
       ConfigurationError: a job is running there, or it cannot be written.
@@ -83,12 +83,12 @@ def check_directory(job_dir: Path) -> None:
                 (job_dir / files.LOCK).unlink(missing_ok=True)
     finally:
         for path in made:
-            with contextlib.suppress(OSError):  # it is gone, or somebody else uses it by now
+            with contextlib.suppress(OSError):  # the path is gone, or somebody else uses it by now
                 path.rmdir()
 
 
 def check_address(address: MasterAddress) -> None:
-    """Raises `ConfigurationError` if the master could not listen there now."""
+    """Raises `ConfigurationError` if the master could not listen at the address now."""
     try:
         host_port.listening(address.bind, 0).close()
     except OSError as error:

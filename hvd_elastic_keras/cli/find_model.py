@@ -15,7 +15,7 @@ ZOO = "model_zoo"
 
 
 def short_name(model: str) -> str:
-    """A name for people and directories.
+    """Returns the short name of a model, for people and directories.
 
     >>> short_name("path/to/my_model.py"), short_name("package.my_model")
     ('my_model', 'my_model')
@@ -24,7 +24,7 @@ def short_name(model: str) -> str:
 
 
 def directory_of(model: str) -> Path:
-    """The directory that holds a model's module, and `configs/` beside it.
+    """Returns the directory that holds a model's module, and `configs/` beside it.
 
     Raises:
       ModelModuleError: there is no such model.
@@ -45,7 +45,7 @@ def directory_of(model: str) -> Path:
 
 
 def zoo_models() -> list[str]:
-    """Names in the model zoo."""
+    """Returns the names of the models in the model zoo."""
     location = _find(ZOO)
     if location is None:
         return []
@@ -53,10 +53,10 @@ def zoo_models() -> list[str]:
 
 
 def config_path(model: str, config: str) -> Path:
-    """The file of a reference configuration, given by name or path.
+    """Returns the file of a reference configuration, given by name or path.
 
     Raises:
-      ConfigurationError: there is none of that name.
+      ConfigurationError: there is no configuration of that name.
     """
     if config.endswith(".py"):
         path = Path(config).resolve()
@@ -75,16 +75,17 @@ def config_path(model: str, config: str) -> Path:
 
 
 def with_config_path(arguments: list[str], takes_value: Callable[[str], bool]) -> list[str]:
-    """Replaces `--config=NAME` by `--config=PATH`, and adds the default one if there is any.
+    """Replaces `--config=NAME` by `--config=PATH`; without the flag, adds the default if any.
 
-    ml_collections reads configurations from files; people name them.
+    ml_collections reads configurations from files, but people give names.
 
     Args:
       arguments: the command line, program first.
-      takes_value: whether the argument after the flag of a name is its value.
+      takes_value: says of the name of a flag whether the next argument is its value.
 
     Raises:
-      ConfigurationError: there is no such configuration, or a script that would ignore it.
+      ConfigurationError: there is no such configuration, or the job is a script, which would
+        ignore it.
     """
     flags, rest = split_arguments(arguments[1:], takes_value)
     values = {name: value for name, value, _ in flags}
@@ -102,14 +103,17 @@ def with_config_path(arguments: list[str], takes_value: Callable[[str], bool]) -
     else:
         path = config_path(model, config) if config else _default_config(model)
     chosen = [f"--config={path}"] if path else []
-    # First, because single values of it (--config.x=1) may follow.
+    # --config comes first, because flags for its single values (--config.x=1) may follow.
     return [arguments[0], *chosen, *others, *rest]
 
 
 def split_arguments(
     words: list[str], takes_value: Callable[[str], bool]
 ) -> tuple[list[tuple[str, str, list[str]]], list[str]]:
-    """Flags as (name, value, words), and the rest from the first other word (or "--") on."""
+    """Splits words into flags, as (name, value, words), and the rest.
+
+    The rest begins at the first word that is no flag, or at "--".
+    """
     flags = []
     position = 0
     while position < len(words) and words[position].startswith("-") and words[position] != "--":
@@ -123,7 +127,10 @@ def split_arguments(
 
 
 def _default_config(model: str) -> Path | None:
-    """The configuration that `configs/__init__.py` names as DEFAULT, or `configs/default.py`."""
+    """Returns the file of the default configuration of a model; None if there is none.
+
+    `configs/__init__.py` may name it as DEFAULT; else it is `configs/default.py`.
+    """
     configs = directory_of(model) / "configs"
     name = "default"
     if (configs / "__init__.py").is_file():

@@ -1,4 +1,4 @@
-"""The flags of `run` for jobs that evaluate or predict (`--job`), and what goes with them."""
+"""The flags of `run` for jobs that evaluate or predict (`--job`), and their checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.job_spec import EVALUATE, JOBS, PREDICT, TRAIN, JobSpec
 
 PREDICTED_AT_ONCE = 1024
-"""Examples of a step of predictions if nobody says; there is no optimizer whose affair they are."""
+"""Default number of examples in a step of predictions. No optimizer depends on it."""
 JOB = flags.DEFINE_enum(
     "job",
     TRAIN,
@@ -73,7 +73,7 @@ def check() -> None:
 
 
 def refuse_with_script(script: str) -> None:
-    """Raises `ConfigurationError` if a job of a model module is asked of a script."""
+    """Raises `ConfigurationError` if a flag for a model module is given together with a script."""
     _refuse(
         [f.name for f in ALL],
         f"together with the script {script}, which says itself what it does",
@@ -81,7 +81,7 @@ def refuse_with_script(script: str) -> None:
 
 
 def values_that_count(config: dict[str, Any]) -> dict[str, Any]:
-    """Those of a reference configuration that are not about what the job does not do."""
+    """Returns the values of a reference configuration without those that the job does not use."""
     others: tuple[str, ...] = () if JOB.value == TRAIN else ONLY_TO_TRAIN
     if JOB.value == PREDICT:
         others = (*others, *ONLY_WITH_SUMS, "global_batch_size", "micro_batch_size")
@@ -89,10 +89,10 @@ def values_that_count(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def spec(config: dict[str, Any], job_dir: Path) -> JobSpec:
-    """The job that is asked for; `check` has accepted it.
+    """Returns the requested job. Call `check` first.
 
     Args:
-      config: values of the reference configuration, of which those of a training do not count.
+      config: values of the reference configuration; values only for training are ignored.
     """
     job = JOB.value
     known = [job_flags.TRAINING_FLAGS[n] for n in ("global_batch_size", "micro_batch_size", "seed")]
@@ -115,7 +115,7 @@ def spec(config: dict[str, Any], job_dir: Path) -> JobSpec:
 
 
 def default_name(model: str) -> str:
-    """What the job directory is called after."""
+    """Returns the name from which the job directory gets its own."""
     name = find_model.short_name(model)
     return name if JOB.value == TRAIN else f"{name}-{JOB.value}"
 

@@ -19,20 +19,21 @@ LOOK_EVERY_S = 0.25
 
 
 def of_name(name: str) -> Path:
-    """Where a job goes that nobody has said a directory for: a new one, below `jobs`."""
+    """Returns a new directory below `jobs`, for a job without --job_dir."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return Path("jobs", f"{name}-{stamp}-{os.getpid()}").resolve()
 
 
 @contextlib.contextmanager
 def held(job_dir: Path) -> Iterator[Callable[[], None]]:
-    """Keeps other launchers out of a job directory, until this one ends in whatever way.
+    """Keeps other launchers out of a job directory until this launcher ends, in whatever way.
 
-    Gives a function to call once the job begins: what has been made before it is removed if the
-    job is refused. The lock is the operating system's: it ends with the process that holds it.
+    Yields a function to call once the job begins. If the job is refused before that call, a
+    directory made here is removed again. The lock is the operating system's: it ends with the
+    process that holds it.
 
     Raises:
-      ConfigurationError: another launcher has the directory, or it cannot be written.
+      ConfigurationError: another launcher has locked the directory, or it cannot be written.
     """
     is_new = not job_dir.exists()
     try:
@@ -65,12 +66,12 @@ def held(job_dir: Path) -> Iterator[Callable[[], None]]:
 
 
 def locked(job_dir: Path) -> int | None:
-    """Takes the lock of a directory: an open descriptor; None where the file system has no locks.
+    """Locks a directory; returns an open descriptor, or None if the file system has no locks.
 
-    A marker file in place of a lock would outlive a launcher that is killed.
+    A marker file instead of a lock would outlive a launcher that is killed.
 
     Raises:
-      LockHeldError: another process has it.
+      LockHeldError: another process has locked it.
       OSError: the directory cannot be written.
     """
     try:
@@ -81,8 +82,8 @@ def locked(job_dir: Path) -> int | None:
 
 
 async def until_removed(job_dir: Path) -> None:
-    """Waits until somebody removes the directory of a running job, or puts another in its place."""
-    events = job_dir / files.EVENTS  # which is there from the start to the end
+    """Waits until somebody removes or replaces the directory of a running job."""
+    events = job_dir / files.EVENTS  # this file exists from the start of a job to its end
     first = events.stat()
     is_same = True
     while is_same:

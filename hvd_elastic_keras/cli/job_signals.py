@@ -1,4 +1,4 @@
-"""What signals mean to the launcher of a job."""
+"""How the launcher of a job answers signals."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from hvd_elastic_keras.observe.console import Console
 
 
 def outlive_terminal(job_dir: Path, console: Console) -> None:
-    """SIGHUP ends nothing, as under `nohup`: what is printed goes on in a file."""
+    """Keeps the job running at SIGHUP, as `nohup` does; the output continues in a file."""
     log = job_dir / files.LOGS / files.LAUNCHER_LOG
     output.go_on_in(log)
     loop = asyncio.get_running_loop()
 
     def hung_up() -> None:
-        loop.add_signal_handler(signal.SIGHUP, lambda: None)  # a shell may send it, too
+        loop.add_signal_handler(signal.SIGHUP, lambda: None)  # a shell may send SIGHUP, too
         console.line(
             "got SIGHUP (a closed terminal or a lost connection): the job goes on; what cannot be "
             f"shown any more is in {shown(log)}. To stop the job: kill {os.getpid()}"
@@ -32,13 +32,13 @@ def outlive_terminal(job_dir: Path, console: Console) -> None:
 
 
 def end_on_sigterm() -> None:
-    """SIGTERM cancels this task, as Ctrl-C does: what it has started ends with it."""
+    """Lets SIGTERM cancel this task, as Ctrl-C does; everything that the task has started then ends."""
     if task := asyncio.current_task():
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 def stop_on_signals(controller: Controller) -> list[int]:
-    """SIGINT and SIGTERM stop the job; returns the list that the signals go into."""
+    """Lets SIGINT and SIGTERM stop the job; returns the list to which received signals are added."""
     received: list[int] = []
 
     def stop(number: signal.Signals) -> None:

@@ -1,4 +1,4 @@
-"""The flags of `run` by which workers come from other hosts, and by which the master is reached."""
+"""The flags of `run` for workers that join from other hosts, and for the master's address."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.joining import LEFT
 
 SHORTEST_TOKEN, LONGEST_TOKEN = 32, 512
-"""Characters of a token that a file gives to a job."""
+"""Fewest and most characters of a token that a file gives to a job."""
 
 JOIN = flags.DEFINE_string(
     "join",
@@ -67,16 +67,16 @@ TOKEN_CHARACTERS = frozenset(string.ascii_letters + string.digits + "-_")
 ONLY_OF_JOINERS = (HOST_NAME, WORKER_ID, JOIN_TIMEOUT_S, LEAVE_EXIT_CODE)
 OF_JOINERS = (JOIN, TOKEN_FILE, *ONLY_OF_JOINERS)
 ALSO_OF_JOINERS = ("job_dir", "network_interface", "leave_on", "config")
-"""Flags that say something about this host, and one that is set by itself."""
+"""Flags about this host, and `config`, which is set by the program itself."""
 
 
 def of_announced_worker(
     address: str, token_file: str, host_name: str, worker_id: str, interface: str
 ) -> list[str]:
-    """The flags with which a launcher starts the joiner of a worker elsewhere.
+    """Returns the flags with which a launcher starts the joiner of a worker on another host.
 
     Args:
-      interface: the network interface that is wanted; empty: the joiner finds its own.
+      interface: the network interface to use; empty: the joiner finds its own.
     """
     given = [
         f"--join={address}",
@@ -88,10 +88,10 @@ def of_announced_worker(
 
 
 def take_place_of_tf_config(job_dir: str) -> None:
-    """Sets the flags of the process that `TF_CONFIG` says this is.
+    """Sets the flags of this process according to its place in `TF_CONFIG`.
 
     Raises:
-      ConfigurationError: the variable is not of its form, or there is no job directory.
+      ConfigurationError: the variable is malformed, or there is no job directory.
     """
     place = tf_config.parse(env.tf_config())
     if not job_dir:
@@ -109,10 +109,10 @@ def take_place_of_tf_config(job_dir: str) -> None:
 
 
 def read_token(path: str) -> str:
-    """The content of --token_file.
+    """Reads the content of --token_file.
 
     Raises:
-      ConfigurationError: it cannot be read.
+      ConfigurationError: the file cannot be read.
     """
     try:
         return sys.stdin.readline() if path == "-" else Path(path).read_text()
@@ -124,10 +124,10 @@ def read_token(path: str) -> str:
 
 
 def token_of_job(path: str | None) -> str:
-    """The token that the file of --token_file gives to the job; empty if there is none.
+    """Returns the token that --token_file gives to the job; empty without that flag.
 
     Raises:
-      ConfigurationError: it is no secret, or can be guessed.
+      ConfigurationError: everybody can read the token, or it is too easy to guess.
     """
     if not path:
         return ""
@@ -148,7 +148,7 @@ def token_of_job(path: str | None) -> str:
 
 
 def refuse_others() -> None:
-    """Raises `ConfigurationError` if a flag is given that the master decides."""
+    """Raises `ConfigurationError` if a flag is given whose value the master decides."""
     known = {f.name for f in OF_JOINERS} | set(ALSO_OF_JOINERS)
     names = settings.known_flags()
     given = [f"--{name}" for name in names if flags.FLAGS[name].present and name not in known]
@@ -160,7 +160,7 @@ def refuse_others() -> None:
 
 
 def refuse_without_join() -> None:
-    """Raises `ConfigurationError` if a flag is given that only goes with --join."""
+    """Raises `ConfigurationError` if a flag is given that needs --join."""
     given = [f"--{f.name}" for f in ONLY_OF_JOINERS if flags.FLAGS[f.name].present]
     if given:
         raise ConfigurationError(f"{', '.join(given)} was given without --join. Add it.")

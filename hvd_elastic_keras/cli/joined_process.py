@@ -25,27 +25,30 @@ from hvd_elastic_keras.launchers.signs_of_life import SignsOfLife
 
 TAIL_LINES = 200
 LONGEST_LINE = 2**16
-"""Bytes."""
+"""Most bytes of a line that are read at once."""
 ASK_AGAIN_S = 1.0
 READER_PATIENCE_S = 5.0
 END_WITHIN_S = 10.0
-"""So long a worker that the job has given up may take to find that out by itself."""
+"""Seconds in which a worker that the job has given up may find that out by itself."""
 STOP_WITHIN_S = 60.0
-"""So long a worker may take to come to its end when the job stops, a checkpoint included."""
+"""Seconds that a worker may take to end when the job stops, including a checkpoint."""
 
 
 class Reader:
-    """Whoever reads what this process prints. They may be gone, or behind a cut connection."""
+    """The reader of this process's output. It may be gone, or behind a broken connection."""
 
     def __init__(self, descriptor: int, patience_s: float = READER_PATIENCE_S) -> None:
         self._descriptor = descriptor
         self._patience_s = self._patient_s = patience_s
 
     def write(self, data: bytes) -> bool:
-        """Hands data on; false if nobody has taken all of it. Who hangs is waited for once."""
+        """Hands data on; returns whether the reader has taken all of it.
+
+        A reader that hangs is waited for only once.
+        """
         with contextlib.suppress(OSError):
             while data and select.select([], [self._descriptor], [], self._patience_s)[1]:
-                # So much a pipe that is ready takes without delay.
+                # A pipe that is ready takes PIPE_BUF bytes without delay.
                 data = data[os.write(self._descriptor, data[: select.PIPE_BUF]) :]
         self._patience_s = 0.0 if data else self._patient_s
         return not data
@@ -55,8 +58,8 @@ class JoinedProcess:
     """Runs workers, one after the other, in `directory`.
 
     SIGTERM and SIGINT ask the worker to leave after the current step; the second one ends it.
-    What a worker prints is handed on and logged; if a launcher reads it, which has a log of its
-    own, only what is not handed on is logged here.
+    The output of a worker is handed on and logged. A launcher that reads the output has a log of
+    its own; then only output that could not be handed on is logged here.
     """
 
     def __init__(self, directory: Path, *, read_by_launcher: bool = False) -> None:
@@ -66,16 +69,16 @@ class JoinedProcess:
         self._tail: deque[bytes] = deque(maxlen=TAIL_LINES)
         self._signals = 0
         self.stopped = ""
-        """Why the job has stopped; empty if it has not."""
+        """Reason why the job has stopped; empty if it has not stopped."""
 
     @property
     def asked_to_end(self) -> bool:
-        """Whether a signal has asked for the end."""
+        """Whether a signal has asked the worker to end."""
         return self._signals > 0
 
     @property
     def log_tail(self) -> str:
-        """The last lines of the worker."""
+        """The last lines that the worker has printed."""
         return b"".join(self._tail).decode(errors="replace")
 
     def run(
@@ -85,7 +88,7 @@ class JoinedProcess:
         log: Path,
         endpoint: control.Endpoint,
     ) -> int:
-        """Runs a worker to its end; returns its exit code as `subprocess` does."""
+        """Runs a worker to its end; returns its exit code, as `subprocess` gives it."""
         self._tail.clear()
         scratch = tempfile.mkdtemp(prefix=f"{env.SCRATCH_PREFIX}{log.stem}-")
         keeper.become_parent_of_orphans()
@@ -123,7 +126,7 @@ class JoinedProcess:
             return code
 
     def _pump(self, source: IO[bytes], reader: Reader, log: IO[bytes]) -> None:
-        while line := source.readline(LONGEST_LINE):  # a longer one comes in parts
+        while line := source.readline(LONGEST_LINE):  # a longer line comes in parts
             self._tail.append(line)
             if reader.write(line) and self._read_by_launcher:
                 continue
@@ -158,7 +161,10 @@ class JoinedProcess:
         process: subprocess.Popen[bytes],
         gone: threading.Event,
     ) -> None:
-        """Ends a worker that does not hear that nobody wants it: it starts, hangs or is frozen."""
+        """Ends a worker that the job does not want any more, if the worker does not end by itself.
+
+        A worker that still starts, hangs or is frozen does not hear from the master.
+        """
         session = session_of(endpoint.token, endpoint.fingerprint)
         version = 0
         while not gone.is_set():
@@ -185,7 +191,10 @@ def _tell_that_it_runs(
     process: subprocess.Popen[bytes],
     gone: threading.Event,
 ) -> None:
-    """Its own threads cannot, while code in C keeps Python's lock."""
+    """Tells the master that the worker's process runs.
+
+    The worker's own threads cannot do so while code in C holds Python's lock (GIL).
+    """
     session = session_of(endpoint.token, endpoint.fingerprint)
     url = url_of(endpoint.address, endpoint.fingerprint, "events")
     told = messages.encode(protocol.Alive(worker_id=worker_id))
@@ -193,12 +202,12 @@ def _tell_that_it_runs(
     while not gone.wait(protocol.ALIVE_INTERVAL_S):
         keeper.forget_ended_orphans(process.pid)
         if signs.since_last_look():
-            with contextlib.suppress(requests.RequestException):  # the next one is newer
+            with contextlib.suppress(requests.RequestException):  # the next message is newer
                 session.post(url, data=told, timeout=protocol.LONG_POLL_S)
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Ends it with all that it has started."""
+    """Kills the process and all processes of its group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""The flags of `run` by which workers are pods of a Kubernetes cluster."""
+"""The flags of `run` that start workers as pods of a Kubernetes cluster."""
 
 from __future__ import annotations
 
@@ -80,17 +80,17 @@ RIGHTS = {
     "pods": ("create", "get", "list", "watch", "delete"),
     "secrets": ("create", "get", "patch", "delete"),
 }
-"""All that the launcher needs; deploy/kubernetes/rbac.yaml gives them."""
+"""All rights that the launcher needs; deploy/kubernetes/rbac.yaml grants them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PodsRequest:
-    """Which pods are asked for.
+    """The pods that the command line asks for.
 
     Attributes:
-      name: begins their names; empty leaves that to the job.
-      owner: of the job, if its master runs in a pod.
-      master_host: by which pods reach the master; empty for the address of this host.
+      name: prefix of the names of the pods; empty: derived from the job.
+      owner: the owner of the pods, if the master runs in a pod.
+      master_host: name by which pods reach the master; empty: the address of this host.
     """
 
     cluster: Cluster
@@ -104,7 +104,7 @@ class PodsRequest:
     master_host: str = ""
 
     def settings(self, name: str, job_id: str) -> PodSettings:
-        """Of the pods of a job."""
+        """Returns the settings of the pods of a job."""
         return PodSettings(
             job=self.name or job_name(name, job_id),
             job_id=job_id,
@@ -117,19 +117,19 @@ class PodsRequest:
         )
 
     def job_config(self, job: JobConfig) -> JobConfig:
-        """That of a job whose workers are pods."""
+        """Returns the configuration of a job, changed for workers that are pods."""
         return dataclasses.replace(job, own_machines=True, awaits_joiners=False)
 
     def bind(self) -> str:
-        """Where the master listens, unless it is said."""
+        """Returns the address at which the master listens by default."""
         return host_port.ANY_IPV4
 
 
 def pods_request() -> PodsRequest | None:
-    """What the flags ask for; None if workers are no pods.
+    """Returns the pods that the flags ask for; None if workers are not pods.
 
     Raises:
-      ConfigurationError: something is missing or refused. Nothing was started.
+      ConfigurationError: a flag is missing or the cluster refuses. Nothing was started.
     """
     if LAUNCHER.value == LOCAL:
         given = [f"--{f.name}" for f in ONLY_WITH_PODS if flags.FLAGS[f.name].present]
@@ -175,11 +175,11 @@ def pods_request() -> PodsRequest | None:
 
 
 def check_cluster(request: PodsRequest) -> None:
-    """Asks the API server whether the pods may be created, and creates none.
+    """Asks the API server whether the pods may be created. Creates none.
 
     Raises:
       ConfigurationError: a right is missing, or the pods would be refused.
-      ApiError: it does not answer.
+      ApiError: the API server does not answer.
     """
     cluster = request.cluster
     missing = [
@@ -198,7 +198,7 @@ def check_cluster(request: PodsRequest) -> None:
     try:
         cluster.create("pods", manifest(settings, "w0", [], None), dry_run=True)
     except ApiError as error:
-        if "exceeded quota" not in str(error):  # which only means to wait
+        if "exceeded quota" not in str(error):  # a full quota only means to wait
             raise ConfigurationError(
                 f"The cluster refuses the pods of the workers in the namespace "
                 f"{cluster.namespace}: {error}. See --image, --namespace, --service_account and "
@@ -217,10 +217,10 @@ def _refuse_what_others_start() -> None:
 
 
 def _template(path: str) -> Json:
-    """The specification of a pod in a YAML file.
+    """Reads the specification of a pod from a YAML file.
 
     Raises:
-      ConfigurationError: it cannot be read, or holds something else.
+      ConfigurationError: the file cannot be read, or holds something else.
     """
     try:
         content = yaml.safe_load(Path(path).read_text())

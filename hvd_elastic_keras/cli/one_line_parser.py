@@ -1,4 +1,4 @@
-"""A command line that answers mistakes as all of this package do: with one clear line."""
+"""A command line that answers mistakes with one clear line, as all commands of this package do."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def parser_of(module: str, documentation: str, more: str = "") -> OneLineParser:
-    """A parser without arguments yet, whose help is the documentation of a module.
+    """Returns a parser without arguments, whose help text is the documentation of a module.
 
     Args:
-      module: its name, for `python -m`.
+      module: name of the module, for `python -m`.
       documentation: a head, an empty line, and examples.
-      more: follows the examples.
+      more: text to print after the examples.
     """
     head, _, examples = documentation.partition("\n\n")
     return OneLineParser(

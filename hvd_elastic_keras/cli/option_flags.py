@@ -1,4 +1,7 @@
-"""Makes flags of the options of configurations, such as `RunOptions`, which reach scripts, too."""
+"""Defines flags for the options of configurations, such as `RunOptions`.
+
+`RunOptions` reach scripts, too.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ Flag: TypeAlias = flags.FlagHolder[Any]
 
 
 def defined(config: type, *, may_be_unset: bool) -> dict[str, Flag]:
-    """Defines a flag for each option of a configuration; returns them by name.
+    """Defines a flag for each option of a configuration; returns the flags by name.
 
     Args:
-      may_be_unset: whether a flag that is not given leaves it to a reference configuration.
+      may_be_unset: whether a reference configuration decides if the flag is not given.
     """
     defaults = config()
     return {
@@ -45,7 +48,7 @@ def _defined(name: str, kind: type, option: Option, default: Any, may_be_unset: 
 
 
 def default_in_words(option: Option, default: Any) -> str:
-    """The default of an option for which a reference configuration may have a value.
+    """Returns the default, in words, of an option that a reference configuration may set.
 
     >>> default_in_words(Option("Write a ledger."), False)
     "the configuration's, else off"
@@ -54,7 +57,7 @@ def default_in_words(option: Option, default: Any) -> str:
 
 
 def in_words(option: Option, default: Any) -> str:
-    """The default of an option.
+    """Returns the default of an option in words.
 
     >>> in_words(Option("Wait."), 1800.0)
     '1800'
@@ -85,14 +88,14 @@ FLAGS = defined(RunOptions, may_be_unset=True)
 
 
 def given_options(config: Mapping[str, Any], sources: Mapping[str, str]) -> JobOptions:
-    """What the flags ask for, and a reference configuration where they do not say.
+    """Returns the options of the flags; a reference configuration counts where no flag is given.
 
     Args:
-      config: the values of the configuration, of which some may be no options.
-      sources: by flag, where its value has come from.
+      config: the values of the reference configuration; some need not be options.
+      sources: by flag, the source of its value.
 
     Raises:
-      ConfigurationError: a value is none of an option.
+      ConfigurationError: an option cannot have the value given.
     """
     values = {name: f.value for name, f in FLAGS.items() if f.value is not None}
     directory = values.get("checkpoint_dir")

@@ -1,4 +1,4 @@
-"""Runs a job on other hosts: who starts workers there, and on which hosts just now."""
+"""Runs a job on other hosts: starts workers there and follows which hosts the job has."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hvd_elastic_keras.master.job_result import JobResult
 from hvd_elastic_keras.observe.console import Console
 
 SSH = "ssh"
-"""Below `files.WORKERS`: notes of the ssh clients that run."""
+"""Directory below `files.WORKERS` for notes about the running ssh clients."""
 
 
 async def run_on_hosts(
@@ -34,7 +34,7 @@ async def run_on_hosts(
     console: Console,
     training: dict[str, Any],
 ) -> JobResult:
-    """Runs a job on the hosts or in the pods that were asked for; else on this host."""
+    """Runs a job on the requested hosts or in the requested pods; without either, on this host."""
     if request.pods:
         return await run_in_pods(
             controller, local, request, request.pods, console=console, training=training
@@ -55,11 +55,11 @@ async def run_on_hosts(
 
 
 class RemoteWorkers:
-    """Starts workers on the hosts of a job, and follows these while it runs.
+    """Starts workers on the hosts of a job, and follows the set of hosts while the job runs.
 
     Args:
-      endpoint: of the master, as other hosts reach it.
-      interface: the network interface that is wanted on all hosts; empty: each finds its own.
+      endpoint: endpoint of the master, as other hosts reach it.
+      interface: network interface to use on all hosts; empty: each host finds its own.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class RemoteWorkers:
         self._endpoint = endpoint
         self._interface = interface
         self._patience_s = job.enter_timeout_s
-        """Who has not come by then is given up, and need not look for the master any longer."""
+        """A worker that has not come by then is given up, and need not look for the master longer."""
         self._job_dir = job_dir
         self._console = console
         self._controller = controller
@@ -101,7 +101,10 @@ class RemoteWorkers:
 
     @contextlib.asynccontextmanager
     async def followed(self) -> AsyncIterator[None]:
-        """Inside, the job has the slots of its hosts. Nothing is asked before the next `await`."""
+        """Follows the hosts, and their slots, inside of the block.
+
+        The first question to the host discovery comes after the next `await`.
+        """
         watching = asyncio.create_task(self._watch.run(self._request.first))
         watching.add_done_callback(self._tell_failure)
         try:
@@ -111,7 +114,7 @@ class RemoteWorkers:
             await asyncio.wait([watching])
 
     def _tell_failure(self, watching: asyncio.Task[None]) -> None:
-        """The job goes on with the hosts that it has."""
+        """Warns if nothing follows the hosts any more; the job goes on with the hosts it has."""
         if not watching.cancelled() and watching.exception():
             self._warn(f"hosts are not followed any more: {watching.exception()!r}")
 

@@ -1,4 +1,4 @@
-"""What `report` does."""
+"""The work of the `report` command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hvd_elastic_keras.observe import report_page
 
 
 def report(job_dir: Path, output: Path | None = None) -> int:
-    """Writes the report of a job, also while it runs, and prints where it is.
+    """Writes the report of a job, which may still run, and prints the path of the report.
 
     Raises:
       ConfigurationError: there are no events, or the report cannot be written.

@@ -1,4 +1,4 @@
-"""The process of a worker of a job of a model module."""
+"""The program of a worker, for a job that runs a model module."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from hvd_elastic_keras.api.trainer import Trainer
 
 _kept: list[Trainer | InferenceJob] = []
-"""To the end of the process: to take model and input apart may take long, and serves nothing."""
+"""Kept to the end of the process: to free the model and the input may take long, for no use."""
 
 
 def main() -> int:
-    """Works until the end, or until this worker has to leave. Returns the exit code."""
+    """Works until the job ends or this worker has to leave; returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     env.set_defaults({"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"})
     environment = env.worker_environment()
@@ -40,7 +40,7 @@ def main() -> int:
         return 2
     session = ElasticSession(environment)
     try:
-        # Before TensorFlow is imported: the master sees a heartbeat, and SIGTERM is heard.
+        # This precedes the import of TensorFlow, so the master gets heartbeats and SIGTERM works.
         session.start()
         spec = JobSpec.load(Path(environment.job_dir) / files.JOB)
         _prepare()
@@ -94,5 +94,5 @@ if __name__ == "__main__":
     env.remove_scratch()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Without TensorFlow's and Horovod's tidy-up, which takes a second that peers might wait for.
+    # Skip the clean-up of TensorFlow and Horovod: it takes a second that peers might wait for.
     os._exit(code)

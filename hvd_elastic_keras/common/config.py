@@ -343,7 +343,7 @@ class JobConfig:
         Option(
             "Seconds after which a replacement counts no more, if training has gone on since.",
             least=0,
-            more="Slots that stayed empty for want of a restart are filled then.",
+            more="Slots that stayed empty because no restart was left are filled then.",
         ),
     ] = 3600.0
     heartbeat_timeout_s: Annotated[

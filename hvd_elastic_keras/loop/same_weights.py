@@ -95,7 +95,7 @@ def _words(odd: Sequence[int], members: Sequence[str], step: int, every: int) ->
     verb, it = ("has", "it ends and is") if len(odd) == 1 else ("have", "they end and are")
     doubt = ""
     if 2 * len(odd) >= len(members):
-        doubt = " Who of them is right cannot be told: the one that has been here longest is kept."
+        doubt = " It is unknown which of them is right: the one that has been here longest is kept."
     return (
         f"after step {step}, {who} {verb} other weights than {others}; {it} replaced. Damaged "
         "memory does this, or code that changes the weights of one worker only. The gradients of "

@@ -48,8 +48,8 @@ from hvd_elastic_keras.observe.event_log import EntryListener, EventLog
 log = logging.getLogger(__name__)
 TICK_S = 0.25
 DAMAGED_JOURNAL = (
-    "warning: the end of the journal cannot be read: it is not known what the launcher before has "
-    "decided last. The workers form another round, and no step is lost; a request that was "
+    "warning: the end of the journal cannot be read: the last decisions of the launcher before "
+    "are lost. The workers form another round, and no step is lost; a request that was "
     "answered just before (ctl) may have to be made again"
 )
 
@@ -220,7 +220,9 @@ class Controller:
         if not self._stop_requested:
             self.dispatch(act.StopJob(reason))
             self._limit_stop(reason)
-            self.console.line(f"{reason}: stopping after the current step (again: at once)")
+            self.console.line(
+                f"{reason}: stopping after the current step (a second one stops at once)"
+            )
         else:
             self._end_now(reason)
 

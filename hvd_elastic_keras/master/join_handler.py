@@ -66,8 +66,9 @@ class JoinHandler:
         if left:
             where = ", ".join(f"{w} on {self._hosts[w]}" for w in left)
             self._master.console.line(
-                f"warning: the job ends, and nobody has told of the end of {where}. The host is "
-                "out of reach, or the worker takes long to leave: look there whether it does"
+                "warning: the job ends, but it is not known that these workers have ended: "
+                f"{where}. The host is out of reach, or the worker takes long to leave: check "
+                "there whether it still runs"
             )
 
     def join(self, request: JoinRequest) -> JoinReply:

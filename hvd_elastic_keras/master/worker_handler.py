@@ -306,4 +306,4 @@ def _impossible_reading(state: State, message: messages.Message) -> str:
 
 
 def _told(what: str, told: int, known: int) -> str:
-    return f"{what} {told} was told of, but this job has come to {what} {known} so far."
+    return f"The message names {what} {told}, but this job is only at {what} {known}."

@@ -36,7 +36,7 @@ END_WITHIN_S = 60.0
 """Seconds to wait for a slow reader at the end."""
 GONE = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ENODEV)
 """Errors after which nobody can ever read the output: the reader or the terminal has ended."""
-HEAD = "[elastic] what is printed goes on here: nobody reads it any more where it went"
+HEAD = "[elastic] the launcher's output continues here: its terminal or reader is gone"
 _ORDERS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\r")
 """Terminal commands for colours and movements."""
 
@@ -93,11 +93,17 @@ class Outlet:
     def trouble(self) -> str:
         """Why people do not see what is printed; empty if they do."""
         if self.moved:
-            return f"nobody reads what the launcher prints any more: it goes on in {self.instead}"
+            return (
+                "the reader of the launcher's output is gone: further output goes to "
+                f"{self.instead}"
+            )
         if self._error:
             return f"what the launcher prints cannot be written ({self._error})"
         if self.behind and time.monotonic() - self._progress_at > PAUSED_AFTER_S:
-            return "nobody reads what the launcher prints (a paused reader, a stopped terminal)"
+            return (
+                "nobody reads the launcher's output at present (a paused reader, a stopped "
+                "terminal)"
+            )
         return ""
 
     def end(self) -> None:
@@ -135,7 +141,7 @@ class Outlet:
         begin = "\n" if self._in_line else ""
         return (
             f"{begin}[elastic] warning: lines are missing here ({lines}): they could not be "
-            "written when they were said\n"
+            "written in time\n"
         ).encode()
 
     def _taken(self) -> bytes:

@@ -21,8 +21,8 @@ from hvd_elastic_keras.step.world import World
 COUNT_AND_FLAGS = 3
 """Numbers at the beginning of the tail: examples, "membership change pending", "stop wanted". The
 digest of the examples' ids and the workers' speeds follow, if the options ask for them."""
-STOP_MESSAGE = "elastic: a callback wants to stop, so nobody takes this step"
-SKIP_MESSAGE = "elastic: not finite, so nobody takes this step"
+STOP_MESSAGE = "elastic: a worker asked to stop, so no worker takes this step"
+SKIP_MESSAGE = "elastic: a value is not finite, so no worker takes this step"
 
 
 class StepTail:

@@ -1,6 +1,7 @@
 """Like `fault_model.py`, with an optimizer that applies the sum of 5 steps.
 
-Faults count what is applied: `step=2` is first met in step 10, the first of the third 5.
+A fault's `step` counts applied sums. `step=2` is first reached in step 10, the first of the third
+group of 5.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ __all__ = ["dataset", "model"]
 
 
 def model() -> keras.Model:
-    """24 steps end in the middle of such a 5."""
+    """Returns a model whose 24 steps end in the middle of a group of 5."""
     network = fault_model.model()
     network.compile(
         optimizer=keras.optimizers.SGD(0.05, momentum=0.9, gradient_accumulation_steps=5),

@@ -1,4 +1,4 @@
-"""A model module trained in one process, without a launcher: what a job is compared with."""
+"""Trains a model module in one process, without a launcher, to compare a job with it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 def script_of(model: Path, job_dir: Path, **config: int) -> str:
-    """Python code that trains a model module and saves its results in a directory.
+    """Returns Python code that trains a model module and saves its results in a directory.
 
     Args:
-      config: for `TrainingConfig`, beside the global batch of 64.
+      config: values for `TrainingConfig`, beside the global batch of 64.
     """
     return f"""
 from hvd_elastic_keras import Trainer, TrainingConfig

@@ -1,4 +1,4 @@
-"""A headless Chromium for tests, with its own driver, both of Debian's packages."""
+"""A headless Chromium with its driver for tests; both are Debian's packages."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from selenium.webdriver.chrome.service import Service
 REQUIRED = "HVD_ELASTIC_TEST_BROWSER"
 """Set to "required" where tests must not be skipped because a machine has no browser."""
 PROGRAMS = {"chromium": "chromium", "chromedriver": "chromium-driver"}
-"""What is needed, and the Debian package of each."""
+"""The programs needed, and the Debian package of each."""
 LIMIT_S = 100
 WIDTH, HEIGHT = 1280, 800
 
 
 def need_browser() -> None:
-    """Skips a test where there is none, and says why."""
+    """Skips a test, with a reason, where there is no browser."""
     missing = [package for program, package in PROGRAMS.items() if not shutil.which(program)]
     if not missing:
         return
@@ -34,13 +34,13 @@ def need_browser() -> None:
 
 @contextlib.contextmanager
 def browser(scratch: Path) -> Iterator[webdriver.Chrome]:
-    """A browser that is gone after the block."""
+    """Yields a browser, which is gone after the block."""
     options = Options()
     options.binary_location = str(shutil.which("chromium"))
     for argument in (
         "--headless=new",
         "--no-sandbox",  # as root
-        "--disable-dev-shm-usage",  # which is small in containers
+        "--disable-dev-shm-usage",  # it is small in containers
         "--disable-gpu",
         "--force-prefers-reduced-motion",
         f"--user-data-dir={scratch / 'chromium'}",
@@ -59,5 +59,5 @@ def browser(scratch: Path) -> Iterator[webdriver.Chrome]:
 
 
 def messages_of(driver: webdriver.Chrome) -> list[str]:
-    """What the page has written to the console, its errors included."""
+    """Returns what the page has written to the console, its errors included."""
     return [str(entry["message"]) for entry in driver.get_log("browser")]

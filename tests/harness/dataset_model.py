@@ -1,8 +1,9 @@
 """Like `fault_model.py`, but with a `tf.data.Dataset` and callbacks whose state matters.
 
-The dataset has another order in every epoch and a length that only counting tells. The callbacks
-change the learning rate depending on what it is, so that one that runs twice, or starts afresh in
-a late joiner, shows in the weights. Each worker notes which images it has computed in which step.
+The dataset has another order in every epoch. Its length is known only by counting. The callbacks
+compute the new learning rate from the present one. A callback that runs twice, or starts afresh in
+a late joiner, therefore shows in the weights. Each worker notes which images it has computed in
+which step.
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ def note(batch: Any, step: int) -> None:
 
 
 def model() -> keras.Model:
-    """That of `fault_model.py`, with a witness."""
+    """Returns the model of `fault_model.py`, with a witness."""
     if faults.FILE in os.environ:
         fault_model._Here.witness = note
     return fault_model.model()
 
 
 def dataset(split: str, seed: int, epoch: int) -> tf.data.Dataset:
-    """The same digits, in the order of (seed, epoch)."""
+    """Returns the digits below 9, in an order that depends on (seed, epoch)."""
     examples = tf.data.Dataset.from_tensor_slices(fault_model.dataset(split))
     shuffled = examples.shuffle(100, seed=seed + epoch, reshuffle_each_iteration=False)
     return shuffled.filter(lambda image, label: label < 9)
 
 
 def callbacks() -> list[keras.callbacks.Callback]:
-    """A decaying learning rate, halved on each "plateau" too."""
+    """Returns callbacks: the learning rate decays, and is also halved on each "plateau"."""
     return [
         keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.8),
         keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=1, min_delta=10.0),

@@ -19,14 +19,17 @@ DIRECTORY = "HVD_ELASTIC_TEST_DIGESTS"
 
 
 class Digests(keras.callbacks.Callback):
-    """Appends "moment step digest" after each step and epoch: of all variables and the logs."""
+    """Appends "moment step digest" after each step and epoch.
+
+    The digest covers all variables and the logs.
+    """
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """The state after a step."""
+        """Notes the state after a step."""
         self._note("step", logs)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """The state after an epoch, and the results of validation."""
+        """Notes the state after an epoch, and the results of validation."""
         self._note("epoch", logs)
 
     def _note(self, moment: str, logs: dict[str, Any]) -> None:
@@ -40,12 +43,12 @@ class Digests(keras.callbacks.Callback):
 
 
 def callbacks() -> list[keras.callbacks.Callback]:
-    """Without a directory for them there are no notes."""
+    """Returns the note-taking callback; none if there is no directory for its notes."""
     return [Digests()] if DIRECTORY in os.environ else []
 
 
 def model() -> keras.Model:
-    """Batch norm, dropout and Adam."""
+    """Returns a model with batch norm, dropout and Adam."""
     network = fault_model.model()
     network.compile(
         optimizer=keras.optimizers.Adam(0.01),

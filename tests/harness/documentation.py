@@ -1,4 +1,4 @@
-"""What the pages show: the commands of their console blocks, and the code of their examples."""
+"""Reads what the pages show: the commands of console blocks, and the code of examples."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Block:
     """A fenced block of a page.
 
     Attributes:
-      page: relative to the checkout.
-      line: of the page, at which it begins, from 1.
-      why_not_run: what the comment before it says; empty if there is none.
+      page: path relative to the checkout.
+      line: the line of the page at which the block begins, counted from 1.
+      why_not_run: the reason in the comment before the block; empty if there is none.
     """
 
     page: Path
@@ -40,13 +40,13 @@ class Block:
 
     @property
     def commands(self) -> list[str]:
-        """What is typed, each with its continuation lines, without comments that follow it."""
+        """The commands typed, with their continuation lines, without comments that follow them."""
         typed = re.findall(r"^ *(?:\w+ )?\$ ((?:.*\\\n)*.*)$", self.text, re.MULTILINE)
         return [re.sub(r"\\\n\s*", " ", command) for command in typed]
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """The fenced blocks of a page, in order."""
+    """Yields the fenced blocks of a page, in order."""
     text = page.read_text()
     for found in _BLOCK.finditer(text):
         line = text.count("\n", 0, found.start("language")) + 1
@@ -55,7 +55,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def example(page: str, after: str) -> str:
-    """The first Python block of a page after some words, such as the name of its file."""
+    """Returns the first Python block of a page after some words, such as the name of its file."""
     text = (ROOT / page).read_text()
     _, found, rest = text.partition(after)
     if not found:

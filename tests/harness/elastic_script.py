@@ -2,9 +2,9 @@
 
     elastic_script.py OUTPUT COMMIT_EVERY [eager|accumulate|durable]
 
-Every step has a global batch that follows from its number alone, of which each worker takes a
-share: the weights do not depend on the workers. In OUTPUT, rank 0 leaves `weights.npz`, and each
-process one JSON line for all that it did in `trace-<pid>.jsonl`.
+The global batch of a step depends only on the step's number. Each worker takes a share of it, so
+the weights do not depend on the workers. In OUTPUT, rank 0 leaves `weights.npz`. Each process
+writes a JSON line for everything it does to `trace-<pid>.jsonl`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def fail_like_a_collective(*_: object) -> NoReturn:
 
 
 signal.signal(signal.SIGUSR1, fail_like_a_collective)
-# Workers that come later start from other weights: only the sync makes them equal.
+# Later workers start from other weights: only the sync makes them equal.
 keras.utils.set_random_seed(0 if os.environ.get("HVD_ELASTIC_WORKER_ID", "w0") == "w0" else 1)
 hvd.init()
 model = keras.Sequential(
@@ -58,7 +58,7 @@ counter = tf.Variable(0, dtype=tf.int64)
 
 
 def share(epoch: int, batch: int) -> tuple[np.ndarray, np.ndarray]:
-    """This worker's part of a global batch: x of shape [n, 6], y of shape [n, 2]."""
+    """Returns this worker's part of a global batch: x of shape [n, 6], y of shape [n, 2]."""
     random = np.random.default_rng(100 * epoch + batch)
     x = random.normal(size=(GLOBAL_BATCH, 6)).astype(np.float32)
     mine = slice(hvd.rank(), None, hvd.size())

@@ -1,4 +1,4 @@
-"""A master's endpoint in a process that may open few descriptors, as a test tells it on stdin."""
+"""A master's endpoint in a process that may open few descriptors. A test commands it on stdin."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LIMIT_S = 60.0
 
 
 class Core:
-    """Answers one question; the rest of a master is not asked here."""
+    """Answers one question. Tests ask nothing else of a master here."""
 
     @property
     def workers(self) -> Core:
@@ -62,10 +62,10 @@ def _use_up(held: list[int]) -> None:
 
 
 class EndpointProcess:
-    """The process, as a test sees it. Use it in a `with` block.
+    """The endpoint's process, seen from a test. Use it in a `with` block.
 
     Args:
-      certificate_dir: where the certificate is that it shows, if it speaks TLS.
+      certificate_dir: directory of the certificate that the endpoint shows; without it, no TLS.
 
     Attributes:
       address: host and port of the API.
@@ -94,24 +94,24 @@ class EndpointProcess:
         self._process.communicate(timeout=LIMIT_S)
 
     def tell(self, command: str) -> None:
-        """Gives it a command, and waits until that is done."""
+        """Sends a command, and waits until it is done."""
         assert self._process.stdin is not None
         self._process.stdin.write(command + "\n")
         self._process.stdin.flush()
         assert self._answer() == "done"
 
     def errors_at_end(self) -> str:
-        """Ends it; what it has printed to stderr."""
+        """Ends the process; returns what it has printed to stderr."""
         _, errors = self._process.communicate(timeout=LIMIT_S)
         assert self._process.returncode == 0, errors
         return errors
 
     def descriptors(self) -> int:
-        """How many it has open."""
+        """Returns the number of open descriptors."""
         return len(os.listdir(f"/proc/{self._process.pid}/fd"))
 
     def connect(self, data: bytes = b"") -> socket.socket:
-        """A new connection, on which `data` has been sent."""
+        """Returns a new connection, on which `data` has been sent."""
         connection = socket.create_connection(self.address, timeout=LIMIT_S)
         connection.sendall(data)
         return connection
@@ -122,7 +122,7 @@ class EndpointProcess:
 
 
 def status_of(connection: socket.socket) -> int:
-    """The status of the next answer; 0 if the connection has been closed."""
+    """Returns the status of the next answer; 0 if the connection has been closed."""
     try:
         head = connection.recv(4096)
     except ConnectionResetError:

@@ -1,4 +1,4 @@
-"""A real endpoint of a master in a thread, behind which only a test listens."""
+"""A real endpoint of a master in a thread. Only the test listens behind it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LIMIT_S = 20.0
 
 
 class Told:
-    """What the endpoint passes on; the rest of a master is not asked here."""
+    """Keeps what the endpoint passes on. Tests ask nothing else of a master here."""
 
     def __init__(self) -> None:
         self.messages: queue.Queue[messages.Message] = queue.Queue()
         self.answer_lost = threading.Event()
-        """If set, the connection breaks once a message has been taken: its answer is lost."""
+        """If set, the next console message is taken, but its answer is lost with the connection."""
         self.break_connections: Callable[[], None] = lambda: None
 
     @property
@@ -34,7 +34,7 @@ class Told:
         return ""
 
     async def kept(self) -> None:
-        """There is no journal."""
+        """Does nothing: there is no journal."""
 
     def on_worker_event(self, event: messages.Message) -> None:
         self.messages.put(event)

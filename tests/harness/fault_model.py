@@ -1,4 +1,4 @@
-"""A model module for tests: digits, batch norm, dropout; and the faults of `faults.py`."""
+"""A model module for tests: digits, batch norm and dropout, with the points of `faults.py`."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ MIDDLE = 10
 
 
 class _Here:
-    """Where this worker is, for the fault points."""
+    """This worker's place and progress, for the fault points."""
 
     model: keras.Model | None = None
     place: Assignment | None = None
     step = 0
-    """Finished optimizer steps when the present one began."""
+    """Optimizer steps finished when the present step began."""
     witness: Callable[[Any, int], None] | None = None
     """Called with the rows that this worker computes in a training step, and the step's number."""
 
 
 @keras.saving.register_keras_serializable("tests")
 class FaultPoint(keras.layers.Layer):
-    """Passes its input on; on the way a fault may happen."""
+    """Passes its input on; a fault may happen on the way."""
 
     def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
         point = "train" if training else "evaluate"
 
         def happen() -> None:
             if _Here.place is not None and _Here.model is not None:
-                # Alone, the optimizer may count before its gradients are there; others may wait for
-                # their state when a step begins.
+                # With a single worker, the optimizer may raise its counter before its gradients are
+                # computed. With several, a worker may still wait for its state when a step begins.
                 iterations = _Here.model.optimizer.iterations
                 step = _Here.step if hvd.size() == 1 else int(iterations.numpy())
                 faults.happen(point, hvd.rank(), hvd.size(), step=step)
@@ -57,17 +57,17 @@ class FaultPoint(keras.layers.Layer):
 
 
 def watch(model: keras.Model) -> None:
-    """Takes the steps of faults from this model."""
+    """Makes the faults' step numbers follow this model's optimizer."""
     _Here.model = model
 
 
 def worker_id() -> str:
-    """That of this process; "alone" without a launcher."""
+    """Returns the id of this process's worker; "alone" without a launcher."""
     return os.environ.get(env.WORKER_ID, "alone")
 
 
 def model() -> keras.Model:
-    """A convolution, batch norm and dropout: everything whose result might depend on the cut."""
+    """Returns a model of layers whose results might depend on how a batch is split."""
     layers = keras.layers
     _Here.model = keras.Sequential(
         [
@@ -90,14 +90,14 @@ def model() -> keras.Model:
 
 
 def dataset(split: str) -> digits.Arrays:
-    """A part of the digits: 7 steps of 64 and a smaller one."""
+    """Returns a part of the digits: 7 steps of 64 and a smaller one."""
     images, labels = digits.load(split)
     size = 480 if split == "train" else 100
     return images[:size], labels[:size]
 
 
 def _happens_amid(point: str, transfer: Callable[..., None]) -> Callable[..., None]:
-    """Lets a fault happen when so many chunks of a state have gone through a connection."""
+    """Returns a transfer in which a fault may happen at the `MIDDLE`th chunk of a connection."""
     counts: dict[socket.socket, int] = {}
 
     def faulty(connection: socket.socket, chunk: frames.Chunk) -> None:
@@ -111,7 +111,7 @@ def _happens_amid(point: str, transfer: Callable[..., None]) -> Callable[..., No
 
 
 def _with_faults() -> None:
-    """Puts fault points round the moments that user code cannot see."""
+    """Puts fault points around the moments that user code cannot see."""
     start, broadcast_bytes = Communicator.start, Communicator.broadcast_bytes
     shut_down = Communicator.shut_down
     write_atomically, save_weights = files.write_atomically, keras.Model.save_weights
@@ -131,7 +131,7 @@ def _with_faults() -> None:
 
     def shut_down_and_forget(self: Communicator) -> None:
         shut_down(self)
-        _Here.place = None  # trials and warm-ups of a later training happen nowhere
+        _Here.place = None  # no faults in trials and warm-ups of a later training
 
     def faulty_write(path: Any, write: Any) -> None:
         if path.name == files.MODEL and _Here.place is not None:
@@ -147,7 +147,11 @@ def _with_faults() -> None:
     take = PartitionedStep.__call__
 
     def witnessed(self: PartitionedStep, batch: Any, step: int, *args: Any, **kwargs: Any) -> Any:
-        """Python code of a model is called with whole batches, so that it cannot tell the rows."""
+        """Calls the witness with the rows of this worker.
+
+        A model's own Python code gets whole batches, so it cannot tell which rows are this
+        worker's.
+        """
         here = _Here
         if here.model is not None:
             here.step = int(here.model.optimizer.iterations.numpy())
@@ -171,7 +175,7 @@ def _with_faults() -> None:
     flush = file_writers.flush
 
     def faulty_flush(callback: keras.callbacks.Callback, hook: str) -> None:
-        """Between what a callback has written and the system's knowledge of it."""
+        """Lets a fault happen after a callback has written, before the system knows the data."""
         if isinstance(callback, keras.callbacks.TensorBoard) and _Here.place is not None:
             step = int(callback.model.optimizer.iterations)
             faults.happen(f"flush {hook}", _Here.place.rank, _Here.place.size, step=step)
@@ -180,7 +184,7 @@ def _with_faults() -> None:
     indices = Order.indices
 
     def wrong_indices(self: Order, positions: tf.Tensor) -> tf.Tensor:
-        """One example too far, in the second epoch."""
+        """Returns the index of the next example instead, in the second epoch."""
         found = indices(self, positions)
         return (found + tf.cast(tf.equal(self.epoch, 1), found.dtype)) % self.num_examples
 

@@ -1,8 +1,8 @@
-"""Faults that a test wants to happen inside of a worker, at an exact moment.
+"""Faults that a test lets happen inside of a worker, at an exact moment.
 
-A test writes `Fault`s to a file; the model module `fault_model.py` reads it in every worker and
-lets them happen. A fault happens once in the whole job and leaves a mark, so that a test can prove
-that it did.
+A test writes `Fault`s to a file. The model module `fault_model.py` reads the file in every worker
+and lets them happen. A fault happens once in the whole job. It leaves a mark, so that a test can
+prove that it happened.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ ANSWER_LIMIT_S = 5.0
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """What happens where.
+    """A fault: what happens, where and when.
 
     Attributes:
       point: "train", "evaluate" (inside the forward pass), "init" (assigned, before hvd.init()),
-        "sync" (in the middle of the broadcast), "give" and "take" (in the middle of a large
-        state's way from a holder to a joiner), "save" (while the results are written),
-        "checkpoint" (before a callback saves weights), "between" (two trainings), "flush HOOK"
-        (before what `TensorBoard` has written in a hook is flushed).
-      rank: which rank of the round.
-      step: for "train", "evaluate", "checkpoint" and "flush": finished optimizer steps.
-      round: for the others; 0 is any round.
-      action: a signal name, "wait" to hold the worker until the test opens the gate, or "keep_lock"
-        to hold it so in C, with Python's lock (GIL), so that nothing else runs in it.
-      size: only in a round of so many workers; 0 is any.
+        "sync" (in the middle of the broadcast), "give" and "take" (while a large state is on its
+        way from a holder to a joiner), "save" (while the results are written), "checkpoint" (before
+        a callback saves weights), "between" (two trainings), "flush HOOK" (before the data that
+        `TensorBoard` has written in a hook is flushed).
+      rank: the rank in the round.
+      step: for "train", "evaluate", "checkpoint" and "flush": the number of finished optimizer
+        steps.
+      round: for the other points; 0 is any round.
+      action: a signal name; "wait" to hold the worker until the test opens the gate; or "keep_lock"
+        to hold it in C with Python's lock (GIL), so that nothing else runs in it.
+      size: the fault happens only in a round of this many workers; 0 is any.
     """
 
     name: str
@@ -56,7 +57,7 @@ class Fault:
     size: int = 0
 
     def matches(self, point: str, rank: int, size: int, step: int, round_number: int) -> bool:
-        """Whether it happens here."""
+        """Returns whether the fault happens here."""
         return (
             self.point == point
             and self.rank == rank
@@ -74,7 +75,7 @@ class FaultPlan:
 
     @property
     def path(self) -> Path:
-        """The file for the environment variable `FILE`."""
+        """The file to name in the environment variable `FILE`."""
         return self._directory / "faults.json"
 
     def write(self, faults: list[Fault]) -> None:
@@ -86,15 +87,15 @@ class FaultPlan:
                 os.mkfifo(self._directory / f"{fault.name}.open")
 
     def happened(self, name: str) -> bool:
-        """Whether a fault has happened."""
+        """Returns whether a fault has happened."""
         return (self._directory / f"{name}.happened").exists()
 
     def pid_of(self, name: str) -> int:
-        """The process in which a fault has happened."""
+        """Returns the id of the process in which a fault has happened."""
         return int((self._directory / f"{name}.happened").read_text())
 
     def open_gate(self, name: str) -> None:
-        """Lets a worker go on that is held by a fault with the action "wait" or "keep_lock"."""
+        """Releases a worker that is held by a fault with the action "wait" or "keep_lock"."""
         gate = self._directory / f"{name}.open"
         if gate.is_fifo():
             os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))  # an error if nobody waits
@@ -103,18 +104,18 @@ class FaultPlan:
 
 
 def seconds_per_micro_batch(worker_id: str) -> float:
-    """How long a worker sleeps for each of its micro-batches: `SLOW` says so, as "w1=0.02"."""
+    """Returns the seconds that a worker sleeps per micro-batch, from `SLOW`, such as "w1=0.02"."""
     slow, _, seconds = os.environ.get(SLOW, "").partition("=")
     return float(seconds) if slow == worker_id else 0.0
 
 
 def reads_wrongly(worker_id: str) -> bool:
-    """Whether this worker is to read other examples than it should, in the second epoch."""
+    """Returns whether this worker has to read wrong examples in the second epoch."""
     return os.environ.get(WRONG) == worker_id
 
 
 def happen(point: str, rank: int, size: int, step: int = -1, round_number: int = 0) -> None:
-    """Called by workers at a point: lets the planned faults of this point happen."""
+    """Lets the planned faults of a point happen. Workers call this at each point."""
     file = os.environ.get(FILE)
     if not file:
         return
@@ -125,7 +126,10 @@ def happen(point: str, rank: int, size: int, step: int = -1, round_number: int =
 
 
 def _first(file: str, fault: Fault) -> bool:
-    """Marks a fault as happened. The mark appears with its content, never empty."""
+    """Marks a fault as happened; returns whether this was the first time.
+
+    The mark appears with its content, never empty.
+    """
     written = Path(file).parent / f"{fault.name}.{os.getpid()}.{threading.get_ident()}"
     written.write_text(str(os.getpid()))
     try:
@@ -155,7 +159,7 @@ def _act(directory: Path, fault: Fault) -> None:
 def _hear_of_changes() -> None:
     """Waits until this worker knows what the master knew when the gate was opened.
 
-    A change that a test has seen in the job's events is then one that this worker has been told of.
+    After that, this worker has been told of each change that a test has seen in the job's events.
     """
     session, environment = ElasticSession.current, env.worker_environment()
     if session is None or environment is None:
@@ -167,7 +171,7 @@ def _hear_of_changes() -> None:
             reply = http.get(url, timeout=ANSWER_LIMIT_S)
             reply.raise_for_status()
         except requests.RequestException:
-            return  # there is no master at present, or it has had no news yet
+            return  # there is no master at present, or it had no update yet
     newest = messages.decode(reply.content, protocol.WorkerUpdate)
     deadline = time.monotonic() + ANSWER_LIMIT_S
     while session._update.version < newest.version and time.monotonic() < deadline:

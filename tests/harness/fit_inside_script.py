@@ -1,9 +1,9 @@
-"""A script with `fit` inside of a function of `elastic.run`, for tests.
+"""A script that calls `fit` inside of a function of `elastic.run`, for tests.
 
     fit_inside_script.py OUTPUT dataset|epochs
 
-The weights must not depend on the workers. In OUTPUT, every process that comes to the end leaves
-`<worker>.npz` and `<worker>.json`.
+The weights must not depend on the workers. Every process that reaches the end leaves `<worker>.npz`
+and `<worker>.json` in OUTPUT.
 """
 
 from __future__ import annotations

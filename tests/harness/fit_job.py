@@ -1,4 +1,4 @@
-"""Jobs that run a scenario, and what they end with."""
+"""Jobs that run a scenario, and their results."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FIT_SCRIPT = REPOSITORY / "tests" / "harness" / "fit_script.py"
 
 @dataclasses.dataclass(frozen=True)
 class FitResult:
-    """What one process wrote at the end of a scenario.
+    """The results that one process wrote at the end of a scenario.
 
     Attributes:
-      weights: all variables of model and optimizer but random seeds, in order, with their names.
+      weights: all variables of model and optimizer except random seeds, in order, with their names.
       logs: histories, hooks with their logs, evaluations and predictions.
-      files: where its callbacks have written.
+      files: the directory in which its callbacks have written.
     """
 
     weights: dict[str, np.ndarray]
@@ -32,7 +32,7 @@ class FitResult:
 
     @classmethod
     def read(cls, directory: Path, worker: str) -> FitResult:
-        """The result of a worker, or of "alone"."""
+        """Reads the result of a worker, or of "alone"."""
         path = directory / worker
         with np.load(path.with_suffix(".npz")) as file:
             weights = dict(file)
@@ -41,14 +41,14 @@ class FitResult:
 
 
 def assert_same_weights(found: FitResult, expected: FitResult, tolerance: float = 1e-5) -> None:
-    """All variables agree, and there are some."""
+    """Asserts that all variables agree, and that there are some."""
     assert len(found.weights) == len(expected.weights) > 0
     for (name, value), other in zip(found.weights.items(), expected.weights.values(), strict=True):
         np.testing.assert_allclose(value, other, rtol=tolerance, atol=tolerance, err_msg=name)
 
 
 def assert_same_result(found: FitResult, expected: FitResult, tolerance: float = 1e-5) -> None:
-    """Weights, histories, hooks and logs agree, and there are some."""
+    """Asserts that weights, histories, hooks and logs agree, and that there are some."""
     assert_same_weights(found, expected, tolerance)
     assert expected.logs["histories"]
     for name, value in expected.logs.items():
@@ -56,7 +56,7 @@ def assert_same_result(found: FitResult, expected: FitResult, tolerance: float =
 
 
 def assert_same_logs(found: Any, expected: Any, where: str, tolerance: float = 1e-5) -> None:
-    """Nested lists and dicts agree, numbers to rounding."""
+    """Asserts that nested lists and dicts agree; numbers may differ by rounding."""
     assert type(found) is type(expected), where
     if isinstance(expected, dict):
         assert found.keys() == expected.keys(), where
@@ -73,12 +73,15 @@ def assert_same_logs(found: Any, expected: Any, where: str, tolerance: float = 1
 
 
 def gate(step: int, point: str = "train") -> Fault:
-    """Holds rank 0 at a step, until a late joiner is warm."""
+    """Returns a fault that holds rank 0 at a step until a late joiner is warm."""
     return Fault("gate", point, 0, step=step, action="wait")
 
 
 def kill_of_root(point: str, step: int = -1, size: int = 3) -> Fault:
-    """Kills rank 0 of so many workers; three are there with the late joiner."""
+    """Returns a fault that kills rank 0 in a round of `size` workers.
+
+    The late joiner makes three.
+    """
     return Fault(f"kill{size}", point, 0, step=step, size=size)
 
 
@@ -93,18 +96,18 @@ class FitJob(Job):
         super().__init__(directory, "--max_restarts=0", *flags, plan=plan, command=command)
 
     def let_join(self, gate: str, joiner: str = "w2") -> None:
-        """Has a worker join while the others are held at a gate."""
+        """Lets a worker join while the others are held at a gate."""
         self.wait_for_fault(gate)
         self.ctl("add", "1")
         self.wait_for("round_opened", lambda e: e["reason"] == f"{joiner} joins")
         self.plan.open_gate(gate)
 
     def result(self, worker: str) -> FitResult:
-        """What a worker has ended with."""
+        """Returns the result of a worker."""
         return FitResult.read(self._results, worker)
 
     def finish_with(self, workers: list[str], expected: FitResult, tolerance: float = 1e-5) -> None:
-        """Ends well with exactly these workers, all with the expected result."""
+        """Asserts that the job ends well with exactly these workers and the expected result."""
         self.finish()
         assert [f.name for f in self.faults if not self.plan.happened(f.name)] == []
         assert all(e["steps_lost"] == 0 for e in self.events("round_running"))

@@ -1,4 +1,4 @@
-"""Trainings that stand beside their tests: functions of a test module that worker processes run.
+"""Trainings written beside their tests: functions of a test module that worker processes run.
 
     @scenario(plain=True)
     def two_epochs(script: Script) -> None:
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Scenario:
-    """A function that trains, and how the training relates to plain `fit`.
+    """A function that trains, and whether plain `fit` has the same result.
 
     Attributes:
       train: makes a compiled model and trains it by `Script.fit`, once or several times.
-      plain: whether `fit` without `ElasticCallback` has the same result: not with batch
-        normalisation or dropout, whose random numbers are others.
+      plain: whether `fit` without `ElasticCallback` has the same result. It has not with batch
+        normalisation or dropout: their random numbers differ.
     """
 
     train: Callable[[Script], None]
@@ -40,11 +40,11 @@ class Scenario:
 
     @property
     def reference(self) -> str:
-        """Where a worker finds it: `tests/integration/test_fit.py::eager`."""
+        """Names the scenario for a worker: `tests/integration/test_fit.py::eager`."""
         return f"{self._file.relative_to(REPOSITORY)}::{self}"
 
     def directory_in(self, directory: Path) -> Path:
-        """Where its results are written."""
+        """Returns the directory for the scenario's results."""
         return directory / self._file.stem / str(self)
 
     @property
@@ -53,17 +53,17 @@ class Scenario:
 
 
 def scenario(*, plain: bool) -> Callable[[Callable[[Script], None]], Scenario]:
-    """Makes a scenario of a function of a test module."""
+    """Turns a function of a test module into a scenario."""
     return lambda train: Scenario(train, plain)
 
 
 def scenarios_of(module: object) -> list[Scenario]:
-    """Those that stand in a test module."""
+    """Returns the scenarios of a test module."""
     return [value for value in vars(module).values() if isinstance(value, Scenario)]
 
 
 def find_scenario(reference: str) -> Scenario:
-    """The scenario with that reference."""
+    """Returns the scenario with this reference."""
     file, name = reference.split("::")
     module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
     found = getattr(module, name)

@@ -1,7 +1,7 @@
 """Runs scenarios in this process: `fit_script.py DIRECTORY tests/integration/test_fit.py::eager`.
 
-What a worker ends with goes to `WORKER.npz` and `.json` in the scenario's directory. Without a
-launcher, the worker is called "alone", and several scenarios may be given.
+A worker's results go to `WORKER.npz` and `.json` in the scenario's directory. Without a launcher,
+the worker is called "alone", and several scenarios may be given.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.harness.recorded_fit import Script
 
 
 def run(reference: str, directory: Path) -> None:
-    """One scenario, from the model to the results."""
+    """Runs one scenario, from the model to the results."""
     scenario = find_scenario(reference)
     keras.utils.set_random_seed(1)
     script = Script(scenario.directory_in(directory), scenario.plain)
@@ -26,7 +26,7 @@ def run(reference: str, directory: Path) -> None:
 
 
 def main() -> int:
-    """Runs the scenarios named; one that fails does not keep the others from running."""
+    """Runs the scenarios named; if one fails, the others still run."""
     directory, *references = sys.argv[1:]
     if len(references) == 1:
         run(references[0], Path(directory))

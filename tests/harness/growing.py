@@ -1,4 +1,4 @@
-"""What a job whose batch grows with the workers has to come to: computed again in NumPy.
+"""Computes again in NumPy what a job must result in whose batch grows with the workers.
 
 Nothing here uses the code under test. The job tells which examples were in which step (notes of
 `growing_model.py`) and how many workers took it (`events.jsonl`).
@@ -28,7 +28,7 @@ BIAS = np.zeros(3, np.float32)
 
 
 def sizes_by_step(job: Job) -> list[int]:
-    """The number of workers that took each optimizer step."""
+    """Returns the number of workers that took each optimizer step."""
     sizes: dict[int, int] = {}
     last = job.events("job_finished")[-1]["step"]
     for event in job.events("round_running"):
@@ -37,7 +37,7 @@ def sizes_by_step(job: Job) -> list[int]:
 
 
 def batches_by_step(job: Job, sizes: list[int]) -> list[list[int]]:
-    """The examples of each optimizer step; what was computed for steps that failed is left out."""
+    """Returns the examples of each optimizer step, without those computed for failed steps."""
     batches: list[list[int]] = [[] for _ in sizes]
     for notes in Path(job.plan.path).parent.glob("examples-*.jsonl"):
         for step, size, examples in map(json.loads, notes.read_text().splitlines()):
@@ -47,7 +47,7 @@ def batches_by_step(job: Job, sizes: list[int]) -> list[list[int]]:
 
 
 def steps_by_epoch(sizes: list[int], per_worker: int) -> list[list[int]]:
-    """The numbers of the steps of each epoch, by the rule that the last one takes what is left."""
+    """Returns the step numbers of each epoch; the last step of an epoch takes the examples left."""
     epochs: list[list[int]] = [[]]
     left = SIZE
     for step, size in enumerate(sizes):
@@ -63,7 +63,7 @@ def steps_by_epoch(sizes: list[int], per_worker: int) -> list[list[int]]:
 def assert_every_example_once_per_epoch(
     sizes: list[int], batches: list[list[int]], per_worker: int
 ) -> int:
-    """Also that each step is as large as it should be; returns the number of epochs."""
+    """Asserts this and the sizes of steps; returns the number of epochs."""
     epochs = steps_by_epoch(sizes, per_worker)
     for steps in epochs:
         examples = [example for step in steps for example in batches[step]]
@@ -74,10 +74,10 @@ def assert_every_example_once_per_epoch(
 
 
 def scales_by_step(sizes: list[int], reference: float, warm_up: int) -> list[float]:
-    """Linear scaling: down at once, up within so many steps.
+    """Scales the rate linearly: down at once, up over `warm_up` steps. Returns a scale per step.
 
     Args:
-      reference: number of workers that the learning rate of the model belongs to.
+      reference: the number of workers for which the model's learning rate is meant.
     """
     scales: list[float] = []
     ahead, before = [1.0], reference
@@ -94,7 +94,7 @@ def scales_by_step(sizes: list[int], reference: float, warm_up: int) -> list[flo
 def expected_weights(
     batches: list[list[int]], scales: list[float], epochs: list[list[int]], decay: float = DECAY
 ) -> list[np.ndarray]:
-    """Kernel and bias after SGD with momentum on these batches, in float64."""
+    """Returns kernel and bias after SGD with momentum on these batches, in float64."""
     parts: list[Any] = [KERNEL.astype(np.float64), BIAS.astype(np.float64)]
     velocities = [np.zeros_like(part) for part in parts]
     rate = RATE
@@ -115,7 +115,7 @@ def expected_weights(
 def assert_trained_as_expected(
     job: Job, weights: list[np.ndarray], *, per_worker: int, reference: float, warm_up: int
 ) -> list[int]:
-    """Holds a finished job's weights against those of NumPy; returns the workers by step."""
+    """Compares a finished job's weights with those of NumPy; returns the workers of each step."""
     sizes = sizes_by_step(job)
     batches = batches_by_step(job, sizes)
     assert_every_example_once_per_epoch(sizes, batches, per_worker)

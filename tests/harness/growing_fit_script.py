@@ -17,7 +17,7 @@ BATCH, WARM_UP, EPOCHS = 16, 6, 4
 
 
 class Batches(keras.utils.PyDataset):
-    """The last batch is smaller."""
+    """Batches of the data, of which the last one is smaller."""
 
     @property
     def num_batches(self) -> int:
@@ -25,13 +25,13 @@ class Batches(keras.utils.PyDataset):
         return -(-growing.SIZE // BATCH)
 
     def __getitem__(self, index: int) -> growing.Arrays:
-        """One batch."""
+        """Returns one batch."""
         part = slice(index * BATCH, (index + 1) * BATCH)
         return growing.X[part], growing.LABELS[part]
 
 
 def data(kind: str) -> dict[str, Any]:
-    """What `fit` is given."""
+    """Returns the data arguments for `fit`."""
     if kind == "arrays":
         return {"x": growing.X, "y": growing.LABELS, "batch_size": BATCH}
     if kind == "PyDataset":

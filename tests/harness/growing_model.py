@@ -1,7 +1,7 @@
-"""A model module for jobs whose batch grows with the workers: it notes who has computed what.
+"""A model module for jobs whose batch grows with the workers; it notes which worker computed what.
 
-A softmax regression, small enough to be trained again in NumPy (`growing.py`). The last column of
-the inputs is the number of the example; it is noted and then dropped.
+The model is a softmax regression, small enough to be trained again in NumPy (`growing.py`). The
+last column of the inputs is the number of the example. It is noted and then dropped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class WithoutNumbers(fault_model.FaultPoint):
     """Drops the numbers of the examples."""
 
     def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """Passes all columns on but the last."""
+        """Passes on all columns except the last."""
         return super().call(x, training=training)[:, :-1]
 
 
@@ -36,7 +36,7 @@ def note(batch: Any, step: int) -> None:
 
 
 def model() -> keras.Model:
-    """Starts from the weights of `growing.py`."""
+    """Returns a model that starts from the weights of `growing.py`."""
     if faults.FILE in os.environ:
         fault_model._Here.witness = note
     outputs = keras.layers.Dense(3, name="dense")
@@ -51,10 +51,10 @@ def model() -> keras.Model:
 
 
 def dataset(split: str) -> growing.Arrays:
-    """The same examples for validation."""
+    """Returns the same examples for training and validation."""
     return growing.X, growing.LABELS
 
 
 def callbacks() -> list[keras.callbacks.Callback]:
-    """One that reads and sets the learning rate: a scaled one would show in the weights."""
+    """Returns one that reads and sets the learning rate; a scaled rate would change the weights."""
     return [keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * growing.DECAY)]

@@ -1,8 +1,8 @@
-"""Workers that sum numbers which travel in 16 bits.
+"""Workers that sum numbers sent in 16 bits.
 
     half_sums_script.py OUTPUT
 
-What a worker has got, it leaves in `OUTPUT/<rank>.npz`: the name of a format to the sums.
+Each worker leaves its sums in `OUTPUT/<rank>.npz`, by the name of the format.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ SHAPES = [(3, 5), (), (7,)]
 
 
 def numbers_of(rank: int) -> list[Any]:
-    """float32, that 16 bits do not hold."""
+    """Returns float32 numbers that 16 bits cannot hold exactly."""
     random = np.random.default_rng(rank)
     return [random.normal(size=shape).astype(np.float32) for shape in SHAPES]
 
 
 def main(output: Path) -> None:
-    """Sums them up with the other workers."""
+    """Sums the numbers of all workers."""
     found = {}
     for name, half in HALF_DTYPES.items():
         reduce = tf.function(summed_in_half, autograph=False)

@@ -2,7 +2,7 @@
 
     horovod_fit_script.py OUTPUT [plain]
 
-In OUTPUT, every process that comes to the end leaves `<worker>.npz` and `<worker>.json`. With
+Every process that reaches the end leaves `<worker>.npz` and `<worker>.json` in OUTPUT. With
 `plain`, Keras alone trains for one epoch as two workers of Horovod would.
 """
 

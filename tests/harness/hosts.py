@@ -1,8 +1,8 @@
-"""Hosts of a job: network namespaces of this machine, each with process ids and an sshd of its own.
+"""Hosts of a job: network namespaces of this machine, each with own process ids and an sshd.
 
-The launcher's side is this machine itself, with an address on the same bridge. All hosts see the
-same files. Several test processes may have hosts at a time: each takes a subnet that no other has,
-and first removes what killed test processes have left.
+The launcher's host is this machine itself, with an address on the same bridge. All hosts see the
+same files. Several test processes may have hosts at a time: each takes a free subnet, and first
+removes the hosts that killed test processes have left.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ PROGRAMS = {
     "unshare": "util-linux",
     "setpriv": "util-linux",
 }
-"""What the hosts are made with, and the Debian package of each."""
+"""The programs that make the hosts, and the Debian package of each."""
 SEARCHED = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 CAP_NET_ADMIN, CAP_SYS_ADMIN = 12, 21
 LOCKS = Path("/run/hvd_elastic_test_hosts")
 MOST_SUBNETS = 200
 LAUNCHER = 254
-"""The last number of the launcher's address."""
+"""The last number of the address of the launcher's host."""
 SSH_PORT = 22
 LIMIT_S = 60.0
 POLL_S = 0.01
 
 
 def obstacle() -> str:
-    """What this machine does not allow; empty if it can have hosts."""
+    """Returns why this machine cannot have hosts; empty if it can."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as file:
         found = next((line.split()[1] for line in file if line.startswith("CapEff:")), "0")
     if any(not int(found, 16) >> capability & 1 for capability in (CAP_NET_ADMIN, CAP_SYS_ADMIN)):
@@ -66,7 +66,7 @@ def obstacle() -> str:
 
 @functools.lru_cache(maxsize=1)
 def _refused() -> str:
-    """What this machine says when it is asked for a host's parts; empty if it gives them."""
+    """Tries to make a host's parts; returns the error, or "" if this machine allows all of them."""
     name = f"hvd{os.getpid()}"
     parts = (
         f"ip netns add {name}",
@@ -92,7 +92,7 @@ def _refused() -> str:
 
 
 def need_hosts() -> None:
-    """Skips a test where there can be no hosts, and fails where there must be."""
+    """Skips a test where hosts are impossible, or fails it if hosts are required."""
     reason = obstacle()
     if reason and os.environ.get(REQUIRED) == "required":
         pytest.fail(reason)
@@ -105,12 +105,12 @@ class Hosts:
 
     Args:
       directory: for keys, settings and logs of the hosts.
-      interfaces: the name of the network interface of each host; so many hosts there are.
-      ipv4: whether they have addresses of IPv4, beside those of IPv6.
+      interfaces: the name of the network interface of each host; its length is the number of hosts.
+      ipv4: whether the hosts have IPv4 addresses, beside those of IPv6.
 
     Attributes:
       names: "host1", "host2" and so on.
-      launcher: the address of this machine that the hosts reach.
+      launcher: the address at which the hosts reach this machine.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Hosts:
 
     @property
     def launcher(self) -> str:
-        """The address of this machine that the hosts reach."""
+        """The address at which the hosts reach this machine."""
         return self._address_of(LAUNCHER)
 
     @property
@@ -140,7 +140,7 @@ class Hosts:
         return self._directory / "known_hosts"
 
     def address(self, host: str) -> str:
-        """The address of a host; of IPv4, if it has one."""
+        """Returns the address of a host, of IPv4 if it has one."""
         return self._address_of(self.names.index(host) + 1)
 
     def __enter__(self) -> Self:
@@ -168,7 +168,7 @@ class Hosts:
     # --- what tests do to hosts ----------------------------------------------------------
 
     def cut(self, host: str) -> None:
-        """Loses everything that is sent to or from a host, in silence."""
+        """Silently drops everything sent to or from a host."""
         _ip("link", "set", self._outer_end(host), "down")
 
     def heal(self, host: str) -> None:
@@ -176,7 +176,7 @@ class Hosts:
         _ip("link", "set", self._outer_end(host), "up")
 
     def power_off(self, host: str) -> None:
-        """Ends all processes of a host at once; nobody else hears of it."""
+        """Ends all processes of a host at once; no other host is told."""
         self.cut(host)
         _kill_all(self._namespace(host))
         self._daemons.pop(host).wait(LIMIT_S)
@@ -188,13 +188,13 @@ class Hosts:
         self._wait_until_reachable(host)
 
     def run(self, host: str, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Starts a command on a host, as if typed there; `options` are those of `Popen`."""
+        """Starts a command on a host, as if typed there. `options` are those of `Popen`."""
         inside = ["nsenter", "--target", str(self._init(host)), "-m", "-n", "-u", "-i", "-p"]
         directory = options.pop("cwd", Path.cwd())
         return subprocess.Popen([*inside, "env", f"--chdir={directory}", *command], **options)
 
     def call(self, host: str, *command: str) -> str:
-        """The output of a command that has to succeed on a host."""
+        """Returns the output of a command on a host; the command must succeed."""
         process = self.run(host, command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         output = process.communicate(timeout=LIMIT_S)[0].decode(errors="replace")
         assert process.returncode == 0, f"{command} on {host}: {output}"
@@ -206,15 +206,15 @@ class Hosts:
         inside.send_signal(number)
 
     def pids(self, host: str) -> list[int]:
-        """Processes of a host, as this machine numbers them; not the one that it boots with."""
+        """Returns the ids on this machine of the host's processes, except its first one."""
         return [pid for pid in _pids(self._namespace(host)) if number_inside(pid) > 1]
 
     def exchange_cable(self, host: str, connect: Callable[[str, str, str], None]) -> None:
-        """Lets a host have another cable.
+        """Replaces a host's cable.
 
         Args:
-          connect: makes it: called with the name of its end here, the namespace of the host, and
-            the name of its end there.
+          connect: makes the new cable. It gets the name of the cable's end here, the host's
+            namespace, and the name of the end there.
         """
         outer, namespace, inner = (
             self._outer_end(host),
@@ -226,29 +226,30 @@ class Hosts:
         self._plug_in(host)
 
     def add_bridge(self, host: str, name: str, address: str) -> None:
-        """Gives a host a network that nobody else can reach, such as that of its containers."""
+        """Gives a host a network that no other host can reach, such as one for containers."""
         namespace = self._namespace(host)
         _ip("-n", namespace, "link", "add", name, "type", "bridge")
         _ip("-n", namespace, "addr", "add", address, "dev", name)
         _ip("-n", namespace, "link", "set", name, "up")
 
     def name_loopback(self, host: str) -> None:
-        """Gives the name of a host to a loopback address, as Debian does."""
+        """Maps the name of a host to a loopback address, as Debian does."""
         self.call(host, "sh", "-c", f"echo 127.0.1.1 {host} >/etc/hosts")
 
     def know(self, host: str, names: Mapping[str, str]) -> None:
-        """Lets a host find more addresses by name: these, and none that it was told before."""
+        """Lets a host resolve these additional names, and none that it was told before."""
         lines = [f"{address} {name}" for name, address in sorted(names.items())]
         content = "\n".join([self._names_and_addresses(), *lines, ""]).encode()
         path = _settings(self._namespace(host)) / "hosts"
         if path.read_bytes() != content:
-            # In place, and at once: the host has this very file, and may read it at any time.
+            # Write in place and in one go: the host has this very file, and may read it at any
+            # time.
             with path.open("r+b", buffering=0) as file:
                 file.write(content)
                 file.truncate()
 
     def hide(self, host: str, directory: Path) -> None:
-        """Lets a host have an empty directory of its own there, until it is off."""
+        """Replaces a directory by an empty one, on this host only, until it is off."""
         self.call(host, "mount", "-t", "tmpfs", "none", str(directory))
 
     # --- how they are made ---------------------------------------------------------------
@@ -258,7 +259,7 @@ class Hosts:
         return address
 
     def _networks_of(self, number: int) -> list[str]:
-        """Addresses, each with the length of its network's prefix."""
+        """Returns the addresses, each with the prefix length of its network."""
         of_ipv4 = [f"10.77.{self._subnet}.{number}/24"] if self._ipv4 else []
         return [*of_ipv4, f"fd77:{self._subnet}::{number}/64"]
 
@@ -266,7 +267,7 @@ class Hosts:
         return f"{_prefix(self._subnet)}{host}"
 
     def _outer_end(self, host: str) -> str:
-        """The interface of this machine at the other end of a host's cable."""
+        """Returns the interface of this machine at the other end of a host's cable."""
         return f"{_prefix(self._subnet)}{self.names.index(host) + 1}"
 
     def _make_network(self) -> None:
@@ -290,7 +291,7 @@ class Hosts:
         self._plug_in(host)
 
     def _plug_in(self, host: str) -> None:
-        """Both ends of a host's cable are up, and have their addresses."""
+        """Brings up both ends of a host's cable, and gives the host its addresses."""
         namespace, inner = self._namespace(host), self._interfaces[host]
         _ip("link", "set", self._outer_end(host), "master", _bridge(self._subnet), "up")
         number = self.names.index(host) + 1
@@ -337,7 +338,8 @@ class Hosts:
         unshare = "unshare --uts --ipc --pid --fork --kill-child --mount-proc"
         with (self._directory / f"{host}.log").open("ab") as log:
             self._daemons[host] = subprocess.Popen(
-                # It ends with this process, and with it all processes of the host.
+                # The daemon ends with this process, and all processes of the host end with the
+                # daemon.
                 [
                     *bound_to(os.getpid()),
                     *(_found("ip"), "netns", "exec", self._namespace(host)),
@@ -350,7 +352,7 @@ class Hosts:
             )
 
     def _init(self, host: str) -> int:
-        """The process of a host that its others are gone with."""
+        """Returns the host's first process: when it ends, all others of the host end."""
         (init,) = psutil.Process(self._daemons[host].pid).children()
         return int(init.pid)
 
@@ -386,19 +388,21 @@ def _make_key(path: Path) -> None:
 
 
 def _without_delay(address: str) -> tuple[str, ...]:
-    """IPv6 addresses are usable at once: nobody else can have them."""
+    """Makes IPv6 addresses usable at once: no other host can have them."""
     return ("nodad",) if ":" in address else ()
 
 
 def bound_to(parent: int) -> tuple[str, ...]:
-    """What stands before a command that ends with its parent, also with one that is gone already
-    when the kernel could be asked for it."""
+    """Returns a prefix for a command that makes it end with its parent.
+
+    The command does not start if the parent has already ended when the kernel is asked for this.
+    """
     asked = ("setpriv", "--pdeathsig", "KILL")
     return (*asked, "sh", "-c", f'[ "$PPID" = {parent} ] && exec "$@"', "sh")
 
 
 def wait_until(look: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> None:
-    """Waits until something is so."""
+    """Waits until `look` returns True."""
     deadline = time.monotonic() + limit_s
     while not look():
         assert time.monotonic() < deadline, f"not within {limit_s:.0f} s: {what}"
@@ -409,7 +413,7 @@ def wait_until(look: Callable[[], bool], what: str, limit_s: float = LIMIT_S) ->
 
 
 def _prefix(subnet: int) -> str:
-    """Begins the names of all namespaces and interfaces of a subnet."""
+    """Returns the prefix of the names of all namespaces and interfaces of a subnet."""
     return f"hvdt{subnet}-"
 
 
@@ -418,12 +422,12 @@ def _bridge(subnet: int) -> str:
 
 
 def _settings(namespace: str) -> Path:
-    """Where `ip netns exec` finds the files that are a host's own."""
+    """Returns the directory in which `ip netns exec` finds a host's own files."""
     return Path("/etc/netns", namespace)
 
 
 def _take_subnet() -> tuple[int, IO[str]]:
-    """A subnet that is ours as long as the file is open; clears away what nobody has any more."""
+    """Takes a subnet, which is ours as long as the file is open; removes abandoned hosts."""
     LOCKS.mkdir(exist_ok=True)
     free = [(number, lock) for number in range(MOST_SUBNETS) if (lock := _locked(number))]
     for number, lock in reversed(free):
@@ -435,7 +439,7 @@ def _take_subnet() -> tuple[int, IO[str]]:
 
 
 def _locked(number: int) -> IO[str] | None:
-    """The file whose holder has a subnet; None if that is another process."""
+    """Returns the file whose lock owns a subnet; None if another process has the lock."""
     lock = (LOCKS / str(number)).open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -454,7 +458,7 @@ def _remove(subnet: int) -> None:
     for settings in Path("/etc/netns").glob(f"{prefix}*"):
         shutil.rmtree(settings)
     for interface in Path("/sys/class/net").glob(f"{prefix}*"):
-        # The cable of a namespace goes with it, maybe at this moment.
+        # Deleting a namespace deletes its cable too, maybe at this moment.
         with contextlib.suppress(AssertionError):
             _ip("link", "del", interface.name)
 
@@ -464,7 +468,7 @@ def _pids(namespace: str) -> list[int]:
 
 
 def number_inside(pid: int) -> int:
-    """What a process is called in a host of its own; 0 if it only looks in, or is gone."""
+    """Returns a process's id in its host's pid namespace; 0 if it is not in one, or is gone."""
     try:
         with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
             numbers = next(line for line in file if line.startswith("NSpid:")).split()[1:]

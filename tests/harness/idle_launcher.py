@@ -11,7 +11,7 @@ OnExit = Callable[[WorkerExit], None]
 
 
 class IdleLauncher:
-    """Notes what it is asked for; workers end when the test says so."""
+    """Notes its calls; workers end when the test says so."""
 
     def __init__(self) -> None:
         self.on_exit: dict[str, OnExit] = {}
@@ -39,7 +39,7 @@ class IdleLauncher:
         return list(self.on_exit)
 
     def close(self) -> None:
-        """There is nothing to remove."""
+        """Does nothing: there is nothing to remove."""
 
     def end(self, worker_id: str, return_code: int) -> None:
         on_exit = self.on_exit.pop(worker_id, None)

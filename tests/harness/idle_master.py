@@ -1,4 +1,4 @@
-"""A controller with its real endpoint in a thread, and two workers that only exist in messages."""
+"""A controller with its real endpoint in a thread, and two workers that exist only as messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PATIENT = JobConfig(
 
 
 class IdleMaster:
-    """A job whose first round runs. Use it in a `with` block."""
+    """A job in its first round, running. Use it in a `with` block."""
 
     def __init__(self, job_dir: Path) -> None:
         self._job_dir = job_dir
@@ -79,7 +79,7 @@ class IdleMaster:
     def call(
         self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
     ) -> tuple[int, bytes]:
-        """A request and the status and body of its answer."""
+        """Sends a request; returns the status and the body of the answer."""
         token = {"Authorization": f"Bearer {self.controller.token}"}
         try:
             self._connection.request(
@@ -92,7 +92,7 @@ class IdleMaster:
             return 0, b""
 
     def status(self) -> control.JobStatus | None:
-        """The state of the job, without what changes by itself; None if the job has ended."""
+        """Returns the job's state without values that change by themselves; None after its end."""
         status, body = self.call("GET", "/v1/status")
         if status != 200:
             return None

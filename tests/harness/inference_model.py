@@ -1,7 +1,7 @@
-"""A model module that is not compiled, whose examples know their place, for jobs that do not train.
+"""A model module that is not compiled, for jobs that evaluate or predict.
 
-The first feature of example n is n. A layer notes which examples are computed, in the directory of
-the test's faults, and lets faults happen there.
+The first feature of example n is n. A layer notes the computed examples in the directory of the
+test's faults, and lets faults happen there.
 """
 
 from __future__ import annotations
@@ -27,32 +27,34 @@ class KnowsItsPlace(keras.layers.Layer):
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         def note(first: tf.Tensor) -> None:
-            # Only in a round: not in the check, nor while a worker gets warm.
+            # Note only in a round, not in the check or while a worker warms up.
             if hvd.is_initialized() and hvd.size() > 1:
                 faults.happen(POINT, hvd.rank(), hvd.size(), step=int(first))
                 with (Path(os.environ[faults.FILE]).parent / COMPUTED).open("a") as file:
                     file.write(f"{int(first)}\n")
 
-        # A worker may have no example of the last step of an evaluation.
+        # In the last step of an evaluation, a worker may have no example.
         first = tf.cond(tf.size(x) > 0, lambda: x[0, 0], lambda: -1.0)
         with tf.control_dependencies([tf.py_function(note, [first], [])]):
             return tf.identity(x)
 
 
 def computed(directory: Path) -> list[int]:
-    """The first example of each range that workers have computed."""
+    """Returns the first example of each range that workers have computed."""
     return [int(line) for line in (directory / COMPUTED).read_text().splitlines()]
 
 
 def examples() -> np.ndarray:
-    """Shape [SIZE, FEATURES]."""
+    """Returns the examples, of shape [SIZE, FEATURES]."""
     x = np.random.default_rng(5).normal(size=(SIZE, FEATURES)).astype("float32")
     x[:, 0] = np.arange(SIZE)
     return x
 
 
 def scores(x: keras.KerasTensor) -> keras.KerasTensor:
-    """Batch normalisation and dropout, of which an evaluation must use the one and not the other.
+    """Returns scores by a network with batch normalisation and dropout.
+
+    An evaluation must use the first and not the second.
 
     Shape [examples, CLASSES].
     """
@@ -62,23 +64,23 @@ def scores(x: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def model() -> keras.Model:
-    """One output."""
+    """Returns a model with one output."""
     inputs = keras.Input((FEATURES,))
     return keras.Model(inputs, scores(inputs))
 
 
 def loss() -> str:
-    """For an evaluation."""
+    """Returns the loss for an evaluation."""
     return "sparse_categorical_crossentropy"
 
 
 def metrics() -> list[str]:
-    """For an evaluation."""
+    """Returns the metrics for an evaluation."""
     return ["accuracy"]
 
 
 def dataset(split: str) -> object:
-    """Nothing to train with; for predictions no labels."""
+    """Returns the examples; for predictions without labels. None for other splits."""
     x = examples()
     if split == "predict":
         return x

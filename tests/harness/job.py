@@ -1,4 +1,4 @@
-"""One real job: starts it, follows its events, sends signals, and looks for what it leaves."""
+"""One real job: starts it, follows its events, sends signals, and checks what it leaves behind."""
 
 from __future__ import annotations
 
@@ -30,12 +30,15 @@ FAULT_MODEL = REPOSITORY / "tests" / "harness" / "fault_model.py"
 POLL_S = 0.01
 LIMIT_S = 100.0
 SMALL = ("--global_batch_size=64", "--micro_batch_size=8", "--epochs=3")
-"""24 steps in 3 epochs, 8 micro-batches."""
+"""24 steps in 3 epochs, 8 micro-batches in a step."""
 Event = dict[str, Any]
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether a process has not ended. An orphan that has ended is a zombie until init reaps it."""
+    """Returns whether a process has not ended.
+
+    An orphan that has ended is a zombie until init reaps it.
+    """
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -43,13 +46,13 @@ def lives(process: psutil.Process) -> bool:
 
 
 class Job:
-    """A job as a user would start it. Use it in a `with` block: nothing outlives the block."""
+    """A job started as a user would. Use it in a `with` block: nothing outlives the block."""
 
     limit_s = LIMIT_S
-    """How long it may take until what is waited for."""
+    """Seconds to wait for something before the test fails."""
     stdout: int | None = None
     stderr: int | None = None
-    """Open files that the launcher prints to, if it is not that of `output`."""
+    """Open files for the launcher's output, if not the file of `output`."""
 
     def __init__(
         self,
@@ -69,14 +72,14 @@ class Job:
         self._process: subprocess.Popen[bytes] | None = None
         self._entries: list[Event] = []
         self._read = 0
-        """So many bytes of `events.jsonl` have become `_entries`."""
+        """Bytes of `events.jsonl` that are already in `_entries`."""
 
     def __enter__(self) -> Self:
         self.start_launcher()
         return self
 
     def start_launcher(self, *more_flags: str) -> None:
-        """Runs the command; again, if its launcher was killed."""
+        """Runs the command, or runs it again if its launcher was killed."""
         self._temporary.mkdir(exist_ok=True)
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(
@@ -87,14 +90,14 @@ class Job:
             )
 
     def command_line(self, *more_flags: str) -> list[str]:
-        """What is run."""
+        """Returns the command that is run."""
         options = list(itertools.takewhile(lambda a: a.startswith("--"), self._command))
         script = self._command[len(options) :]
         run = [sys.executable, "-m", "hvd_elastic_keras.run"]
         return [*run, *options, *self._arguments, *more_flags, *script]
 
     def environment(self) -> dict[str, str]:
-        """The variables with which it runs."""
+        """Returns the environment variables of the launcher."""
         return {
             **os.environ,
             "PYTHONPATH": str(REPOSITORY),
@@ -103,7 +106,7 @@ class Job:
         }
 
     def kill_launcher(self) -> None:
-        """With SIGKILL; its workers go on."""
+        """Kills the launcher with SIGKILL; its workers go on."""
         self.process.kill()
         self.process.wait(LIMIT_S)
 
@@ -123,13 +126,13 @@ class Job:
 
     @property
     def output(self) -> str:
-        """What the launcher has printed so far."""
+        """The output of the launcher so far."""
         return self._output.read_text()
 
     # --- events --------------------------------------------------------------------------
 
     def events(self, name: str | None = None) -> list[Event]:
-        """The entries of `events.jsonl` so far, of one kind or all."""
+        """Returns the entries of `events.jsonl` so far, of one kind or all."""
         path = self.job_dir / "events.jsonl"
         if path.exists():
             with path.open("rb") as file:
@@ -147,7 +150,7 @@ class Job:
         )
 
     def wait_for_round(self, size: int, after: int = 0) -> Event:
-        """Waits until a round with so many workers runs."""
+        """Waits until a round with this many workers runs."""
         return self.wait_for(
             "round_running", lambda e: e["world_size"] == size and e["round"] > after
         )
@@ -157,7 +160,7 @@ class Job:
         self.wait(lambda: self.plan.happened(name) or None, f"fault {name}")
 
     def wait(self, look: Callable[[], Any], what: str) -> Any:
-        """Waits until `look` finds something. Fails if the job ends or takes too long before."""
+        """Waits until `look` finds something. Fails if the job ends first or takes too long."""
         deadline = time.monotonic() + self.limit_s
         while time.monotonic() < deadline:
             ended = self.process.poll() is not None
@@ -179,7 +182,7 @@ class Job:
     # --- the end -------------------------------------------------------------------------
 
     def finish(self, exit_code: int = 0) -> None:
-        """Waits for the end, checks the exit code, and that the job has left nothing behind."""
+        """Waits for the end; checks the exit code, and that the job has left nothing behind."""
         address = self.address()
         try:
             code = self.process.wait(LIMIT_S)
@@ -189,7 +192,7 @@ class Job:
         self.assert_nothing_is_left(address)
 
     def assert_nothing_is_left(self, address: tuple[str, int] | None) -> None:
-        """No process, no open port, no temporary file."""
+        """Asserts that there is no process, no open port and no temporary file."""
         assert self.worker_processes() == []
         if address is not None:
             family, address = host_port.found(*address)[0]
@@ -202,7 +205,7 @@ class Job:
         assert not (self.job_dir / "master.json").exists()
 
     def worker_processes(self) -> list[psutil.Process]:
-        """All processes that belong to this job, but the launcher: workers and their keepers."""
+        """Returns all processes of this job except the launcher: workers and their keepers."""
         found = []
         for process in psutil.process_iter():
             try:
@@ -213,7 +216,7 @@ class Job:
         return found
 
     def address(self) -> tuple[str, int] | None:
-        """Host and port of the master, if it runs."""
+        """Returns host and port of the master, if it runs."""
         try:
             content = json.loads((self.job_dir / "master.json").read_text())
         except (OSError, ValueError):
@@ -221,11 +224,11 @@ class Job:
         return host_port.split(content["address"])
 
     def token(self) -> str:
-        """The secret of a job that runs."""
+        """Returns the secret token of a running job."""
         return files.read_endpoint(self.job_dir).token
 
     def report(self) -> str:
-        """Everything that helps to understand a failure."""
+        """Returns everything that helps to understand a failure."""
         logs = sorted((self.job_dir / "logs").glob("*.log"))
         tails = [f"--- {p.name}\n" + p.read_text(errors="replace")[-3000:] for p in logs]
         events = "\n".join(json.dumps(e) for e in self.events())
@@ -234,7 +237,7 @@ class Job:
     # --- what tests do to it -------------------------------------------------------------
 
     def ctl(self, *arguments: str, exit_code: int = 0) -> str:
-        """Runs the control command and returns its output; its error if it ends with one."""
+        """Runs the control command; returns its output, or its errors if it fails as expected."""
         result = subprocess.run(
             [
                 sys.executable,
@@ -253,7 +256,7 @@ class Job:
         return result.stderr if exit_code and result.stderr else result.stdout
 
     def assert_audited(self, epochs: int) -> None:
-        """The ledgers, judged anew, show each example exactly once in so many epochs."""
+        """Asserts that an audit finds each example exactly once in each of this many epochs."""
         lines = self.ctl("audit").splitlines()
         assert len(lines) == epochs, lines
         assert all(line.endswith("every example exactly once") for line in lines), lines
@@ -263,12 +266,12 @@ class Job:
         assert audited == ended
 
     def pid_of(self, worker_id: str) -> int:
-        """Process id of a worker."""
+        """Returns the process id of a worker."""
         started = self.wait_for("worker_started", lambda e: e["worker_id"] == worker_id)
         return int(started["pid"])
 
     def worker_that_had(self, fault: str) -> str:
-        """Id of the worker in which a planned fault has happened."""
+        """Returns the id of the worker in which a planned fault has happened."""
         pid = self.plan.pid_of(fault)
         return str(self.wait_for("worker_started", lambda e: e["pid"] == pid)["worker_id"])
 
@@ -277,12 +280,12 @@ class Job:
         os.kill(self.pid_of(worker_id), number)
 
     def weights(self) -> dict[str, np.ndarray]:
-        """All variables of the final model, optimizer included, by name."""
+        """Returns all variables of the final model, optimizer included, by name."""
         return read_weights(self.job_dir / "model.keras", self.job_dir.parent)
 
 
 def read_weights(path: Path, scratch: Path) -> dict[str, np.ndarray]:
-    """The variables in a `.keras` or `.weights.h5` file."""
+    """Returns the variables in a `.keras` or `.weights.h5` file, by name."""
     if path.suffix == ".keras":
         with zipfile.ZipFile(path) as archive:
             path = Path(archive.extract("model.weights.h5", scratch))
@@ -300,7 +303,7 @@ def read_weights(path: Path, scratch: Path) -> dict[str, np.ndarray]:
 def assert_same_weights(
     found: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float = 1e-5
 ) -> None:
-    """All variables agree, and there are some."""
+    """Asserts that all variables agree, and that there are some."""
     assert found.keys() == expected.keys()
     assert expected
     for name, value in expected.items():

@@ -1,4 +1,4 @@
-"""A worker that comes to a job by itself."""
+"""A worker that joins a job by itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Joiner:
-    """`run --join`, as somebody on another host would start it. Use it in a `with` block."""
+    """`run --join`, as a user would start it on another host. Use it in a `with` block."""
 
     def __init__(self, job: Job, host: str, *flags: str, directory: Path | None = None) -> None:
         self._job = job
@@ -59,10 +59,10 @@ class Joiner:
         return []
 
     def exit_code(self) -> int:
-        """Waits for the end."""
+        """Waits for the end; returns the exit code."""
         return self.process.wait(LIMIT_S)
 
     @property
     def output(self) -> str:
-        """What it has printed so far."""
+        """The output so far."""
         return self._output.read_text()

@@ -1,4 +1,4 @@
-"""Values for hypothesis: any JSON, what a JSON schema describes, and that with one thing wrong."""
+"""Hypothesis strategies for any JSON, for values of a JSON schema, and for almost valid values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ANY = st.recursive(
 
 
 def matching(schema: Schema, components: dict[str, Schema]) -> st.SearchStrategy[Any]:
-    """Values that a schema permits, as msgspec writes schemas."""
+    """Returns a strategy for the values that a schema, as written by msgspec, allows."""
     if "$ref" in schema:
         return matching(components[schema["$ref"].rpartition("/")[2]], components)
     if "anyOf" in schema:
@@ -62,7 +62,7 @@ def _objects(schema: Schema, components: dict[str, Schema]) -> st.SearchStrategy
 
 @st.composite
 def nearly(draw: st.DrawFn, values: st.SearchStrategy[Any]) -> Any:
-    """Values with one thing wrong somewhere: a field that is missing, strange or too much."""
+    """Draws values with one thing wrong somewhere: a field that is missing, strange or too much."""
     value = draw(values)
     place = value
     while isinstance(place, dict) and place:

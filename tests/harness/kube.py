@@ -1,7 +1,7 @@
-"""A Kubernetes of this machine: real etcd, API server, scheduler and controllers, and its nodes.
+"""A Kubernetes on this machine: real etcd, API server, scheduler and controllers, and its nodes.
 
-`scripts/kube_test_cluster` makes the programs. The nodes are hosts as in `hosts.py`, and
-`kubelet.py` runs their pods. Nothing of it outlives the test process, however that ends.
+`scripts/kube_test_cluster` makes the programs. The nodes are hosts as in `hosts.py`. `kubelet.py`
+runs their pods. Nothing of the cluster outlives the test process, however that ends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SCRIPT = REPOSITORY / "scripts" / "kube_test_cluster"
 LOOPBACK = "127.0.0.1"
 SERVICES = "10.96.0.0/24"
 PORTS = range(20000, 32000)
-"""Of which free ones are taken: nobody is given one of these without having asked for it."""
+"""The range of the ports used. The system gives these only to programs that ask for them."""
 ADMIN_TOKEN = "admin-token"
 START_S = 150.0
 END_S = 30.0
@@ -47,7 +47,7 @@ CONTROLLERS = (
 
 
 def obstacle() -> str:
-    """What this machine lacks for an API server; empty if it can have one."""
+    """Returns what this machine lacks for an API server; empty if it can have one."""
     if not shutil.which("openssl"):
         return "a Kubernetes needs openssl, which this machine lacks"
     if not shutil.which("setpriv"):
@@ -59,12 +59,12 @@ def obstacle() -> str:
 
 
 def need_api_server() -> None:
-    """Skips a test where there can be no API server, and fails where there must be one."""
+    """Skips a test where an API server is impossible, or fails it if one is required."""
     _need(obstacle())
 
 
 def need_cluster() -> None:
-    """The same for a whole cluster, whose nodes are hosts of `hosts.py`."""
+    """Does the same for a whole cluster, whose nodes are hosts of `hosts.py`."""
     _need(obstacle() or harness.obstacle())
 
 
@@ -79,13 +79,13 @@ class ControlPlane:
     """etcd, an API server with RBAC, a scheduler and controllers. Use it in a `with` block.
 
     Args:
-      directory: for their data and logs.
-      address: where the API server listens.
+      directory: directory for their data and logs.
+      address: the address at which the API server listens.
 
     Attributes:
-      admin: the API for who may do everything.
+      admin: the API for an account that may do everything.
       authority: the file with the certificate of the API server.
-      url: of the API server.
+      url: URL of the API server.
     """
 
     def __init__(self, directory: Path, address: str = LOOPBACK) -> None:
@@ -138,17 +138,17 @@ class ControlPlane:
     # --- what tests do to it -------------------------------------------------------------
 
     def api(self, token: str) -> Api:
-        """The API for who has a token."""
+        """Returns the API for the account of a token."""
         return Api(self.url, token, self.authority)
 
     def token_of(self, account: str, namespace: str = "default") -> str:
-        """A token of a service account, which may do what its Roles say."""
+        """Returns a token of a service account, which may do what its Roles say."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
         answer = self.admin.request("POST", path, {"spec": {"expirationSeconds": 3600}})
         return str(answer["status"]["token"])
 
     def kubeconfig(self, token: str = ADMIN_TOKEN, namespace: str = "default") -> Path:
-        """A file for the usual clients, for who has a token."""
+        """Writes a file with which the usual clients use a token; returns its path."""
         path = self._directory / f"kubeconfig-{abs(hash(token))}"
         cluster = {"server": self.url, "certificate-authority": str(self.authority)}
         context = {"cluster": "test", "user": "test", "namespace": namespace}
@@ -165,13 +165,13 @@ class ControlPlane:
         return path
 
     def stop_api_server(self) -> None:
-        """Ends it at once; what it knows is in etcd."""
+        """Ends the API server at once; etcd keeps all that it knows."""
         process = self._running.pop("kube-apiserver")
         process.kill()
         process.wait(END_S)
 
     def start_api_server(self) -> None:
-        """Starts it, again if it was stopped, and waits until it is ready."""
+        """Starts the API server, also again after a stop, and waits until it is ready."""
         key = self._directory / "accounts.key"
         self._start(
             "kube-apiserver",
@@ -187,7 +187,7 @@ class ControlPlane:
             f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}",
             "--service-account-issuer=https://kubernetes.default.svc",
-            # As in all newer releases: tokens that end, and go with their pods.
+            # As in all newer releases: tokens expire, and become invalid with their pods.
             "--feature-gates=BoundServiceAccountTokenVolume=true",
             f"--service-cluster-ip-range={SERVICES}",
             "--endpoint-reconciler-type=none",
@@ -197,10 +197,10 @@ class ControlPlane:
         wait_until(self._is_ready, "the API server is ready", START_S)
 
     def compact(self) -> None:
-        """Lets etcd forget what was before now.
+        """Makes etcd forget all revisions before the present one.
 
-        The API server knows some of it itself, until it is started again: then a watch that goes on
-        from before gets 410.
+        The API server remembers some of them until it is restarted. After that, a watch that
+        continues from an older revision gets 410.
         """
         url = f"http://{self._address}:{self._etcd}/v3/kv"
         with requests.Session() as session:
@@ -267,7 +267,7 @@ class ControlPlane:
 
 
 def _free_ports(address: str, count: int) -> list[int]:
-    """Ports that nobody uses now."""
+    """Returns ports that no process uses now."""
     found: list[int] = []
     for port in random.Random().sample(PORTS, len(PORTS)):
         with contextlib.suppress(OSError), socket.socket() as probe:
@@ -281,12 +281,12 @@ def _free_ports(address: str, count: int) -> list[int]:
 class Cluster:
     """A Kubernetes with nodes "host1", "host2" and so on. Use it in a `with` block.
 
-    A Service is reached by its name on the ports of its pods: there is no kube-proxy. The kubelet
+    Pods reach a Service by its name, on the ports of its pods: there is no kube-proxy. The kubelet
     keeps the names of Services, with the address of one of their pods, in the nodes' `/etc/hosts`.
 
     Args:
-      environment: what the image of the pods sets, beside the path of the interpreter.
-      nodes: how many.
+      environment: variables that the pods' image sets, beside the path of the interpreter.
+      nodes: number of nodes.
     """
 
     def __init__(
@@ -324,15 +324,15 @@ class Cluster:
 
     @property
     def admin(self) -> Api:
-        """The API for who may do everything."""
+        """The API for an account that may do everything."""
         return self.control.admin
 
     def pods(self, selector: str = "", namespace: str = "default") -> list[Json]:
-        """All that have some labels."""
+        """Returns all pods with these labels."""
         return self.admin.all("Pod", namespace, selector)
 
     def wait_for_pods(self, selector: str, count: int, phase: str = "Running") -> list[Json]:
-        """Waits until there are so many, all in a phase and none about to be deleted."""
+        """Waits until exactly `count` pods exist, all in this phase and none being deleted."""
         found: list[Json] = []
 
         def there_are() -> bool:
@@ -348,7 +348,7 @@ class Cluster:
         return found
 
     def report(self) -> str:
-        """Everything that helps to understand a failure."""
+        """Returns everything that helps to understand a failure."""
         states = [f"{pod['metadata']['name']}: {json.dumps(pod['status'])}" for pod in self.pods()]
         logs = sorted(self.kubelet.logs.glob("*.log"))
         tails = [f"--- {p.name}\n" + p.read_text(errors="replace")[-3000:] for p in logs]

@@ -20,23 +20,23 @@ GROUPS = {
     "RoleBinding": "/apis/rbac.authorization.k8s.io/v1",
     "PriorityClass": "/apis/scheduling.k8s.io/v1",
 }
-"""Where the kinds live that are not of the core."""
+"""The paths of the kinds that are not in the core group."""
 PLURALS = {
     "Endpoints": "endpoints",
     "NetworkPolicy": "networkpolicies",
     "PriorityClass": "priorityclasses",
 }
-"""All others end in s."""
+"""The plurals that are irregular; all others add an "s"."""
 CLUSTER_WIDE = ("Namespace", "Node", "PersistentVolume", "PriorityClass")
 MERGE = "application/merge-patch+json"
 
 
 def path_of(kind: str, namespace: str = "", name: str = "", part: str = "") -> str:
-    """The path of an object or, without a name, of all of its kind.
+    """Returns the path of an object or, without a name, of all objects of a kind.
 
     Args:
-      namespace: empty: of all.
-      part: such as "status".
+      namespace: the namespace; empty: all of them.
+      part: a part of the object, such as "status".
     """
     parts = [GROUPS.get(kind, CORE)]
     if namespace and kind not in CLUSTER_WIDE:
@@ -49,7 +49,7 @@ class ApiError(Exception):
     """The API server has refused a request.
 
     Attributes:
-      status: HTTP's.
+      status: the HTTP status.
     """
 
     def __init__(self, status: int, text: str) -> None:
@@ -58,7 +58,7 @@ class ApiError(Exception):
 
 
 class Api:
-    """What one account says to the API server; for one thread."""
+    """The API server, as one account uses it; for one thread."""
 
     def __init__(self, url: str, token: str, authority: Path) -> None:
         self._url = url
@@ -68,17 +68,17 @@ class Api:
         self._session.headers["Authorization"] = f"Bearer {token}"
 
     def close(self) -> None:
-        """Ends its connections."""
+        """Closes its connections."""
         self._session.close()
 
     def request(
         self, method: str, path: str, body: Json | None = None, kind: str = "application/json"
     ) -> Json:
-        """The answer to a request.
+        """Sends a request; returns the answer.
 
         Raises:
-          ApiError: it is refused.
-          requests.RequestException: there is no answer.
+          ApiError: if the request is refused.
+          requests.RequestException: if there is no answer.
         """
         answer = self._session.request(
             method,
@@ -93,11 +93,11 @@ class Api:
         return found
 
     def get(self, kind: str, namespace: str, name: str) -> Json:
-        """An object."""
+        """Returns an object."""
         return self.request("GET", path_of(kind, namespace, name))
 
     def find(self, kind: str, namespace: str, name: str) -> Json | None:
-        """An object; None if there is none."""
+        """Returns an object; None if it does not exist."""
         try:
             return self.get(kind, namespace, name)
         except ApiError as error:
@@ -106,18 +106,18 @@ class Api:
             raise
 
     def all(self, kind: str, namespace: str = "", selector: str = "") -> list[Json]:
-        """All objects of a kind, of one namespace or all; perhaps only those with some labels."""
+        """Returns the objects of a kind, of one namespace or all, that match the selector."""
         path = path_of(kind, namespace)
         items: list[Json] = self.request("GET", f"{path}?labelSelector={selector}")["items"]
         return items
 
     def create(self, manifest: Json, namespace: str = "default") -> Json:
-        """Makes an object as its manifest says."""
+        """Creates an object from its manifest."""
         where = manifest["metadata"].get("namespace", namespace)
         return self.request("POST", path_of(manifest["kind"], where), manifest)
 
     def patch(self, kind: str, namespace: str, name: str, change: Json, part: str = "") -> Json:
-        """Changes some values of an object, or of a part of it."""
+        """Changes some values of an object, or of one part of it."""
         return self.request("PATCH", path_of(kind, namespace, name, part), change, MERGE)
 
     def scale(self, kind: str, namespace: str, name: str, replicas: int) -> None:
@@ -127,10 +127,12 @@ class Api:
     def delete(
         self, kind: str, namespace: str, name: str, grace_s: int | None = None, uid: str = ""
     ) -> None:
-        """Deletes an object, with all that it owns; a pod with its own grace period, or `grace_s`.
+        """Deletes an object and all that it owns.
+
+        A pod gets its own grace period, or `grace_s`.
 
         Args:
-          uid: nothing is deleted that has another one.
+          uid: if given, an object with another uid is not deleted.
         """
         body: Json = {"propagationPolicy": "Background"}
         if uid:

@@ -1,4 +1,4 @@
-"""A job of `deploy/kubernetes` on a cluster: the very files, with paths of this machine."""
+"""A job of `deploy/kubernetes` on a cluster: the real files, with paths of this machine."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ MODEL = "--model=digits_cnn"
 
 
 class KubeJob(Job):
-    """As a user would start it with `kubectl apply`; its workers are applied later.
+    """A job started as a user would with `kubectl apply`. Its workers are applied later.
 
     Args:
-      flags: for the master.
+      flags: options for the master.
     """
 
     FILES: tuple[str, ...] = ("volume.yaml", "master.yaml")
     MASTER = "elastic-master"
-    """The Kubernetes Job that keeps up the master."""
+    """The Kubernetes Job that keeps the master running."""
     limit_s = 300.0
 
     def __init__(
@@ -44,7 +44,10 @@ class KubeJob(Job):
         self._applied: list[Json] = []
 
     def start_launcher(self, *_: str) -> None:
-        """Applies the files. What stands for the launcher here waits for the Job's end."""
+        """Applies the files, and starts a process that stands for the launcher.
+
+        That process ends when the `with` block does.
+        """
         self._prepare()
         self._cluster.admin.create(
             {
@@ -65,18 +68,18 @@ class KubeJob(Job):
         self._process = subprocess.Popen([sys.executable, "-c", wait], stdin=subprocess.PIPE)
 
     def _prepare(self) -> None:
-        """Makes what no file has."""
+        """Creates the objects that are in none of the files."""
         self._cluster.admin.create(
             {"kind": "Secret", "metadata": {"name": SECRET}, "stringData": {"token": TOKEN}}
         )
 
     def apply(self, manifest: Json) -> None:
-        """Makes what a manifest says."""
+        """Creates the object of a manifest."""
         self._cluster.admin.create(manifest)
         self._applied.append(manifest)
 
     def manifests(self, name: str) -> Iterator[Json]:
-        """Those of a file. Its job directory is that of the test, its model that of the harness."""
+        """Yields the manifests of a file, with the test's job directory and the harness's model."""
         text = (DEPLOY / name).read_text()
         assert IMAGE in text or "containers" not in text
         text = text.replace("/jobs/demo", str(self.job_dir))
@@ -90,7 +93,7 @@ class KubeJob(Job):
 
     @property
     def output(self) -> str:
-        """What the pods have printed."""
+        """The output of the pods."""
         return self._cluster.report()
 
     def __exit__(self, *_: object) -> None:
@@ -99,11 +102,11 @@ class KubeJob(Job):
         super().__exit__()
 
     def master(self) -> str:
-        """The name of the pod of the master that is not about to be deleted."""
+        """Returns the name of the master's pod that is not being deleted."""
         return str(self._pod_of_master()["metadata"]["name"])
 
     def ctl_in_pod(self, *arguments: str) -> str:
-        """What `kubectl exec` of `ctl` prints in the pod of the master."""
+        """Returns the output of `kubectl exec` with `ctl` in the pod of the master."""
         program = ["env", f"PYTHONPATH={REPOSITORY}", sys.executable, "-m", "hvd_elastic_keras.ctl"]
         pod, hosts = self._pod_of_master(), self._cluster.hosts
         node, line = pod["spec"]["nodeName"], f"{pod['status']['podIP']} {self.MASTER}\n"
@@ -115,7 +118,7 @@ class KubeJob(Job):
         return pod
 
     def finished(self) -> None:
-        """Waits until Kubernetes knows that the job is finished."""
+        """Waits until Kubernetes reports that the job is finished."""
 
         def complete() -> bool:
             status = self._cluster.admin.get("Job", "default", self.MASTER)["status"]
@@ -125,20 +128,20 @@ class KubeJob(Job):
         wait_until(complete, "the Job of the master is complete", self.limit_s)
 
     def remove(self) -> None:
-        """Deletes all that was applied, and waits until nothing of it is left."""
+        """Deletes all that was applied, and waits until no pod is left."""
         for manifest in self._applied:
             self._cluster.admin.delete(manifest["kind"], "default", manifest["metadata"]["name"])
         wait_until(lambda: self._cluster.pods() == [], "no pod is left")
 
 
 class LaunchedKubeJob(KubeJob):
-    """One whose master makes the pods of its workers itself."""
+    """A job whose master makes the pods of its workers itself."""
 
     FILES = ("rbac.yaml", "volume.yaml", "launcher.yaml")
     MASTER = "elastic-launcher"
 
     def _prepare(self) -> None:
-        """The files are all that is needed."""
+        """Does nothing: the files hold all that is needed."""
 
 
 def _commands(manifest: Json) -> Iterator[list[str]]:

@@ -34,19 +34,20 @@ if TYPE_CHECKING:
 POLL_S = 0.05
 BEAT_S = 1.0
 BACK_OFF_S = 0.5
-"""Before the second start of a container that has ended, as Kubernetes does with 10 s."""
+"""Seconds before the second restart of a container, where Kubernetes waits 10 s."""
 MISSING_IMAGES = "missing/"
-"""Begins the name of images that cannot be pulled."""
+"""The prefix of the names of images that cannot be pulled."""
 CAPACITY = {"cpu": "8", "memory": "16Gi", "pods": "20"}
 
 
 class Kubelet:
-    """Runs from the start of a `with` block to its end; nothing outlives it.
+    """Runs pods from the start of a `with` block to its end; nothing outlives it.
 
     Args:
-      api: for who may do everything; it is closed at the end.
-      directory: of the test. Mounts that the machine does not have must be below it, or below /run.
-      environment: what the image of the pods sets, beside the path of the interpreter.
+      api: the API for an account that may do everything; it is closed at the end.
+      directory: directory of the test. Mount points that the machine does not have must be below
+        it, or below /run.
+      environment: variables that the pods' image sets, beside the path of the interpreter.
     """
 
     def __init__(
@@ -84,22 +85,22 @@ class Kubelet:
     # --- what tests do -------------------------------------------------------------------
 
     def log(self, pod: str, namespace: str = "default") -> str:
-        """What the containers of a pod have printed, one after the other."""
+        """Returns what the containers of a pod have printed, one after the other."""
         path = self.logs / f"{namespace}-{pod}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def kill_for_memory(self, pod: str, namespace: str = "default") -> None:
-        """Ends the container of a pod as the kernel does when it takes too much memory."""
+        """Ends a pod's container as the kernel does when the container takes too much memory."""
         with self._lock:
             self._run_of(pod, namespace).end("OOMKilled")
 
     def evict(self, pod: str, namespace: str = "default") -> None:
-        """Ends a pod as a kubelet does whose node runs short of memory."""
+        """Ends a pod as a kubelet does when its node runs short of memory."""
         with self._lock:
             self._run_of(pod, namespace).evict()
 
     def lose(self, node: str) -> None:
-        """Powers a node off. Its pods stay in the list until somebody deletes them by force."""
+        """Powers a node off. Its pods stay in the list until they are deleted by force."""
         with self._lock:
             self._lost.add(node)
             self._hosts.power_off(node)
@@ -125,7 +126,7 @@ class Kubelet:
                 with self._lock:
                     self._look()
             except requests.RequestException:
-                continue  # the API server is away
+                continue  # the API server does not answer at present
             except Exception:
                 self._error = traceback.format_exc()
                 print(self._error, file=sys.stderr)
@@ -176,7 +177,7 @@ class Kubelet:
         self._api.patch("Node", "", node, {"status": status}, "status")
 
     def _write_names(self, pods: list[Json]) -> None:
-        """Lets all nodes know where Services and pods are."""
+        """Lets all nodes resolve the names of Services and pods."""
         names = {}
         for pod in pods:
             if pod["status"].get("podIP"):
@@ -192,7 +193,7 @@ class Kubelet:
 
 
 class GoneError(Exception):
-    """A pod was deleted meanwhile."""
+    """A pod was deleted in the meantime."""
 
 
 class PodRun:
@@ -225,7 +226,7 @@ class PodRun:
         self._last: Json = {}
 
     def step(self, pod: Json) -> None:
-        """Does what is to be done now."""
+        """Does what has to be done now."""
         self._pod = pod
         if "deletionTimestamp" in pod["metadata"]:
             self._terminate()
@@ -242,7 +243,7 @@ class PodRun:
             self._ended(self._container.kill(), reason)
 
     def evict(self) -> None:
-        """Ends the pod for good; it is not started again, whatever its restart policy."""
+        """Ends the pod for good. It is not started again, whatever its restart policy."""
         code = self._container.kill() if self._container else 137
         self._container, self._over = None, True
         message = "The node was low on resource: memory."
@@ -254,7 +255,7 @@ class PodRun:
         )
 
     def kill(self) -> None:
-        """Ends all of its processes at once."""
+        """Ends all processes of the pod at once."""
         if self._container:
             self._container.kill()
             self._container = None
@@ -345,7 +346,7 @@ class PodRun:
         self._tell({"terminated": state}, phase="Failed" if code else "Succeeded")
 
     def _terminate(self) -> None:
-        """A pod that is to be deleted gets SIGTERM, SIGKILL after its grace period, and goes."""
+        """Ends a pod that is being deleted: SIGTERM, grace period, SIGKILL, then removal."""
         if self._container and self._container.exit_code() is None:
             if self._kill_at is None:
                 grace_s = self._pod["metadata"].get("deletionGracePeriodSeconds", 0)
@@ -363,7 +364,7 @@ class PodRun:
         shutil.rmtree(self._own_volumes, ignore_errors=True)
 
     def _tell(self, state: Json, **values: str) -> None:
-        """Tells the API server how the pod is."""
+        """Reports the pod's state to the API server."""
         ready = "running" in state
         container = {
             "name": self._spec["name"],
@@ -393,5 +394,5 @@ class PodRun:
 
 
 def now() -> str:
-    """As Kubernetes writes it."""
+    """Returns the present time as Kubernetes writes it."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

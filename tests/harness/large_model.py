@@ -13,7 +13,7 @@ WIDTH = 90_000
 
 
 def model() -> keras.Model:
-    """Few steps of it change all weights that count."""
+    """Returns a model in which a few steps change all weights that count."""
     layers = keras.layers
     network = keras.Sequential(
         [

@@ -1,8 +1,8 @@
-"""A user's script: `fit` on batches of a generator; the state of a joiner may come late.
+"""A user's script: `fit` on batches of a generator. The state of a joiner may come late.
 
     python late_fit_script.py DIRECTORY
 
-Each worker writes its history and its weights there; without a launcher it is plain Keras.
+Each worker writes its history and its weights there. Without a launcher, the script is plain Keras.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Arrays = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
 
 
 def batches() -> Iterator[Arrays]:
-    """Those of an epoch."""
+    """Yields the batches of an epoch."""
     x, y = late_model.dataset("train")
     for start in range(0, len(x), BATCH):
         yield x[start : start + BATCH], y[start : start + BATCH]
 
 
 def main() -> None:
-    """Trains."""
+    """Trains, and writes the results."""
     keras.utils.set_random_seed(3)
     layers, callbacks = keras.layers, keras.callbacks
     model = keras.Sequential(

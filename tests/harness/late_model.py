@@ -1,6 +1,6 @@
 """A model of 35 MB whose steps call no Python, so that a joiner's state may come late.
 
-Its faults of the point "train" happen before a step, not in the middle of it.
+Its faults of the point "train" happen before a step, not in the middle of one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WIDTH = 60_000
 
 
 def model() -> keras.Model:
-    """With batch norm and dropout."""
+    """Returns a model with batch norm and dropout."""
     layers = keras.layers
     network = keras.Sequential(
         [

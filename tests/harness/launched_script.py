@@ -1,4 +1,4 @@
-"""Trains in all three ways, for tests: alone, or under Horovod's own launcher.
+"""Trains with `fit`, `Trainer` and a loop, for tests: alone, or under Horovod's own launcher.
 
     launched_script.py OUTPUT [lost]
 
@@ -33,7 +33,7 @@ notes: dict[str, Any] = {"calls": []}
 
 
 def made(seed: int) -> keras.Model:
-    """A model; each rank begins with other weights but for rank 0, whose weights count."""
+    """Returns a model. Each rank begins with other weights; those of rank 0 count."""
     keras.utils.set_random_seed(seed + RANK)
     model = keras.Sequential(
         [

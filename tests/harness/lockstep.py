@@ -1,4 +1,4 @@
-"""All workers of a partitioned step in one process, as a test wants them."""
+"""Runs all workers of a partitioned step in one process."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hvd_elastic_keras.step.partition.plan import Analysis
 def assert_close(
     found: Any, expected: Any, what: str, exact: float | None = None, least: float = 1.0
 ) -> None:
-    """Of two tensors: the same to rounding.
+    """Asserts that two tensors are equal up to rounding.
 
     Args:
-      exact: relative to the largest number; None: what the type allows.
-      least: the largest number is taken for at least so large.
+      exact: tolerance relative to the largest number; None: as the type allows.
+      least: the largest number counts as at least this.
     """
     found, expected = np.asarray(found), np.asarray(expected)
     if expected.dtype.kind not in "fc":
@@ -42,11 +42,11 @@ def take_step(
     verify: bool = False,
     step_number: int = 0,
 ) -> tuple[list[Any], dict[str, Any]]:
-    """One step of as many workers as there are shares of the rows.
+    """Takes one step with as many workers as there are shares of the rows.
 
     Args:
-      verify: whether each decision is checked by itself.
-      step_number: as `PartialStep.compute` takes it.
+      verify: whether each decision is checked separately.
+      step_number: the step number, as `PartialStep.compute` takes it.
 
     Returns:
       The outputs and the new values of the variables, which are the same on all workers.
@@ -71,16 +71,16 @@ def _arrays(values: dict[str, Any]) -> dict[str, Any]:
 
 
 class AloneCollectives:
-    """Those of one worker."""
+    """Collectives of a single worker."""
 
     def summed(self, tensors: Sequence[Any], name: str, *, rounded: bool = False) -> list[Any]:
-        """What it gives itself."""
+        """Returns the worker's own tensors."""
         return [tf.identity(t) for t in tensors]
 
     def gathered(self, tensor: Any, name: str) -> Any:
-        """Its own rows."""
+        """Returns the worker's own rows."""
         return tf.identity(tensor)
 
     def extreme(self, tensor: Any, kind: str, name: str) -> Any:
-        """Its own."""
+        """Returns the worker's own tensor."""
         return tf.identity(tensor)

@@ -1,4 +1,4 @@
-"""The metadata services of Google Cloud and AWS, as far as their documents tell of preemption."""
+"""The metadata services of Google Cloud and AWS: what their documents say about preemption."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class MetadataService:
     """Answers on a free port inside of a `with` block.
 
     Attributes:
-      preempted: what Google Cloud says.
-      instance_action: what AWS says; None if the machine stays.
-      fails: whether every request is answered with an error of the service.
-      failed: is released with each of those.
-      tokens_given: how many AWS has given out.
+      preempted: the answer of Google Cloud.
+      instance_action: the answer of AWS; None if the machine stays.
+      fails: whether every request is answered with a server error.
+      failed: a semaphore released with each such error.
+      tokens_given: number of tokens that AWS has given out.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class MetadataService:
                 service._answer(self)
 
             def log_message(self, *_: object) -> None:
-                """Says nothing."""
+                """Logs nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
@@ -58,7 +58,7 @@ class MetadataService:
         self._thread.join(LIMIT_S)
 
     def forget_tokens(self) -> None:
-        """Lets all tokens of AWS run out."""
+        """Makes all tokens of AWS expire."""
         self._tokens.clear()
 
     def _answer(self, request: BaseHTTPRequestHandler) -> None:

@@ -2,8 +2,8 @@
 
     node_exchange_script.py OUTPUT SHARES
 
-SHARES is JSON: for each tree, its leaves by rank. What a worker has got, it leaves in
-`OUTPUT/<rank>.npz`: "way/size/number" to the sum and, behind it, the sum of the tails.
+SHARES is JSON: for each tree, its leaves by rank. Each worker leaves its results in
+`OUTPUT/<rank>.npz`. It maps "way/size/number" to the sum, followed by the sum of the tails.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ WAYS = {"whole": deterministic_step.WHOLE_BYTES, "slices": 0}
 
 
 def leaves_of(size: int, count: int) -> Any:
-    """Shape [count, size], float32: numbers of which no two orders of addition give the same."""
+    """Returns float32 numbers of shape [count, size] whose sum depends on the order of addition."""
     random = np.random.default_rng(size)
     scale = 10.0 ** random.integers(-6, 6, (count, size))
     return (random.normal(size=(count, size)) * scale).astype(np.float32)
 
 
 def exchange_of(size: int, name: str) -> Any:
-    """What a step does with its nodes, for vectors of one size."""
+    """Returns a function that exchanges nodes as a step does, for vectors of one size."""
 
     def exchanged(leaves: tf.Tensor, first: tf.Tensor, workers: tf.Tensor) -> tf.Tensor:
         def add(i: Any, array: Any) -> Any:
@@ -54,7 +54,7 @@ def exchange_of(size: int, name: str) -> Any:
 
 
 def main(output: Path, trees: list[list[int]]) -> None:
-    """Exchanges all of them with the other workers."""
+    """Exchanges all trees with the other workers."""
     rank, found = hvd.rank(), {}
     for way, limit in WAYS.items():
         deterministic_step.WHOLE_BYTES = limit  # read when the graph is traced

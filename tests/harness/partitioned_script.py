@@ -2,8 +2,8 @@
 
     partitioned_script.py OUTPUT SHARES NAME...
 
-SHARES is JSON: for each step, its rows by rank. What a worker has got of each model, it leaves in
-`OUTPUT/<rank>.npz`: "name/number of the variable" to the value.
+SHARES is JSON: for each step, its rows by rank. Each worker leaves its results for all models in
+`OUTPUT/<rank>.npz`. It maps "name/number of the variable" to the value.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.harness.partitioned_models import MODELS, ROWS, Made
 
 
 def captured_of(made: Made) -> CapturedStep:
-    """The step of a model, with all variables."""
+    """Returns the captured step of a model, with all variables."""
     model, batch = made
     if model._compile_loss is not None:
         model._symbolic_build(data_batch=batch)
@@ -36,7 +36,10 @@ def captured_of(made: Made) -> CapturedStep:
 
 
 def taking(captured: CapturedStep) -> Any:
-    """Takes a step with all others: given the first row, whether there are any, and the rows."""
+    """Returns a function that takes a step together with the other workers.
+
+    Its arguments are the first row, whether there are any rows, and the rows.
+    """
     analysis = analysed(captured, ROWS)
 
     def take(low: Any, has_rows: Any, *rows: Any) -> None:
@@ -65,7 +68,7 @@ def main(output: Path, steps: list[list[int]], names: list[str]) -> None:
         take = taking(captured)
         for shares in steps:
             low, size = sum(shares[:rank]), shares[rank]
-            begin, end = (low, low + size) if size else (0, 1)  # without rows, any will do
+            begin, end = (low, low + size) if size else (0, 1)  # without rows, any rows will do
             rows = [tf.constant(b[begin:end]) for b in made[1]]
             take(tf.constant(begin), tf.constant(size > 0), *rows)
         found |= {f"{name}/{i}": v.numpy() for i, v in enumerate(captured.variables.values())}

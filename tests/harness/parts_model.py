@@ -1,4 +1,4 @@
-"""The model of `fault_model.py`, whose gradients travel in parts however small they are."""
+"""The model of `fault_model.py`, with gradients sent in parts, however small they are."""
 
 from __future__ import annotations
 

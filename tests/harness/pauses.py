@@ -14,7 +14,7 @@ LIMIT_S = 100.0
 
 @contextlib.contextmanager
 def paused(pid: int, stop_s: float, run_s: float) -> Iterator[None]:
-    """Inside, the process stands still for `stop_s` and runs for `run_s`, in turn."""
+    """Stops the process for `stop_s` and lets it run for `run_s`, in turn, during the block."""
     over = threading.Event()
     thread = threading.Thread(target=_pause, args=(pid, stop_s, run_s, over), daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""The text of a model module with nothing in it but what a job needs."""
+"""The text of a model module with only what a job needs."""
 
 MODEL = """
 import keras, numpy as np

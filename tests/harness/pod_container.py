@@ -18,16 +18,17 @@ KILLED = 128 + signal.SIGKILL
 
 
 class Container:
-    """Runs from the start.
+    """A container, running from its construction on.
 
     Args:
       host: the node.
-      hostname: as it sees it.
-      mounts: what it finds where; below `RUN`, it finds nothing else then.
-      command: with its arguments.
-      environment: all variables.
-      directory: where it is started.
-      log: gets what it prints, after what is there.
+      hostname: the hostname inside of the container.
+      mounts: the directory to mount at each path. If a path is below `RUN`, the container sees
+        nothing else there.
+      command: the command with its arguments.
+      environment: all variables of the container.
+      directory: the working directory at the start.
+      log: file to which the output is appended.
     """
 
     def __init__(
@@ -63,19 +64,22 @@ class Container:
             )
 
     def exit_code(self) -> int | None:
-        """As Kubernetes tells it; None while it runs."""
+        """Returns the exit code as Kubernetes reports it; None while the container runs."""
         code = self._process.poll()
         return 128 - code if code is not None and code < 0 else code
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to its first process, which only SIGKILL ends if it handles none."""
+        """Sends a signal to the first process.
+
+        If that process does not handle the signal, only SIGKILL ends it.
+        """
         with contextlib.suppress(psutil.NoSuchProcess):
             for process in psutil.Process(self._process.pid).children(recursive=True):
                 if number_inside(process.pid) == 1:
                     process.send_signal(number)
 
     def kill(self) -> int:
-        """Ends all of its processes; returns the exit code."""
+        """Ends all processes of the container; returns the exit code."""
         ended = self.exit_code()
         self.signal(signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""What the volumes of a pod hold, in plain directories."""
+"""Writes the content of a pod's volumes to plain directories."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tests.harness.kube_api import Api, ApiError, Json, path_of
 
 
 class PodVolumes:
-    """Those of one pod.
+    """The volumes of one pod.
 
     Args:
-      api: for who may do everything.
-      directory: for the volumes that nobody else has.
+      api: the API for an account that may do everything.
+      directory: directory for the volumes that belong to this pod alone.
     """
 
     def __init__(self, api: Api, pod: Json, directory: Path) -> None:
@@ -23,10 +23,12 @@ class PodVolumes:
         self._directory = directory
 
     def find(self, name: str) -> Path:
-        """The directory that has what a volume holds, written anew if it is the pod's own.
+        """Returns the directory with the content of a volume.
+
+        A volume of the pod's own is written anew.
 
         Raises:
-          ApiError: it is not there yet.
+          ApiError: if the content is not there yet.
         """
         volume: Json = next(v for v in self._pod["spec"]["volumes"] if v["name"] == name)
         if "persistentVolumeClaim" in volume:
@@ -49,7 +51,7 @@ class PodVolumes:
         return found
 
     def _files(self, source: Json) -> dict[str, bytes]:
-        """The content of the files that a source is for; those that need no test are left out."""
+        """Returns the files of a source, of the kinds that tests need."""
         if "secret" in source:
             secret = self._api.get("Secret", self._namespace, source["secret"]["secretName"])
             return {n: base64.b64decode(value) for n, value in secret.get("data", {}).items()}
@@ -65,7 +67,7 @@ class PodVolumes:
         }
 
     def _token(self, seconds: int) -> str:
-        """Says who the pod is, as long as it is there."""
+        """Returns a token that names the pod, and that is valid as long as the pod exists."""
         who = {key: self._pod["metadata"][key] for key in ("name", "uid")}
         bound = {"kind": "Pod", "apiVersion": "v1", **who}
         account = self._pod["spec"]["serviceAccountName"]
@@ -75,6 +77,6 @@ class PodVolumes:
 
 
 def field_of(pod: Json, path: str) -> str:
-    """A field of a pod that its containers may ask for."""
+    """Returns a field of a pod for which its containers may ask."""
     part, _, name = path.partition(".")
     return str(pod[part][name])

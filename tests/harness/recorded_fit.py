@@ -1,4 +1,4 @@
-"""`fit` as a scenario calls it: with `ElasticCallback`, and with callbacks that record."""
+"""`fit` as a scenario calls it: with `ElasticCallback` and with callbacks that record."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOOKS = tuple(
 
 
 class Hooks(keras.callbacks.Callback):
-    """Writes down all hooks with their logs; a late joiner gets the list with the state."""
+    """Records all hooks with their logs. A late joiner gets the list with the state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,14 +30,14 @@ class Hooks(keras.callbacks.Callback):
 
 
 class Tracker:
-    """An object of the user's own."""
+    """An object of a class of the user's own."""
 
     def __init__(self) -> None:
         self.losses: list[float] = []
 
 
 class Remembers(keras.callbacks.Callback):
-    """What it knows is of many types; a late joiner knows the same."""
+    """Keeps values of many types. A late joiner gets the same values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,12 +54,12 @@ class Remembers(keras.callbacks.Callback):
         self.draws.append(self.rng.random())
 
     def known(self) -> Any:
-        """All of it in terms of JSON."""
+        """Returns all of its values as JSON."""
         return [sorted(self.seen), self.counts[0, True], list(self.last), self.draws]
 
 
 class SaysItself(keras.callbacks.Callback):
-    """Keeps an object, and says how."""
+    """Keeps an object, and defines how to save and set its state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,16 +69,16 @@ class SaysItself(keras.callbacks.Callback):
         self.tracker.losses.append(float(logs["loss"]))
 
     def get_state(self) -> Any:
-        """For a worker that joins later."""
+        """Returns the state for a worker that joins later."""
         return self.tracker.losses
 
     def set_state(self, state: Any) -> None:
-        """On that worker."""
+        """Sets the state on that worker."""
         self.tracker.losses = state
 
 
 class Forgets(keras.callbacks.Callback):
-    """Keeps an object, and does not say how."""
+    """Keeps an object, and does not define how to save its state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,11 +103,11 @@ def _plain(value: Any) -> Any:
 
 
 class Script:
-    """A user's script in one process, and what it ends with.
+    """A user's script in one process, and its results.
 
     Attributes:
       worker: the id of this worker; "alone" without a launcher.
-      files: a directory for what callbacks write, the same for all workers.
+      files: a directory for the callbacks' files, the same for all workers.
     """
 
     def __init__(self, directory: Path, plain: bool) -> None:
@@ -127,7 +127,7 @@ class Script:
         callbacks: tuple[keras.callbacks.Callback, ...] = (),
         **arguments: Any,
     ) -> None:
-        """`model.fit` with these arguments."""
+        """Calls `model.fit` with these arguments."""
         self._model = model
         fault_model.watch(model)
         sizes: list[tuple[int, int]] = []
@@ -149,13 +149,13 @@ class Script:
         self._logs["remembered"].append([remembers.known(), says.tracker.losses])
 
     def evaluate_and_predict(self, model: keras.Model) -> None:
-        """Between two trainings, as users do."""
+        """Evaluates and predicts between two trainings, as users do."""
         logs = model.evaluate(X[:50], np.zeros(50), verbose=0, return_dict=True)
         self._logs["evaluations"].append(_plain(logs))
         self._logs["predictions"].append(_plain(model.predict(X[:5], verbose=0)))
 
     def let_fail(self, point: str) -> None:
-        """A worker may be killed here, outside of any training."""
+        """Lets a fault kill a worker here, outside of any training."""
         if self.worker != "alone":
             faults.happen(point, int(self.worker[1:]), 0)
 

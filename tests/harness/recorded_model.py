@@ -14,5 +14,5 @@ model = digest_model.model
 
 
 def callbacks() -> list[keras.callbacks.Callback]:
-    """The recorder."""
+    """Returns the recorder."""
     return [Recorder()]

@@ -1,8 +1,8 @@
 """Notes the state after every step of a job, and takes each step again in one process.
 
-Two trainings that round differently go apart, however right each step is. So steps are compared,
-not ends: from the state that the job has noted before a step, one process without a launcher takes
-that step; its result must be the state that the job has noted after it.
+Two trainings that round differently drift apart, however right each step is. So steps are compared,
+not ends. The job notes its state before and after each step. One process without a launcher takes
+the step again from the noted state before it. Its result must be the noted state after it.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ State = dict[str, list[np.ndarray]]
 
 
 class Recorder(keras.callbacks.Callback):
-    """Notes the first state, and that after each step, in the directory of the environment."""
+    """Notes the first state and the state after each step, in the directory of the environment."""
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """The state before the first step."""
+        """Notes the state before the first step."""
         self._note()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """The state after a step."""
+        """Notes the state after a step."""
         self._note()
 
     def _note(self) -> None:
         directory = Path(os.environ[DIRECTORY])
         path = directory / f"{int(self.model.optimizer.iterations)}.npz"
-        if path.exists():  # workers hold the same; a step is noted by the first one
+        if path.exists():  # all workers hold the same state; the first one notes it
             return
         state = state_of(self.model)
         own = directory / f"{os.getpid()}.part"
@@ -54,13 +54,16 @@ class Recorder(keras.callbacks.Callback):
 
 
 def state_of(model: keras.Model) -> State:
-    """The present values of what a step changes."""
+    """Returns the present values of the variables that a step changes."""
     variables = variables_of(model)
     return {k: [unwrapped(v).numpy() for v in getattr(variables, k)] for k in KINDS}
 
 
 def read_state(directory: Path, step: int) -> State | None:
-    """The state after so many steps; None if the worker that would have noted it was killed."""
+    """Returns the state after this many steps.
+
+    None if the worker that would have noted it was killed.
+    """
     path = directory / f"{step}.npz"
     if not path.exists():
         return None
@@ -70,12 +73,12 @@ def read_state(directory: Path, step: int) -> State | None:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """Between two results of one step from the same state.
+    """The difference between two results of one step from the same state.
 
     Attributes:
-      step: finished steps before it.
-      by_kind: length of the difference / length of what the step has changed, for weights and
-        batch-norm statistics, and for the vectors that the optimizer keeps.
+      step: number of steps finished before it.
+      by_kind: length of the difference / length of the step's change, for weights and batch-norm
+        statistics, and for the vectors that the optimizer keeps.
     """
 
     step: int
@@ -83,15 +86,15 @@ class Difference:
 
     @property
     def largest(self) -> float:
-        """Over the kinds."""
+        """The largest difference of all kinds."""
         return max(self.by_kind.values())
 
 
 def difference(step: int, before: State, after: State, other: State) -> Difference:
-    """How far two states after a step are apart, measured by what the step has changed."""
+    """Returns the distance of two states after a step, relative to the step's change."""
 
     def flat(state: State, kind: str) -> np.ndarray:
-        # Counters and rates are no vectors; they would hide those.
+        # Leave out counters and rates: they are not vectors, and would hide the vectors.
         vectors = [v.ravel() for v in state[kind] if v.ndim]
         return np.concatenate([np.zeros(0), *vectors])
 
@@ -113,7 +116,7 @@ class _ReplayedStep(PartitionedStep):
     def __call__(
         self, batch: LocalBatch, step: int, stop: bool = False, arrive: Any = None
     ) -> StepResult:
-        """The step, compared with that of the job."""
+        """Takes the step, and compares the result with the job's."""
         before, noted = (read_state(self.directory, s) for s in (step, step + 1))
         if not self.train or before is None or noted is None:
             return super().__call__(batch, step, stop)
@@ -131,8 +134,8 @@ def replay(trainer: Trainer, directory: Path) -> list[Difference]:
     """Takes the steps of a job again, each from its own state, and compares the results.
 
     Args:
-      trainer: of the same training, without a launcher.
-      directory: where `Recorder` has noted the states.
+      trainer: a trainer of the same training, without a launcher.
+      directory: the directory in which `Recorder` has noted the states.
     """
 
     class Replayed(_ReplayedStep):

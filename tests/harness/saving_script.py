@@ -1,6 +1,7 @@
 """A user's script that saves in every way, at every place: `saving_script.py DIRECTORY`.
 
-Each time a model is really written, a line with worker and moment goes to `DIRECTORY/written.txt`.
+Each time a model is really written, a line with worker and moment is appended to
+`DIRECTORY/written.txt`.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ X = np.random.default_rng(0).normal(size=(64, 6)).astype("float32")
 
 
 class Now:
-    """What the script is about."""
+    """The present moment in the script."""
 
     moment = "before"
 
 
 @keras.saving.register_keras_serializable("tests")
 class Watched(keras.layers.Dense):
-    """Writes down that it is saved; on the way a fault may happen."""
+    """Records that it is saved; a fault may happen on the way."""
 
     def save_own_variables(self, store: Any) -> None:
         with (DIRECTORY / "written.txt").open("a") as file:
@@ -65,14 +66,14 @@ class Saves(keras.callbacks.Callback):
 
 
 def make() -> keras.Model:
-    """A model that can be saved."""
+    """Returns a model that can be saved."""
     model = keras.Sequential([keras.Input((6,)), Watched(3), keras.layers.Dense(6)])
     model.compile(keras.optimizers.SGD(0.1), "mse")
     return model
 
 
 def fit(epochs: int, *callbacks: keras.callbacks.Callback) -> Any:
-    """One training."""
+    """Trains once."""
     ours = ElasticCallback(micro_batch_size=4)
     return model.fit(X, X, batch_size=16, epochs=epochs, callbacks=[ours, *callbacks])
 

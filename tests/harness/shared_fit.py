@@ -1,7 +1,7 @@
 """Runs a case of the table plain, and with `ElasticCallback` on workers that are threads.
 
 `SharedStep` is the real step. Each worker computes its part of the batch eagerly, and meets the
-others in the collectives; then all of it is assigned, once.
+others in the collectives. Then the results are assigned, once for all workers.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ SEED, EPOCHS = 7, 2
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a `fit` has left behind.
+    """The results of a `fit`.
 
     Attributes:
-      values: of all variables, by kind and number.
-      paths: how Keras calls them; not the same in two runs.
-      history: of `History`.
-      told: what was shown before the first step.
-      following: the numbers that the script's next calls of random functions would give.
+      values: the values of all variables, by kind and number.
+      paths: Keras's paths of the variables. They differ between two runs.
+      history: the values of `History`.
+      told: the output before the first step.
+      following: the numbers that the script would get from its next calls of random functions.
     """
 
     values: dict[str, Any]
@@ -58,18 +58,18 @@ class Outcome:
 
 
 class SharedStep(PartitionedStep):
-    """A step that `workers` workers share; each number of workers is warmed up alone."""
+    """A step that `workers` workers share; it is always warmed up as for a single worker."""
 
     workers = 1
 
     def warm_up(self, batch: LocalBatch, *, stops: bool, has_others: bool) -> None:
-        """Traces nothing for others: they compute eagerly."""
+        """Traces no step of several workers: they compute eagerly."""
         super().warm_up(batch, stops=stops, has_others=False)
 
     def __call__(
         self, batch: LocalBatch, step: int, stop: bool = False, arrive: Any = None
     ) -> StepResult:
-        """The step of all workers."""
+        """Takes the step of all workers."""
         if self.workers == 1 or stop:
             return super().__call__(batch, step, stop)
         meeting, size = Meeting(self.workers), int(batch.part.offsets[-1])
@@ -98,7 +98,7 @@ class SharedStep(PartitionedStep):
 
 
 class _Begin(keras.callbacks.Callback):
-    """Keeps what was told before the first step.
+    """Keeps the output before the first step.
 
     Args:
       sets_back: whether each `fit` after the first begins where the first one began.
@@ -113,7 +113,7 @@ class _Begin(keras.callbacks.Callback):
         self._start: list[Any] = []
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Everything is built, and no step has been taken."""
+        """Sets the variables back if asked to: all are built, and no step has been taken."""
         self._begun = False
         if not self._sets_back:
             return
@@ -123,25 +123,25 @@ class _Begin(keras.callbacks.Callback):
         self._start = variables.values()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Notes what has been told up to here."""
+        """Notes the output so far, before the first step."""
         if not self._begun:
             self._begun = True
             self.told = self.shown.getvalue()
 
 
 def plain(case: Case) -> Outcome:
-    """`fit` without `ElasticCallback`."""
+    """Returns the outcome of `fit` without `ElasticCallback`."""
     model = _model(case)
     return _fit(case, model, _Begin(), [])
 
 
 def elastic(case: Case) -> Outcome:
-    """`fit` with `ElasticCallback`, alone."""
+    """Returns the outcome of `fit` with `ElasticCallback`, with one worker."""
     return next(shared(case))
 
 
 def shared(case: Case, workers: tuple[int, ...] = (1, 3)) -> Iterator[Outcome]:
-    """The outcomes of the same `fit` for several numbers of workers."""
+    """Yields the outcomes of the same `fit` for several numbers of workers."""
     model, begin = _model(case), _Begin(sets_back=True)
     with mock.patch.object(compiled_steps, "PartitionedStep", SharedStep):
         for number in workers:
@@ -150,7 +150,7 @@ def shared(case: Case, workers: tuple[int, ...] = (1, 3)) -> Iterator[Outcome]:
 
 
 def _model(case: Case) -> keras.Model:
-    keras.utils.clear_session(free_memory=False)  # the collector needs no second hint
+    keras.utils.clear_session(free_memory=False)  # no further garbage collection is needed
     keras.utils.set_random_seed(SEED)
     return case.model()
 
@@ -161,11 +161,11 @@ def _fit(case: Case, model: keras.Model, begin: _Begin, callbacks: list[Any]) ->
     begin.shown = io.StringIO()
     with contextlib.redirect_stdout(begin.shown):
         history = model.fit(callbacks=[*own, begin, *callbacks], **arguments)
-    # What a script draws next, say for the weights of its second model.
+    # The next random numbers of a script, for example for the weights of its second model.
     following = {"random": random.random(), "numpy.random": np.random.random()}
     variables = _variables(model)
     return Outcome(
-        # A copy in any case: those of double precision would follow the variable.
+        # Always copy: values of double precision would follow the variable.
         {n: np.array(keras.ops.convert_to_numpy(v), np.float64) for n, v in variables.items()},
         {n: getattr(v, "path", v.name) for n, v in variables.items()},
         dict(history.history),
@@ -177,15 +177,15 @@ def _fit(case: Case, model: keras.Model, begin: _Begin, callbacks: list[Any]) ->
 def differences(
     found: Outcome, expected: Outcome, tolerance: float, *, surplus: bool = False
 ) -> list[str]:
-    """What differs by more than the tolerance, relative and absolute; nothing if all is equal.
+    """Returns the differences above the tolerance, relative and absolute; none if all is equal.
 
     Args:
-      surplus: whether the number of steps that the optimizer has counted may differ.
+      surplus: whether the optimizer's number of counted steps may differ.
     """
     result = []
     for kind in ("values", "history"):
         these, those = getattr(found, kind), getattr(expected, kind)
-        # Plain Keras makes no slots of an optimizer and no global generator that nobody asks.
+        # Plain Keras creates optimizer slots and a global generator only when they are used.
         more = these.keys() - those.keys()
         unasked = {name for name in more if name.startswith(("optimizer ", "global seed"))}
         if (these.keys() ^ those.keys()) - unasked:
@@ -201,7 +201,7 @@ def differences(
 
 
 def _variables(model: keras.Model) -> dict[str, Any]:
-    """All variables but those of metrics, which are reset after an epoch."""
+    """Returns all variables but those of metrics, which are reset after an epoch."""
     has_generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR) is not None
     variables = variables_of(model)
     known = {id(v) for v in (*variables.trainable, global_seed())}

@@ -1,4 +1,4 @@
-"""Like `digest_model.py`, with sums that workers exchange in slices, as those of large models."""
+"""Like `digest_model.py`, with sums exchanged in slices, as for large models."""
 
 from __future__ import annotations
 

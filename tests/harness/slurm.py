@@ -1,4 +1,4 @@
-"""A Slurm of this machine, which may be used by whoever has started it, and jobs on it."""
+"""A Slurm on this machine, usable by the user who has started it, and jobs on it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DEPLOY = REPOSITORY / "deploy" / "slurm"
 PROGRAMS = {"slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client"}
-"""What a cluster is made with, and the Debian package of each."""
+"""The programs of a cluster, and the Debian package of each."""
 SEARCHED = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 CONFIGURATION = """
 ClusterName=test
@@ -58,7 +58,7 @@ PartitionName=urgent Nodes=ALL PriorityTier=10 PreemptMode=OFF
 
 
 def obstacle() -> str:
-    """What this machine lacks; empty if it can have a cluster."""
+    """Returns what this machine lacks; empty if it can have a cluster."""
     missing = [name for p, name in PROGRAMS.items() if not shutil.which(p, path=SEARCHED)]
     return f"Slurm is not installed here: apt-get install {' '.join(missing)}" if missing else ""
 
@@ -114,12 +114,12 @@ class Cluster:
             daemon.wait(LIMIT_S)
 
     def processes(self) -> list[psutil.Process]:
-        """Of the cluster and its jobs."""
+        """Returns the processes of the cluster and its jobs."""
         ours, found = self.environment["SLURM_CONF"], []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 if process.environ().get("SLURM_CONF") == ours:
-                    # Who watches over a script on the node hides its own environment.
+                    # slurmstepd, which watches a script on the node, hides its own environment.
                     watchers = [p for p in process.parents() if p.name() == "slurmstepd"]
                     found += [process, *watchers]
         return found
@@ -129,7 +129,7 @@ class Cluster:
         self._call("sbatch", *arguments)
 
     def wait_for_queue(self, *expected: str) -> None:
-        """Waits until exactly these jobs are known, each as "name STATE"."""
+        """Waits until exactly these jobs are in the queue, each as "name STATE"."""
         deadline = time.monotonic() + LIMIT_S
         while sorted(queue := self._queue()) != sorted(expected):
             assert time.monotonic() < deadline, f"{queue}, expected {expected}"
@@ -145,7 +145,7 @@ class Cluster:
             time.sleep(10 * POLL_S)
 
     def _call(self, *command: str) -> str:
-        """The output of one of Slurm's commands."""
+        """Returns the output of one of Slurm's commands."""
         return subprocess.run(
             command,
             env=self.environment,
@@ -157,7 +157,7 @@ class Cluster:
 
 
 class SlurmJob(Job):
-    """A job whose workers are an array of Slurm's, as a user would start it."""
+    """A job whose workers are an array job of Slurm, as a user would start it."""
 
     def __init__(
         self, cluster: Cluster, directory: Path, *flags: str, plan: list[faults.Fault]
@@ -166,7 +166,7 @@ class SlurmJob(Job):
         self._cluster = cluster
 
     def start_launcher(self, *more_flags: str) -> None:
-        """Runs the master here, which submits the array."""
+        """Runs the master here; it submits the array."""
         own = [flag for flag in self._arguments if not flag.startswith("--job_dir=")]
         self._temporary.mkdir(exist_ok=True)
         with self._output.open("ab") as output:

@@ -1,4 +1,4 @@
-"""A small classifier and its 96 examples: what many trainings of the tests are made of."""
+"""A small classifier and its 96 examples, for many trainings of the tests."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ Arguments = dict[str, Any]
 
 
 def sgd(**arguments: Any) -> keras.Optimizer:
-    """Amplifies rounding as little as an optimizer can."""
+    """Returns the optimizer that amplifies rounding least."""
     return keras.optimizers.SGD(**{"learning_rate": 0.1, "momentum": 0.9, **arguments})
 
 
 def adam(**arguments: Any) -> keras.Optimizer:
-    """Adam with a large epsilon: its quotient amplifies the rounding of small gradients."""
+    """Returns Adam with a large epsilon.
+
+    Adam's quotient amplifies the rounding of small gradients.
+    """
     return keras.optimizers.Adam(**{"learning_rate": 0.01, "epsilon": 1e-2, **arguments})
 
 
 def compiled(model: keras.Model, **arguments: Any) -> keras.Model:
-    """Compiles for `LABELS`."""
+    """Compiles a model for `LABELS`."""
     defaults: Arguments = {
         "optimizer": sgd(),
         "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -38,7 +41,7 @@ def compiled(model: keras.Model, **arguments: Any) -> keras.Model:
 
 
 def classifier(*inner: keras.layers.Layer, **compile_arguments: Any) -> keras.Model:
-    """A small network for `X` and `LABELS`."""
+    """Returns a small network for `X` and `LABELS`."""
     model = keras.Sequential(
         [keras.Input((6,)), *inner, layers.Dense(8, activation="tanh"), layers.Dense(3)]
     )
@@ -46,26 +49,26 @@ def classifier(*inner: keras.layers.Layer, **compile_arguments: Any) -> keras.Mo
 
 
 def arrays(**arguments: Any) -> Arguments:
-    """Arguments of `fit` on arrays, in their order."""
+    """Returns arguments of `fit` on arrays, in the order of the arrays."""
     return {"x": X, "y": LABELS, "batch_size": BATCH, "shuffle": False, **arguments}
 
 
 def examples(targets: Any = LABELS) -> tf.data.Dataset:
-    """Single examples."""
+    """Returns a dataset of single examples."""
     return tf.data.Dataset.from_tensor_slices((X, targets))
 
 
 class Largest(keras.Metric):
-    """The largest logit so far: a state that does not add up."""
+    """The largest logit so far: a state that cannot be summed up over workers."""
 
     def __init__(self) -> None:
         super().__init__(name="largest")
         self.value = self.add_weight(name="value", initializer="zeros")
 
     def update_state(self, y: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Takes a batch in."""
+        """Takes a batch into account."""
         self.value.assign(keras.ops.maximum(self.value, keras.ops.max(y_pred)))
 
     def result(self) -> Any:
-        """The largest. (Of a variable, plain Keras shows the value after the validation.)"""
+        """Returns a new tensor: plain Keras shows a variable's value after the validation."""
         return self.value + 0.0

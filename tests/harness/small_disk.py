@@ -1,4 +1,4 @@
-"""A disk of its own that gets full: a small file system in memory, which root alone can make."""
+"""A disk that gets full: a small file system in memory, which only root can make."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SmallDisk:
     """A file system in memory.
 
     Attributes:
-      path: where it is.
+      path: the directory at which it is mounted.
     """
 
     def __init__(self, path: Path) -> None:
@@ -23,7 +23,7 @@ class SmallDisk:
         self._ballast = path / "ballast"
 
     def fill(self) -> None:
-        """Leaves no room."""
+        """Fills the disk."""
         with contextlib.suppress(OSError), self._ballast.open("wb", buffering=0) as file:
             while True:
                 file.write(bytes(4096))
@@ -35,7 +35,7 @@ class SmallDisk:
 
 @contextlib.contextmanager
 def small_disk(directory: Path, size: str = "256k") -> Iterator[SmallDisk]:
-    """Makes one there; skips the test where this process may not."""
+    """Makes a small disk there; skips the test where this process may not."""
     directory.mkdir()
     if os.geteuid() != 0:
         pytest.skip("only root can make a disk of its own")

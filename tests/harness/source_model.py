@@ -1,7 +1,7 @@
-"""Like `fault_model.py`, with a source whose preparation is noted, or TFRecord files.
+"""Like `fault_model.py`, with a source that notes each preparation, or with TFRecord files.
 
-Each worker writes a line per example that it prepares: the epoch it is in (-1 before the first one)
-and the index of the example.
+Each worker writes a line for each example that it prepares: its epoch (-1 before the first one) and
+the index of the example.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Epoch:
 
 
 class Digits:
-    """The arrays of `fault_model.py` as a source; an example comes with its index."""
+    """The arrays of `fault_model.py` as a source. Each example comes with its index."""
 
     def __init__(self, split: str) -> None:
         self._images, self._labels = fault_model.dataset(split)
@@ -45,15 +45,15 @@ class Digits:
 
 
 class EpochMarks(keras.callbacks.Callback):
-    """Knows which epoch it is."""
+    """Keeps the number of the present epoch."""
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Notes belong to this one from now on."""
+        """From now on, notes belong to this epoch."""
         _Epoch.now = epoch
 
 
 def callbacks() -> list[keras.callbacks.Callback]:
-    """Only the marks."""
+    """Returns only the epoch marks."""
     return [EpochMarks()]
 
 
@@ -65,19 +65,19 @@ def note(index: Any) -> np.int64:
 
 
 def prepare_noted(example: Any) -> Any:
-    """To (x, y), with a note."""
+    """Maps an example to (x, y), and notes it."""
     with tf.control_dependencies([tf.numpy_function(note, [example["index"]], tf.int64)]):
         return tf.identity(example["x"]), example["y"]
 
 
 def parse(record: tf.Tensor) -> Any:
-    """From a record to (x, y)."""
+    """Maps a record to (x, y)."""
     example = tf.io.parse_single_example(record, FEATURES)
     return example["x"], example["y"]
 
 
 def write_records(path: Path) -> None:
-    """The training examples of `fault_model.py` as a TFRecord file."""
+    """Writes the training examples of `fault_model.py` to a TFRecord file."""
     with tf.io.TFRecordWriter(str(path)) as writer:
         for image, label in zip(*fault_model.dataset("train"), strict=True):
             features = {
@@ -89,7 +89,7 @@ def write_records(path: Path) -> None:
 
 
 def dataset(split: str, data_dir: str) -> Any:
-    """Records for training if there is a file of them, else the noted source."""
+    """Returns records for training if there is a file of them, else the source that notes."""
     if split == "train" and data_dir:
         return TFRecordSource(data_dir), parse
     if split == "train":

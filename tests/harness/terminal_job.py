@@ -1,4 +1,4 @@
-"""A job on a terminal, and what is seen there."""
+"""A job on a terminal, and the content of its screen."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ import pyte
 from tests.harness.job import LIMIT_S, POLL_S, Job
 
 INTERRUPT = b"\x03"
-"""What Ctrl-C sends."""
+"""The byte that Ctrl-C sends."""
 STOP, GO_ON = b"\x13", b"\x11"
-"""What Ctrl-S and Ctrl-Q send: no output meanwhile."""
+"""The bytes that Ctrl-S and Ctrl-Q send. Between them, the terminal takes no output."""
 HISTORY = 1000
 SIZE = ("COLUMNS", "LINES")
-"""Variables that count more than the size of the terminal."""
+"""Environment variables that have priority over the terminal's size."""
 
 
 class TerminalJob(Job):
@@ -36,7 +36,7 @@ class TerminalJob(Job):
     variables: ClassVar = {"TERM": "xterm-256color"}
 
     def environment(self) -> dict[str, str]:
-        """As on this terminal: pytest-xdist gives its processes the size of another one."""
+        """Returns the variables for this terminal. pytest-xdist sets the size of another one."""
         inherited = {n: v for n, v in super().environment().items() if n not in SIZE}
         return {**inherited, **self.variables}
 
@@ -56,7 +56,7 @@ class TerminalJob(Job):
             stdout=other_end,
             stderr=other_end,
             start_new_session=True,
-            # Neither it nor Python does more between fork and exec.
+            # Between fork and exec, only this one call is made.
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
         )
         os.close(other_end)
@@ -71,7 +71,7 @@ class TerminalJob(Job):
             os.close(end)
 
     def hang_up(self) -> None:
-        """Closes the window: whoever runs in the terminal gets SIGHUP."""
+        """Closes the window: programs that run in the terminal get SIGHUP."""
         os.write(self._wake, b"!")
         self._reader.join(LIMIT_S)
         with contextlib.suppress(OSError):  # it was closed before
@@ -79,7 +79,7 @@ class TerminalJob(Job):
         self._terminal = -1
 
     def resize(self, columns: int) -> None:
-        """Makes the window so wide."""
+        """Sets the window's width."""
         self.columns = columns
         with self._lock:
             self._seen.resize(self.lines, columns)
@@ -91,7 +91,7 @@ class TerminalJob(Job):
 
     @property
     def window(self) -> list[str]:
-        """The lines that are on the screen now, from the top to the last that has something."""
+        """The lines on the screen, from the top to the last one that is not empty."""
         with self._lock:
             lines = [line.rstrip() for line in self._seen.display]
         while lines and not lines[-1]:
@@ -100,7 +100,7 @@ class TerminalJob(Job):
 
     @property
     def scrolled(self) -> list[str]:
-        """Those that have left it at the top."""
+        """The lines that have scrolled off the top of the screen."""
         with self._lock:
             return [_text(line, self._seen.columns) for line in self._seen.history.top]
 
@@ -111,16 +111,16 @@ class TerminalJob(Job):
             return not self._seen.cursor.hidden and self._seen.cursor.x == 0
 
     def wait_for_line(self, *parts: str) -> list[str]:
-        """Waits for a line on the screen that has all of these; returns the screen."""
+        """Waits for a line on the screen that has all of these parts; returns the screen."""
         return self.wait_for_lines(parts)
 
     def wait_for_lines(self, *lines: Sequence[str]) -> list[str]:
-        """Waits for lines below one another that have all of these parts each.
+        """Waits for consecutive lines, each with all of its parts.
 
-        What is seen may be half drawn: all that belongs together has to be waited for at once.
+        The screen may be half drawn: wait at once for all lines that belong together.
 
         Returns:
-          The screen up to the last of them.
+          The screen up to the last of these lines.
         """
         deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline:
@@ -133,7 +133,7 @@ class TerminalJob(Job):
         raise AssertionError(f"no lines with {lines}:\n" + "\n".join(self.window))
 
     def wait_for_end(self) -> int:
-        """Waits until the launcher has ended and all of it is read; its exit code."""
+        """Waits until the launcher has ended and its output is read; returns its exit code."""
         code = self.process.wait(LIMIT_S)
         self._reader.join(LIMIT_S)
         return code
@@ -143,7 +143,7 @@ class TerminalJob(Job):
         fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, size)
 
     def _read_all(self) -> None:
-        # The end of a terminal without processes is an error.
+        # Reading from a terminal without processes fails.
         with contextlib.suppress(OSError), self._output.open("ab", buffering=0) as output:
             while self._wakes not in select.select([self._terminal, self._wakes], [], [])[0]:
                 if not (data := os.read(self._terminal, 2**16)):

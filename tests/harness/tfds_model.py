@@ -1,4 +1,4 @@
-"""Like `fault_model.py`, with the digits through tensorflow-datasets."""
+"""Like `fault_model.py`, with the digits loaded by tensorflow-datasets."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ __all__ = ["dataset", "model"]
 
 
 def dataset(split: str, data_dir: str) -> Any:
-    """7 steps of 64 and a smaller one."""
+    """Returns 7 steps of 64 and a smaller one."""
     part = "train[:480]" if split == "train" else "test[:100]"
     return tfds_images.load("bundled_digits", part, data_dir, image_size=8)

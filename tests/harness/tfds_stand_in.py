@@ -1,4 +1,4 @@
-"""Data sets of tensorflow-datasets with their real builders, but with a few made-up examples."""
+"""Data sets of tensorflow-datasets with their real builders and a few made-up examples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def prepare(
 ) -> None:
     """Prepares a data set as its real builder describes it.
 
-    Features that an example does not give, which must be texts, are made up.
+    Features that an example does not give are made up. They must be texts.
     """
     monkeypatch.setattr(tfds.core.utils.gcs_utils, "_is_gcs_disabled", True)
     builder = tfds.builder(name, data_dir=directory)

@@ -69,7 +69,7 @@ def test_a_job_that_is_broken_from_outside_ends_with_the_weights_of_an_undisturb
     assert report["ended"] == "the job had ended"
     assert nobody["fired"] is None
     assert nobody["why_not"] == "there was no worker w99 when the job had ended"
-    assert slow["cost"]["told"] == "nobody was lost"
+    assert slow["cost"]["told"] == "no worker was lost"
     assert [o["why_not"] for o in short if o["fired"] is None] == []
     assert not (job.job_dir / "chaos").exists()
     for outcome in (kill, suspend):
@@ -112,7 +112,7 @@ def test_a_full_disk_costs_checkpoints_and_nothing_else(
             breaking.terminate()
             told = breaking.communicate(timeout=LIMIT_S)[0]
             assert breaking.returncode == 130
-        assert "nobody was lost" in told
+        assert "no worker was lost" in told
         job.plan.open_gate("16")
         job.finish()
         assert job.events("checkpoint_saved")[-1]["step"] >= 20

@@ -131,7 +131,7 @@ def test_the_end_waits_for_a_worker_that_was_given_up_or_says_that_it_may_be_the
         job.wait_for("worker_exited", lambda e: "no heartbeat" in e["cause"])
         job.process.send_signal(signal.SIGINT)
         assert job.process.wait(LIMIT_S) == 128 + signal.SIGINT, job.report()
-        said = f"nobody has told of the end of {other} on {hosts[other]}."
+        said = f"it is not known that these workers have ended: {other} on {hosts[other]}."
         assert (said in job.output) is not joiner_answers, job.report()
         assert lives(worker) is not joiner_answers
         assert kept.exit_code() == joining.LEFT

@@ -111,7 +111,7 @@ def test_another_command_or_token_is_refused_as_long_as_workers_train(tmp_path: 
         job.start_launcher("--epochs=7")
         assert job.process.wait(LIMIT_S) == 2
         (error,) = [line for line in job.output.splitlines() if line.startswith("error: ")]
-        assert "workers are still training that a killed launcher has left" in error
+        assert "workers of a killed launcher are still training" in error
         assert "--num_workers=2" in error
         assert f"hvd_elastic_keras.run --resume --job_dir={job.job_dir}" in error
         token.write_text("b" * 32)

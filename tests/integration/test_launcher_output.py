@@ -114,7 +114,7 @@ def test_a_reader_who_pauses_holds_up_nothing_and_reads_all_of_it_later(tmp_path
         with job:
             replace_a_worker(job)
             job.wait(
-                lambda: "nobody reads what the launcher prints" in job.ctl("status") or None,
+                lambda: "nobody reads the launcher's output" in job.ctl("status") or None,
                 "warning about the reader",
             )
             said: list[bytes] = []

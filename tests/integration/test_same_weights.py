@@ -52,7 +52,7 @@ def test_a_worker_with_other_weights_is_replaced_before_it_does_harm(
         (failed,) = [e for e in job.events("worker_exited") if e["failed"]]
         (warning,) = [line for line in job.output.splitlines() if "other weights than" in line]
         assert warning.startswith(f"warning: after step 9, {failed['worker_id']} has other weights")
-        assert ("cannot be told" in warning) == (num_workers == 2)
+        assert ("It is unknown" in warning) == (num_workers == 2)
         log = (job.job_dir / "logs" / f"{failed['worker_id']}.log").read_text()
         assert "are not those of the others: it ends" in log
     assert mark.exists()

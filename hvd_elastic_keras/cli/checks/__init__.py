@@ -1,1 +1,1 @@
-"""What `doctor` checks: each module knows one side of a host."""
+"""The checks of `doctor`; each module examines one aspect of a host."""

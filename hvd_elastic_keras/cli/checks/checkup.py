@@ -1,4 +1,4 @@
-"""All checks of a host, in an order in which each builds on those before it."""
+"""All checks of a host, in an order in which each check builds on the earlier ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VERDICTS = ("Nothing stands in the way of a job.", "No job can run before the pr
 
 
 def findings() -> Iterator[Finding]:
-    """One after the other: some take seconds."""
+    """Yields the findings one after the other, because some checks take seconds."""
     yield python()
     yield packages()
     usable, imported = True, dict[str, Any]()
@@ -37,7 +37,7 @@ def findings() -> Iterator[Finding]:
 
 
 def examine(as_json: bool = False) -> int:
-    """Prints what is found, and returns the exit code."""
+    """Prints the findings, and returns the exit code."""
     found = []
     for finding in findings():
         found.append(finding)

@@ -1,4 +1,4 @@
-"""How other hosts reach this one, and whether a program may listen here."""
+"""Checks how other hosts reach this one, and whether a program may listen here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 def connections() -> Iterator[Finding]:
-    """The network interface, and ports on loopback and on the address that others are given."""
+    """Checks the network interface, and ports on loopback and on the address for other hosts."""
     own, found = network.own_address(), network.addresses()
     yield interface(own, found)
     yield port("port", network.LOOPBACK, PROBLEM)
@@ -23,11 +23,11 @@ def connections() -> Iterator[Finding]:
 
 
 def interface(own: str, found: network.Addresses) -> Finding:
-    """That with the address which other hosts would be given.
+    """Checks the network interface by which other hosts would reach this one.
 
     Args:
-      own: that address.
-      found: all of this host.
+      own: the address of this host that other hosts would be given.
+      found: all addresses of this host.
     """
     if own == network.LOOPBACK:
         return Finding(
@@ -47,10 +47,10 @@ def interface(own: str, found: network.Addresses) -> Finding:
 
 
 def port(check: str, address: str, level: str) -> Finding:
-    """Whether a program can listen at an address of this host and be connected to.
+    """Checks whether a program can listen at an address of this host and get a connection.
 
     Args:
-      level: of the finding if not.
+      level: level of the finding if it cannot.
     """
     try:
         with host_port.listening(address, 0) as server:

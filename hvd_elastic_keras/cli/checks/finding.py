@@ -1,4 +1,4 @@
-"""What a check has found, as a value: `doctor` prints one line for each."""
+"""The result of a check, as a value. `doctor` prints one line for each."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 OK = "ok"
 WARNING = "warning"
-"""A job runs, but something may be missing or slow."""
+"""Jobs run, but something may be missing or slow."""
 PROBLEM = "problem"
-"""No job runs before that is mended."""
+"""No job runs until this is fixed."""
 CHECK_WIDTH = 15
 
 
@@ -19,10 +19,10 @@ class Finding:
 
     Attributes:
       level: "ok", "warning" or "problem".
-      check: what was looked at, in a word or two.
-      found: what is there.
-      expected: what should be; empty if all is well.
-      remedy: what to do, if possible a command; empty if there is nothing to do.
+      check: the thing that was checked, in a word or two.
+      found: the state that was found.
+      expected: the state that should be; empty if all is well.
+      remedy: advice, if possible a command; empty if there is nothing to do.
     """
 
     level: str
@@ -33,7 +33,7 @@ class Finding:
 
     @property
     def line(self) -> str:
-        """For people.
+        """The finding in one line, for people.
 
         >>> print(Finding("problem", "Python", "3.9.2", "3.10 to 3.13", "Install one.").line)
         problem  Python          3.9.2; expected 3.10 to 3.13. Install one.
@@ -45,7 +45,7 @@ class Finding:
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """0 when nothing stands in the way of a job, else 1.
+    """Returns 0 if nothing prevents a job from running, else 1.
 
     >>> exit_code([Finding("ok", "a", ""), Finding("warning", "b", "")])
     0

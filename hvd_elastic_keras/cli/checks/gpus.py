@@ -1,4 +1,4 @@
-"""Whether the GPUs of this machine are seen, and how Horovod's collectives would reach them."""
+"""Checks whether TensorFlow sees the GPUs of this machine, and how collectives would reach them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from hvd_elastic_keras.common import env
 
 CHECK = "GPUs"
 DEVICES = Path("/proc/driver/nvidia/gpus")
-"""The driver has a directory here for each GPU of NVIDIA's."""
+"""NVIDIA's driver has a directory here for each GPU."""
 OF_OTHERS = ("kfd", "dxg")
-"""Devices of other drivers: AMD's, and that of Windows for the Linux in it."""
+"""Devices of other drivers: AMD's, and the driver of Windows for the Linux inside it (WSL)."""
 BY_GLOO = "collectives copy through the host's memory, by Gloo; docs/gpus.md has the way to NCCL"
 BY_NCCL = "collectives by NCCL, of which it is not known what a killed worker does to the others"
 
 
 def gpus_of_machine(devices: Path = DEVICES) -> int:
-    """How many GPUs the driver knows; 0 also without a driver."""
+    """Returns how many GPUs the driver knows; 0 without a driver."""
     return len(list(devices.iterdir())) if devices.is_dir() else 0
 
 
 def gpus_here(drivers: Path = DEVICES, devices: Path = Path("/dev")) -> int | None:
-    """How many GPUs workers of this host can have; None if only TensorFlow could tell."""
+    """Returns how many GPUs workers of this host can have; None if only TensorFlow can tell."""
     visible = env.visible_gpus()
     if any((devices / name).exists() for name in OF_OTHERS):
         return None if visible is None else len(visible)
@@ -31,11 +31,11 @@ def gpus_here(drivers: Path = DEVICES, devices: Path = Path("/dev")) -> int | No
 
 
 def gpus(present: int, seen: int, nccl: bool) -> Finding:
-    """Compares what there is with what can be used.
+    """Compares the GPUs of this machine with those that TensorFlow can use.
 
     Args:
-      present: GPUs that the driver knows.
-      seen: GPUs that TensorFlow lists.
+      present: number of GPUs that the driver knows.
+      seen: number of GPUs that TensorFlow lists.
       nccl: whether Horovod is built with NCCL.
 
     >>> print(gpus(present=0, seen=0, nccl=False).line)

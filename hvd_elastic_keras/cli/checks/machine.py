@@ -1,4 +1,4 @@
-"""Room on the disks, memory, processors, and how many files may be open."""
+"""Checks the disks, the memory, the processors, and the limit of open files."""
 
 from __future__ import annotations
 
@@ -18,16 +18,22 @@ from hvd_elastic_keras.observe.console import counted
 
 MIB, GIB = 2**20, 2**30
 WORKER_BYTES = GIB
-"""TensorFlow, Keras and Horovod take 0.5 GiB; model, data and two states come to that."""
+"""Memory of a small worker.
+
+TensorFlow, Keras and Horovod take 0.5 GiB. The model, the data and two states are added to that.
+"""
 LITTLE_BYTES, LEAST_BYTES = GIB, 64 * MIB
-"""Of a disk: below the first, checkpoints of a large model may not fit; below the second, none."""
+"""Free space of a disk.
+
+Below the first, checkpoints of a large model may not fit; below the second, no checkpoint may fit.
+"""
 SHARED_MEMORY = Path("/dev/shm")
 LEAST_SHARED_BYTES = 64 * MIB
 MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def machine() -> Iterator[Finding]:
-    """All of this host."""
+    """Yields all findings about this host."""
     yield directory("disk, here", Path.cwd(), "--job_dir")
     yield directory("disk, temporary", Path(tempfile.gettempdir()), "TMPDIR")
     if SHARED_MEMORY.is_dir():
@@ -37,10 +43,10 @@ def machine() -> Iterator[Finding]:
 
 
 def directory(check: str, path: Path, setting: str) -> Finding:
-    """Whether a directory can be written, and has room.
+    """Checks whether a directory can be written, and has room.
 
     Args:
-      setting: flag or variable that names another one.
+      setting: flag or variable that names another directory.
     """
     try:
         with tempfile.TemporaryFile(dir=path):
@@ -78,7 +84,7 @@ def shared_memory(free: int) -> Finding:
 
 
 def files_open(hard_limit: int) -> Finding:
-    """Judges the hard limit of open files, up to which the launcher raises its own."""
+    """Judges the hard limit of open files. The launcher raises its soft limit up to it."""
     if hard_limit == resource.RLIM_INFINITY:
         return Finding(OK, "open files", "any number")
     workers = open_files.most_workers(hard_limit)
@@ -92,7 +98,7 @@ def files_open(hard_limit: int) -> Finding:
 
 
 def processors_and_memory(processors: int, available: int) -> Finding:
-    """Judges how many workers the memory holds, in bytes, and whether all processors get one."""
+    """Judges how many workers fit into the memory (in bytes), and whether all processors get one."""
     fit = available // WORKER_BYTES
     found = f"{counted(processors, 'processor')}, {size(available)} of memory available"
     if fit >= min(processors, JobConfig().num_workers):
@@ -108,7 +114,7 @@ def processors_and_memory(processors: int, available: int) -> Finding:
 
 
 def available_bytes() -> int:
-    """Memory for new processes; in a container no more than its limit."""
+    """Returns the memory for new processes; in a container at most its limit."""
     available = int(psutil.virtual_memory().available)
     try:
         limit = MEMORY_LIMIT.read_text().strip()
@@ -118,7 +124,7 @@ def available_bytes() -> int:
 
 
 def size(count: int) -> str:
-    """Bytes for people.
+    """Formats a number of bytes for people.
 
     >>> size(2**26), size(3 * 2**29)
     ('64 MiB', '1.5 GiB')

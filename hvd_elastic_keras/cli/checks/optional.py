@@ -1,4 +1,4 @@
-"""What only some jobs need."""
+"""Checks for programs and packages that only some jobs need."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from hvd_elastic_keras.cli.checks.finding import OK, Finding
 
 
 def optional() -> Iterator[Finding]:
-    """Nothing of this stands in the way of a job on this host."""
+    """Checks each optional program and package. None of them is needed for a job on this host."""
     yield program("ssh", "openssh-client", "--hosts, --hostfile, --host_discovery_script")
     yield program("openssl", "openssl", "--tls")
     yield library("kubernetes", "--launcher=kubernetes")
 
 
 def program(name: str, package: str, needed_by: str) -> Finding:
-    """A program of the system.
+    """Checks for a program of the system.
 
     Args:
-      package: of Debian and Ubuntu that has it.
+      package: the package of Debian and Ubuntu that holds the program.
     """
     path = shutil.which(name)
     if path:
@@ -31,7 +31,7 @@ def program(name: str, package: str, needed_by: str) -> Finding:
 
 
 def library(name: str, needed_by: str) -> Finding:
-    """A package of Python."""
+    """Checks for a Python package."""
     if importlib.util.find_spec(name):
         return Finding(OK, name, "installed")
     missing = f"not installed; only {needed_by} would need it"

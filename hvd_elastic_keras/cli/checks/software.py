@@ -1,4 +1,4 @@
-"""Whether TensorFlow, Keras and Horovod can be imported, and are versions that are tested."""
+"""Checks whether TensorFlow, Keras and Horovod can be imported, and have tested versions."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ TESTED_SYSTEM = "Linux x86_64"
 
 
 def set_up(otherwise: str) -> str:
-    """How to mend an installation: the set-up of a checkout, or something else without one."""
+    """Returns how to fix an installation: the setup script of a checkout, else `otherwise`."""
     script = versions.CHECKOUT / "scripts" / "setup"
     return f"Run {script}" if script.is_file() else otherwise
 
 
 def python() -> Finding:
-    """The interpreter, and what it runs on."""
+    """Checks the Python interpreter and the system that it runs on."""
     version, system = platform.python_version(), f"{platform.system()} {platform.machine()}"
     found = f"{version} on {system} ({sys.executable})"
     if not versions.PYTHON.holds(version):
@@ -43,7 +43,7 @@ def python() -> Finding:
 
 
 def packages() -> Finding:
-    """Whether all that `setup.py` asks for is installed, the three big ones left aside."""
+    """Checks whether the requirements of `setup.py` are installed, without the three big ones."""
     missing = [name for name in _required() if not _is_installed(name)]
     if not missing:
         return Finding(OK, "packages", "all that are required are installed")
@@ -55,8 +55,8 @@ def _required() -> list[str]:
     try:
         lines = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
-        return []  # used from its sources; what is missing then shows when it is imported
-    # What follows a semicolon says for which extra, or which Python, a line is.
+        return []  # used from its sources: a missing package shows when it is imported
+    # The text after a semicolon says for which extra, or which Python, a line is.
     named = [m.group() for line in lines if ";" not in line and (m := NAME.match(line))]
     return [name for name in named if name not in versions.COMPARED]
 
@@ -72,13 +72,13 @@ def _is_installed(name: str) -> bool:
 def big_three(
     timeout_s: float = IMPORT_TIMEOUT_S, imported: dict[str, Any] | None = None
 ) -> Iterator[Finding]:
-    """TensorFlow, Keras and Horovod, up to the first that cannot be used.
+    """Checks TensorFlow, Keras and Horovod, up to the first that cannot be used.
 
-    They are imported in a process of its own, which may end in any way.
+    A separate process imports them, because an import may end its process in any way.
 
     Args:
-      timeout_s: for all three.
-      imported: takes what they say of themselves.
+      timeout_s: seconds for all three imports.
+      imported: dictionary to which the data found about each package is added.
     """
     lines, end = _probe(timeout_s)
     began = ""
@@ -98,7 +98,7 @@ def big_three(
 
 
 def _probe(timeout_s: float) -> tuple[list[dict[str, Any]], str]:
-    """What the process has said, and how it has ended."""
+    """Returns the JSON lines of the process, and how the process has ended."""
     command = [sys.executable, "-W", "ignore", "-m", PROBE]
     variables = env.child_environment({}, {})
     try:
@@ -113,7 +113,7 @@ def _probe(timeout_s: float) -> tuple[list[dict[str, Any]], str]:
 
 
 def json_lines(text: str) -> list[dict[str, Any]]:
-    """The objects among the lines that a process has printed, whatever else is between them.
+    """Returns the JSON objects among the lines that a process has printed. Ignores other lines.
 
     >>> json_lines('{"a": 1}\\nnoise\\n[2]\\n')
     [{'a': 1}]
@@ -139,7 +139,7 @@ def _how_it_ended(code: int, errors: str) -> str:
 
 
 def _failed(line: Mapping[str, Any]) -> Finding:
-    if "refusal" in line:  # it says itself what to do
+    if "refusal" in line:  # a refusal says itself what to do
         return Finding(PROBLEM, line["failed"], line["refusal"])
     return _unusable(line["failed"], line["why"])
 
@@ -161,7 +161,7 @@ def _keras(found: Mapping[str, Any]) -> Finding:
 
 
 def _horovod(found: Mapping[str, Any]) -> Finding:
-    """A Horovod without Gloo is of no use; an unpatched one costs the survivors of a failure."""
+    """Judges Horovod. Without Gloo it is of no use; without the patch a failure may end survivors."""
     text, wanted = found["version"], versions.wanted_horovod()
     remedy = REMEDIES["Horovod"]
     if not found["gloo"]:

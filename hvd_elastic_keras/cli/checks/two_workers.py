@@ -1,4 +1,4 @@
-"""Whether two workers meet by Horovod on this host and add up a number each: a job in small."""
+"""Checks whether two workers on this host can sum two numbers with Horovod: a tiny job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hvd_elastic_keras.worker import network
 PROBE = "hvd_elastic_keras.worker.probes.pair"
 SIZE = 2
 EXPECTED_SUM = 3.0
-"""Of 1 and 2."""
+"""The sum of 1 and 2, the numbers of the two workers."""
 CHECK = "two workers"
 TIMEOUT_S = 300.0
 EXPECTED = f"the sum {EXPECTED_SUM:g} on both"
@@ -36,8 +36,8 @@ def two_workers(interface: str = "", timeout_s: float = TIMEOUT_S) -> Finding:
     """Starts two processes that do what workers do in their first round.
 
     Args:
-      interface: over which they talk; empty: as in a job on this host.
-      timeout_s: they are killed then.
+      interface: network interface that they use; empty: the one that a job on this host uses.
+      timeout_s: seconds after which they are killed.
     """
     try:
         answers = asyncio.run(_meet(interface, timeout_s))
@@ -78,14 +78,14 @@ async def _meet(interface: str, timeout_s: float) -> list[Answer]:
 
 @contextlib.asynccontextmanager
 async def _store() -> AsyncIterator[str]:
-    """A rendezvous store as a master has it; gives what `Assignment.rendezvous` is to be."""
+    """Runs a rendezvous store, as a master does; yields a value for `Assignment.rendezvous`."""
     store, secret = RendezvousStore(), secrets.token_hex(32)
 
     async def answer(request: web.Request) -> web.Response:
         return await store.answer(request, 1)
 
     app = web.Application()
-    # Horovod puts a port of its own after the address, here the end of a path.
+    # Horovod appends a port to the address, which here is the end of a path.
     app.router.add_route("*", f"/{secret}/round1:{{port}}/{{key:.+}}", answer)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
     await runner.setup()

@@ -73,8 +73,8 @@ class GeneratorBatches:
         if self._taken > before:
             # Not a DataError, which would end the job: a new process can do it.
             raise ElasticError(
-                f"Pass {number} of {self.name} is wanted again after later ones, but a generator "
-                "goes on. The process has to start again."
+                f"Pass {number} of {self.name} has to be read again after later ones, but a "
+                "generator goes on. The process has to start again."
             )
         self._take_up_to(before)
         return self._pass()

@@ -85,7 +85,7 @@ class NumberedIterators:
             if self._made > index and self._seeds:
                 # Not a DataError, which would end the job: a new process can do it.
                 raise ElasticError(
-                    f"Pass {number} of {self._name} is wanted again after later ones, but "
+                    f"Pass {number} of {self._name} has to be read again after later ones, but "
                     "shuffle(...) has another order for each iterator of this process. It has to "
                     "start again."
                 )

@@ -162,7 +162,7 @@ class MasterServer:
         for listening in self._ports:
             listening.know(request.transport)
         if _number(request.headers, protocol.TERM_HEADER, "0") > self._term:
-            return _error(409, "Another master has followed this one: it decides nothing more.")
+            return _error(409, "Another master has replaced this one, which decides nothing more.")
         return await handler(request)
 
     def _is_for_anybody(self, request: web.Request) -> bool:

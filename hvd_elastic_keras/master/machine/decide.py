@@ -105,7 +105,7 @@ def _apply(t: Transition, event: act.Event) -> None:  # noqa: PLR0912  a case fo
         case act.StopJob():
             _stop(t, event.reason)
         case _:
-            raise TypeError(f"{type(event).__name__} is an event that nothing is done about.")
+            raise TypeError(f"{type(event).__name__} is an event that `decide` does not handle.")
 
 
 def _apply_after_end(t: Transition, event: act.Event) -> None:

@@ -45,7 +45,7 @@ from hvd_elastic_keras.master.machine.transition import Transition
 TAKEN_EARLY_PAUSE_S = 5.0
 """Seconds before another worker is started, if a worker's machine is taken before the worker is
 warm: the same may happen again."""
-REPLACED_BY_OTHERS = "who has started it may start another one"
+REPLACED_BY_OTHERS = "whoever started it may start another one"
 
 
 def evict(t: Transition, worker_id: str, reason: str, *, with_host: bool = False) -> None:

@@ -151,8 +151,8 @@ def _where_to_look(restarts: Restarts) -> str:
         return "The error is in its log"
     if last and was_killed(last):
         return (
-            "Something else ended it, mostly for want of memory (see dmesg); its log shows how far "
-            "it had come"
+            "Something else ended it, mostly because memory ran out (see dmesg); its log shows how "
+            "far it had come"
         )
     return "Its log shows how far it had come"
 

@@ -19,7 +19,7 @@ from hvd_elastic_keras.master.machine.rounds import open_round, uncall
 from hvd_elastic_keras.master.machine.state import Replacement, Worker, WorkerPhase
 from hvd_elastic_keras.master.machine.transition import Transition
 
-NEVER_JOINED = "who was to join leaves before that"
+NEVER_JOINED = "the joining worker left before it joined"
 
 
 def launch(t: Transition, delay_s: float, host: str) -> str:

@@ -208,7 +208,7 @@ class Region:
         if rule is None and (why := unrepeatable(op)):
             raise NotPartitionedError(why)
         if rule is None and HANDLE in states:
-            raise NotPartitionedError(f"nobody knows what {op.type} {op.name} does to variables")
+            raise NotPartitionedError(f"the effect of {op.type} {op.name} on variables is unknown")
         if rule is None:
             return view.replicated(NO_RULE.get(op.type, "no rule"))
         try:

@@ -1,4 +1,4 @@
-"""The table: models and input pipelines as people write them, by a sentence about each."""
+"""The table: models and input pipelines as people write them, each named by a short sentence."""
 
 from tests.harness.keras_models import (
     execution,
@@ -33,10 +33,10 @@ FAMILIES = (
 
 
 def all_cases() -> dict[str, Case]:
-    """All cases, by name.
+    """Returns all cases, by name.
 
     Raises:
-      ValueError: two have the same name.
+      ValueError: if two have the same name.
     """
     cases: dict[str, Case] = {}
     for family in FAMILIES:

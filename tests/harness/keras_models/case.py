@@ -1,4 +1,4 @@
-"""What a case of the table says, and the examples that many cases train on."""
+"""What a case of the table defines, and the examples that many cases train on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.harness import small_classifier
 adam, sgd, compiled = small_classifier.adam, small_classifier.sgd, small_classifier.compiled
 Arguments = dict[str, Any]
 SIZE, BATCH = 44, 16
-"""Three steps an epoch, the last one of 12 examples."""
+"""Three steps in an epoch, of which the last one has 12 examples."""
 _random = np.random.default_rng(0)
 X = _random.normal(size=(SIZE, 6)).astype("float32")
 LABELS = (X[:, 0] > 0).astype("int64") + (X[:, 1] > 0)
@@ -45,17 +45,17 @@ SAME, OTHER, REFUSED = Expectation
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One script of a user's.
+    """One user's script.
 
     Attributes:
-      model: makes the compiled model; always the same one after `set_random_seed`.
-      data: makes the arguments of `fit`, anew for each.
-      expect: how the result relates to that of plain `fit`.
-      told: a regular expression, found in what is shown before the first step or in the text of a
-        refusal; empty if nothing is to be told.
-      surplus: whether Keras starts one step too many where data of unknown length end, which
-        counts in the optimizer's iterations.
-      tolerance: relative and absolute.
+      model: makes the compiled model; it is always the same one after `set_random_seed`.
+      data: makes the arguments of `fit`, anew for each call.
+      expect: how the result compares with that of plain `fit`.
+      told: a regular expression that must match the output before the first step or a refusal's
+        text; empty if there must be no output.
+      surplus: whether Keras starts one step too many at the end of data of unknown length. That
+        step counts in the optimizer's iterations.
+      tolerance: the relative and the absolute tolerance.
     """
 
     model: Callable[[], keras.Model]
@@ -67,13 +67,13 @@ class Case:
 
 
 def arrays(x: Any = X, y: Any = LABELS, **arguments: Any) -> Callable[[], Arguments]:
-    """`fit` on arrays in their order, with validation on some of them."""
+    """Returns a maker of arguments for `fit` on arrays, in the order of the arrays."""
     given = {"x": x, "y": y, "batch_size": BATCH, "shuffle": False, **arguments}
     return lambda: dict(given)
 
 
 def validated(x: Any = X, y: Any = LABELS, **arguments: Any) -> Callable[[], Arguments]:
-    """The same, with validation."""
+    """The same, with validation on the first examples."""
 
     def front(values: Any) -> Any:
         return keras.tree.map_structure(lambda v: v[:19], values)
@@ -82,17 +82,17 @@ def validated(x: Any = X, y: Any = LABELS, **arguments: Any) -> Callable[[], Arg
 
 
 def dataset(*parts: Any, batch: int = BATCH) -> tf.data.Dataset:
-    """Batches of examples, each a tuple of these parts."""
+    """Returns batches of examples, each a tuple of these parts."""
     return tf.data.Dataset.from_tensor_slices(parts if len(parts) > 1 else parts[0]).batch(batch)
 
 
 def classifier(*inner: keras.layers.Layer, shape: Any = (6,), **arguments: Any) -> keras.Model:
-    """Some layers, and a classifier of `LABELS` behind them."""
+    """Returns a model of some layers, and behind them a classifier of `LABELS`."""
     stack = [keras.Input(shape), *inner, keras.layers.Dense(3)]
     return compiled(keras.Sequential(stack), **arguments)
 
 
 def regressor(*inner: keras.layers.Layer, shape: Any = (6,), **arguments: Any) -> keras.Model:
-    """Some layers, and two numbers per example behind them."""
+    """Returns a model of some layers, and behind them two numbers per example."""
     stack = [keras.Input(shape), *inner, keras.layers.Dense(2)]
     return compiled(keras.Sequential(stack), **{"loss": "mse", "metrics": ["mae"], **arguments})

@@ -1,4 +1,4 @@
-"""Cases put together from parts by their names, for a test that draws the parts at random."""
+"""Cases assembled from named parts, for a test that draws the parts at random."""
 
 from __future__ import annotations
 
@@ -108,10 +108,10 @@ def _with_validation() -> Arguments:
 
 
 class Batches(structures.Batches):
-    """The table's own, with numbers for targets."""
+    """The table's own batches, with numbers as targets."""
 
     def __getitem__(self, index: int) -> Any:
-        """One batch."""
+        """Returns one batch."""
         part = self._order[index * BATCH : (index + 1) * BATCH]
         return X[part], TARGETS[part], WEIGHTS[part]
 
@@ -127,14 +127,14 @@ DATA: Made = {
 
 
 class DrawnStep(Step, keras.Model):
-    """Functional, with a step of its own."""
+    """A functional model with a custom step."""
 
 
 class DrawnLogs(keras.Model):
-    """Adds to the logs what it computes from the batch and from metrics."""
+    """Adds values to the logs, computed from the batch and from metrics."""
 
     def train_step(self, data: Any) -> Arguments:
-        """Keras's own, and more values."""
+        """Takes Keras's own step, and adds values to its logs."""
         logs = super().train_step(data)
         return {**logs, "twice": 2 * logs["loss"], "mean": tf.reduce_mean(data[0])}
 
@@ -148,7 +148,7 @@ STEPS: dict[str, type[keras.Model]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """Names of the parts of a case."""
+    """The names of the parts of a case."""
 
     inner: tuple[str, ...]
     loss: str
@@ -160,7 +160,7 @@ class Drawn:
 
     @property
     def expect(self) -> Expectation:
-        """What the parts ask for."""
+        """The result to expect from these parts."""
         return OTHER if any(name in OWN_RANDOM for name in self.inner) else Expectation.SAME
 
     @property

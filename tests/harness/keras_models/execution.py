@@ -25,21 +25,21 @@ PLAIN = arrays()
 
 
 def with_optimizer(optimizer: Any, **arguments: Any) -> Case:
-    """A small classifier with that optimizer, made anew for each."""
+    """Returns a case of a small classifier. `optimizer` makes a new optimizer for each model."""
     return Case(
         lambda: classifier(layers.Dense(5, "tanh"), optimizer=optimizer(), **arguments), PLAIN
     )
 
 
 def executed(**arguments: Any) -> Case:
-    """A small model with dropout, executed in some way."""
+    """Returns a case of a small model with dropout, whose steps are executed in some way."""
     return Case(
         lambda: classifier(layers.Dense(5, "tanh"), layers.Dropout(0.3), **arguments), validated()
     )
 
 
 def in_policy(policy: str, optimizer: Any = sgd) -> keras.Model:
-    """All layers in a precision."""
+    """Returns a classifier whose layers all use one precision."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)
     try:
@@ -49,7 +49,7 @@ def in_policy(policy: str, optimizer: Any = sgd) -> keras.Model:
 
 
 def in_double_precision() -> keras.Model:
-    """Everything, the metrics too."""
+    """Returns a model that uses double precision everywhere, in metrics too."""
     keras.config.set_floatx("float64")
     try:
         return regressor(layers.Dense(5, "tanh"))
@@ -58,20 +58,20 @@ def in_double_precision() -> keras.Model:
 
 
 def loss_scale() -> Any:
-    """That grows within the training."""
+    """Returns an optimizer whose loss scale grows within the training."""
     return optimizers.LossScaleOptimizer(sgd(), initial_scale=2.0**4, dynamic_growth_steps=2)
 
 
 class HalvesRate(keras.callbacks.Callback):
-    """Sets the learning rate between steps."""
+    """Lowers the learning rate between steps."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Of the next one."""
+        """Sets the rate of the next step."""
         self.model.optimizer.learning_rate = float(self.model.optimizer.learning_rate) * 0.9
 
 
 def with_callbacks() -> Arguments:
-    """Callbacks that change the training."""
+    """Returns arguments with callbacks that change the training."""
     return {
         **validated()(),
         "epochs": 4,
@@ -85,7 +85,7 @@ def with_callbacks() -> Arguments:
 
 
 def centralised() -> Any:
-    """An optimizer of one's own that changes gradients before it applies them."""
+    """Returns a custom optimizer that changes gradients before it applies them."""
 
     class Centralised(optimizers.SGD):
         def apply(self, grads: Any, trainable_variables: Any = None) -> None:

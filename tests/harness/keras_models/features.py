@@ -33,12 +33,12 @@ ON_IMAGES = arrays(IMAGES)
 
 
 def pictures(*inner: Any, **arguments: Any) -> keras.Model:
-    """Layers for images, then a mean over places."""
+    """Returns a model of layers for images, then a mean over places."""
     return classifier(*inner, layers.GlobalAveragePooling2D(), shape=(8, 8, 1), **arguments)
 
 
 def convolutions() -> keras.Model:
-    """Convolutions of all kinds, with pooling between them."""
+    """Returns a model with convolutions of all kinds, and pooling between them."""
     return pictures(
         layers.Conv2D(4, 3, strides=2, padding="same", activation="relu"),
         layers.DepthwiseConv2D(3, padding="same"),
@@ -52,7 +52,7 @@ def convolutions() -> keras.Model:
 
 
 def one_and_three_dimensions() -> keras.Model:
-    """Convolutions along lines and through volumes."""
+    """Returns a model with convolutions along lines and through volumes."""
     return classifier(
         layers.Reshape((4, 4, 4, 1)),
         layers.Conv3D(2, 2),
@@ -65,7 +65,7 @@ def one_and_three_dimensions() -> keras.Model:
 
 
 def residual_block(x: Any, filters: int) -> Any:
-    """As in a ResNet."""
+    """Applies a block as in a ResNet."""
     inner = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
     inner = layers.Activation("relu")(layers.BatchNormalization(momentum=0.9)(inner))
     inner = layers.Conv2D(filters, 3, padding="same", use_bias=False)(inner)
@@ -73,19 +73,19 @@ def residual_block(x: Any, filters: int) -> Any:
 
 
 def residual() -> keras.Model:
-    """Two convolutions with batch norm and a way round them."""
+    """Returns a model of two convolutions with batch norm and a way around them."""
     inputs = keras.Input((8, 8, 1))
     x = layers.GlobalAveragePooling2D()(residual_block(inputs, 3))
     return compiled(keras.Model(inputs, layers.Dense(3)(x)))
 
 
 def batch_norm(**arguments: Any) -> keras.Model:
-    """One layer of it."""
+    """Returns a model with one batch norm."""
     return classifier(layers.Dense(5), layers.BatchNormalization(momentum=0.9, **arguments))
 
 
 def frozen_batch_norm() -> keras.Model:
-    """Fine-tuning: the statistics are those of an earlier training."""
+    """Returns a model as in fine-tuning: the statistics come from an earlier training."""
     norm = layers.BatchNormalization(
         moving_mean_initializer=keras.initializers.RandomNormal(seed=1),
         moving_variance_initializer=keras.initializers.RandomUniform(0.5, 2.0, seed=2),
@@ -95,7 +95,7 @@ def frozen_batch_norm() -> keras.Model:
 
 
 def norms_of_examples() -> keras.Model:
-    """Norms that look at one example."""
+    """Returns a model with norms that use single examples only."""
     return pictures(
         layers.Conv2D(4, 3),
         layers.GroupNormalization(2),
@@ -108,7 +108,7 @@ def norms_of_examples() -> keras.Model:
 
 
 def adapted() -> keras.Model:
-    """Numbers that are normalised by what `adapt` has seen."""
+    """Returns a model that normalises its input by the data given to `adapt`."""
     normalise, buckets = layers.Normalization(), layers.Discretization(num_bins=4)
     normalise.adapt(X)
     buckets.adapt(X)
@@ -119,7 +119,7 @@ def adapted() -> keras.Model:
 
 
 def texts(**arguments: Any) -> keras.Model:
-    """Strings go into the model."""
+    """Returns a model whose input is strings."""
     vectorise = layers.TextVectorization(output_mode="int", output_sequence_length=5, **arguments)
     vectorise.adapt(TEXTS)
     size = vectorise.vocabulary_size()
@@ -134,7 +134,7 @@ def texts(**arguments: Any) -> keras.Model:
 
 
 def tables() -> keras.Model:
-    """Categories, hashed ones, their crosses and numbers, as in the guide on structured data."""
+    """Returns a model of categories, hashed categories and numbers, as in a guide of Keras."""
     colour = keras.Input((1,), dtype="string", name="colour")
     number = keras.Input((1,), dtype="int64", name="number")
     values = keras.Input((6,), name="values")
@@ -146,7 +146,7 @@ def tables() -> keras.Model:
 
 
 def scaled_images() -> keras.Model:
-    """Images of whole numbers, in other sizes."""
+    """Returns a model that scales, resizes and crops its images."""
     return pictures(
         layers.Rescaling(1 / 255, offset=-0.5),
         layers.Resizing(6, 6),
@@ -156,14 +156,14 @@ def scaled_images() -> keras.Model:
 
 
 class VectorQuantizer(layers.Layer):
-    """A straight-through estimate and two added losses, as in the VQ-VAE example."""
+    """Has a straight-through estimate and two added losses, as in the VQ-VAE example."""
 
     def __init__(self) -> None:
         super().__init__()
         self.codes = self.add_weight(shape=(2, 7), initializer="random_uniform", name="codes")
 
     def call(self, x: Any) -> Any:
-        """The nearest codes."""
+        """Returns the nearest codes."""
         similarity = x @ self.codes
         distances = ops.sum(x**2, 1, keepdims=True) + ops.sum(self.codes**2, 0) - 2 * similarity
         chosen = ops.one_hot(ops.argmin(distances, 1), 7) @ ops.transpose(self.codes)
@@ -176,7 +176,7 @@ class Centred(layers.Layer):
     """Centres features by a moving mean.
 
     Args:
-      present: whether it takes the batch's own examples in before, or those of earlier steps only.
+      present: whether the mean includes the batch's own examples, or only those of earlier steps.
     """
 
     def __init__(self, present: bool) -> None:
@@ -184,7 +184,7 @@ class Centred(layers.Layer):
         self.present = present
 
     def build(self, input_shape: Any) -> None:
-        """One mean per feature."""
+        """Makes one mean per feature."""
         self.mean = self.add_weight(shape=(input_shape[-1],), trainable=False, initializer="zeros")
 
     def call(self, x: Any, training: bool = False) -> Any:
@@ -196,16 +196,19 @@ class Centred(layers.Layer):
 
 
 class OwnBatchNorm(layers.Layer):
-    """What people write who want to see how batch norm works; no layer of Keras tells its kind."""
+    """Batch norm as people write it to see how it works.
+
+    Its type does not tell that it is one: it is no layer of Keras.
+    """
 
     def call(self, x: Any) -> Any:
-        """Centred and scaled by the batch."""
+        """Centres and scales the input by the batch."""
         mean = ops.mean(x, axis=0, keepdims=True)
         return (x - mean) / ops.sqrt(ops.var(x, axis=0, keepdims=True) + 1e-3)
 
 
 class InputIsKept(layers.Layer):
-    """Counts steps in a variable of its own, which its output depends on."""
+    """Counts steps in a variable of its own, on which its loss depends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -214,7 +217,7 @@ class InputIsKept(layers.Layer):
         )
 
     def call(self, x: Any, training: bool = False) -> Any:
-        """Grows with the steps: an annealed penalty."""
+        """Adds a penalty that grows with the steps."""
         if training:
             self.steps.assign_add(1)
         self.add_loss(0.01 * ops.cast(self.steps, "float32") * ops.mean(ops.square(x)))
@@ -225,14 +228,14 @@ TABLE = {"colour": COLOURS[:, None], "number": (LABELS % 3)[:, None], "values": 
 
 
 class Labelled(layers.Layer):
-    """Holds texts, which no other worker can be sent."""
+    """Holds texts, which cannot be sent to other workers."""
 
     def __init__(self) -> None:
         super().__init__()
         self.names = [tf.Variable(["a", "b"], name="names", trainable=False)]
 
     def call(self, x: Any) -> Any:
-        """Nothing is done."""
+        """Returns its input."""
         return x
 
 

@@ -1,4 +1,4 @@
-"""Steps, helpers, layers and losses that are `tf.function`s, and what a step does only at times."""
+"""Steps, helpers, layers and losses that are `tf.function`s, and conditional parts of steps."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ layers, ops, random = keras.layers, keras.ops, keras.random
 
 
 class StepIsFunction(OwnStep):
-    """The whole step is a function, which AutoGraph converts."""
+    """The whole step is a `tf.function`, which AutoGraph converts."""
 
     @tf.function
     def train_step(self, data: Any) -> Arguments:
-        """Makes an entry of the logs by an `if` over tensors."""
+        """Adds an entry to the logs by an `if` over tensors."""
         logs = super().train_step(data)
         if tf.reduce_sum(data[0]) > 1e9:  # noqa: SIM108  (a conditional expression is not converted)
             large = tf.constant(1.0)
@@ -37,12 +37,12 @@ class StepIsFunction(OwnStep):
 
     @tf.function
     def test_step(self, data: Any) -> Arguments:
-        """Keras's own, as a function."""
+        """Takes Keras's own step, as a `tf.function`."""
         return super().test_step(data)
 
 
 class StepCallsFunction(keras.Model):
-    """A function of the step draws a dropout mask."""
+    """Its step calls a `tf.function` that draws a dropout mask."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,16 +50,16 @@ class StepCallsFunction(keras.Model):
         self.head = layers.Dense(2)
 
     def call(self, x: Any, training: bool = False) -> Any:
-        """Two layers."""
+        """Applies two layers with dropout between them."""
         return self.head(self.drop(self.hidden(x), training=training))
 
     @tf.function
     def outputs(self, x: Any) -> Any:
-        """As in training."""
+        """Returns the outputs as in training."""
         return self(x, training=True)
 
     def train_step(self, data: Any) -> Arguments:
-        """With a loss that is a function of a fixed signature, compiled by XLA."""
+        """Uses a loss that is a `tf.function` of a fixed signature, and one compiled by XLA."""
         x, y = data
         with tf.GradientTape() as tape:
             y_pred = self.outputs(x)
@@ -71,7 +71,7 @@ class StepCallsFunction(keras.Model):
 
 @tf.function(input_signature=[tf.TensorSpec([None, 2]), tf.TensorSpec([None, 2])])
 def distance(y_true: Any, y_pred: Any) -> Any:
-    """A mean of squares, in a loop that AutoGraph converts."""
+    """Returns a mean of squares, in a loop that AutoGraph converts."""
     total = tf.zeros([])
     for column in tf.range(2):
         total += tf.reduce_mean(tf.square(y_true[:, column] - y_pred[:, column]))
@@ -80,12 +80,12 @@ def distance(y_true: Any, y_pred: Any) -> Any:
 
 @tf.function(jit_compile=True)
 def halved(value: Any) -> Any:
-    """Half of it."""
+    """Returns half of the value."""
     return 0.5 * value
 
 
 class CallIsFunction(layers.Layer):
-    """A layer whose `call` is a function that draws, and makes variables when it is built."""
+    """Its `call` is a `tf.function` that draws numbers. It makes variables when it is built."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,12 +93,12 @@ class CallIsFunction(layers.Layer):
 
     @tf.function
     def call(self, x: Any, training: bool = False) -> Any:
-        """Half of the features are random."""
+        """Applies a dense layer and dropout."""
         return self.drop(self.dense(x), training=training)
 
 
 class SetsItsRate(OwnStep):
-    """A schedule by hand."""
+    """Sets the learning rate by hand."""
 
     def train_step(self, data: Any) -> Arguments:
         """Halves the learning rate with each step."""
@@ -108,7 +108,7 @@ class SetsItsRate(OwnStep):
 
 
 class AppliesAtTimes(OwnStep):
-    """Adds up gradients in variables of TensorFlow's."""
+    """Adds up gradients in TensorFlow variables."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -116,7 +116,7 @@ class AppliesAtTimes(OwnStep):
         self.sums = [tf.Variable(tf.zeros(v.shape), trainable=False) for v in self.weights]
 
     def train_step(self, data: Any) -> Arguments:
-        """Applies them in each second step."""
+        """Applies the sums in every second step."""
         x, y = data
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -135,11 +135,11 @@ class AppliesAtTimes(OwnStep):
 
 
 class AppliesIfFinite(OwnStep):
-    """The step is a function whose `if` AutoGraph makes a condition of."""
+    """Its step is a `tf.function`, whose `if` AutoGraph turns into a condition."""
 
     @tf.function
     def train_step(self, data: Any) -> Arguments:
-        """Leaves out a step whose loss is not finite."""
+        """Skips a step whose loss is not finite."""
         x, y = data
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -150,7 +150,7 @@ class AppliesIfFinite(OwnStep):
 
 
 class CountsAtTimes(OwnStep):
-    """A variable of the model changes within a condition."""
+    """Changes a variable of the model within a condition."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -174,13 +174,13 @@ class AssignsOutside(OwnStep):
     """Counts in a variable that belongs to no model."""
 
     def train_step(self, data: Any) -> Arguments:
-        """One more."""
+        """Counts one more step."""
         OUTSIDE.assign_add(1.0)
         return super().train_step(data)
 
 
 class CountsEvaluations(OwnStep):
-    """Evaluation changes a variable, too."""
+    """Changes a variable in evaluations too."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -195,18 +195,18 @@ class CountsEvaluations(OwnStep):
 
 
 class Masked(keras.Model):
-    """`call` takes the examples, of which only the step makes targets."""
+    """`call` takes the examples; only the step makes their targets."""
 
     def __init__(self) -> None:
         super().__init__()
         self.hidden, self.head = layers.Dense(5, "tanh"), layers.Dense(6)
 
     def call(self, x: Any) -> Any:
-        """Encodes and decodes."""
+        """Encodes and decodes the examples."""
         return self.head(self.hidden(x))
 
     def train_step(self, x: Any) -> Arguments:
-        """Restores what is left out."""
+        """Learns to restore the values left out."""
         seen = ops.cast(random.uniform(ops.shape(x)) > 0.5, "float32")
         with tf.GradientTape() as tape:
             loss = self.compute_loss(y=x, y_pred=self(x * seen, training=True))
@@ -244,7 +244,7 @@ CASES = {
 
 
 def compiled_late(*stack: keras.layers.Layer) -> keras.Model:
-    """Layers that are built when the batches are known."""
+    """Returns a model whose layers are built when the batches are known."""
     model = keras.Sequential(list(stack))
     model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
     return model

@@ -1,4 +1,4 @@
-"""Losses of which nothing is to be seen in the beginning: they are 0, or stand in no example."""
+"""Losses that cannot be seen in the beginning: they are 0, or apply to no example yet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RISE = 0.01
 
 
 def divergence(x: Any) -> Any:
-    """Of each example, a sum over features."""
+    """Returns a sum over features for each example."""
     return ops.sum(ops.square(x), -1)
 
 
@@ -33,8 +33,8 @@ class Annealed(layers.Layer):
     """Adds a sum over examples, with a weight that is 0 in the first epoch.
 
     Args:
-      beta: the weight, if it is not one of Keras's own: a `tf.Variable`, say.
-      total: what makes one number of those of the examples.
+      beta: the weight, if it is not to be a Keras variable but, for example, a `tf.Variable`.
+      total: turns the values of the examples into one number.
     """
 
     def __init__(self, beta: Any = None, total: Any = ops.sum) -> None:
@@ -45,33 +45,33 @@ class Annealed(layers.Layer):
         self.total = total
 
     def call(self, x: Any) -> Any:
-        """Passes the input on."""
+        """Returns its input."""
         self.add_loss(ops.sum(self.beta * self.total(divergence(x))))
         return x
 
 
 class Switched(layers.Layer):
-    """Adds a sum over examples as soon as a callback says that the second phase has begun."""
+    """Adds a sum over examples once a callback has begun the second phase."""
 
     def __init__(self) -> None:
         super().__init__(name="annealed")
         self.beta = tf.Variable(False)
 
     def call(self, x: Any) -> Any:
-        """Passes the input on."""
+        """Returns its input."""
         self.add_loss(tf.where(self.beta, RISE * ops.sum(divergence(x)), 0.0))
         return x
 
 
 class HeldByLoss(keras.losses.Loss):
-    """A mean and, with a weight that a callback raises, a sum."""
+    """A mean plus a sum, whose weight a callback raises."""
 
     def __init__(self) -> None:
         super().__init__(name="annealed")
         self.beta = tf.Variable(0.0, name="beta_of_loss")
 
     def call(self, y: Any, y_pred: Any) -> Any:
-        """One number."""
+        """Returns one number for the batch."""
         return ops.mean(ops.square(y - y_pred)) + self.beta * ops.sum(divergence(y_pred))
 
 
@@ -79,7 +79,7 @@ class Anneal(keras.callbacks.Callback):
     """Raises the weight after each epoch, as in the training of variational autoencoders."""
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """0 in the first one."""
+        """Sets the weight, which is 0 in the first epoch."""
         beta = self._beta()
         value = RISE * epoch
         if beta.dtype == "bool":
@@ -98,7 +98,7 @@ class Anneal(keras.callbacks.Callback):
 
 
 class AnnealedStep(keras.Model):
-    """A step of one's own, whose loss is a mean and, later, a sum: no term can be told apart."""
+    """A custom step. Its loss is a mean and later also a sum, in one expression."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,15 +106,15 @@ class AnnealedStep(keras.Model):
         self.beta = self.add_weight(shape=(), initializer="zeros", trainable=False)
 
     def call(self, x: Any) -> Any:
-        """Two numbers per example."""
+        """Returns two numbers per example."""
         return self.network(x)
 
     def weight(self) -> Any:
-        """Of the sum."""
+        """Returns the weight of the sum."""
         return self.beta
 
     def train_step(self, data: Any) -> Arguments:
-        """Of both."""
+        """Takes a step on mean and sum."""
         x, y = data
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -126,7 +126,7 @@ class AnnealedStep(keras.Model):
 
 
 class Warming(AnnealedStep):
-    """The weight follows from the steps that the optimizer has taken."""
+    """Computes the weight from the number of steps that the optimizer has taken."""
 
     def weight(self) -> Any:
         """Rises for 1000 steps."""
@@ -134,25 +134,25 @@ class Warming(AnnealedStep):
 
 
 class Cyclic(AnnealedStep):
-    """The weight rises again and again."""
+    """Lets the weight rise again and again."""
 
     def weight(self) -> Any:
-        """From 0 to its largest value in 1000 steps."""
+        """Rises from 0 to the largest value in 1000 steps."""
         return RISE * ops.cast(self.optimizer.iterations % 1000, "float32") / 1000.0
 
 
 class FromList(AnnealedStep):
-    """Of each step the weight stands in a list, which is as long as the training. Eager."""
+    """Takes each step's weight from a list, which is as long as the training. For eager steps."""
 
     weights_of_steps = (0.0,) * 3 + (RISE,) * 9
 
     def weight(self) -> Any:
-        """Python looks it up."""
+        """Looks it up in Python."""
         return self.weights_of_steps[int(self.optimizer.iterations)]
 
 
 class LateHead(AnnealedStep):
-    """The sum is that of a head whose weights are 0 at first."""
+    """The sum is over a head whose weights are 0 at first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class LateHead(AnnealedStep):
 
 
 def own_step(kind: type[AnnealedStep], **arguments: Any) -> keras.Model:
-    """Compiled and built."""
+    """Returns a model with such a step, compiled and built."""
     model = kind()
     model.compile(sgd(), **arguments)
     model.build((None, 6))
@@ -169,26 +169,26 @@ def own_step(kind: type[AnnealedStep], **arguments: Any) -> keras.Model:
 
 
 def labelled(y: Any, y_pred: Any) -> Any:
-    """A sum over those examples that have a label: that of the others is 0."""
+    """Returns a sum over the examples with a label; the others count as 0."""
     return tf.reduce_sum(tf.square(y - y_pred) * tf.cast(y != 0, tf.float32))
 
 
 def with_labels_from(first: int) -> Any:
-    """Targets that are 0 for all examples of each batch before this one."""
+    """Returns targets that are 0 for each batch's examples before this one."""
     return np.where((np.arange(SIZE) % BATCH >= first)[:, None], TARGETS, 0).astype("float32")
 
 
 BETA, SCALE = tf.Variable(0.0, name="beta"), tf.Variable(0.5, name="scale")
-"""Nobody holds them but this module."""
+"""Only this module holds these variables."""
 
 
 def with_global_weight(y: Any, y_pred: Any) -> Any:
-    """A mean and, with a weight that a callback raises, a sum."""
+    """Returns a mean plus a sum, whose weight a callback raises."""
     return ops.mean(ops.square(y - y_pred)) + BETA * ops.sum(divergence(y_pred))
 
 
 def scaled_by_global(y: Any, y_pred: Any) -> Any:
-    """A mean."""
+    """Returns a mean, scaled by a global variable."""
     return SCALE * ops.mean(ops.square(y - y_pred))
 
 

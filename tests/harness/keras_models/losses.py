@@ -1,4 +1,4 @@
-"""Losses of all kinds: Keras's own, functions, per output, added by layers, of regularizers."""
+"""Losses of all kinds: Keras's own, functions, per output, added by layers, by regularizers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ POSITIVE = np.exp(TARGETS)
 
 
 def heads(activation: str, units: int, given: dict[str, Any]) -> keras.Model:
-    """A head for each of these losses."""
+    """Returns a model with a head for each of these losses."""
     inputs = keras.Input((6,))
     hidden = layers.Dense(5, activation="tanh")(inputs)
     outputs = {n: layers.Dense(units, activation, name=n)(hidden) for n in given}
@@ -85,45 +85,45 @@ class Quantile(losses.Loss):
         self.quantile = quantile
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        """One value per example."""
+        """Returns one value per example."""
         error = y_true - y_pred
         return ops.mean(ops.maximum(self.quantile * error, (self.quantile - 1) * error), -1)
 
 
 def per_example(y: Any, y_pred: Any) -> Any:
-    """Root of the squared error of each example."""
+    """Returns the root of the squared error of each example."""
     return ops.sqrt(ops.sum(ops.square(y - y_pred), -1) + 0.1)
 
 
 def mean_over_batch(y: Any, y_pred: Any) -> Any:
-    """One number for all examples."""
+    """Returns one number for all examples."""
     return tf.reduce_mean(tf.abs(tf.cast(y, tf.float32) - y_pred))
 
 
 def sum_over_batch(y: Any, y_pred: Any) -> Any:
-    """A sum where a mean is usual."""
+    """Returns a sum where a mean is usual."""
     return tf.reduce_sum(tf.square(y - y_pred))
 
 
 def mean_and_sum(y: Any, y_pred: Any) -> Any:
-    """Mostly a mean, with a little sum that a coarse test does not see."""
+    """Returns mostly a mean, plus a small sum that a coarse test would miss."""
     return tf.reduce_mean(tf.square(y - y_pred)) + 1e-3 * tf.reduce_sum(tf.abs(y_pred))
 
 
 def contrast(y: Any, y_pred: Any) -> Any:
-    """Each example against all others in its batch, as in contrastive learning."""
+    """Compares each example with all others in its batch, as in contrastive learning."""
     similarity = ops.matmul(y_pred, ops.transpose(y_pred))
     own = ops.arange(ops.shape(y_pred)[0])
     return losses.sparse_categorical_crossentropy(own, similarity, from_logits=True)
 
 
 def root_of_mean(y: Any, y_pred: Any) -> Any:
-    """Not linear in the examples: the root of the mean squared error of the batch."""
+    """Returns the root of the batch's mean squared error, which is not linear in the examples."""
     return ops.sqrt(ops.mean(ops.square(y - y_pred)))
 
 
 def correlation(y: Any, y_pred: Any) -> Any:
-    """Centred by the means of the batch."""
+    """Returns a correlation; values are centred by the means of the batch."""
     a, b = (v - ops.mean(v, 0, keepdims=True) for v in (y, y_pred))
     return -ops.mean(a * b)
 
@@ -135,7 +135,7 @@ class Penalty(layers.Layer):
     """Adds a loss of its input in one of several forms.
 
     Args:
-      form: how values of examples become a loss.
+      form: how the values of examples become a loss.
     """
 
     def __init__(self, form: str) -> None:
@@ -143,7 +143,7 @@ class Penalty(layers.Layer):
         self.form = form
 
     def call(self, x: Any) -> Any:
-        """Passes the input on."""
+        """Returns its input."""
         squares = ops.square(x)
         forms = {
             "mean": lambda: 0.1 * ops.mean(squares),
@@ -156,7 +156,7 @@ class Penalty(layers.Layer):
 
 
 class Endpoint(layers.Layer):
-    """Takes targets as an input and adds loss and metric itself."""
+    """Takes targets as an input, and adds its loss and metric itself."""
 
     def __init__(self) -> None:
         super().__init__(name="predictions")
@@ -164,7 +164,7 @@ class Endpoint(layers.Layer):
         self.accuracy = keras.metrics.SparseCategoricalAccuracy(name="accuracy")
 
     def call(self, logits: Any, targets: Any = None, sample_weight: Any = None) -> Any:
-        """Probabilities."""
+        """Returns probabilities."""
         if targets is not None:
             self.add_loss(self.loss_fn(targets, logits))
             self.accuracy.update_state(targets, logits)
@@ -172,7 +172,7 @@ class Endpoint(layers.Layer):
 
 
 def endpoint() -> keras.Model:
-    """A model without a compiled loss, as in the guide on layers of one's own."""
+    """Returns a model without a compiled loss, as in the guide on custom layers."""
     inputs = keras.Input((6,), name="inputs")
     targets = keras.Input((), dtype="int32", name="targets")
     predictions = Endpoint()(layers.Dense(3)(inputs), targets)
@@ -182,10 +182,10 @@ def endpoint() -> keras.Model:
 
 
 class CTCEndpoint(layers.Layer):
-    """The handwriting example's: adds one loss per example, of Keras's batch cost."""
+    """Adds one loss per example, as in the handwriting example."""
 
     def call(self, y_true: Any, lengths: Any, y_pred: Any) -> Any:
-        """Passes the predictions on."""
+        """Returns the predictions."""
         frames = ops.full_like(lengths, ops.shape(y_pred)[1])
         self.add_loss(ops.ctc_loss(y_true, y_pred, lengths, frames))
         return y_pred
@@ -195,7 +195,7 @@ TEXT = np.random.default_rng(5).integers(1, 5, (SIZE, 2)).astype("int32")
 
 
 def ctc_endpoint() -> keras.Model:
-    """Labels and their lengths are inputs."""
+    """Returns a model that has labels and their lengths as inputs."""
     series, text = keras.Input((6, 3)), keras.Input((2,), dtype="int32")
     lengths = keras.Input((), dtype="int32")
     logits = layers.Dense(6)(layers.LSTM(4, return_sequences=True)(series))
@@ -205,7 +205,7 @@ def ctc_endpoint() -> keras.Model:
 
 
 def ctc() -> keras.Model:
-    """Keras's own CTC loss."""
+    """Returns a model with Keras's own CTC loss."""
     return compiled(
         keras.Sequential(
             [keras.Input((6, 3)), layers.GRU(4, return_sequences=True), layers.Dense(6)]
@@ -217,17 +217,17 @@ def ctc() -> keras.Model:
 
 
 class OrthogonalRegularizer(keras.regularizers.Regularizer):
-    """Of the features of a batch, as in the point cloud example."""
+    """Regularizes the features of a batch, as in the point cloud example."""
 
     def __call__(self, x: Any) -> Any:
-        """A sum over examples of how far each is from orthogonal."""
+        """Returns a sum over examples of their distance from orthogonality."""
         x = ops.reshape(x, (-1, 2, 2))
         product = ops.einsum("bij,bkj->bik", x, x)
         return 0.01 * ops.sum(ops.square(product - ops.eye(2)))
 
 
 def regularized() -> keras.Model:
-    """Regularizers of weights of every kind."""
+    """Returns a model with regularizers of all kinds for weights."""
     return classifier(
         layers.Dense(5, kernel_regularizer="l2", bias_regularizer=keras.regularizers.L1(0.02)),
         layers.Dense(4, kernel_regularizer=keras.regularizers.L1L2(0.01, 0.02)),
@@ -236,7 +236,7 @@ def regularized() -> keras.Model:
 
 
 def segmenter(loss: Any) -> keras.Model:
-    """A map per example."""
+    """Returns a model with a map per example."""
     model = keras.Sequential(
         [keras.Input((6,)), layers.Dense(4, "sigmoid"), layers.Reshape((2, 2))]
     )

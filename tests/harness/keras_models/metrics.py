@@ -1,4 +1,4 @@
-"""Metrics of all kinds, in `compile`, in layers and in steps of one's own."""
+"""Metrics of all kinds, in `compile`, in layers and in custom steps."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ layers, metrics, ops = keras.layers, keras.metrics, keras.ops
 
 
 def names(*classes: Any, **arguments: Any) -> list[Any]:
-    """An object of each class."""
+    """Returns an object of each class."""
     return [c(**arguments) for c in classes]
 
 
 def binary(given: list[Any], **arguments: Any) -> keras.Model:
-    """Probabilities of `BINARY`."""
+    """Returns a model of probabilities of `BINARY`."""
     model = keras.Sequential([keras.Input((6,)), layers.Dense(1, "sigmoid")])
     model.compile(sgd(), "binary_crossentropy", metrics=given, **arguments)
     return model
 
 
 def softmax(given: list[Any]) -> keras.Model:
-    """Probabilities of classes, one-hot."""
+    """Returns a model of probabilities of one-hot classes."""
     model = keras.Sequential([keras.Input((6,)), layers.Dense(3, "softmax")])
     model.compile(sgd(), "categorical_crossentropy", metrics=given)
     return model
 
 
 def confusion() -> keras.Model:
-    """Everything that counts true and false predictions."""
+    """Returns a model with all metrics that count true and false predictions."""
     counts = (metrics.TruePositives, metrics.FalsePositives, metrics.TrueNegatives)
     return binary(
         [
@@ -65,7 +65,7 @@ def confusion() -> keras.Model:
 
 
 def of_classes() -> keras.Model:
-    """Metrics of several classes, some with a value for each."""
+    """Returns a model with metrics of several classes, some with a value for each class."""
     return softmax(
         [
             "accuracy",
@@ -84,7 +84,7 @@ def of_classes() -> keras.Model:
 
 
 def of_numbers() -> keras.Model:
-    """Metrics of regression."""
+    """Returns a model with metrics of regression."""
     kinds = (metrics.MeanSquaredError, metrics.RootMeanSquaredError, metrics.MeanAbsoluteError)
     more = (metrics.CosineSimilarity, metrics.LogCoshError, metrics.R2Score)
     correlation = (metrics.PearsonCorrelation, metrics.ConcordanceCorrelation)
@@ -94,7 +94,7 @@ def of_numbers() -> keras.Model:
 
 
 def of_labels() -> keras.Model:
-    """Metrics of labels that are numbers."""
+    """Returns a model with metrics of labels that are numbers."""
     return compiled(
         keras.Sequential([keras.Input((6,)), layers.Dense(3, "softmax")]),
         loss="sparse_categorical_crossentropy",
@@ -112,10 +112,10 @@ def of_labels() -> keras.Model:
 
 
 class Counts(metrics.Metric):
-    """Adds up something of the examples.
+    """Accumulates a value of the examples.
 
     Args:
-      form: what and how.
+      form: the value, and how it is accumulated.
     """
 
     def __init__(self, form: str) -> None:
@@ -125,7 +125,7 @@ class Counts(metrics.Metric):
         self.number = self.add_variable((), initializer="zeros", name="number")
 
     def update_state(self, y: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Takes a batch in."""
+        """Takes a batch into account."""
         size = ops.cast(ops.shape(y_pred)[0], "float32")
         error = ops.cast(ops.sum(ops.abs(y - y_pred), -1), "float32")
         if self.form == "hits":
@@ -150,23 +150,23 @@ class Counts(metrics.Metric):
             self.number.assign_add(size)
 
     def result(self) -> Any:
-        """The state, or a mean."""
+        """Returns the state, or a mean."""
         means = ("hits", "mean of means")
         return self.state / self.number if self.form in means else self.state * 1.0
 
 
 def counting(form: str) -> keras.Model:
-    """With one such metric among others."""
+    """Returns a model with one such metric among others."""
     return regressor(metrics=["mae", Counts(form)])
 
 
 def rmse_of_batch(y: Any, y_pred: Any) -> Any:
-    """A function whose value is that of a batch, and not linear in its examples."""
+    """Returns one value for a batch, not linear in its examples."""
     return ops.sqrt(ops.mean(ops.square(y - y_pred)))
 
 
 def auc_in_python(y: Any, y_pred: Any) -> Any:
-    """A score of a whole batch that NumPy computes, as scripts call scikit-learn."""
+    """Returns a score of a whole batch, computed by NumPy as scripts call scikit-learn."""
 
     def area(labels: Any, scores: Any) -> Any:
         right, wrong = scores.numpy()[labels.numpy() > 0], scores.numpy()[labels.numpy() <= 0]
@@ -177,17 +177,17 @@ def auc_in_python(y: Any, y_pred: Any) -> Any:
 
 
 def mean_of_batch(y: Any, y_pred: Any) -> Any:
-    """A function with one value for a batch, linear in its examples."""
+    """Returns one value for a batch, linear in its examples."""
     return ops.mean(ops.abs(y - y_pred))
 
 
 def error_of_example(y: Any, y_pred: Any) -> Any:
-    """A function with a value per example."""
+    """Returns a value per example."""
     return ops.max(ops.abs(y - y_pred), -1)
 
 
 class InLayer(layers.Layer):
-    """A metric that a layer keeps of its input, beside a `Mean` with weights."""
+    """Keeps a metric of its input, and a `Mean` with weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -195,21 +195,21 @@ class InLayer(layers.Layer):
         self.weighted = metrics.Mean(name="weighted")
 
     def call(self, x: Any) -> Any:
-        """Passes the input on."""
+        """Returns its input."""
         self.mean.update_state(ops.abs(x))
         self.weighted.update_state(ops.sum(x, -1), sample_weight=ops.abs(x[:, 0]))
         return x
 
 
 class CompiledMetricsWithoutCall(keras.Model):
-    """A subclassed model without `call()`, whose steps use what `compile` got."""
+    """A subclassed model without `call()`, whose steps use the compiled loss and metrics."""
 
     def __init__(self) -> None:
         super().__init__()
         self.encoder, self.head = layers.Dense(5, "tanh"), layers.Dense(2)
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """As Keras's own, over parts of the model."""
+        """Takes a step like Keras's own, over parts of the model."""
         x, y = data
         with tf.GradientTape() as tape:
             y_pred = self.head(self.encoder(x))
@@ -219,7 +219,7 @@ class CompiledMetricsWithoutCall(keras.Model):
         return self.compute_metrics(x, y, y_pred)
 
     def test_step(self, data: Any) -> dict[str, Any]:
-        """The same without gradients."""
+        """Does the same without gradients."""
         x, y = data
         y_pred = self.head(self.encoder(x))
         self.compute_loss(x, y, y_pred)
@@ -227,10 +227,10 @@ class CompiledMetricsWithoutCall(keras.Model):
 
 
 class UpdatesEachMetric(CompiledMetricsWithoutCall):
-    """The loop over `self.metrics` of Keras's guide."""
+    """Loops over `self.metrics`, as in Keras's guide."""
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """Updates each of them by its name."""
+        """Updates each metric by its name."""
         for metric in self.metrics:
             if metric.name == "loss":
                 metric.update_state(ops.mean(ops.square(y - y_pred)))
@@ -240,21 +240,21 @@ class UpdatesEachMetric(CompiledMetricsWithoutCall):
 
 
 class ScoreOfBatch(CompiledMetricsWithoutCall):
-    """A `Mean` of what is computed from all examples of a batch, as an F1 score would be."""
+    """Keeps a `Mean` of a value computed from all examples of a batch, like an F1 score."""
 
     def __init__(self) -> None:
         super().__init__()
         self.score = metrics.Mean(name="score")
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """Those of `compile`, and the score."""
+        """Returns the compiled metrics and the score."""
         self.score.update_state(ops.max(ops.abs(y - y_pred)))
         logs = super().compute_metrics(x, y, y_pred, sample_weight)
         return {**logs, "score": self.score.result()}
 
 
 class LossInFunction(CompiledMetricsWithoutCall):
-    """The loss arises in a `tf.function` of its own, where it cannot be looked at."""
+    """Computes the loss in its own `tf.function`, which hides how it is computed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -262,26 +262,26 @@ class LossInFunction(CompiledMetricsWithoutCall):
         self.inner = tf.function(self.loss_fn)
 
     def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, **_: Any) -> Any:
-        """That of the function."""
+        """Returns the loss of the function."""
         return self.inner(y, y_pred)
 
 
 def without_call(kind: type[keras.Model]) -> keras.Model:
-    """Compiled as any other."""
+    """Returns such a model, compiled as usual."""
     model = kind()
     model.compile(sgd(), "mse", metrics=["mae", "cosine_similarity"])
     return model
 
 
 def weighted() -> keras.Model:
-    """Metrics with and without weights beside each other."""
+    """Returns a model with weighted and unweighted metrics."""
     return classifier(
         metrics=["accuracy"], weighted_metrics=["accuracy", "sparse_categorical_crossentropy"]
     )
 
 
 def own_functions() -> keras.Model:
-    """Three kinds of functions, the first of which gives a batch one value that is no mean."""
+    """Returns a model with three kinds of functions: per batch, per example, and Keras's own."""
     return regressor(metrics=[mean_of_batch, error_of_example, "mse"])
 
 

@@ -1,4 +1,4 @@
-"""Batches whose first dimensions are not all the examples, as some `train_step`s take them."""
+"""Batches whose first dimension does not count the examples, as some `train_step`s take them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ STARTS = range(0, SIZE, BATCH)
 
 
 class Step:
-    """A step of one loss."""
+    """Takes steps on one loss."""
 
     def train_step(self, data: Any) -> Arguments:
-        """Follows its gradient."""
+        """Follows the gradient of the loss."""
         with tf.GradientTape() as tape:
             loss = self.loss_of(data)
         variables = self.trainable_variables
@@ -39,29 +39,29 @@ class Step:
 
 
 class Pairs(Step, keras.Model):
-    """Metric learning, as in the example of Keras."""
+    """Learns a metric, as in the example of Keras."""
 
     def loss_of(self, data: Any) -> Any:
-        """Of anchors and positives, the two entries of the first dimension."""
+        """Compares anchors with positives, the two entries of the first dimension."""
         anchors, positives = (self(data[0][i], training=True) for i in range(2))
         likeness = ops.matmul(anchors, ops.transpose(positives))
         return self.compute_loss(y=ops.arange(ops.shape(likeness)[0]), y_pred=likeness)
 
 
 class TimeFirst(Step, keras.Model):
-    """Series with the time along the first dimension, and targets of the examples."""
+    """Takes series with the time along the first dimension, and targets of the examples."""
 
     def loss_of(self, data: Any) -> Any:
-        """Of the last state."""
+        """Returns the loss of the last state."""
         x, y = data
         return self.compute_loss(y=y, y_pred=self(ops.transpose(x, (1, 0, 2)), training=True))
 
 
 class FixMatch(Step, keras.Model):
-    """Few examples have labels, of which each comes with several that have none."""
+    """Takes a few labelled examples, each with several unlabelled ones."""
 
     def loss_of(self, data: Any) -> Any:
-        """Both losses; two views of what has no labels."""
+        """Adds both losses; unlabelled examples get two views."""
         (x, y), others = data
         views = [self(others + 0.1 * random.normal(ops.shape(others), seed=i)) for i in range(2)]
         supervised = self.compute_loss(y=y, y_pred=self(x, training=True))
@@ -69,16 +69,16 @@ class FixMatch(Step, keras.Model):
 
 
 class Adjusts(Step, keras.Model):
-    """Numbers that belong to no example come with each batch."""
+    """Takes numbers with each batch that belong to no example."""
 
     def loss_of(self, data: Any) -> Any:
-        """Of what a table and a temperature have made of the outputs."""
+        """Returns the loss of the outputs, adjusted by a table and a temperature."""
         y_pred = self(data["x"], training=True) / data["temperature"] + data["table"][:2]
         return self.compute_loss(y=data["y"], y_pred=y_pred)
 
 
 def regressor(kind: type[keras.Model], *inner: Any, shape: Any = (6,), **arguments: Any) -> Any:
-    """A functional model of a class with its own step."""
+    """Returns a functional model of a class with a custom step."""
     outputs = inputs = keras.Input(shape)
     for layer in (*inner, layers.Dense(2)):
         outputs = layer(outputs)
@@ -88,7 +88,7 @@ def regressor(kind: type[keras.Model], *inner: Any, shape: Any = (6,), **argumen
 def of_batches(
     make: Callable[[int], Any], *shapes: tuple[int | None, ...]
 ) -> Callable[[], Arguments]:
-    """Arguments of `fit`: whole batches, made of the places where they begin."""
+    """Returns arguments of `fit`: whole batches, each made from the index of its first example."""
     signature = tuple(map(tf.TensorSpec, shapes))
 
     def batches() -> Iterator[Any]:
@@ -104,24 +104,24 @@ def _counted(data: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def pairs(start: int) -> Any:
-    """Two halves of a batch."""
+    """Returns the two halves of a batch in one array."""
     return (np.stack(np.split(X[start : start + BATCH], 2)),)
 
 
 def time_first(start: int) -> Any:
-    """As many steps as ever, fewer examples in the last batch."""
+    """Returns all time steps, but fewer examples in the last batch."""
     part = slice(start, start + BATCH)
     return SERIES[part].swapaxes(0, 1), TARGETS[part]
 
 
 def with_and_without_labels() -> Arguments:
-    """Four times as many without, but for the last batch."""
+    """Returns four times as many unlabelled as labelled examples, except in the last batch."""
     others = dataset(np.concatenate([X, X[:26] / 2]), batch=16)
     return {"x": tf.data.Dataset.zip(dataset(X[:20], TARGETS[:20], batch=4), others)}
 
 
 def with_table() -> Arguments:
-    """Batches of a generator, each with five numbers and one."""
+    """Returns batches of a generator; each also has a table of five numbers and a single number."""
 
     def batches() -> Iterator[Any]:
         for i, start in enumerate(STARTS):

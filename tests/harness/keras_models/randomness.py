@@ -1,4 +1,4 @@
-"""Randomness of each kind: layers of Keras, `keras.random`, `tf.random`, NumPy."""
+"""Randomness of each kind: Keras layers, `keras.random`, `tf.random`, NumPy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TF_RANDOM_TOLD = "tf.random"
 
 
 class Applies(layers.Layer):
-    """Changes its input by a function of one's own, in training unless `always`."""
+    """Changes its input by a custom function: in training only, unless `always`."""
 
     def __init__(
         self, function: Callable[[Any, Any], Any], *, seed: int | None = None, always: bool = False
@@ -41,43 +41,43 @@ class Applies(layers.Layer):
         self.seed_generator = None if seed is None else random.SeedGenerator(seed)
 
     def call(self, x: Any, training: bool = False) -> Any:
-        """The function's result."""
+        """Returns the function's result."""
         return self.function(x, self.seed_generator) if training or self.always else x
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """That of the input."""
+        """Returns the shape of the input."""
         return input_shape
 
 
 def noise(x: Any, seed: Any) -> Any:
-    """A number for each element."""
+    """Draws a number for each element."""
     return x + 0.3 * random.normal(ops.shape(x), seed=seed)
 
 
 def uniform_scale(x: Any, seed: Any) -> Any:
-    """A number per example, the same for its features."""
+    """Draws a number per example, the same for its features."""
     return x * random.uniform((ops.shape(x)[0], 1), 0.5, 1.5, seed=seed)
 
 
 def one_for_all(x: Any, seed: Any) -> Any:
-    """One number for the whole batch."""
+    """Draws one number for the whole batch."""
     return x + random.normal((), seed=seed)
 
 
 def drops(x: Any, seed: Any) -> Any:
-    """Dropout by hand, from two kinds of draws."""
+    """Applies dropout by hand, from two kinds of draws."""
     kept = random.binomial(ops.shape(x), 1.0, 0.8, seed=seed)
     return random.dropout(x, 0.2, seed=seed) * ops.cast(kept, x.dtype)
 
 
 def categories(x: Any, seed: Any) -> Any:
-    """A class drawn for each example from its own logits, added as one number."""
+    """Draws a class for each example from its own logits, and adds it as a number."""
     drawn = random.categorical(x, 2, seed=seed)
     return x + 0.1 * ops.cast(drawn[:, :1], x.dtype)
 
 
 def integers(x: Any, seed: Any) -> Any:
-    """Whole numbers, and gamma and beta distributed ones."""
+    """Draws integers, and gamma and beta distributed numbers."""
     whole = random.randint((ops.shape(x)[0], 1), 0, 3, seed=seed)
     gamma = random.gamma(ops.shape(x), 2.0, seed=seed)
     beta = random.beta(ops.shape(x), 2.0, 2.0, seed=seed)
@@ -85,44 +85,44 @@ def integers(x: Any, seed: Any) -> Any:
 
 
 def time_major(x: Any, seed: Any) -> Any:
-    """Draws with the batch in the second place."""
+    """Draws with the batch in the second dimension."""
     steps_first = ops.transpose(x, (1, 0, 2))
     return ops.transpose(steps_first + random.normal(ops.shape(steps_first), seed=seed), (1, 0, 2))
 
 
 def folded(x: Any, seed: Any) -> Any:
-    """Draws with the examples and their steps in one place."""
+    """Draws with examples and their steps in one dimension."""
     flat = ops.reshape(x, (-1, x.shape[-1]))
     return ops.reshape(flat + 0.2 * random.normal(ops.shape(flat), seed=seed), ops.shape(x))
 
 
 def shuffles(x: Any, seed: Any) -> Any:
-    """Mixes the features of each example."""
+    """Shuffles the features."""
     return ops.transpose(random.shuffle(ops.transpose(x), seed=seed))
 
 
 def tf_normal(x: Any, seed: Any) -> Any:
-    """What scripts write that know TensorFlow."""
+    """Draws as scripts do whose authors know TensorFlow."""
     return x + 0.3 * tf.random.normal(tf.shape(x))
 
 
 def tf_seeded(x: Any, seed: Any) -> Any:
-    """An operation's own seed makes the sequence reproducible in plain TensorFlow."""
+    """Draws by an operation's own seed: in plain TensorFlow, the sequence is reproducible."""
     return x + tf.random.uniform(tf.shape(x), seed=3)
 
 
 def tf_generator(x: Any, seed: Any) -> Any:
-    """Stateless numbers from a fixed seed: the same in each step."""
+    """Draws stateless numbers from a fixed seed: the same in each step."""
     return x + tf.random.stateless_normal([x.shape[-1]], seed=[1, 2])
 
 
 def tf_dropout(x: Any, seed: Any) -> Any:
-    """TensorFlow's dropout and shuffle."""
+    """Applies TensorFlow's dropout."""
     return tf.nn.dropout(x, 0.3)
 
 
 def tf_cond(x: Any, seed: Any) -> Any:
-    """A random choice between two branches that draw, too."""
+    """Chooses at random between two branches that draw too."""
     return tf.cond(
         tf.random.uniform([]) > 0.5,
         lambda: x + tf.random.normal(tf.shape(x)),
@@ -131,12 +131,12 @@ def tf_cond(x: Any, seed: Any) -> Any:
 
 
 def numpy_at_trace(x: Any, seed: Any) -> Any:
-    """A constant, since it is drawn when the step is traced."""
+    """Adds a constant: it is drawn when the step is traced."""
     return x + np.random.RandomState(5).normal(size=x.shape[-1]).astype("float32")
 
 
 def random_layer(function: Any, *, shape: Any = (6,), **arguments: Any) -> Callable[[], Any]:
-    """A regressor with such a layer between two others."""
+    """Returns a maker of a regressor with such a layer in it."""
     first = layers.Dense if shape == (6,) else layers.SimpleRNN
     more = {} if shape == (6,) else {"return_sequences": True}
 
@@ -148,7 +148,7 @@ def random_layer(function: Any, *, shape: Any = (6,), **arguments: Any) -> Calla
 
 
 class StochasticDepth(layers.Layer):
-    """Drops a whole branch for single examples, as in the vision transformers of the examples."""
+    """Drops a whole branch for single examples, as in Keras's example of vision transformers."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class StochasticDepth(layers.Layer):
         self.seed_generator = random.SeedGenerator(1337)
 
     def call(self, x: Any, training: bool = False) -> Any:
-        """One draw per example."""
+        """Draws once per example."""
         if not training:
             return x
         shape = (ops.shape(x)[0],) + (1,) * (len(x.shape) - 1)
@@ -165,10 +165,10 @@ class StochasticDepth(layers.Layer):
 
 
 class Sampling(layers.Layer):
-    """Of a variational autoencoder.
+    """The sampling layer of a variational autoencoder.
 
     Args:
-      normal: makes normal numbers of a shape.
+      normal: makes normally distributed numbers of a shape.
     """
 
     def __init__(self, normal: Any) -> None:
@@ -176,14 +176,14 @@ class Sampling(layers.Layer):
         self.normal = normal
 
     def call(self, inputs: Any) -> Any:
-        """A point of the latent space for each example."""
+        """Draws a point of the latent space for each example."""
         mean, log_var = inputs
         self.add_loss(-0.05 * ops.mean(1 + log_var - ops.square(mean) - ops.exp(log_var)))
         return mean + ops.exp(0.5 * log_var) * self.normal(ops.shape(mean))
 
 
 def autoencoder(normal: Any) -> keras.Model:
-    """Functional, with the divergence as an added loss."""
+    """Returns a functional autoencoder, with the divergence as an added loss."""
     inputs = keras.Input((6,))
     hidden = layers.Dense(5, "tanh")(inputs)
     point = Sampling(normal)([layers.Dense(2)(hidden), layers.Dense(2)(hidden)])
@@ -193,7 +193,7 @@ def autoencoder(normal: Any) -> keras.Model:
 
 
 class NoiseInStep(keras.Model):
-    """Unseeded `keras.random` in `train_step` and `test_step`, as diffusion models draw it."""
+    """Draws unseeded `keras.random` in `train_step` and `test_step`, as diffusion models do."""
 
     def __init__(self, normal: Any = random.normal) -> None:
         super().__init__()
@@ -202,12 +202,12 @@ class NoiseInStep(keras.Model):
         self.normal = normal
 
     def call(self, x: Any) -> Any:
-        """The noise that is seen in the input."""
+        """Predicts the noise in the input."""
         return self.network(x)
 
     @property
     def metrics(self) -> list[Any]:
-        """Reset by `fit`."""
+        """The metrics for `fit` to reset."""
         return [self.tracker]
 
     def _loss(self, x: Any) -> Any:
@@ -226,20 +226,20 @@ class NoiseInStep(keras.Model):
         return {m.name: m.result() for m in self.metrics}
 
     def test_step(self, x: Any) -> Arguments:
-        """The same loss."""
+        """Computes the same loss."""
         self.tracker.update_state(self._loss(x))
         return {m.name: m.result() for m in self.metrics}
 
 
 def noise_in_step(normal: Any = random.normal, **arguments: Any) -> keras.Model:
-    """Compiled without a loss."""
+    """Returns the model, compiled without a loss."""
     model = NoiseInStep(normal)
     model.compile(sgd(), **arguments)
     return model
 
 
 def recurrent_dropout() -> keras.Model:
-    """Masks that stay the same for all steps of a sequence."""
+    """Returns a model with masks that are the same for all steps of a sequence."""
     return regressor(
         layers.LSTM(4, dropout=0.3, recurrent_dropout=0.3, return_sequences=True),
         layers.GRU(3, dropout=0.2, recurrent_dropout=0.2, reset_after=False),
@@ -248,7 +248,7 @@ def recurrent_dropout() -> keras.Model:
 
 
 def augmented() -> keras.Model:
-    """Images that are turned and moved before the first convolution."""
+    """Returns a model that turns and moves images before the first convolution."""
     return classifier(
         layers.RandomFlip("horizontal_and_vertical"),
         layers.RandomRotation(0.1),
@@ -261,7 +261,7 @@ def augmented() -> keras.Model:
 
 
 def coloured() -> keras.Model:
-    """Images whose values change."""
+    """Returns a model that changes the values of images."""
     return classifier(
         layers.RandomContrast(0.3, value_range=(0, 1)),
         layers.RandomBrightness(0.2, value_range=(0, 1)),
@@ -271,7 +271,7 @@ def coloured() -> keras.Model:
 
 
 def noisy_layers() -> keras.Model:
-    """All noise layers of Keras."""
+    """Returns a model with all noise layers of Keras."""
     return regressor(
         layers.GaussianNoise(0.3),
         layers.Dense(5, "selu"),
@@ -288,7 +288,7 @@ VALIDATED = validated(X, TARGETS)
 
 
 def own(function: Any, **arguments: Any) -> Case:
-    """Its own numbers, and a warning."""
+    """Returns a case with random numbers of its own, and a warning."""
     made = random_layer(function, **arguments)
     return Case(made, PLAIN, OTHER, told=TF_RANDOM_TOLD)
 

@@ -30,12 +30,12 @@ SERIES_TARGETS = np.tanh(np.cumsum(SERIES[:, :, :2], 1)).astype("float32")
 
 
 def embedded(*inner: Any, **arguments: Any) -> keras.Model:
-    """Token numbers with a mask, then some layers."""
+    """Returns a model of token numbers with a mask, then some layers."""
     return classifier(layers.Embedding(12, 4, mask_zero=True), *inner, shape=(6,), **arguments)
 
 
 def language_model(**arguments: Any) -> keras.Model:
-    """The next token at each place; padded places have no loss."""
+    """Returns a model of the next token at each place; padded places have no loss."""
     stack = [
         keras.Input((6,)),
         layers.Embedding(12, 4, mask_zero=True),
@@ -46,7 +46,7 @@ def language_model(**arguments: Any) -> keras.Model:
 
 
 def unmasked_language_model() -> keras.Model:
-    """The same without a mask."""
+    """Returns the same without a mask."""
     stack = [
         keras.Input((6,)),
         layers.Embedding(12, 4),
@@ -57,7 +57,7 @@ def unmasked_language_model() -> keras.Model:
 
 
 class Encoder(keras.Model):
-    """A sentence reader whose own mask is made from its input."""
+    """Reads sentences; it makes its own mask from the input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,20 +66,20 @@ class Encoder(keras.Model):
         self.head = layers.Dense(3)
 
     def call(self, tokens: Any) -> Any:
-        """Means over words that are there."""
+        """Returns a score from the mean over the words that are not padding."""
         mask = ops.not_equal(tokens, 0)
         return self.head(self.pool(self.embedding(tokens), mask=mask))
 
 
 class PositionEmbedding(layers.Layer):
-    """Tokens and their places."""
+    """Embeds tokens and their places."""
 
     def __init__(self) -> None:
         super().__init__()
         self.tokens, self.places = layers.Embedding(12, 4), layers.Embedding(6, 4)
 
     def call(self, x: Any) -> Any:
-        """The sum of both."""
+        """Returns the sum of both embeddings."""
         return self.tokens(x) + self.places(ops.arange(ops.shape(x)[-1]))
 
 
@@ -94,21 +94,21 @@ class TransformerBlock(layers.Layer):
         self.drops = [layers.Dropout(rate) for _ in range(2)]
 
     def call(self, x: Any, training: bool = False) -> Any:
-        """Of the same shape."""
+        """Returns a tensor of the input's shape."""
         attended = self.drops[0](self.attention(x, x), training=training)
         x = self.norms[0](x + attended)
         return self.norms[1](x + self.drops[1](self.dense(x), training=training))
 
 
 def transformer(rate: float = 0.0) -> keras.Model:
-    """The text classifier of the examples."""
+    """Returns the text classifier of Keras's examples."""
     return classifier(
         PositionEmbedding(), TransformerBlock(rate), layers.GlobalAveragePooling1D(), shape=(6,)
     )
 
 
 def causal_transformer() -> keras.Model:
-    """A small GPT: attention to earlier places only, of groups of heads."""
+    """Returns a small GPT: grouped heads attend to earlier places only."""
     tokens = keras.Input((6,))
     x = PositionEmbedding()(tokens)
     x = x + layers.GroupQueryAttention(4, 4, 2)(x, x, use_causal_mask=True)
@@ -117,7 +117,7 @@ def causal_transformer() -> keras.Model:
 
 
 def translator() -> keras.Model:
-    """Two inputs, with attention of one to the other; masks of both."""
+    """Returns a model of two inputs, with masks; one attends to the other."""
     source, target = keras.Input((6,), name="source"), keras.Input((6,), name="target")
     embedding = layers.Embedding(12, 4, mask_zero=True)
     encoded, state = layers.GRU(4, return_sequences=True, return_state=True)(embedding(source))
@@ -127,25 +127,25 @@ def translator() -> keras.Model:
 
 
 class MinimalCell(layers.Layer):
-    """A recurrent cell of one's own."""
+    """A custom recurrent cell."""
 
     def __init__(self, units: int) -> None:
         super().__init__()
         self.units = self.state_size = self.output_size = units
 
     def build(self, input_shape: Any) -> None:
-        """Two matrices."""
+        """Makes two matrices."""
         self.kernel = self.add_weight(shape=(input_shape[-1], self.units))
         self.recurrent = self.add_weight(shape=(self.units, self.units))
 
     def call(self, x: Any, states: Any) -> Any:
-        """The next state."""
+        """Returns the next state."""
         out = ops.tanh(x @ self.kernel + states[0] @ self.recurrent)
         return out, [out]
 
 
 def stateful() -> keras.Model:
-    """Keeps the state of each place in the batch, which therefore has a fixed size."""
+    """Returns a model that keeps the state of each place in the batch, whose size is fixed."""
     model = keras.Sequential(
         [keras.Input(batch_shape=(11, 6, 3)), layers.LSTM(4, stateful=True), layers.Dense(3)]
     )
@@ -153,7 +153,7 @@ def stateful() -> keras.Model:
 
 
 def frames() -> keras.Model:
-    """Pictures one after the other."""
+    """Returns a model of pictures in sequence."""
     return regressor(
         layers.Reshape((3, 3, 2, 1)),
         layers.ConvLSTM2D(2, 2, padding="same", return_sequences=False),
@@ -163,12 +163,12 @@ def frames() -> keras.Model:
 
 
 def both_ways() -> keras.Model:
-    """Read forwards and backwards, by steps that are not a loop in the graph."""
+    """Returns a model that reads in both directions, without a loop in the graph."""
     return embedded(layers.Bidirectional(layers.GRU(2, unroll=True), merge_mode="sum"))
 
 
 def weighted_places() -> keras.Model:
-    """A weight for each place of a sequence."""
+    """Returns a model whose sequences have a weight for each place."""
     model = keras.Sequential(
         [keras.Input((6, 3)), layers.SimpleRNN(4, return_sequences=True), layers.Dense(2)]
     )

@@ -39,10 +39,10 @@ OTHER = np.random.default_rng(3).normal(size=(SIZE, 3)).astype("float32")
 
 
 class Heads(keras.Model):
-    """Subclassed, not built before `fit`.
+    """A subclassed model that is not built before `fit`.
 
     Args:
-      form: of its outputs.
+      form: the type of its outputs' container.
     """
 
     def __init__(self, form: type = dict) -> None:
@@ -52,14 +52,14 @@ class Heads(keras.Model):
         self.classes, self.numbers = layers.Dense(3), layers.Dense(2)
 
     def call(self, x: Any) -> Any:
-        """Two outputs."""
+        """Returns two outputs."""
         hidden = self.body(x)
         outputs = {"classes": self.classes(hidden), "numbers": self.numbers(hidden)}
         return outputs if self.form is dict else self.form(outputs.values())
 
 
 def heads(form: type) -> keras.Model:
-    """Losses and metrics in the form of the outputs."""
+    """Returns a model with losses and metrics in the form of the outputs."""
     model = Heads(form)
     losses: Any = {"classes": CROSSENTROPY(from_logits=True), "numbers": "mae"}
     metrics: Any = {"classes": ["accuracy"], "numbers": ["mse"]}
@@ -71,7 +71,7 @@ def heads(form: type) -> keras.Model:
 
 
 def tickets() -> keras.Model:
-    """Three inputs, two outputs, by names: the functional guide's router of tickets."""
+    """Returns the functional guide's router of tickets: three named inputs, two named outputs."""
     title, body = keras.Input((None,), name="title"), keras.Input((6,), name="body")
     tags = keras.Input((3,), name="tags")
     read = layers.LSTM(3)(layers.Embedding(12, 4)(title))
@@ -90,7 +90,7 @@ def tickets() -> keras.Model:
 
 
 def one_output_without_loss() -> keras.Model:
-    """Embeddings beside the predictions, which nobody has targets for."""
+    """Returns a model with embeddings beside the predictions; embeddings have no targets."""
     inputs = keras.Input((6,))
     hidden = layers.Dense(4, "tanh", name="hidden")(inputs)
     model = keras.Model(inputs, {"out": layers.Dense(2, name="out")(hidden), "hidden": hidden})
@@ -99,7 +99,7 @@ def one_output_without_loss() -> keras.Model:
 
 
 def siamese() -> keras.Model:
-    """One tower for two inputs, and the distance between them."""
+    """Returns a model with one tower for two inputs, and the distance between them."""
     tower = keras.Sequential([keras.Input((6,)), layers.Dense(4, "tanh"), layers.Dense(3)])
     left, right = keras.Input((6,)), keras.Input((6,))
     distance = layers.Lambda(
@@ -115,7 +115,7 @@ def siamese() -> keras.Model:
 
 
 def recommender() -> keras.Model:
-    """Users and films, each with a vector and a bias."""
+    """Returns a model of users and films, each with a vector; films have a bias."""
     pair = keras.Input((2,), dtype="int64")
     vectors = [layers.Embedding(12, 3)(pair[:, i]) for i in (0, 1)]
     bias = layers.Embedding(12, 1)(pair[:, 1])
@@ -126,20 +126,20 @@ def recommender() -> keras.Model:
 
 
 class Nested(keras.Model):
-    """Takes a dict that holds a tuple."""
+    """Takes a dict that contains a tuple."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second, self.head = layers.Dense(4), layers.Dense(4), layers.Dense(2)
 
     def call(self, inputs: Any) -> Any:
-        """Of all three."""
+        """Uses all three inputs."""
         a, (b, c) = inputs["a"], inputs["pair"]
         return self.head(ops.tanh(self.first(a) + self.second(b)) + c[:, :1])
 
 
 class OwnComputeLoss(keras.Model):
-    """Overrides `compute_loss` and `compute_metrics` alone."""
+    """Overrides only `compute_loss` and `compute_metrics`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,29 +147,29 @@ class OwnComputeLoss(keras.Model):
         self.tracker = keras.metrics.MeanAbsoluteError(name="own")
 
     def call(self, x: Any) -> Any:
-        """Two numbers."""
+        """Returns two numbers per example."""
         return self.dense(x)
 
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, **_: Any
     ) -> Any:
-        """A mean of squares, and an added loss."""
+        """Returns a mean of squares, plus an added loss."""
         return ops.mean(ops.square(y - y_pred)) + 0.1 * ops.mean(ops.abs(y_pred))
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """With one that no `compile` knows."""
+        """Adds a metric that is not compiled."""
         logs = super().compute_metrics(x, y, y_pred, sample_weight)
         self.tracker.update_state(y, y_pred, sample_weight)
         return {**logs, "own": self.tracker.result()}
 
 
 def small() -> keras.Model:
-    """For the forms of data."""
+    """Returns a small model to test forms of data with."""
     return classifier(layers.Dense(4, "tanh"), weighted_metrics=["accuracy"], metrics=None)
 
 
 def compiled_regressor(model: keras.Model) -> keras.Model:
-    """With the loss of two numbers."""
+    """Compiles a model with a loss for two numbers."""
     model.compile(sgd(), "mse", metrics=["mae"])
     return model
 
@@ -178,7 +178,7 @@ def compiled_regressor(model: keras.Model) -> keras.Model:
 
 
 class Batches(keras.utils.PyDataset):
-    """Batches in another order in each epoch, with weights."""
+    """Batches with weights, in another order in each epoch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,41 +187,41 @@ class Batches(keras.utils.PyDataset):
 
     @property
     def num_batches(self) -> int:
-        """The last one is smaller."""
+        """The number of batches, of which the last one is smaller."""
         return -(-SIZE // BATCH)
 
     def __getitem__(self, index: int) -> Any:
-        """One batch."""
+        """Returns one batch."""
         part = self._order[index * BATCH : (index + 1) * BATCH]
         return X[part], LABELS[part], WEIGHTS[part]
 
     def on_epoch_end(self) -> None:
-        """Shuffles."""
+        """Shuffles the examples."""
         self._random.shuffle(self._order)
 
 
 def generated() -> Iterator[Any]:
-    """Without an end."""
+    """Yields batches without end."""
     while True:
         for start in range(0, SIZE, BATCH):
             yield X[start : start + BATCH], LABELS[start : start + BATCH]
 
 
 def ragged() -> Arguments:
-    """Token numbers, as many as there are."""
+    """Returns sequences of token numbers of any length."""
     tokens = tf.RaggedTensor.from_tensor(tf.constant(TOKENS), padding=0)
     data = tf.data.Dataset.from_tensor_slices((tokens, LABELS))
     return {"x": data.batch(BATCH), "validation_data": data.batch(9)}
 
 
 def sparse() -> Arguments:
-    """Mostly zeros."""
+    """Returns data that is mostly zeros."""
     values = tf.sparse.from_dense(tf.constant(np.where(X > 0.5, X, 0.0)))
     return {"x": tf.data.Dataset.from_tensor_slices((values, LABELS)).batch(BATCH)}
 
 
 def padded() -> Arguments:
-    """Sequences as long as the longest of their batch."""
+    """Returns sequences padded to the longest of their batch."""
     lengths = (TOKENS > 0).sum(1)
     data = tf.data.Dataset.from_tensor_slices((TOKENS, lengths, LABELS))
     data = data.map(lambda t, n, y: (t[:n], y)).padded_batch(BATCH)
@@ -229,7 +229,7 @@ def padded() -> Arguments:
 
 
 def bucketed() -> Arguments:
-    """Batches of sequences of about the same length, so that batches differ in size."""
+    """Returns batches of sequences of similar lengths, so that batches differ in size."""
     lengths = (TOKENS > 0).sum(1)
     data = tf.data.Dataset.from_tensor_slices((TOKENS, lengths, LABELS))
     data = data.map(lambda t, n, y: (t[:n], y))
@@ -241,7 +241,7 @@ def bucketed() -> Arguments:
 
 
 def augmented_stateless() -> Arguments:
-    """Noise whose seed follows from the example, and an order that is shuffled anew each epoch."""
+    """Returns data with noise seeded by the example's number, shuffled anew in each epoch."""
     data = tf.data.Dataset.from_tensor_slices((X, LABELS)).enumerate()
 
     def noisy(i: Any, example: Any) -> Any:
@@ -252,20 +252,20 @@ def augmented_stateless() -> Arguments:
 
 
 def unknown_length() -> Arguments:
-    """Filtered; Keras finds the end by reading."""
+    """Returns filtered data; Keras finds the end by reading."""
     data = dataset(X, LABELS).unbatch().filter(lambda x, y: x[2] > -1).batch(BATCH)
     return {"x": data, "validation_data": data}
 
 
 class Ragged(keras.Model):
-    """Means over words of sentences of any length."""
+    """Takes means over the words of sentences of any length."""
 
     def __init__(self) -> None:
         super().__init__()
         self.embedding, self.head = layers.Embedding(12, 4), layers.Dense(3)
 
     def call(self, tokens: Any) -> Any:
-        """Filled up inside of the model."""
+        """Pads the sentences inside of the model."""
         full = tokens.to_tensor() if isinstance(tokens, tf.RaggedTensor) else tokens
         there = tf.cast(full > 0, tf.float32)[:, :, None]
         sums = tf.reduce_sum(self.embedding(full) * there, 1)
@@ -273,13 +273,13 @@ class Ragged(keras.Model):
 
 
 def read_by_rnn() -> keras.Model:
-    """Sequences of any length."""
+    """Returns a model of sequences of any length."""
     stack = [layers.Embedding(12, 4), layers.LSTM(3)]
     return classifier(*stack, shape=(None,))
 
 
 def sparse_classifier() -> keras.Model:
-    """Takes sparse input."""
+    """Returns a model that takes sparse input."""
     inputs = keras.Input((6,), sparse=True)
     return compiled(keras.Model(inputs, layers.Dense(3)(layers.Dense(4, "tanh")(inputs))))
 

@@ -1,4 +1,4 @@
-"""`train_step`s of one's own, as the guides and examples of Keras have them, written anew."""
+"""Custom `train_step`s, modelled on Keras's guides and examples."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ layers, losses, metrics, ops, random = (
 
 
 def small_network(units: int = 2, inputs: int = 6) -> keras.Model:
-    """Two dense layers."""
+    """Returns a model of two dense layers."""
     return keras.Sequential([keras.Input((inputs,)), layers.Dense(5, "tanh"), layers.Dense(units)])
 
 
 class Step:
-    """The guide's first: `compute_loss`, a tape, the metrics of `compile`."""
+    """The guide's first step: `compute_loss`, a tape, the metrics of `compile`."""
 
     def train_step(self, data: Any) -> Arguments:
-        """With sample weights, if there are some."""
+        """Uses sample weights, if there are any."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -57,11 +57,11 @@ class Step:
 
 
 class OwnStep(Step, keras.Model):
-    """Functional; apart from the others, since Keras changes what such a class derives from."""
+    """A functional model, apart from the others: Keras changes the bases of such a class."""
 
 
 class OwnTrackers(OwnStep):
-    """The guide's second: a loss of its own, two trackers, `compile` gets an optimizer alone."""
+    """The guide's second step: its own loss and two trackers; `compile` gets only an optimizer."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -71,11 +71,11 @@ class OwnTrackers(OwnStep):
 
     @property
     def metrics(self) -> list[Any]:
-        """Reset at the start of each epoch."""
+        """The metrics, which are reset at the start of each epoch."""
         return [self.loss_tracker, self.mae_metric]
 
     def train_step(self, data: Any) -> Arguments:
-        """The loss of the batch goes into the logs too."""
+        """Adds the loss of the batch to the logs too."""
         x, y = data
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -86,7 +86,7 @@ class OwnTrackers(OwnStep):
         return {**{m.name: m.result() for m in self.metrics}, "loss_now": loss}
 
     def test_step(self, data: Any) -> Arguments:
-        """The same metrics."""
+        """Updates the same metrics."""
         x, y = data
         y_pred = self(x, training=False)
         self.loss_tracker.update_state(self.loss_fn(y, y_pred))
@@ -95,7 +95,7 @@ class OwnTrackers(OwnStep):
 
 
 class Holder(OwnTrackers):
-    """Holds what trains and counts where neither Keras nor `metrics` looks."""
+    """Keeps its optimizer, a metric and a counter where neither Keras nor `metrics` looks."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -108,7 +108,7 @@ class Holder(OwnTrackers):
         self.held["optimizers"][0].apply(gradients, self.trainable_variables)
 
     def train_step(self, data: Any) -> Arguments:
-        """`seen` is never reset."""
+        """Updates `seen`, which is never reset."""
         logs = super().train_step(data)
         self.seen.update_state(data[1])
         self.counts[0][0].assign_add(1.0)
@@ -116,7 +116,7 @@ class Holder(OwnTrackers):
 
 
 def functional(kind: type[keras.Model], **arguments: Any) -> keras.Model:
-    """A functional model of a class with its own step."""
+    """Returns a functional model of a class with a custom step."""
     inputs = keras.Input((6,))
     model = kind(inputs, small_network()(inputs))
     model.compile(**{"optimizer": sgd(), **arguments})
@@ -124,7 +124,7 @@ def functional(kind: type[keras.Model], **arguments: Any) -> keras.Model:
 
 
 class Autoencoder(Step, keras.Model):
-    """No `call`; the loss is a sum over features of a mean over examples."""
+    """Has no `call`; its loss is a mean over examples of sums over features."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,11 +136,11 @@ class Autoencoder(Step, keras.Model):
 
     @property
     def metrics(self) -> list[Any]:
-        """All three."""
+        """All three metrics."""
         return [self.total, self.reconstruction, self.divergence]
 
     def train_step(self, data: Any) -> Arguments:
-        """The variational autoencoder of the examples."""
+        """Takes a step like the variational autoencoder of Keras's examples."""
         with tf.GradientTape() as tape:
             mean, log_var = ops.split(self.encoder(data), 2, axis=1)
             noise = random.normal(ops.shape(mean), seed=self.seed_generator)
@@ -157,7 +157,7 @@ class Autoencoder(Step, keras.Model):
 
 
 class Distiller(keras.Model):
-    """A student learns from labels and from a teacher; the loss is composed in `compute_loss`."""
+    """A student learns from labels and from a teacher. `compute_loss` combines both losses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,20 +165,20 @@ class Distiller(keras.Model):
         self.teacher.trainable = False
 
     def call(self, x: Any) -> Any:
-        """What the student says."""
+        """Returns the output of the student."""
         return self.student(x)
 
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, **_: Any
     ) -> Any:
-        """Of both."""
+        """Returns the weighted sum of both losses."""
         own = super().compute_loss(x, y, y_pred, sample_weight)
         soft = [ops.softmax(logits / 3.0) for logits in (self.teacher(x, training=False), y_pred)]
         return 0.3 * own + 0.7 * losses.KLDivergence()(*soft) * 9.0
 
 
 class SlowTeacher(Step, keras.Model):
-    """A copy of the weights follows by a moving average, after each step."""
+    """Keeps a copy of the weights that follows by a moving average after each step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,11 +187,11 @@ class SlowTeacher(Step, keras.Model):
         self.ema_network.trainable = False
 
     def call(self, x: Any) -> Any:
-        """Of the network."""
+        """Returns the output of the network."""
         return self.network(x)
 
     def train_step(self, data: Any) -> Arguments:
-        """From the weights as they are after the step."""
+        """Updates the copy from the weights after the step."""
         logs = super().train_step(data)
         for weight, ema in zip(self.network.weights, self.ema_network.weights, strict=True):
             ema.assign(0.9 * ema + 0.1 * weight)
@@ -199,7 +199,7 @@ class SlowTeacher(Step, keras.Model):
 
 
 class TargetNetwork(SlowTeacher):
-    """As in deep Q-learning: targets come from a copy that is renewed every third step."""
+    """Takes targets from a copy that is renewed every third step, as in deep Q-learning."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -219,10 +219,10 @@ class TargetNetwork(SlowTeacher):
 
 
 class GradientPenalty(OwnStep):
-    """A loss of the gradient with respect to the input of each example."""
+    """Penalizes the gradient with respect to the input of each example."""
 
     def train_step(self, data: Any) -> Arguments:
-        """A tape in a tape."""
+        """Uses a tape within a tape."""
         x, y = data
         with tf.GradientTape() as tape:
             with tf.GradientTape() as inner:
@@ -239,7 +239,7 @@ class Adversarial(OwnStep):
     """Trains on inputs that are moved against it (fast gradient sign)."""
 
     def train_step(self, data: Any) -> Arguments:
-        """The worst of near inputs."""
+        """Moves the inputs to raise the loss, and learns from them."""
         x, y = data
         with tf.GradientTape() as inner:
             inner.watch(x)
@@ -248,7 +248,7 @@ class Adversarial(OwnStep):
 
 
 class Accumulates(OwnStep):
-    """Adds up the gradients of several batches in variables of its own."""
+    """Adds up the gradients of two batches in variables of its own."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -259,7 +259,7 @@ class Accumulates(OwnStep):
         return self.add_weight(shape=like.shape, trainable=False, initializer="zeros")
 
     def train_step(self, data: Any) -> Arguments:
-        """Applies the mean of two batches at every second one, nothing at the others."""
+        """Applies the mean of two batches at every second one, and zeros at the others."""
         x, y = data
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -275,10 +275,10 @@ class Accumulates(OwnStep):
 
 
 class AppliesByHand(OwnStep):
-    """No optimizer is asked: weights are moved by the step itself."""
+    """Moves the weights itself, without the optimizer."""
 
     def train_step(self, data: Any) -> Arguments:
-        """Plain descent."""
+        """Follows the gradient."""
         x, y = data
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -290,10 +290,10 @@ class AppliesByHand(OwnStep):
 
 
 class PseudoLabels(OwnStep):
-    """Labelled and unlabelled examples in one tuple of three."""
+    """Takes labelled and unlabelled examples in one nested tuple."""
 
     def train_step(self, data: Any) -> Arguments:
-        """Consistency between two noisy views of the unlabelled ones."""
+        """Asks for consistency between two noisy views of the unlabelled examples."""
         (x, unlabelled), y = data
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -308,12 +308,12 @@ PLAIN = arrays(X, TARGETS)
 
 
 def with_loss(kind: type[keras.Model], **arguments: Any) -> keras.Model:
-    """Functional, compiled with loss and metric."""
+    """Returns a functional model, compiled with loss and metric."""
     return functional(kind, **{"loss": "mse", "metrics": ["mae"], **arguments})
 
 
 def subclassed(kind: type[keras.Model], **arguments: Any) -> keras.Model:
-    """Not built before `fit`."""
+    """Returns a subclassed model that is not built before `fit`."""
     model = kind()
     model.compile(**{"optimizer": sgd(), "loss": "mse", "metrics": ["mae"], **arguments})
     return model

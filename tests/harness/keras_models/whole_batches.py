@@ -27,7 +27,7 @@ layers, losses, metrics, ops, random = (
 
 
 def unit(x: Any) -> Any:
-    """Of length 1."""
+    """Scales vectors to length 1."""
     return ops.normalize(x, axis=-1)
 
 
@@ -40,20 +40,20 @@ class OfPairs(Step, keras.Model):
         self.tracker = metrics.Mean(name="loss")
 
     def call(self, x: Any) -> Any:
-        """Embeddings."""
+        """Returns embeddings."""
         return self.encoder(x)
 
     @property
     def metrics(self) -> list[Any]:
-        """Reset by `fit`."""
+        """The metrics for `fit` to reset."""
         return [self.tracker]
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """Of all embeddings of a batch together."""
+        """Returns the loss of all embeddings of a batch together."""
         raise NotImplementedError
 
     def train_step(self, data: Any) -> Arguments:
-        """One step."""
+        """Takes one step."""
         x, y = data
         with tf.GradientTape() as tape:
             loss = self.loss_of(x, y)
@@ -63,10 +63,10 @@ class OfPairs(Step, keras.Model):
 
 
 class ContrastiveViews(OfPairs):
-    """Two noisy views of each example, against those of all others (SimCLR)."""
+    """Compares two noisy views of each example with those of all others (SimCLR)."""
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """The symmetric cross entropy of similarities, and how often the right one is found."""
+        """Returns the symmetric cross entropy of similarities."""
         views = [unit(self(x + 0.1 * random.normal(ops.shape(x)))) for _ in "ab"]
         similarities = views[0] @ ops.transpose(views[1]) / 0.5
         own = ops.arange(ops.shape(x)[0])
@@ -78,10 +78,10 @@ class ContrastiveViews(OfPairs):
 
 
 class HardTriplets(OfPairs):
-    """The farthest of the same class and the nearest of another one."""
+    """Compares the farthest example of the same class with the nearest of another class."""
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """A margin between the two."""
+        """Asks for a margin between the two."""
         points = self(x)
         squares = ops.sum(ops.square(points), 1)
         distances = squares[:, None] - 2 * points @ ops.transpose(points) + squares[None]
@@ -92,14 +92,14 @@ class HardTriplets(OfPairs):
 
 
 class DualEncoder(OfPairs):
-    """Two towers, and all other pairs of the batch as negatives (retrieval, CLIP)."""
+    """Has two towers, and uses all other pairs of the batch as negatives (retrieval, CLIP)."""
 
     def __init__(self) -> None:
         super().__init__()
         self.other = small_network(4)
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """Soft targets from the similarities within each tower."""
+        """Uses soft targets from the similarities within each tower."""
         a, b = unit(self(x)), unit(self.other(x[:, ::-1]))
         targets = ops.softmax(
             ops.stop_gradient(a @ ops.transpose(a) + b @ ops.transpose(b)), axis=-1
@@ -109,10 +109,10 @@ class DualEncoder(OfPairs):
 
 
 class Decorrelated(OfPairs):
-    """The correlation of features over the batch is to be the identity (Barlow twins)."""
+    """Draws the correlation of features over the batch to the identity (Barlow twins)."""
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """Diagonal and rest."""
+        """Compares the correlation with the identity."""
         size = ops.cast(ops.shape(x)[0], "float32")
         a, b = (self(x), self(0.9 * x))
         a, b = ((v - ops.mean(v, 0)) / (ops.std(v, 0) + 1e-3) for v in (a, b))
@@ -121,10 +121,10 @@ class Decorrelated(OfPairs):
 
 
 class ShuffledExamples(OfPairs):
-    """The same with a random order of the batch."""
+    """Mixes each example with another one of the batch, in a random order."""
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """Towards a shuffled batch."""
+        """Returns the crossentropy on the mixed examples."""
         order = random.shuffle(ops.arange(ops.shape(x)[0]))
         mixed = 0.7 * x + 0.3 * ops.take(x, order, 0)
         return ops.mean(losses.sparse_categorical_crossentropy(y, self(mixed), from_logits=True))
@@ -140,17 +140,17 @@ class Adversaries(keras.Model):
         self.trackers = [metrics.Mean(name=n) for n in ("d_loss", "g_loss")]
 
     def compile(self, d_optimizer: Any, g_optimizer: Any) -> None:
-        """With both."""
+        """Takes both optimizers."""
         super().compile(optimizer=g_optimizer)
         self.d_optimizer, self.g_optimizer = d_optimizer, g_optimizer
 
     @property
     def metrics(self) -> list[Any]:
-        """Reset by `fit`."""
+        """The metrics for `fit` to reset."""
         return self.trackers
 
     def train_step(self, real: Any) -> Arguments:
-        """First the discriminator, then the generator against the new one."""
+        """Trains the discriminator, then the generator against the new discriminator."""
         size = ops.shape(real)[0]
         fake = self.generator(random.normal((size, 3)))
         both = ops.concatenate([fake, real])
@@ -177,20 +177,20 @@ class TwoSteps(Step, keras.Model):
         self.network = small_network(3)
 
     def call(self, x: Any) -> Any:
-        """Logits."""
+        """Returns logits."""
         return self.network(x)
 
     def train_step(self, data: Any) -> Arguments:
-        """The second one from where the first one has come to."""
+        """Takes the second step from the result of the first one."""
         super().train_step(data)
         return super().train_step(data)
 
 
 def adversaries() -> keras.Model:
-    """With two optimizers."""
+    """Returns a model with two optimizers."""
     model = Adversaries()
     model.compile(sgd(), sgd())
-    # Otherwise the slots that they make here are in another order than those of plain fit.
+    # Build the slots here. Otherwise they would be in another order than those of plain fit.
     for network, optimizer in (
         (model.generator, model.optimizer),
         (model.discriminator, model.d_optimizer),
@@ -200,7 +200,7 @@ def adversaries() -> keras.Model:
 
 
 def across(kind: type[keras.Model]) -> Case:
-    """A step whose loss needs all examples of a batch at once."""
+    """Returns a case whose loss needs all examples of a batch at once."""
     return Case(
         lambda: subclassed(kind, loss=None, metrics=None),
         arrays(X, LABELS),

@@ -1,6 +1,6 @@
-"""Steps whose meaning nobody could find by trying a few examples: each is a whole batch's program.
+"""Models whose steps are programs for a whole batch. A few examples would not show their meaning.
 
-Each function makes a compiled model and a batch, as people write them.
+Each function returns a compiled model and a batch, as people write them.
 """
 
 from tests.harness.partitioned_models import (

@@ -1,4 +1,4 @@
-"""Batches, networks and the loop that many models share."""
+"""Batches, networks and the training step that many models share."""
 
 from __future__ import annotations
 
@@ -17,56 +17,56 @@ Makers = dict[str, Callable[[], Made]]
 
 
 def normal(*shape: int, seed: int = 3) -> Any:
-    """Normal numbers in Keras's default type."""
+    """Returns normally distributed numbers in Keras's default type."""
     return np.random.default_rng(seed).normal(size=shape).astype(keras.config.floatx())
 
 
 def labels(classes: int = 3, seed: int = 3) -> Any:
-    """A class for each row."""
+    """Returns a class for each row."""
     return np.random.default_rng(seed).integers(0, classes, ROWS).astype("int32")
 
 
 def features(classes: int = 3) -> tuple[Any, Any]:
-    """Six numbers for each row, and a class."""
+    """Returns six numbers and a class for each row."""
     return normal(ROWS, 6), labels(classes)
 
 
 def images() -> tuple[Any, Any]:
-    """8 times 8 pixels for each row, and a class."""
+    """Returns an image of 8 times 8 pixels and a class for each row."""
     return normal(ROWS, 8, 8, 2), labels()
 
 
 def tokens() -> tuple[Any, Any]:
-    """Texts of three words, of which some are 0, and a class."""
+    """Returns a text of three words and a class for each row; some words are 0."""
     words = np.random.default_rng(5).integers(0, WORDS, (ROWS, LENGTH)).astype("int32")
     return words, labels()
 
 
 def network(kind: type[keras.Model] = keras.Model, units: int = 3) -> keras.Model:
-    """Two dense layers for `features`."""
+    """Returns a model of two dense layers for `features`."""
     inputs = keras.Input((6,))
     return kind(inputs, layers.Dense(units)(layers.Dense(8, activation="tanh")(inputs)))
 
 
 def crossentropy() -> Any:
-    """Of logits."""
+    """Returns the crossentropy loss of logits."""
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def crossentropies(y: Any, logits: Any) -> Any:
-    """Of each row."""
+    """Returns the crossentropy of each row."""
     return keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True)
 
 
 class _Step:
-    """A step of one's own, round `loss_of`."""
+    """A custom training step around `loss_of`."""
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """To be replaced."""
+        """Returns the loss; subclasses define it."""
         raise NotImplementedError
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """As the guide has it."""
+        """Takes a step as Keras's guide writes it."""
         with tf.GradientTape() as tape:
             loss = self.loss_of(*data)
         variables = self.trainable_variables
@@ -75,11 +75,11 @@ class _Step:
         return {"loss": loss}
 
     def changed(self, gradients: Any) -> Any:
-        """What is applied."""
+        """Returns the gradients to apply."""
         return gradients
 
     def after_apply(self) -> None:
-        """What is done at the end."""
+        """Does something at the end of the step; nothing by default."""
 
 
 class WithLoss(_Step, keras.Model):
@@ -87,11 +87,11 @@ class WithLoss(_Step, keras.Model):
 
 
 class Subclassed(_Step, keras.Model):
-    """A model of networks with such a step: Keras lets no class be both."""
+    """A model of networks with such a step. Keras lets no class be functional and subclassed."""
 
 
 def of_kind(kind: type[keras.Model], optimizer: Any = "adam") -> Callable[[], Made]:
-    """Makes a model for `features`; the optimizer is a name, or makes one."""
+    """Returns a maker of a model for `features`. `optimizer` is a name, or makes an optimizer."""
 
     def make() -> Made:
         model = network(kind)
@@ -103,14 +103,14 @@ def of_kind(kind: type[keras.Model], optimizer: Any = "adam") -> Callable[[], Ma
 
 
 def classifier(*inner: keras.layers.Layer, shape: Any = (6,), optimizer: Any = "adam") -> Any:
-    """Some layers, and three classes."""
+    """Returns a model of some layers and three classes."""
     model = keras.Sequential([keras.Input(shape), *inner, layers.Dense(3)])
     model.compile(optimizer, crossentropy(), metrics=["accuracy"])
     return model
 
 
 class Networks(keras.Model):
-    """Networks with an optimizer each, in a step of one's own."""
+    """Networks with an optimizer each, in a custom training step."""
 
     def __init__(self, **networks: keras.Model) -> None:
         super().__init__()
@@ -118,17 +118,17 @@ class Networks(keras.Model):
         self.seeds = keras.random.SeedGenerator(7)
 
     def compile(self, rate: float = 0.01) -> None:
-        """Adam for each."""
+        """Makes an Adam optimizer for each network."""
         super().compile(loss=None)
         self.optimizers = {name: keras.optimizers.Adam(rate) for name in self.networks}
         for name, part in self.networks.items():
             self.optimizers[name].build(part.trainable_variables)
 
     def apply(self, name: str, tape: tf.GradientTape, loss: Any) -> None:
-        """To one of the networks."""
+        """Applies the gradients of a loss to one of the networks."""
         variables = self.networks[name].trainable_variables
         self.optimizers[name].apply(tape.gradient(loss, variables), variables)
 
     def noise(self, rows: Any, size: int = 4) -> Any:
-        """Normal numbers."""
+        """Returns normally distributed numbers."""
         return keras.random.normal((rows, size), seed=self.seeds)

@@ -1,4 +1,4 @@
-"""Rows against rows, teachers and queues."""
+"""Losses that compare rows with rows, teachers and queues."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def _projector(inputs: int = 6, units: int = 3) -> keras.Sequential:
 
 
 def _is_nearer_than(alike: Any, others: Any) -> Any:
-    """The mean of softmax crossentropies, of the likeness of pairs against all others."""
+    """Returns the mean softmax crossentropy: each row's partner is to be the most similar one."""
     return tf.reduce_mean(
         tf.nn.sparse_softmax_cross_entropy_with_logits(labels=others, logits=alike)
     )
 
 
 class Contrasts(WithLoss):
-    """Two views of each example against all others (Chen et al., "SimCLR", 2020)."""
+    """Compares two views of each example with all others (Chen et al., "SimCLR", 2020)."""
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """Temperature 0.5."""
+        """Uses the temperature 0.5."""
         rows = tf.shape(x)[0]
         views = tf.concat([self(0.9 * x, training=True), self(x + 0.1, training=True)], 0)
         views = tf.math.l2_normalize(views, 1)
@@ -58,7 +58,7 @@ class SameClass(WithLoss):
     """All examples of a class attract each other (Khosla et al., "SupCon", 2020)."""
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """A mean over each row's positives; rows without any count as 0."""
+        """Returns the mean over each row's positives; a row without positives counts as 0."""
         views = tf.math.l2_normalize(self(x, training=True), 1)
         alike = tf.matmul(views, views, transpose_b=True) / 0.1
         others = 1.0 - tf.eye(tf.shape(x)[0], dtype=alike.dtype)
@@ -70,17 +70,17 @@ class SameClass(WithLoss):
 
 
 class SemiHardTriplets(WithLoss):
-    """As TensorFlow Addons has it (Schroff et al., "FaceNet", 2015)."""
+    """A triplet loss as in TensorFlow Addons (Schroff et al., "FaceNet", 2015)."""
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """The nearest negative that is farther away than the positive, for each pair."""
+        """Takes, for each pair, the nearest negative that is farther away than the positive."""
         points = tf.math.l2_normalize(self(x, training=True), 1)
         rows = tf.shape(points)[0]
         squares = tf.reduce_sum(points**2, 1)
         products = tf.matmul(points, points, transpose_b=True)
         distances = tf.maximum(squares[:, None] - 2.0 * products + squares[None, :], 0.0)
         same = tf.equal(y[:, None], y[None, :])
-        # For each anchor and positive: all others, row by row.
+        # For each anchor and positive, compare all others, row by row.
         tiled = tf.tile(distances, [rows, 1])
         column = tf.reshape(tf.transpose(distances), [-1, 1])
         farther = tf.tile(~same, [rows, 1]) & (tiled > column)
@@ -98,10 +98,10 @@ class SemiHardTriplets(WithLoss):
 
 
 class BarlowTwins(WithLoss):
-    """The correlation of features over the batch is to be the identity (Zbontar et al., 2021)."""
+    """Draws the correlation of features over the batch to the identity (Zbontar et al., 2021)."""
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """Features are normalised over the batch."""
+        """Normalises the features over the batch."""
 
         def normalised(f: Any) -> Any:
             return (f - tf.reduce_mean(f, 0)) / (tf.math.reduce_std(f, 0) + 1e-4)
@@ -119,7 +119,7 @@ class VarianceAndCovariance(WithLoss):
     """VICReg (Bardes et al., 2022)."""
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """Three terms."""
+        """Sums three terms: distance, variance and covariance."""
         one, other = self(0.9 * x, training=True), self(x + 0.1, training=True)
         loss = tf.reduce_mean(tf.math.squared_difference(one, other))
         for view in (one, other):
@@ -132,7 +132,7 @@ class VarianceAndCovariance(WithLoss):
 
 
 class ImagesAndTexts(Subclassed):
-    """Two towers, and a temperature that is learnt (Radford et al., "CLIP", 2021)."""
+    """Two towers and a learnt temperature (Radford et al., "CLIP", 2021)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class ImagesAndTexts(Subclassed):
         self.temperature = self.add_weight(shape=(), initializer="ones", name="temperature")
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """Rows against columns, and columns against rows."""
+        """Compares rows with columns, and columns with rows."""
         one = keras.ops.normalize(self.images(x, training=True), axis=-1)
         other = keras.ops.normalize(self.texts(y, training=True), axis=-1)
         alike = keras.ops.matmul(one, keras.ops.transpose(other)) * keras.ops.exp(self.temperature)
@@ -153,7 +153,7 @@ class ImagesAndTexts(Subclassed):
 
 
 class Teacher(Subclassed):
-    """A student, and a teacher that follows it after `apply`."""
+    """A student, and a teacher that follows it after each `apply`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,21 +163,21 @@ class Teacher(Subclassed):
         self.rate = 0.9
 
     def after_apply(self) -> None:
-        """A moving mean, of the moments of batch norm as well."""
+        """Updates the teacher by a moving mean, also of the statistics of batch norm."""
         pairs = zip(self.teacher.weights, self.student.weights, strict=True)
         for slow, fast in pairs:
             slow.assign(self.rate * slow + (1 - self.rate) * fast)
 
 
 class Byol(Teacher):
-    """Predicts what a slow copy says of another view (Grill et al., 2020)."""
+    """Predicts a slow copy's output for another view (Grill et al., 2020)."""
 
     def __init__(self) -> None:
         super().__init__()
         self.predictor = _projector(3)
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """Both ways."""
+        """Predicts each view from the other one."""
         loss = 0.0
         for one, other in ((0.9 * x, x + 0.1), (x + 0.1, 0.9 * x)):
             said = tf.math.l2_normalize(self.predictor(self.student(one, training=True)), 1)
@@ -187,10 +187,10 @@ class Byol(Teacher):
 
 
 class MeanTeacher(Teacher):
-    """Agrees with the teacher on all rows, with labels on some (Tarvainen & Valpola, 2017)."""
+    """Agrees with the teacher on all rows, and uses labels on some (Tarvainen & Valpola, 2017)."""
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """Rows of class 0 have no label."""
+        """Treats rows of class 0 as unlabelled."""
         said = self.student(x, training=True)
         noise = keras.random.normal(tf.shape(x), stddev=0.1, seed=3, dtype=x.dtype)
         target = tf.nn.softmax(self.teacher(x + noise, training=True))
@@ -201,14 +201,14 @@ class MeanTeacher(Teacher):
 
 
 class Dino(Teacher):
-    """The teacher's outputs are centred by a moving mean (Caron et al., 2021)."""
+    """Centres the teacher's outputs by a moving mean (Caron et al., 2021)."""
 
     def __init__(self) -> None:
         super().__init__()
         self.center = self.add_weight(shape=(1, 3), initializer="zeros", trainable=False)
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """Crossentropy of two softmaxes."""
+        """Returns the crossentropy of two softmaxes."""
         said = self.student(x + 0.1, training=True)
         heard = self.teacher(0.9 * x, training=True)
         target = tf.stop_gradient(tf.nn.softmax((heard - self.center) / 0.04))
@@ -217,7 +217,7 @@ class Dino(Teacher):
 
 
 class Queue(Teacher):
-    """Negatives are keys of the batches before (He et al., "MoCo", 2020)."""
+    """Uses the keys of earlier batches as negatives (He et al., "MoCo", 2020)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,7 +226,7 @@ class Queue(Teacher):
         )
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """The keys of this batch come first, the oldest go."""
+        """Puts the keys of this batch first, and drops the oldest ones."""
         queries = tf.math.l2_normalize(self.student(0.9 * x, training=True), 1)
         keys = tf.stop_gradient(tf.math.l2_normalize(self.teacher(x + 0.1, training=True), 1))
         positive = tf.einsum("nc,nc->n", queries, keys)[:, None]
@@ -238,7 +238,7 @@ class Queue(Teacher):
 
 
 class QueueWithPointer(Queue):
-    """The same as a ring: keys are written from a pointer on."""
+    """The same with a ring, into which keys are written from a pointer on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -246,7 +246,7 @@ class QueueWithPointer(Queue):
         self.pointer = tf.Variable(0, trainable=False)
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """Variables of TensorFlow."""
+        """Updates variables of TensorFlow."""
         queries = self.student(0.9 * x, training=True)
         keys = tf.stop_gradient(self.teacher(x + 0.1, training=True))
         logits = tf.matmul(queries, tf.concat([keys, self.ring], 0), transpose_b=True)
@@ -258,7 +258,7 @@ class QueueWithPointer(Queue):
 
 
 class Towers(Subclassed):
-    """Negatives of the batch, less the logarithm of how often they come (Yi et al., 2019)."""
+    """Uses the batch as negatives, corrected by the logarithm of their counts (Yi et al., 2019)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -267,20 +267,20 @@ class Towers(Subclassed):
         self.recall = keras.metrics.CategoricalAccuracy(name="recall")
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """A sum of crossentropies; counts go on with each batch."""
+        """Returns a sum of crossentropies, and updates the counts."""
         scores = tf.matmul(self.user(x), self.item(y), transpose_b=True)
         self.counts.assign_add(tf.math.bincount(y, minlength=5, maxlength=5, dtype=scores.dtype))
         share = self.counts / tf.reduce_sum(self.counts)
         scores -= tf.math.log(tf.gather(share, y))[None, :]
         own = tf.eye(tf.shape(x)[0], dtype=scores.dtype)
-        # Another row with the same item is no negative.
+        # Another row with the same item is not a negative.
         same = tf.cast(tf.equal(y[:, None], y[None, :]), scores.dtype) - own
         self.recall.update_state(own, scores - 1e9 * same)
         return tf.reduce_sum(tf.nn.softmax_cross_entropy_with_logits(own, scores - 1e9 * same))
 
 
 def towers() -> Made:
-    """With the metric."""
+    """Returns the two towers with their metric."""
     model = Towers()
     model.compile(keras.optimizers.Adagrad(0.1))
     batch = labels(7), labels(5, seed=9)
@@ -292,7 +292,10 @@ def towers() -> Made:
 
 
 def popularity() -> Made:
-    """Counts of items in a layer, of which the logits lose the logarithm."""
+    """Returns a model with a layer that counts items.
+
+    The logarithm of their shares is subtracted from the logits.
+    """
 
     class Popularity(layers.Layer):
         def build(self, shape: Any) -> None:
@@ -315,7 +318,7 @@ def popularity() -> Made:
 
 
 def _with(kind: type[Subclassed], y: Any = None) -> Any:
-    """Makes such a model, which has no input layer."""
+    """Returns a maker of such a model, which has no input layer."""
 
     def make() -> Made:
         model = kind()

@@ -1,4 +1,4 @@
-"""Adversaries, autoencoders and diffusion."""
+"""Adversarial networks, autoencoders and diffusion."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Adversaries(Networks):
         self.loss_of_generator = keras.metrics.Mean(name="g")
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """Real and made images in one batch."""
+        """Judges real and made images in one batch."""
         real = data[0]
         rows = tf.shape(real)[0]
         discriminator, generator = self.networks["discriminator"], self.networks["generator"]
@@ -82,7 +82,7 @@ class Critics(Networks):
         super().__init__(critic=_discriminator(), generator=_generator())
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """As keras.io has it."""
+        """Takes a step as in keras.io's example."""
         real = data[0]
         rows = tf.shape(real)[0]
         critic, generator = self.networks["critic"], self.networks["generator"]
@@ -111,13 +111,13 @@ class Critics(Networks):
 
 
 class Conditional(Networks):
-    """Classes are further channels of images (Mirza & Osindero, 2014)."""
+    """Adds the class as further channels of images (Mirza & Osindero, 2014)."""
 
     def __init__(self) -> None:
         super().__init__(discriminator=_discriminator(2 + 3), generator=_generator(4 + 3))
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """Misleading labels for the generator, noise on all labels."""
+        """Uses misleading labels for the generator, and noisy labels for the discriminator."""
         real, y = data
         rows = tf.shape(real)[0]
         classes = tf.one_hot(y, 3, dtype=real.dtype)
@@ -159,7 +159,7 @@ class Cycles(Networks):
         super().__init__(**{n: _translator() for n in names}, **critics)
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """Cycle, identity and adversarial losses."""
+        """Uses cycle, identity and adversarial losses."""
         horse, zebra = data
         net = self.networks
         judged, absolute = keras.losses.MeanSquaredError(), keras.losses.MeanAbsoluteError()
@@ -185,10 +185,10 @@ class Cycles(Networks):
 
 
 class Codebook(layers.Layer):
-    """Learns by a moving average (van den Oord et al., "VQ-VAE", 2017)."""
+    """A codebook that learns by a moving average (van den Oord et al., "VQ-VAE", 2017)."""
 
     def build(self, shape: Any) -> None:
-        """Five entries."""
+        """Makes five entries."""
         self.entries, self.sums = (
             self.add_weight(shape=(5, shape[-1]), initializer="uniform", trainable=False)
             for _ in range(2)
@@ -196,7 +196,7 @@ class Codebook(layers.Layer):
         self.counts = self.add_weight(shape=(5,), initializer="ones", trainable=False)
 
     def call(self, x: Any) -> Any:
-        """The next entry, with the gradient of the input."""
+        """Returns the nearest entry, with the gradient of the input."""
         distance = tf.reduce_sum((x[:, None] - self.entries) ** 2, -1)
         chosen = tf.one_hot(tf.argmin(distance, 1), 5, dtype=x.dtype)
         entry = tf.matmul(chosen, self.entries)
@@ -211,24 +211,24 @@ class Counter(layers.Layer):
     """Counts the examples that it has seen."""
 
     def build(self, shape: Any) -> None:
-        """One number."""
+        """Makes the counter."""
         self.seen = self.add_weight(shape=(), initializer="zeros", trainable=False)
 
     def call(self, x: Any) -> Any:
-        """A little less with each."""
+        """Returns a little less of the input with each example seen."""
         self.seen.assign_add(tf.cast(tf.shape(x)[0], x.dtype))
         return x / (1.0 + 0.01 * self.seen)
 
 
 class LearntCodebook(layers.Layer):
-    """As keras.io has it: the codebook has gradients; rows and places are flattened."""
+    """A codebook with gradients, as in keras.io's example; rows and places are flattened."""
 
     def build(self, shape: Any) -> None:
-        """Four entries, one a column."""
+        """Makes four entries, one in each column."""
         self.entries = self.add_weight(shape=(shape[-1], 4), initializer="uniform")
 
     def call(self, x: Any) -> Any:
-        """Distances by the product."""
+        """Returns the nearest entry. It computes distances by a matrix product."""
         shape = ops.shape(x)
         flat = ops.reshape(x, [-1, 3])
         distances = (
@@ -247,7 +247,7 @@ class LearntCodebook(layers.Layer):
 
 
 def quantised_images() -> Made:
-    """An autoencoder of images, with perplexity over the batch."""
+    """Returns an autoencoder of images, with a loss of the entries' use over the batch."""
     inputs = keras.Input((8, 8, 2))
     hidden = layers.Conv2D(3, 3, 2, padding="same", activation="relu")(inputs)
     hidden = LearntCodebook()(hidden)
@@ -258,7 +258,7 @@ def quantised_images() -> Made:
 
 
 class Diffusion(keras.Model):
-    """Denoises; a slow copy of the network follows (Song et al., "DDIM", 2021)."""
+    """Denoises images; a slow copy of the network follows (Song et al., "DDIM", 2021)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -280,7 +280,7 @@ class Diffusion(keras.Model):
         self.noise_loss = keras.metrics.Mean(name="n_loss")
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """As keras.io has it."""
+        """Takes a step as in keras.io's example."""
         x = self.normalizer(data[0])
         rows = ops.shape(x)[0]
         noise = keras.random.normal(ops.shape(x), seed=self.seeds, dtype=x.dtype)
@@ -302,7 +302,7 @@ class Diffusion(keras.Model):
 
 
 def diffusion() -> Made:
-    """With weight decay."""
+    """Returns a diffusion model with weight decay."""
     model = Diffusion()
     model.compile(keras.optimizers.AdamW(0.01, weight_decay=1e-4))
     model.optimizer.build(model.network.trainable_variables)
@@ -310,7 +310,7 @@ def diffusion() -> Made:
 
 
 class Patches(Subclassed):
-    """Says what stood in patches that are masked, drawn anew (He et al., "MAE", 2022)."""
+    """Predicts the content of masked patches, which are drawn anew (He et al., "MAE", 2022)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -321,7 +321,7 @@ class Patches(Subclassed):
         self.seeds = keras.random.SeedGenerator(7)
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """Four of sixteen patches are seen."""
+        """Shows four of sixteen patches to the encoder."""
         rows = tf.shape(x)[0]
         patches = tf.reshape(tf.image.extract_patches(x, *_PATCHES), (rows, 16, 8))
         order = tf.argsort(keras.random.uniform((rows, 16), seed=self.seeds), axis=-1)
@@ -338,7 +338,7 @@ _PATCHES = [1, 2, 2, 1], [1, 2, 2, 1], [1, 1, 1, 1], "VALID"
 
 
 def patches() -> Made:
-    """With its own variables only."""
+    """Returns a masked autoencoder with all variables built."""
     model = Patches()
     model.compile("adam")
     model.places(tf.constant([[0]]))
@@ -359,7 +359,7 @@ class Variational(keras.Model):
         self.trackers = [keras.metrics.Mean(name=n) for n in ("total", "again", "kl")]
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """Sums over features, means over rows; free bits cut what is small."""
+        """Sums over features and takes means over rows; free bits bound small values from below."""
         x = data[0]
         with tf.GradientTape() as tape:
             mean, log_variance = tf.split(self.encoder(x), 2, axis=1)
@@ -377,7 +377,7 @@ class Variational(keras.Model):
 
 
 def variational() -> Made:
-    """Without labels."""
+    """Returns the autoencoder and a batch without labels."""
     model = Variational()
     model.compile(keras.optimizers.Adam(0.01))
     model.optimizer.build(model.trainable_variables)
@@ -397,7 +397,7 @@ class Flow(Subclassed):
         self.mix = self.add_weight(shape=(6, 6), initializer="orthogonal")
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """The log likelihood of a standard normal distribution."""
+        """Returns the negative log likelihood of a standard normal distribution."""
         mask = tf.constant([1, 0, 1, 0, 1, 0], x.dtype)
         log_det = tf.linalg.slogdet(self.mix.value)[1]
         x = self.norm(tf.matmul(x, self.mix), training=True)
@@ -410,7 +410,7 @@ class Flow(Subclassed):
 
 
 def flow() -> Made:
-    """Built by one call."""
+    """Returns a flow with all variables built."""
     model = Flow()
     model.norm.build((None, 6))
     model.compile("adam")
@@ -419,7 +419,7 @@ def flow() -> Made:
 
 
 def counter_and_codebook() -> Made:
-    """In a classifier."""
+    """Returns a classifier with a counter and a codebook."""
     model = keras.Sequential(
         [keras.Input((6,)), Counter(), layers.Dense(4), Codebook(), layers.Dense(3)]
     )

@@ -23,7 +23,7 @@ from tests.harness.partitioned_models.common import (
 
 
 class Flooding(keras.Model):
-    """The loss is linear until it is small."""
+    """Keeps the loss above a level: it is reflected when it gets smaller."""
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
         """Ishida et al., "Do we need zero training loss after achieving zero training error?"."""
@@ -34,7 +34,7 @@ class IgnoresLabels(WithLoss):
     """A mean over the labels that are not 0."""
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """Of whatever number."""
+        """Divides by the number of such labels, however many they are."""
         each = crossentropies(y, self(x))
         counts = tf.cast(y != 0, each.dtype)
         mean = tf.reduce_sum(each * counts) / tf.reduce_sum(counts)
@@ -42,10 +42,10 @@ class IgnoresLabels(WithLoss):
 
 
 class PenalizesGradients(WithLoss):
-    """Of outputs with respect to inputs (Gulrajani et al., "WGAN-GP", 2017)."""
+    """Penalizes gradients of outputs by inputs (Gulrajani et al., "WGAN-GP", 2017)."""
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """Norms of single examples."""
+        """Uses the gradient norms of single examples."""
         with tf.GradientTape() as tape:
             tape.watch(x)
             outputs = self(x, training=True)
@@ -54,17 +54,17 @@ class PenalizesGradients(WithLoss):
 
 
 class HardestExamples(WithLoss):
-    """A mean over the worst half of the batch (Shrivastava et al., "OHEM", 2016)."""
+    """The mean over the worst half of the batch (Shrivastava et al., "OHEM", 2016)."""
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """So many as half of the rows."""
+        """Takes half as many losses as there are rows."""
         each = crossentropies(y, self(x, training=True))
         worst = tf.math.top_k(each, tf.shape(each)[0] // 2, sorted=False).values
         return tf.reduce_mean(worst)
 
 
 class CentersOfClasses(WithLoss):
-    """Pulls to the centers of classes, which follow by a moving mean (Wen et al., 2016)."""
+    """Pulls rows to the centers of their classes, a moving mean (Wen et al., 2016)."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -73,7 +73,7 @@ class CentersOfClasses(WithLoss):
         )
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """The centers of the classes that the batch has are moved."""
+        """Moves the centers of the classes in the batch."""
         embedded = self(x, training=True)
         distance = embedded - tf.gather(self.centers, y)
         loss = tf.reduce_mean(crossentropies(y, embedded))
@@ -85,14 +85,14 @@ class CentersOfClasses(WithLoss):
 
 
 class FairGroups(WithLoss):
-    """The worst group counts, with weights that follow it (Sagawa et al., "group DRO", 2020)."""
+    """Gives the worst group the largest weight, step by step (Sagawa et al., "group DRO", 2020)."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.groups = self.add_weight(shape=(2,), initializer="ones", trainable=False)
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """Groups by the sign of the first number."""
+        """Groups rows by the sign of their first number."""
         each = crossentropies(y, self(x, training=True))
         group = tf.cast(x[:, 0] > 0, tf.int32)
         means = tf.math.unsorted_segment_mean(each, group, 2)
@@ -102,10 +102,10 @@ class FairGroups(WithLoss):
 
 
 class Focuses(WithLoss):
-    """Focal loss over the number of positives, as in RetinaNet (Lin et al., 2017)."""
+    """Focal loss divided by the number of positives, as in RetinaNet (Lin et al., 2017)."""
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """Divided by the positives of the batch, at least 1."""
+        """Divides by the positives of the batch, at least by 1."""
         truth = tf.one_hot(y, 3, dtype=x.dtype)
         focal = keras.losses.BinaryFocalCrossentropy(from_logits=True, reduction="none")
         each = focal(truth[..., None], self(x, training=True)[..., None])
@@ -114,10 +114,10 @@ class Focuses(WithLoss):
 
 
 class OfMoments(WithLoss):
-    """Maximum mean discrepancy and correlation alignment between two halves of the features."""
+    """Compares means and covariances of the outputs for two domains, `x` and `-x`."""
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """Sun & Saenko, "Deep CORAL", 2016."""
+        """Follows Sun & Saenko, "Deep CORAL", 2016."""
         source, target = self(x, training=True), self(-x, training=True)
 
         def covariance(f: Any) -> Any:
@@ -131,10 +131,10 @@ class OfMoments(WithLoss):
 
 
 class Ranks(WithLoss):
-    """Each pair of rows, of which one is to come before the other (Burges, "RankNet", 2005)."""
+    """Ranks pairs of rows: one must come before the other (Burges, "RankNet", 2005)."""
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """A mean over those pairs only."""
+        """Returns the mean over those pairs only."""
         scores = self(x, training=True)[:, 0]
         differences = scores[:, None] - scores[None, :]
         before = tf.cast(y[:, None] > y[None, :], scores.dtype)
@@ -142,10 +142,10 @@ class Ranks(WithLoss):
 
 
 class Survival(WithLoss):
-    """Cox's partial likelihood: sums over all who are still at risk (Katzman, 2018)."""
+    """Cox's partial likelihood: each sum is over all rows still at risk (Katzman, 2018)."""
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """Sorted by time, the last first."""
+        """Sorts the rows by time, the last first."""
         risk = tf.gather(self(x, training=True)[:, 0], tf.argsort(-x[:, 0]))
         happened = tf.cast(tf.gather(y, tf.argsort(-x[:, 0])) > 0, risk.dtype)
         at_risk = tf.math.log(tf.cumsum(tf.exp(risk)))
@@ -153,7 +153,7 @@ class Survival(WithLoss):
 
 
 def dice() -> Made:
-    """Binary crossentropy, and the overlap of the whole batch."""
+    """Returns a model with binary crossentropy and the overlap of the whole batch as loss."""
 
     def loss(y: Any, p: Any) -> Any:
         y = ops.cast(y, p.dtype)
@@ -174,7 +174,7 @@ def dice() -> Made:
 
 
 def ignored_places() -> Made:
-    """Segmentation whose labels of -1 do not count, in loss and metric."""
+    """Returns a segmentation model; labels of -1 do not count in loss and metric."""
 
     def kept(y: Any, dtype: Any) -> Any:
         return ops.cast(y != -1, dtype)
@@ -194,12 +194,12 @@ def ignored_places() -> Made:
 
 
 def flooding() -> Made:
-    """Near enough to the flood to be of either sign."""
+    """Returns a model with a loss near the level, so that it may be on either side."""
     return of_kind(Flooding)()
 
 
 def uncertain_tasks() -> Made:
-    """Weights of two losses are learnt (Kendall et al., 2018)."""
+    """Returns a model that learns the weights of two losses (Kendall et al., 2018)."""
 
     class Tasks(WithLoss):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -217,7 +217,7 @@ def uncertain_tasks() -> Made:
 
 
 def huber_of_scaled_errors() -> Made:
-    """Errors are divided by their median; what is far off is cut."""
+    """Returns a model that divides errors by their median and cuts large ones."""
 
     class Robust(WithLoss):
         def loss_of(self, x: Any, y: Any) -> Any:
@@ -229,7 +229,7 @@ def huber_of_scaled_errors() -> Made:
 
 
 def crossentropy_of_batch_frequencies() -> Made:
-    """Weights of classes are those of the batch itself."""
+    """Returns a model with class weights from the batch's own frequencies."""
 
     class Balanced(WithLoss):
         def loss_of(self, x: Any, y: Any) -> Any:

@@ -24,7 +24,7 @@ from tests.harness.partitioned_models.common import (
 
 
 def metrics_of_whole_batches() -> Made:
-    """Of binary classes."""
+    """Returns a model of two classes with such metrics."""
     model = network(units=1)
     model.compile(
         "adam",
@@ -40,37 +40,37 @@ def metrics_of_whole_batches() -> Made:
 
 
 class LargestError(keras.metrics.Metric):
-    """Of all rows so far."""
+    """The largest error of all rows so far."""
 
     def __init__(self) -> None:
         super().__init__(name="largest")
         self.largest = self.add_weight(shape=(), initializer="zeros")
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """A maximum."""
+        """Updates the maximum."""
         error = ops.max(ops.abs(ops.cast(y_true, y_pred.dtype) - y_pred[:, 0]))
         self.largest.assign(ops.maximum(self.largest, error))
 
     def result(self) -> Any:
-        """As it is."""
+        """Returns the maximum itself."""
         return self.largest
 
 
 class Confusion(keras.metrics.Metric):
-    """A matrix, of which the kappa of Cohen follows."""
+    """A confusion matrix, from which Cohen's kappa is computed."""
 
     def __init__(self) -> None:
         super().__init__(name="kappa")
         self.matrix = self.add_weight(shape=(3, 3), initializer="zeros")
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """By TensorFlow."""
+        """Counts with TensorFlow."""
         chosen = tf.argmax(y_pred, -1)
         counts = tf.math.confusion_matrix(y_true, chosen, 3, dtype=self.matrix.dtype)
         self.matrix.assign_add(counts)
 
     def result(self) -> Any:
-        """Of the share of what is right, and what chance would give."""
+        """Compares the share of right answers with the share expected by chance."""
         total = ops.sum(self.matrix)
         right = ops.trace(self.matrix) / total
         chance = ops.sum(ops.sum(self.matrix, 0) * ops.sum(self.matrix, 1)) / total**2
@@ -78,7 +78,7 @@ class Confusion(keras.metrics.Metric):
 
 
 def _in_python(y_true: Any, y_pred: Any) -> Any:
-    """Spearman's correlation, by NumPy."""
+    """Returns Spearman's correlation, computed by NumPy."""
 
     def correlation(y: Any, p: Any) -> Any:
         ranks = [np.argsort(np.argsort(v, kind="stable"), kind="stable") for v in (y, p)]
@@ -89,7 +89,7 @@ def _in_python(y_true: Any, y_pred: Any) -> Any:
 
 
 def other_metrics() -> Made:
-    """Of three classes."""
+    """Returns a model of three classes with other metrics."""
     model = network()
     model.compile(
         "adam",
@@ -105,7 +105,7 @@ def other_metrics() -> Made:
 
 
 def metrics_at_thresholds() -> Made:
-    """Recall at a precision and such, with weights of rows."""
+    """Returns a model with metrics such as recall at a precision, with weights of rows."""
     model = keras.Sequential([keras.Input((6,)), layers.Dense(2, "sigmoid")])
     kinds = keras.metrics
     model.compile(
@@ -123,7 +123,7 @@ def metrics_at_thresholds() -> Made:
 
 
 def outputs_by_name() -> Made:
-    """Two outputs with a loss, weights and metrics each; weights of rows for one."""
+    """Returns a model of two outputs with a loss, a metric and row weights each."""
     one, other = keras.Input((6,), name="one"), keras.Input((4,), name="other")
     hidden = layers.Concatenate()([layers.Dense(4, "relu")(one), other])
     outputs = {"price": layers.Dense(1)(hidden), "kind": layers.Dense(3)(hidden)}
@@ -141,7 +141,10 @@ def outputs_by_name() -> Made:
 
 
 def weights_that_make_a_mean() -> Made:
-    """Divided by the sum of the weights, as class weights are wanted by some."""
+    """Returns a model whose loss is divided by the sum of the weights.
+
+    Some users want class weights so.
+    """
     model = network()
     loss = keras.losses.SparseCategoricalCrossentropy(
         from_logits=True, reduction="mean_with_sample_weight"
@@ -152,7 +155,7 @@ def weights_that_make_a_mean() -> Made:
 
 
 class Block(layers.Layer):
-    """Layers in layers, which add losses and metrics."""
+    """Nested layers that add losses and metrics."""
 
     def __init__(self, units: int) -> None:
         super().__init__()
@@ -161,7 +164,7 @@ class Block(layers.Layer):
         self.activity = keras.metrics.Mean(name="activity")
 
     def call(self, x: Any, training: bool = False) -> Any:
-        """The deviation of means over the batch is a loss."""
+        """Adds the deviation of the means over the batch as a loss."""
         for layer in self.inner:
             x = layer(x)
         load = ops.mean(x, axis=0)
@@ -172,7 +175,7 @@ class Block(layers.Layer):
 
 
 class Nested(keras.Model):
-    """A subclass, of blocks."""
+    """A subclassed model of blocks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,24 +183,24 @@ class Nested(keras.Model):
         self.head = layers.Dense(3, activity_regularizer="l2")
 
     def call(self, x: Any, training: bool = False) -> Any:
-        """One after the other."""
+        """Calls one block after the other."""
         for block in self.blocks:
             x = block(x, training=training)
         return self.head(x)
 
 
 def nested() -> Made:
-    """Compiled as any other."""
+    """Returns the nested model, compiled as usual."""
     model = Nested()
     model.compile("adam", crossentropy(), metrics=["accuracy"])
     return model, features()
 
 
 class AddsLoss(layers.Layer):
-    """An endpoint: the batch's correlation of outputs with labels is the loss."""
+    """An endpoint whose loss is the batch's correlation of outputs with labels."""
 
     def call(self, inputs: Any) -> Any:
-        """Lin's concordance, of means and variances."""
+        """Uses Lin's concordance of means and variances."""
         y, p = inputs
         y, p = ops.cast(y, p.dtype), p[:, 0]
         both = ops.mean((y - ops.mean(y)) * (p - ops.mean(p)))
@@ -207,7 +210,7 @@ class AddsLoss(layers.Layer):
 
 
 def functional_with_added_loss() -> Made:
-    """Without a loss of `compile`."""
+    """Returns a model compiled without a loss."""
     x, y = keras.Input((6,)), keras.Input((), dtype="int32")
     model = keras.Model([x, y], AddsLoss()([y, layers.Dense(1)(layers.Dense(4, "tanh")(x))]))
     model.compile("adam")
@@ -215,7 +218,7 @@ def functional_with_added_loss() -> Made:
 
 
 def counts_of_a_layer() -> Made:
-    """Of the largest features of rows, in a weight that is not trained."""
+    """Returns a model that counts the largest features of rows in a weight that is not trained."""
 
     class Counts(layers.Layer):
         def build(self, shape: Any) -> None:
@@ -230,7 +233,10 @@ def counts_of_a_layer() -> Made:
 
 
 def features_of_many_kinds() -> Made:
-    """Deep and cross network: factors of embeddings, crosses, and a wide part (Wang, 2021)."""
+    """Returns a deep and cross network (Wang, 2021).
+
+    It has factors of embeddings, crosses, and a wide part.
+    """
     inputs, ids = keras.Input((6,)), keras.Input((3,), dtype="int32")
     table = layers.Embedding(9, 4)(ids)
     total = ops.sum(table, axis=1)
@@ -251,18 +257,18 @@ class Graph(layers.Layer):
     """Neighbours within the batch by attention over distances: a kernel between rows."""
 
     def build(self, shape: Any) -> None:
-        """A width."""
+        """Makes a width."""
         self.width = self.add_weight(shape=(), initializer="ones")
 
     def call(self, x: Any) -> Any:
-        """Each row is a mean over all."""
+        """Returns, for each row, a mean over all rows."""
         distances = ops.sum((x[:, None, :] - x[None, :, :]) ** 2, axis=-1)
         weights = ops.softmax(-distances * self.width, axis=-1)
         return ops.matmul(weights, x)
 
 
 def neighbours() -> Made:
-    """In a classifier."""
+    """Returns a classifier with such a layer."""
     return classifier(layers.Dense(4, "tanh"), Graph()), features()
 
 

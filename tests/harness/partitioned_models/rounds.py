@@ -1,4 +1,4 @@
-"""How many rounds of collectives, one after the other, a step of each model takes at most."""
+"""The largest number of consecutive rounds of collectives in a step of each model."""
 
 _BY_ROUNDS = {
     1: (

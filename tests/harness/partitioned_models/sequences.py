@@ -1,4 +1,4 @@
-"""Words, times and what reads them one after the other."""
+"""Models of words and of times, which read one after the other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _words(**more: Any) -> layers.Layer:
 
 
 def _text(*inner: layers.Layer, optimizer: Any = "adam") -> Made:
-    """A classifier of words."""
+    """Returns a classifier of texts."""
     stack = [keras.Input(TEXT, dtype="int32"), *inner, layers.Dense(3)]
     model = keras.Sequential(stack)
     model.compile(optimizer, crossentropy())
@@ -44,25 +44,25 @@ def _tags(seed: int = 8) -> Any:
 
 
 def embeddings() -> Made:
-    """Repeated rows of a table."""
+    """Returns a model that looks up the same rows of a table repeatedly."""
     adam = keras.optimizers.Adam(0.01, clipnorm=0.01)
     return _text(layers.Embedding(WORDS, 4), layers.Flatten(), optimizer=adam)
 
 
 def recurrent() -> Made:
-    """With masks."""
+    """Returns a recurrent model with masks."""
     inner = layers.LSTM(3, return_sequences=True), layers.GRU(2, go_backwards=True)
     return _text(_words(mask_zero=True), *inner)
 
 
 def both_ways() -> Made:
-    """Bidirectional, and dropout of states."""
+    """Returns a bidirectional recurrent model."""
     inner = layers.Bidirectional(layers.GRU(2, return_sequences=True), merge_mode="concat")
     return _text(_words(mask_zero=True), inner, layers.GlobalMaxPooling1D())
 
 
 def convolutions_in_time() -> Made:
-    """ConvLSTM2D with batch norm."""
+    """Returns a model with ConvLSTM2D and batch norm."""
     inner = layers.ConvLSTM2D(2, 2, padding="same", return_sequences=True)
     model = classifier(
         inner, layers.BatchNormalization(), layers.GlobalAveragePooling3D(), shape=(2, 4, 4, 1)
@@ -71,7 +71,7 @@ def convolutions_in_time() -> Made:
 
 
 def attention() -> Made:
-    """A causal block."""
+    """Returns a model with causal attention."""
     inputs = keras.Input(TEXT, dtype="int32")
     hidden = _words()(inputs)
     hidden += layers.MultiHeadAttention(2, 3)(hidden, hidden, use_causal_mask=True)
@@ -82,7 +82,10 @@ def attention() -> Made:
 
 
 def entities() -> Made:
-    """As keras.io has it: a loss over places that are not padded, by the number of these."""
+    """Returns a model as in keras.io's example.
+
+    Its loss is over places that are not padding, divided by their number.
+    """
 
     def loss(y: Any, p: Any) -> Any:
         each = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)(y, p)
@@ -99,7 +102,7 @@ def entities() -> Made:
 
 
 def masked_loss() -> Made:
-    """The mask of Keras itself reaches the loss."""
+    """Returns a model in which Keras's own mask reaches the loss."""
     model = keras.Sequential(
         [
             keras.Input(TEXT, dtype="int32"),
@@ -113,7 +116,7 @@ def masked_loss() -> Made:
 
 
 class Crf(Subclassed):
-    """A chain of tags whose forward sums are a scan (Lafferty et al., 2001)."""
+    """A chain of tags, whose forward sums are a scan (Lafferty et al., 2001)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +124,7 @@ class Crf(Subclassed):
         self.moves = self.add_weight(shape=(4, 4), initializer="glorot_uniform")
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """The log likelihood of the tags."""
+        """Returns the negative log likelihood of the tags."""
         scores = self.scores(self.words(x))
         rows, places = tf.meshgrid(tf.range(tf.shape(x)[0]), tf.range(LENGTH), indexing="ij")
         gold = tf.reduce_sum(tf.gather_nd(scores, tf.stack([rows, places, y], -1)), 1)
@@ -138,7 +141,7 @@ class Crf(Subclassed):
 
 
 def crf() -> Made:
-    """Of tags."""
+    """Returns a chain of tags."""
     model = Crf()
     model.words.build((None, LENGTH))
     model.scores.build((None, LENGTH, 4))
@@ -148,7 +151,7 @@ def crf() -> Made:
 
 
 def translation() -> Made:
-    """Encoder, decoder and attention between them, with masks of both."""
+    """Returns encoder, decoder and attention between them, with masks of both."""
     source, target = (keras.Input(TEXT, dtype="int32") for _ in range(2))
     encoded, *state = layers.LSTM(3, return_sequences=True, return_state=True)(
         _words(mask_zero=True)(source)
@@ -164,10 +167,10 @@ def translation() -> Made:
 
 
 class Speech(keras.Model):
-    """CTC in a step of one's own, with lengths."""
+    """CTC in a custom training step, with lengths."""
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """Lengths of what is said and of the labels."""
+        """Uses the lengths of the speech and of the labels."""
         x, y = data
         with tf.GradientTape() as tape:
             said = self(x, training=True)
@@ -181,7 +184,7 @@ class Speech(keras.Model):
 
 
 def speech() -> Made:
-    """Five frames."""
+    """Returns a speech model for five frames."""
     inputs = keras.Input((5, 3))
     hidden = layers.Conv1D(4, 3, padding="same")(inputs)
     model = Speech(inputs, layers.Dense(4)(layers.ReLU()(hidden)))
@@ -190,7 +193,7 @@ def speech() -> Made:
 
 
 class Experts(layers.Layer):
-    """A switch, whose load is balanced over all tokens of the batch (Fedus et al., 2022)."""
+    """A switch with a balanced load over all tokens of the batch (Fedus et al., 2022)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -198,7 +201,7 @@ class Experts(layers.Layer):
         self.experts = [layers.Dense(4, activation="relu") for _ in range(2)]
 
     def call(self, x: Any) -> Any:
-        """Each token to the expert that the router prefers, as far as that one has room."""
+        """Sends each token to the expert that the router prefers, while that expert has room."""
         flat = ops.reshape(x, [-1, 4])
         chances = ops.softmax(self.router(flat))
         chosen = ops.one_hot(ops.argmax(chances, -1), 2, dtype=x.dtype)
@@ -212,19 +215,19 @@ class Experts(layers.Layer):
 
 
 def experts() -> Made:
-    """Behind embeddings."""
+    """Returns a model with experts behind embeddings."""
     return _text(_words(), Experts(), layers.GlobalMaxPooling1D())
 
 
 class Language(Subclassed):
-    """The next word of a window, with tied weights and a penalty of the partition function."""
+    """Predicts the next word, with tied weights and a penalty of the partition function."""
 
     def __init__(self) -> None:
         super().__init__()
         self.words, self.reader = _words(), layers.GRU(4, return_sequences=True)
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """Label smoothing, and z-loss."""
+        """Uses label smoothing and z-loss."""
         hidden = self.reader(self.words(x[:, :-1]))
         logits = ops.matmul(hidden, ops.transpose(self.words.embeddings))
         truth = 0.9 * tf.one_hot(x[:, 1:], WORDS, dtype=logits.dtype) + 0.1 / WORDS
@@ -233,7 +236,7 @@ class Language(Subclassed):
 
 
 def language() -> Made:
-    """Gradients of the table are both dense and sparse."""
+    """Returns a language model; the gradients of its table are both dense and sparse."""
     model = Language()
     model.words.build((None, LENGTH))
     model.reader.build((None, LENGTH, 4))
@@ -243,14 +246,14 @@ def language() -> Made:
 
 
 class Sampled(Subclassed):
-    """Skip-gram: a table is asked by words and by their negatives."""
+    """Skip-gram: looks up a table by words and by their negatives."""
 
     def __init__(self) -> None:
         super().__init__()
         self.words, self.contexts = _words(), _words()
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """The first word is the target."""
+        """Takes the first word as the target."""
         target, contexts = self.words(x[:, 0]), self.contexts(x)
         logits = tf.einsum("bd,bnd->bn", target, contexts)
         truth = tf.cast(tf.range(LENGTH) == 1, logits.dtype) * tf.ones_like(logits)
@@ -258,7 +261,10 @@ class Sampled(Subclassed):
 
 
 def sampled() -> Made:
-    """Under Adam, whose moments of sparse gradients are summed before they are squared."""
+    """Returns the model with Adam.
+
+    Adam's sparse gradients are summed before their moments are squared.
+    """
     model = Sampled()
     model.words.build(None)
     model.contexts.build(None)

@@ -1,4 +1,4 @@
-"""What is done with gradients, and when."""
+"""Training steps that change gradients, or decide when to apply them."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from tests.harness.partitioned_models.common import (
 
 
 class Plain(WithLoss):
-    """The loss of `compile`."""
+    """A model with the loss of `compile`."""
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """Plain."""
+        """Returns the plain loss."""
         return self.compute_loss(y=y, y_pred=self(x, training=True))
 
 
 class Clips(Plain):
-    """Clips by the norm of all gradients."""
+    """Clips gradients by their global norm."""
 
     def changed(self, gradients: Any) -> Any:
-        """Always: the norm is larger than that."""
+        """Always clips: the norm is larger than the limit."""
         return tf.clip_by_global_norm(gradients, 0.05)[0]
 
 
 class Sharpness(keras.Model):
-    """Applies twice: up, and down from there (Foret et al., "SAM", 2021)."""
+    """Applies twice: upwards, and downwards from there (Foret et al., "SAM", 2021)."""
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """The weights are moved by hand, and moved back."""
+        """Moves the weights by hand, and moves them back."""
         x, y = data
         variables = self.trainable_variables
         with tf.GradientTape() as tape:
@@ -60,10 +60,10 @@ class Sharpness(keras.Model):
 
 
 class SkipsBadBatches(Clips):
-    """The optimizer is asked only if the loss is small enough; the rate falls with each step."""
+    """Applies only if the loss is small enough; the rate falls with each step."""
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """A condition round `apply`."""
+        """Takes a step with a condition around `apply`."""
         with tf.GradientTape() as tape:
             loss = self.loss_of(*data)
         gradients = tape.gradient(loss, self.trainable_variables)
@@ -72,16 +72,16 @@ class SkipsBadBatches(Clips):
         return {"loss": loss}
 
     def applied(self, gradients: Any) -> bool:
-        """In a branch."""
+        """Applies the gradients; a branch of the condition calls this."""
         self.optimizer.apply(gradients, self.trainable_variables)
         return True
 
 
 class SkipsWhatIsNotFinite(SkipsBadBatches):
-    """The second batch has a number that is not finite."""
+    """Skips steps that are not finite: the second batch has such a number."""
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """Counts what it leaves out."""
+        """Applies finite gradients only, and reports whether they were."""
         x, y = data
         x = tf.where(tf.cast(self.optimizer.iterations, tf.int32) + y[:1] == 1, x / 0.0, x)
         with tf.GradientTape() as tape:
@@ -93,7 +93,7 @@ class SkipsWhatIsNotFinite(SkipsBadBatches):
 
 
 class SumsUpByHand(Plain):
-    """Every second step applies the sum of two (the well-known snippet)."""
+    """Applies the sum of two steps in every second step (the well-known snippet)."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -104,7 +104,7 @@ class SumsUpByHand(Plain):
         ]
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """In `tf.cond`."""
+        """Applies within `tf.cond`."""
         self.steps.assign_add(1)
         with tf.GradientTape() as tape:
             loss = self.loss_of(*data)
@@ -124,17 +124,17 @@ class HalvesTheRate(Plain):
     """Sets the rate to a function of the number of steps."""
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """Before the step."""
+        """Sets the rate before the step."""
         steps = keras.ops.cast(self.optimizer.iterations, "float32")
         self.optimizer.learning_rate.assign(0.01 * 0.5**steps)
         return keras.Model.train_step(self, data)
 
 
 class ClipsByWeights(Plain):
-    """Each unit's gradient by the norm of its weights (Brock et al., "AGC", 2021)."""
+    """Clips each unit's gradient by the norm of its weights (Brock et al., "AGC", 2021)."""
 
     def changed(self, gradients: Any) -> Any:
-        """Along the first axis."""
+        """Takes norms along the first axis."""
         found = []
         for variable, gradient in zip(self.trainable_variables, gradients, strict=True):
             most = 0.01 * tf.maximum(tf.norm(variable, axis=0, keepdims=True), 1e-3)
@@ -146,19 +146,19 @@ class ClipsByWeights(Plain):
 
 
 class CentersGradients(keras.optimizers.Adam):
-    """Takes the mean of each gradient away (Yong et al., 2020)."""
+    """Subtracts the mean of each gradient (Yong et al., 2020)."""
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-        """Of matrices."""
+        """Centres the gradients of matrices, then applies all."""
         centred = [g - tf.reduce_mean(g, 0) if g.shape.rank > 1 else g for g in grads]
         return super().apply(centred, trainable_variables)
 
 
 class Projects(WithLoss):
-    """Gradients of two losses that fight each other are projected (Yu et al., "PCGrad", 2020)."""
+    """Projects conflicting gradients of two losses (Yu et al., "PCGrad", 2020)."""
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """Two tapes in one."""
+        """Takes two gradients from one tape."""
         x, y = data
         with tf.GradientTape(persistent=True) as tape:
             said = self(x, training=True)
@@ -175,7 +175,7 @@ class Projects(WithLoss):
 
 
 class Alternates(Plain):
-    """Another optimizer for the last layer, which comes every second step."""
+    """Uses another optimizer for the last layer, in every second step."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -184,7 +184,7 @@ class Alternates(Plain):
         self.other.build(self.layers[-1].trainable_variables)
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """One loss, two lists of variables."""
+        """Applies one loss to two lists of variables."""
         ours, others = self.layers[1].trainable_variables, self.layers[-1].trainable_variables
         with tf.GradientTape() as tape:
             loss = self.loss_of(*data)
@@ -199,10 +199,10 @@ class Alternates(Plain):
 
 
 class Adversarial(Plain):
-    """Inputs are moved against the loss, thrice in a loop (Madry et al., "PGD", 2018)."""
+    """Moves inputs against the loss, three times in a loop (Madry et al., "PGD", 2018)."""
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """`tf.while_loop` with a gradient inside."""
+        """Runs a `tf.while_loop` with a gradient inside."""
 
         def moved(i: Any, at: Any) -> Any:
             with tf.GradientTape() as tape:
@@ -216,10 +216,10 @@ class Adversarial(Plain):
 
 
 class UntilItFits(Plain):
-    """Learns from the same batch until the loss is small, six times at most."""
+    """Learns from the same batch until the loss is small, at most six times."""
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """The condition of the loop is a mean over the batch."""
+        """Loops on a condition that is a mean over the batch."""
         x, y = data
 
         def once(i: Any, loss: Any) -> Any:
@@ -237,7 +237,7 @@ class UntilItFits(Plain):
 
 
 def half_precision() -> Made:
-    """In parts, with a scaled loss."""
+    """Returns a model that is in half precision in parts, with a scaled loss."""
     policy = keras.mixed_precision.DTypePolicy("mixed_float16")
     model = keras.Sequential(
         [
@@ -253,7 +253,7 @@ def half_precision() -> Made:
 
 
 def accumulation_and_dropout() -> Made:
-    """Of Keras, with a moving mean of the weights."""
+    """Returns a model with Keras's gradient accumulation and a moving mean of the weights."""
     optimizer = keras.optimizers.Adam(
         0.01, gradient_accumulation_steps=2, global_clipnorm=0.5, use_ema=True
     )
@@ -267,10 +267,10 @@ def accumulation_and_dropout() -> Made:
 
 
 class NotAlwaysFinite(keras.Model):
-    """The loss's scale doubles, and is halved when the second batch is left out."""
+    """The loss's scale doubles. It is halved when the second batch is skipped."""
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """One row is not finite."""
+        """Makes one row of the batch not finite."""
         x, y = data
         first = tf.range(tf.shape(x)[0])[:, None] == 0
         second = tf.cast(self.optimizer.inner_optimizer.iterations, tf.int32) == 1
@@ -278,13 +278,13 @@ class NotAlwaysFinite(keras.Model):
 
 
 def scaled() -> keras.optimizers.Optimizer:
-    """Grows with each step."""
+    """Returns an optimizer whose scale grows with each step."""
     inner = keras.optimizers.SGD(0.1, clipvalue=0.1)
     return keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0, dynamic_growth_steps=1)
 
 
 def of_optimizer(optimizer: Any) -> Any:
-    """Makes a small model with a regularizer, a constraint and this optimizer."""
+    """Returns a maker of a small model with a regularizer, a constraint and this optimizer."""
 
     def make() -> Made:
         model = network()

@@ -30,7 +30,7 @@ def _compiled(inputs: Any, outputs: Any, optimizer: Any = "sgd", **more: Any) ->
 
 
 def batch_norm() -> Made:
-    """Twice."""
+    """Returns a model with two batch norms."""
     model = classifier(
         layers.Conv2D(4, 3, use_bias=False),
         layers.BatchNormalization(),
@@ -46,7 +46,7 @@ def batch_norm() -> Made:
 
 
 def residual() -> Made:
-    """A block with a shortcut and a projection (He et al., "ResNet", 2016)."""
+    """Returns a block with a shortcut and a projection (He et al., "ResNet", 2016)."""
     inputs = keras.Input((8, 8, 2))
     hidden = layers.ZeroPadding2D(1)(inputs)
     hidden = layers.Conv2D(3, 3, strides=2, use_bias=False)(hidden)
@@ -59,7 +59,7 @@ def residual() -> Made:
 
 
 def mobile() -> Made:
-    """Depthwise convolutions, squeeze and excitation (Howard et al., "MobileNet", 2019)."""
+    """Returns depthwise convolutions, squeeze and excitation (Howard et al., "MobileNet", 2019)."""
     inputs = keras.Input((8, 8, 2))
     hidden = layers.DepthwiseConv2D(3, padding="same", use_bias=False)(inputs)
     hidden = layers.BatchNormalization(momentum=0.9)(hidden)
@@ -73,7 +73,7 @@ def mobile() -> Made:
 
 
 def u_net() -> Made:
-    """Down and up again, with a shortcut (Ronneberger et al., 2015)."""
+    """Returns a network that goes down and up, with a shortcut (Ronneberger et al., 2015)."""
     inputs = keras.Input((8, 8, 2))
     fine = layers.Activation("relu")(
         layers.BatchNormalization()(
@@ -91,7 +91,10 @@ def u_net() -> Made:
 
 
 def spectral() -> Made:
-    """The largest singular value, by one more step of a power iteration."""
+    """Returns a model that divides weights by their largest singular value.
+
+    Each step adds one step of a power iteration.
+    """
     norm = layers.SpectralNormalization
     model = classifier(
         norm(layers.Conv2D(3, 3)), layers.Flatten(), norm(layers.Dense(4)), shape=(8, 8, 2)
@@ -100,14 +103,14 @@ def spectral() -> Made:
 
 
 class Whitens(layers.Layer):
-    """By the covariance of the batch, whose moving mean is kept (Huang et al., 2018)."""
+    """Whitens by the covariance of the batch, and keeps its moving mean (Huang et al., 2018)."""
 
     def build(self, shape: Any) -> None:
-        """A matrix."""
+        """Makes the matrix of the moving mean."""
         self.kept = self.add_weight(shape=(4, 4), initializer="zeros", trainable=False)
 
     def call(self, x: Any, training: bool = False) -> Any:
-        """Cholesky's factor."""
+        """Solves with Cholesky's factor."""
         x -= tf.reduce_mean(x, 0)
         covariance = tf.matmul(x, x, transpose_a=True) / tf.cast(tf.shape(x)[0], x.dtype)
         covariance += 0.1 * tf.eye(4, dtype=x.dtype)
@@ -117,20 +120,20 @@ class Whitens(layers.Layer):
 
 
 def whitening() -> Made:
-    """In a classifier."""
+    """Returns a classifier with whitening."""
     model = classifier(layers.Dense(4), Whitens())
     return model, (normal(ROWS, 6), labels())
 
 
 class Mixes(WithLoss):
-    """Each row with another in a drawn order (Zhang et al., "mixup", 2018)."""
+    """Mixes each row with another one, in a drawn order (Zhang et al., "mixup", 2018)."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.seeds = keras.random.SeedGenerator(7)
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """And a box of it is cut out for another (Yun et al., "CutMix", 2019)."""
+        """Also replaces a box of each image by one of another (Yun et al., "CutMix", 2019)."""
         order = tf.argsort(keras.random.uniform((tf.shape(x)[0],), seed=self.seeds))
         share = keras.random.beta((), 0.4, 0.4, seed=self.seeds, dtype=x.dtype)
         mixed = share * x + (1 - share) * tf.gather(x, order)
@@ -144,7 +147,7 @@ class Mixes(WithLoss):
 
 
 def mixup() -> Made:
-    """Of images."""
+    """Returns such a model of images."""
     inputs = keras.Input((8, 8, 2))
     hidden = layers.Conv2D(3, 3, activation="relu")(inputs)
     model = Mixes(inputs, layers.Dense(3)(layers.Flatten()(hidden)))
@@ -156,7 +159,7 @@ class Boxes(WithLoss):
     """Boxes and classes of anchors, matched within the batch (Lin et al., "RetinaNet", 2017)."""
 
     def loss_of(self, x: Any, y: Any) -> Any:
-        """Sums over the anchors that match, by their number; the hardest others count."""
+        """Sums over matching anchors, divided by their number; counts the hardest others too."""
         said = self(x, training=True)
         boxes, logits = said[..., :4], said[..., 4]
         positive = tf.cast(x[:, ::2, ::2, 0] > 0.5, x.dtype)
@@ -172,7 +175,7 @@ class Boxes(WithLoss):
 
 
 def boxes() -> Made:
-    """One anchor at each of 16 places."""
+    """Returns a model with one anchor at each of 16 places."""
     inputs = keras.Input((8, 8, 2))
     model = Boxes(inputs, layers.Conv2D(5, 3, strides=2, padding="same")(inputs))
     model.compile("adam")
@@ -183,19 +186,19 @@ class GhostNorm(layers.Layer):
     """Batch norm of fixed groups of rows (Hoffer et al., 2017)."""
 
     def call(self, x: Any) -> Any:
-        """Groups of three."""
+        """Normalises groups of three rows."""
         groups = ops.reshape(x, (-1, 3, 4))
         mean, variance = ops.moments(groups, axes=[1], keepdims=True)
         return ops.reshape((groups - mean) / ops.sqrt(variance + 1e-3), ops.shape(x))
 
 
 def ghosts() -> Made:
-    """12 rows are four groups."""
+    """Returns a classifier; its 12 rows are four groups."""
     return classifier(layers.Dense(4), GhostNorm()), (normal(ROWS, 6), labels())
 
 
 def renorm() -> Made:
-    """Batch norm over volumes, without scale, next to a layer norm and a unit norm."""
+    """Returns batch norm over volumes, without scale, next to a layer norm and a unit norm."""
     model = classifier(
         layers.Conv1D(4, 3, padding="causal"),
         layers.BatchNormalization(axis=1, scale=False),

@@ -56,7 +56,7 @@ def test_each_collective_is_shown_with_what_needs_it(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("kind", [keras.layers.BatchNormalization, keras.layers.Identity])
 def test_a_step_is_checked_before_it_is_taken(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (line,) = shown(monkeypatch, '{"check_step": true}', kind()).splitlines()
-    assert line.startswith("step: checked: 3 workers come to the numbers of one in all of its ")
+    assert line.startswith("step: checked: 3 workers compute the numbers of one worker in all of ")
     assert int(line.split()[-2].replace(",", "")) > 100
 
 

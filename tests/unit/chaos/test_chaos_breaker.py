@@ -26,7 +26,7 @@ def test_a_process_that_writes_no_events_of_the_job_is_not_its_launcher(job_dir:
     with pytest.raises(ConfigurationError) as error:
         Breaker(job_dir, PLAN, print)
     assert "does not run on this machine" in str(error.value)
-    assert f"process {os.getpid()} is not" in str(error.value)
+    assert f"process {os.getpid()} does not belong (any more) to the launcher" in str(error.value)
 
 
 def test_without_the_rights_to_cut_networks_nothing_is_broken_at_all(

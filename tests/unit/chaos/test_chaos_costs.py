@@ -76,18 +76,18 @@ def test_a_planned_leave_is_noticed_when_its_slot_is_taken_back() -> None:
 
 def test_a_worker_that_finishes_is_not_lost() -> None:
     history = [*HISTORY[:4], exited(130.0, "w1", failed=False)]
-    assert cost_of(SUSPEND, fired(119.0), history).told == "nobody was lost"
+    assert cost_of(SUSPEND, fired(119.0), history).told == "no worker was lost"
 
 
 def test_a_round_that_is_formed_again_because_of_a_worker_has_not_lost_it() -> None:
     history = [opened(120.0, "w1 lost contact"), running(121.0, 3, "w0", "w1")]
-    assert cost_of(SUSPEND, fired(119.0), history).told == "nobody was lost"
+    assert cost_of(SUSPEND, fired(119.0), history).told == "no worker was lost"
 
 
 def test_a_worker_is_lost_by_its_last_fault() -> None:
     suspended, killed = fired(119.0), fired(120.0)
     both = [suspended, killed]
-    assert cost_of(SUSPEND, suspended, HISTORY, both).told == "nobody was lost"
+    assert cost_of(SUSPEND, suspended, HISTORY, both).told == "no worker was lost"
     assert cost_of(KILL, killed, HISTORY, both).round == 3
     assert cost_of(SUSPEND, suspended, HISTORY, [suspended]).round == 3
 
@@ -98,7 +98,7 @@ def test_a_worker_is_lost_by_its_last_fault() -> None:
         (KILL, 4, False),  # not noticed yet
         (KILL, 5, False),  # no round has run since
         (KILL, 6, True),
-        (SUSPEND, 4, True),  # nobody was lost
+        (SUSPEND, 4, True),  # no worker was lost
         (SUSPEND, 5, False),
     ],
 )

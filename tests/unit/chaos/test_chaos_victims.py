@@ -60,7 +60,7 @@ def test_a_worker_of_the_job_is_found_and_killed(
 def test_a_process_of_another_worker_or_job_is_left_alone(
     process: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    assert "not any more, that of w2" in str(victims.worker_of(tmp_path, status(process, "w2")))
+    assert "not belong (any more) to w2" in str(victims.worker_of(tmp_path, status(process, "w2")))
     assert "w1" in str(victims.worker_of(tmp_path / "other", status(process)))
     process.kill()
     process.wait(60)
@@ -73,7 +73,7 @@ def test_the_launcher_is_known_by_the_events_that_it_writes(
     found = victims.launcher_of(tmp_path, process.pid)
     assert isinstance(found, victims.Victim)
     found.close()
-    assert "that of the launcher" in str(victims.launcher_of(tmp_path / "other", process.pid))
+    assert "belong (any more) to the launcher" in str(victims.launcher_of(tmp_path / "other", process.pid))
 
 
 def state_of(process: subprocess.Popen[str]) -> str:

@@ -92,7 +92,7 @@ def test_evaluations_leave_the_generator_alike_on_all_workers() -> None:
 def test_a_pass_that_is_over_takes_a_new_process() -> None:
     source = source_of(Generator().batches(), Passes(3, goes_on=False))
     read(source, 2, 3)
-    with pytest.raises(ElasticError, match="Pass 1 of x is wanted again after later ones") as found:
+    with pytest.raises(ElasticError, match="Pass 1 of x has to be read again after later") as found:
         source.open(1, 0)
     assert not isinstance(found.value, DataError)  # which would end the job
 

@@ -298,9 +298,9 @@ def but(message: messages.Message, **fields: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("path", "message", "words"),
     [
-        ("events", but(BEAT, step=10**9), "step 1000000000 was told of, but this job has come"),
-        ("events", but(BEAT, round=3), "round 3 was told of, but this job has come to round 1"),
-        ("events", but(BEAT, training=3), "training 3 was told of"),
+        ("events", but(BEAT, step=10**9), "names step 1000000000, but this job"),
+        ("events", but(BEAT, round=3), "names round 3, but this job is only at round 1"),
+        ("events", but(BEAT, training=3), "names training 3"),
         ("events", but(BEAT, step=-1), "Expected `int` >= 0"),
         ("events", but(BEAT, step=2**63), "Expected `int`"),
         ("events", but(BEAT, worker_id="w" * 10_000), "length <= 500"),

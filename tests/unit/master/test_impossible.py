@@ -24,7 +24,7 @@ def entry(step: int) -> protocol.EnterRequest:
 def test_a_step_far_ahead_of_the_newest_is_impossible(three: Job) -> None:
     three.send(heartbeat(100))
     assert impossible_in(three.state, heartbeat(100 + MOST_STEPS_AHEAD)) == ""
-    told = "step 10000101 was told of, but this job has come to step 100 so far."
+    told = "The message names step 10000101, but this job is only at step 100."
     assert impossible_in(three.state, heartbeat(101 + MOST_STEPS_AHEAD)) == told
     assert impossible_in(three.state, entry(101 + MOST_STEPS_AHEAD)) == told
     record = events.EpochEnd(epoch=1, step=101 + MOST_STEPS_AHEAD, metrics={})

@@ -63,7 +63,7 @@ def test_a_worker_that_was_given_up_is_awaited_for_a_while_and_named_if_nobody_t
         desk.tell_of_those_left(awaited)
         return output.getvalue()
 
-    assert "nobody has told of the end of w1 on node1." in asyncio.run(run())
+    assert "it is not known that these workers have ended: w1 on node1." in asyncio.run(run())
 
 
 def test_a_worker_that_was_given_up_long_ago_is_not_awaited() -> None:

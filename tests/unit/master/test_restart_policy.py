@@ -77,7 +77,7 @@ def test_the_same_error_three_times_in_a_row_gives_up_with_the_last_failure_and_
 @pytest.mark.parametrize(
     ("last", "hint"),
     [
-        (WorkerExit("w4", -9), "Something else ended it, mostly for want of memory (see dmesg)"),
+        (WorkerExit("w4", -9), "Something else ended it, mostly because memory ran out"),
         (WorkerExit("w4", 1), "The error is in its log"),
         (Evicted("w4", "no heartbeat for 16 s"), "Its log shows how far it had come"),
     ],

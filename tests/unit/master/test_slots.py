@@ -461,7 +461,7 @@ def test_who_is_removed_while_another_joins_is_named_with_it(w4_joins: Job) -> N
 def test_a_join_that_is_called_off_is_told_as_such(w4_joins: Job) -> None:
     revoke(w4_joins, 1)
     assert line_of_next_round(w4_joins, "w0", "w1", "w2", "w3").endswith(
-        ": who was to join leaves before that"
+        ": the joining worker left before it joined"
     )
 
 

@@ -143,7 +143,7 @@ def test_of_too_much_the_oldest_is_left_out_and_a_line_says_so() -> None:
         assert rest == [f"line {n:03d}" for n in range(1000 - len(rest), 1000)]
         assert missing == (
             f"[elastic] warning: lines are missing here ({1000 - len(rest)}): they could not be "
-            "written when they were said"
+            "written in time"
         )
 
 
@@ -188,7 +188,7 @@ def test_at_the_end_a_reader_who_takes_nothing_is_waited_for_once(
         for data in (b"y" * 100, b"the end"):
             outlet.put(data + b"\n")
         wait_until(lambda: outlet.trouble != "")
-        assert "nobody reads what the launcher prints" in outlet.trouble
+        assert "nobody reads the launcher's output at present" in outlet.trouble
         outlet.end()
         *_, missing, line = outlet.instead.read_text().splitlines()
         assert "warning: lines are missing here (1)" in missing

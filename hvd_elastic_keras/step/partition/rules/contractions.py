@@ -34,7 +34,7 @@ def contraction(v: View, labels: list[str], out: str) -> Decision:
         elif is_rows(known(dims)[names.index(label)]):
             want.append(sharded(names.index(label)))
         else:
-            return v.replicated("nobody knows whether both have rows")
+            return v.replicated("it is unknown whether both have rows")
     why = "rows meet rows" if len(set(of_rows)) > 1 else ""
     return v.run(*want, out=sharded(out.index(label)) if label in out else PARTIAL, whole=why)
 
@@ -91,7 +91,7 @@ def gradient_of_filters(v: View) -> Decision:
     if sharded(0) in (images, gradient):
         if is_rows(known(v.idims[0])[0]) and is_rows(known(v.idims[2])[0]):
             return v.run(sharded(0), REPLICATED, sharded(0), out=PARTIAL)
-        return v.replicated("nobody knows whether both have rows")
+        return v.replicated("it is unknown whether both have rows")
     if gradient == PARTIAL and images == REPLICATED:
         return v.only(2, PARTIAL)
     return v.replicated("along the rows")

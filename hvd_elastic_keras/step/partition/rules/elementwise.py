@@ -82,7 +82,7 @@ def _of_rows(v: View) -> Decision:
         crossed = crossed or (is_sharded(state) and state.axis != axis)
         wanted = as_rows(state, v.idims[i], axis)
         if wanted is None:
-            return v.replicated("nobody knows whether all inputs have rows")
+            return v.replicated("it is unknown whether all inputs have rows")
         want.append(wanted)
     why = "rows along different axes" if crossed else ""
     return v.run(*want, out=sharded(rank + place), whole=why)

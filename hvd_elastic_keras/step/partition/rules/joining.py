@@ -38,7 +38,7 @@ def _joined(v: View, parts: Sequence[int], out_axis: Callable[[int], int | None]
     for i in parts:
         wanted = as_rows(v.ins[i], v.idims[i], state.at_axis)
         if wanted != state:
-            return v.replicated("nobody knows whether all parts have rows")
+            return v.replicated("it is unknown whether all parts have rows")
         want_of[i] = wanted
     return v.run(*(want_of.get(i, REPLICATED) for i in range(len(v.ins))), out=sharded(out))
 

@@ -47,7 +47,7 @@ def first_axis(v: View) -> Decision:
         sizes = i == 0 and v.kind in WITH_SIZES
         first = None if sizes or not dims else dims[0]
         if dims is None or (dims and first is None and not sizes):
-            return v.replicated("nobody knows whether all inputs have rows")
+            return v.replicated("it is unknown whether all inputs have rows")
         want.append(sharded(0) if is_rows(first) else REPLICATED)
     local_size = (0, 0) if v.kind in WITH_SIZES else None
     return v.run(*want, out=sharded(0), local_size=local_size)

@@ -186,12 +186,12 @@ def counts(v: View) -> Decision:
     if not v.has_rows or v.attr("binary_output"):
         return v.replicated("whether a number is there at all")
     if not is_rows(dim_at(v.idims[0], 0)) or {numbers, weights} - {sharded(0), REPLICATED}:
-        return v.replicated("nobody knows whether both have rows")
+        return v.replicated("it is unknown whether both have rows")
     first = dim_at(v.idims[2], 0)
     if is_rows(first):
         weights = sharded(0)
     elif first is None or set(first) != {0}:  # without weights, their size is 0
-        return v.replicated("nobody knows whether both have rows")
+        return v.replicated("it is unknown whether both have rows")
     out = PARTIAL if v.rank(0) == 1 else sharded(0)
     return v.run(sharded(0), REPLICATED, weights, out=out)
 
