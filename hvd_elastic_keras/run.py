@@ -50,7 +50,7 @@ from hvd_elastic_keras.common.job_spec import TRAIN, JobSpec
 from hvd_elastic_keras.common.options import RunOptions
 from hvd_elastic_keras.observe import output
 
-# `--help` shows those of this module.
+# `--help` shows only the flags of this module, so it adopts the others.
 flags.adopt_module_key_flags(job_flags)
 flags.adopt_module_key_flags(inference_flags)
 flags.adopt_module_key_flags(join_flags)
@@ -58,7 +58,7 @@ flags.adopt_module_key_flags(host_flags)
 flags.adopt_module_key_flags(kubernetes_flags)
 flags.adopt_module_key_flags(leave_notices)
 _OF_MODELS = (*job_flags.TRAINING_FLAGS, job_flags.MODEL.name, job_flags.INIT_FROM.name)
-"""Flags for what a script decides by itself."""
+"""Flags whose values a script decides by itself."""
 
 
 def _job_dir(name: str) -> Path:
@@ -113,7 +113,7 @@ def _refuse_what_the_master_decides(script: list[str]) -> None:
 
 
 def _wish() -> join_job.JoinWish:
-    """What the flags of a joiner ask for."""
+    """Returns the settings of a joiner, from flags."""
     token = join_flags.TOKEN_FILE.value
     return join_job.JoinWish(
         where=join_flags.JOIN.value,
@@ -129,9 +129,9 @@ def _wish() -> join_job.JoinWish:
 
 
 def _request(script: list[str], given: settings.Settings) -> job_request.JobRequest:
-    """What the flags ask for: a script with its arguments or, if that is empty, a model."""
+    """Returns the job that the flags ask for: a script with arguments or, if empty, a model."""
     config = _reference()
-    # A script says itself what it trains; of a configuration it knows nothing.
+    # A script decides itself what it trains; a reference configuration does not concern it.
     asked = option_flags.given_options({} if script else config, given.sources)
     job, bind, hosts = job_flags.job_config(), join_flags.BIND.value, host_flags.hosts_request()
     if hosts:
@@ -178,21 +178,21 @@ def _request(script: list[str], given: settings.Settings) -> job_request.JobRequ
 
 
 def _warnings(words: list[str]) -> tuple[str, ...]:
-    """What people should know of a command line before its job starts."""
+    """Returns warnings about a command line, to show before the job starts."""
     script = find_model.split_arguments(words, takes_value)[1]
     text = check_script.warning_of_flags(script, _is_for_script) if script else ""
     return (text,) if text else ()
 
 
 def _is_for_script(name: str) -> bool:
-    """Whether `run` would take a flag of this name, or its negation, together with a script."""
+    """Returns whether `run` takes a flag of this name, or its negation, together with a script."""
     of_models = {*_OF_MODELS, *(f.name for f in (*inference_flags.ALL, job_flags.DATA_DIR))}
     positive = settings.flag_of(name)
     return positive in settings.known_flags() and positive not in {*of_models, settings.CONFIG}
 
 
 def _reference() -> dict[str, Any]:
-    """The values of the model's reference configuration, single ones replaced."""
+    """Returns the model's reference configuration, with single values replaced."""
     return job_flags.CONFIG.value.to_dict() if job_flags.CONFIG.value is not None else {}
 
 
@@ -207,14 +207,14 @@ def _spec(config: dict[str, Any], options: RunOptions, job_dir: Path) -> JobSpec
         training,
         job_flags.MODEL.value,
         job_flags.DATA_DIR.value,
-        # Workers may run elsewhere.
+        # Absolute, because workers may run elsewhere.
         init_from=str(Path(start).resolve()) if start else "",
         config=config,
     )
 
 
 def _check_script(path: str) -> None:
-    """Raises `ConfigurationError` if there is no such script, or a flag that it has no use for."""
+    """Raises `ConfigurationError` if there is no such script, or if a flag does not suit scripts."""
     given = [f"--{name}" for name in _OF_MODELS if flags.FLAGS[name].present]
     exists = Path(path).is_file()
     if not exists and flags.FLAGS["model"].present:
@@ -252,14 +252,14 @@ def _main(given: settings.Settings, arguments: Sequence[str]) -> int:
 
 
 def takes_value(name: str) -> bool:
-    """Whether the argument after the flag `--name` is its value."""
+    """Returns whether the argument after the flag `--name` is its value."""
     if name.startswith("config."):
         return True
     return name in flags.FLAGS and not flags.FLAGS[name].boolean
 
 
 def main() -> None:
-    """Parses the command line and runs the job to its end, whatever becomes of what it prints."""
+    """Parses the command line and runs the job to its end, even if nobody can read the output."""
     output.open_closed_streams()
     with output.best_effort():
         _run()

@@ -141,7 +141,7 @@ class ElasticLoop:
         return self.rounds.session.enter(report)
 
     def on_order_to_leave(self, reason: LeaveReason) -> None:
-        """Saves the state on rank 0, unless other workers may go on with it."""
+        """Saves the state on rank 0, unless the job may go on without this worker."""
         if self._is_root and self._guard.lets_write(reason, self._round):
             self._checkpoints.save()
 

@@ -1,11 +1,12 @@
-"""`fit` inside of a function of `elastic.run`: it trains in the round that is there.
+"""`fit` inside a function of `elastic.run`: trains in the present round.
 
-The function begins anew in every round. A `fit` in it that a change of membership has ended goes on
-where it was, on all workers, as soon as the function calls `fit` of the same model again: with the
-epochs, the position in the data and the callbacks' state of rank 0. Its steps are atomic as always,
-so that a change or a kill loses none of them: each counts as a commit of the elastic state.
+The function starts again in every round. A change of membership may end a `fit` in it. This `fit`
+continues where it stopped, on all workers, as soon as the function calls `fit` of the same model
+again. It continues with the epochs, the position in the data and the callbacks' state of rank 0.
+Its steps are atomic as always, and each counts as a commit of the elastic state. A change or a kill
+therefore loses none of them.
 
-Joining, entering and leaving rounds stays with `ElasticLoop`.
+`ElasticLoop` still joins, enters and leaves rounds.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ if TYPE_CHECKING:
     from hvd_elastic_keras.api.elastic_state import ElasticState
 
 Terms = dict[str, Any]
-"""How long a `fit` is, in terms of JSON: the same for all workers that take part in it."""
+"""The length of a `fit`, as JSON values. All workers that take part in it have the same terms."""
 Position = dict[str, Any]
-"""Where a `fit` is that has not ended, in terms of JSON and bytes; part of the elastic state."""
+"""The position of an unfinished `fit`, as JSON values and bytes; part of the elastic state."""
 
 
 @dataclasses.dataclass(eq=False)
 class Prepared:
-    """What is ready for training, and is used again when the round has ended.
+    """Everything that is ready for training. It is used again when the round has ended.
 
     Attributes:
       data: the objects that the user gave as data.
-      function: the model's `train_function`: another one after `compile`.
-      rounds: tells the user of the rounds.
+      function: the model's `train_function`; `compile` replaces it by another one.
+      rounds: calls the user's functions for changes of the membership.
     """
 
     model: keras.Model
@@ -59,17 +60,17 @@ class Prepared:
     function: Any = None
 
     def is_for(self, data: tuple[Any, ...], model: keras.Model) -> bool:
-        """Whether it can be used again: nothing that it was made of is another object now."""
+        """Returns whether it can be used again: it was made of these data and this model."""
         same_data = len(data) == len(self.data) and all(map(_is, data, self.data))
         return bool(data) and same_data and self.is_of(model)
 
     def is_of(self, model: keras.Model) -> bool:
-        """Whether it was made of this model as it is compiled now."""
+        """Returns whether it was made of this model, and the model has not been compiled since."""
         return bool(model is self.model and model.train_function is self.function)
 
 
 class RoundOverError(Exception):
-    """The round has ended; `failure` says why, if a collective failed. Never seen by users."""
+    """The round has ended. `failure` says why if a collective failed. Users never see it."""
 
     def __init__(self, failure: str) -> None:
         super().__init__(failure)
@@ -80,8 +81,8 @@ class FitsInside:
     """The calls of `fit` in one call of an elastic function, from its first round to its end.
 
     Args:
-      after_step: called when a step and its callbacks are done, with what makes the elastic state
-        keep all that has been trained so far.
+      after_step: called when a step and its callbacks are done. Its argument is a function that
+        makes the elastic state keep everything trained so far.
     """
 
     def __init__(
@@ -93,9 +94,9 @@ class FitsInside:
         self.state = state
         self.after_step = after_step
         self.resets = False
-        """Whether reset callbacks run: what trains then trains alone."""
+        """Whether reset callbacks are running: a `fit` in them trains on this worker alone."""
         self.goes_on = False
-        """Whether the present `fit` goes on where an earlier round has left it."""
+        """Whether the present `fit` continues one that an earlier round left unfinished."""
         self._rounds = rounds
         self._prepared: Prepared | None = None
         self._terms: Terms = {}
@@ -107,7 +108,7 @@ class FitsInside:
 
     @contextlib.contextmanager
     def offered(self, *, resets: bool = False) -> Iterator[None]:
-        """Lets `fit` find this while it lasts."""
+        """Makes this the object that `current` returns, within a `with` statement."""
         outer = _Current.fits
         _Current.fits, self.resets = self, resets
         try:
@@ -116,9 +117,9 @@ class FitsInside:
             _Current.fits, self.resets = outer, False
 
     def agree(self, model: keras.Model, terms: Terms) -> Terms:
-        """The terms of rank 0: those of the `fit` that it goes on with, or else these.
+        """Returns the terms of rank 0: of the `fit` that it continues, or else its `terms`.
 
-        A collective: all workers of the round call it when they come to `fit`.
+        This is a collective: all workers of the round call it when they come to `fit`.
         """
         position = self.state.fit_position
         if position is not None and position["of_state"] != (model is self.state.model):
@@ -138,18 +139,19 @@ class FitsInside:
         return self._terms
 
     def prepared_for(self, data: tuple[Any, ...], model: keras.Model) -> Prepared | None:
-        """What this worker has prepared for the `fit` that goes on."""
+        """Returns what this worker has prepared for the `fit` that continues, if usable."""
         prepared = self._prepared
         usable = self.goes_on and prepared is not None and prepared.is_for(data, model)
         return prepared if usable else None
 
     def take_up(self, state: RunState) -> None:
-        """Brings a `fit` that goes on to where this worker knows that it was."""
+        """Brings a `fit` that continues to the last position that this worker knows."""
         position = self.state.fit_position
         if position is None:
             return
         state.restore(position["run"])
-        # Who is new in it takes all from rank 0, also what the elastic state does not hold.
+        # A worker that is new in this `fit` takes everything from rank 0, including what the
+        # elastic state does not hold.
         state.exists = self._prepared is not None or self._rounds.place.rank == 0
         metrics, values = state.variables.metrics, json_codec.decode(position["metrics"])
         if len(metrics) == len(values):
@@ -158,16 +160,16 @@ class FitsInside:
 
     @property
     def session(self) -> Session:
-        """That of the round, of which one `fit` can only ask for things."""
+        """A session for one `fit` within the round that has been entered already."""
         return cast(Session, RoundSession(self._rounds, self))
 
     @property
     def communicator(self) -> Communicator:
-        """That of the round: it is initialised, and stays so."""
+        """The communicator of the round, which is initialised and stays initialised."""
         return cast(Communicator, LiveCommunicator(self._rounds.communicator))
 
     def keep(self) -> None:
-        """Keeps all that `fit` has trained so far. To be called between two steps."""
+        """Keeps everything that `fit` has trained so far. Call it between two steps."""
         prepared = self._prepared
         if prepared is None:
             return
@@ -181,11 +183,11 @@ class FitsInside:
 
     @contextlib.contextmanager
     def until_end_of_round(self, prepared: Prepared) -> Iterator[None]:
-        """Keeps what is trained so far when the round ends, and ends the function with it.
+        """Keeps everything trained so far when the round ends, and then ends the function.
 
         Raises:
-          HostsUpdatedInterrupt, CollectiveFailedError: for `ElasticLoop`, after which the state
-            is that of the last finished step.
+          HostsUpdatedInterrupt, CollectiveFailedError: for `ElasticLoop`; the state is then the
+            state of the last finished step.
         """
         self._prepared = prepared
         self.state.in_fit = True
@@ -206,25 +208,28 @@ class _Current:
 
 
 def current() -> FitsInside | None:
-    """The function of `elastic.run` that this process is in, if it is in one."""
+    """Returns the calls of `fit` in the running function of `elastic.run`; None outside of one.
+
+    Returns None in reset callbacks, too.
+    """
     fits = _Current.fits
     return None if fits is None or fits.resets else fits
 
 
 def inputs_left(data: tuple[Any, ...], model: keras.Model) -> list[Any]:
-    """The inputs of the `fit` that goes on here, if it is given the same data again."""
+    """Returns the inputs of the `fit` that continues here, if it gets the same data again."""
     fits = current()
     prepared = None if fits is None else fits.prepared_for(data, model)
     return [] if prepared is None else [runner.input for runner in prepared.runners]
 
 
 def in_reset_callbacks() -> bool:
-    """Whether the reset callbacks of an elastic state are running."""
+    """Returns whether the reset callbacks of an elastic state are running."""
     return _Current.fits is not None and _Current.fits.resets
 
 
 class LiveCommunicator:
-    """Horovod in a round that somebody else begins and ends."""
+    """Horovod in a round that `ElasticLoop` begins and ends."""
 
     def __init__(self, communicator: Communicator) -> None:
         self._communicator = communicator
@@ -233,22 +238,22 @@ class LiveCommunicator:
         return getattr(self._communicator, name)
 
     def start(self, place: Assignment) -> None:
-        """It is initialised already."""
+        """Does nothing: Horovod is already initialised."""
 
     def start_alone(self) -> None:
-        """It is initialised already."""
+        """Does nothing: Horovod is already initialised."""
 
     def shut_down(self) -> None:
-        """It goes on after `fit`."""
+        """Does nothing: the round goes on after `fit`."""
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
-        """Collectives are kept throughout the round."""
+        """Does nothing: graphs keep their collectives throughout the round."""
         yield
 
 
 class RoundSession:
-    """One round, which has been entered already, for one `fit`. Asking for another one ends it."""
+    """A round that has already been entered, for one `fit`. Asking for another round ends it."""
 
     def __init__(self, rounds: ProcessRounds, fits: FitsInside) -> None:
         self._rounds = rounds
@@ -262,10 +267,10 @@ class RoundSession:
         return getattr(self._rounds.session, name)
 
     def join(self, *_: Any, **__: Any) -> None:
-        """This worker has joined."""
+        """Does nothing: this worker has already joined."""
 
     def enter(self, report: EntryReport) -> Assignment:
-        """The place in the round that is there, once."""
+        """Returns the place in the present round. A second call ends the round."""
         if self._entered:
             self._count(report.progress)
             raise RoundOverError(report.failure)
@@ -273,12 +278,13 @@ class RoundSession:
         return msgspec.structs.replace(self._rounds.place, root_has_state=self._fits.goes_on)
 
     def running(self, step: int) -> None:
-        """The master knows."""
+        """Does nothing: the master already knows."""
 
     def at(self, phase: str, step: int, progress: int) -> None:
         """Counts every atomic step as a commit of the elastic state.
 
-        Called after a step, and again when its callbacks are done and the next one begins.
+        The loop calls this after a step. It calls this again when the callbacks of the step are
+        done and the next step begins.
         """
         if self._before is None:
             self._before = self._state.num_commits - progress
@@ -289,10 +295,10 @@ class RoundSession:
             self._fits.after_step(self._fits.keep)
 
     def reading(self, position: object) -> None:
-        """Nobody reads along: newcomers are in the round."""
+        """Does nothing: newcomers are already in the round, so none reads along."""
 
     def finish(self) -> None:
-        """The function goes on."""
+        """Does nothing: the function of `elastic.run` goes on after `fit`."""
 
     def _count(self, progress: int) -> None:
         if self._before is not None:

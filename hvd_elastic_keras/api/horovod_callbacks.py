@@ -1,7 +1,7 @@
-"""Horovod's Keras callbacks, for `fit`: those of `hvd.elastic` and of `hvd.callbacks`.
+"""Horovod's Keras callbacks for `fit`, from `hvd.elastic` and `hvd.callbacks`.
 
-Each does what it did, or says in one line why there is nothing to do. A `fit` with any of them is
-elastic; see `horovod_fit.py`.
+Each callback does what it does in Horovod, or says in one line why there is nothing to do. A `fit`
+with any of them is elastic; see `horovod_fit.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hvd_elastic_keras.step.world import World, world_of_process
 class StateCallback(HorovodCallback):
     """A callback that keeps an elastic state up to date."""
 
-    __slots__ = ("state",)  # not among the attributes that other workers get
+    __slots__ = ("state",)  # attributes in `__slots__` are not sent to other workers
     state: Any
 
     def __init__(self, state: ElasticState) -> None:
@@ -39,9 +39,9 @@ class StateCallback(HorovodCallback):
 
 
 class CommitStateCallback(StateCallback):
-    """Calls `commit` after so many batches and after each epoch.
+    """Calls `commit` after every `batches_per_commit` batches and after each epoch.
 
-    In `fit` every step is as safe as after a commit, so that `state.commit()` does nothing there.
+    In `fit`, every step is as safe as a commit. Therefore `state.commit()` does nothing there.
     """
 
     def __init__(self, state: ElasticState, batches_per_commit: int = 1) -> None:
@@ -49,11 +49,11 @@ class CommitStateCallback(StateCallback):
         self.batches_per_commit = self.batches_remaining = batches_per_commit
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Counts anew."""
+        """Starts counting again."""
         self.batches_remaining = self.batches_per_commit
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Counts batches."""
+        """Counts batches and commits if it is time."""
         self.batches_remaining -= 1
         if self.batches_remaining == 0:
             self.commit()
@@ -64,12 +64,12 @@ class CommitStateCallback(StateCallback):
         self.commit()
 
     def commit(self) -> None:
-        """For subclasses."""
+        """Commits the state. Subclasses may override this."""
         self.state.commit()
 
 
 class UpdateBatchStateCallback(StateCallback):
-    """Keeps the number of the last batch in `state.batch`, and 0 after each epoch."""
+    """Sets `state.batch` to the number of the last batch, and to 0 after each epoch."""
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
         """Sets the value."""
@@ -81,7 +81,7 @@ class UpdateBatchStateCallback(StateCallback):
 
 
 class UpdateEpochStateCallback(StateCallback):
-    """Counts epochs in `state.epoch`, from its value at the beginning on."""
+    """Counts epochs in `state.epoch`, starting from its value when training begins."""
 
     def __init__(self, state: ElasticState) -> None:
         super().__init__(state)
@@ -97,7 +97,7 @@ class UpdateEpochStateCallback(StateCallback):
 
 
 class BroadcastGlobalVariablesCallback(HorovodCallback):
-    """All workers have the state of rank 0 in any case."""
+    """Has nothing to do: all workers get the state of rank 0 anyway."""
 
     def __init__(self, root_rank: int = 0, device: str = "", local_variables: Any = None) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class BroadcastGlobalVariablesCallback(HorovodCallback):
 
 
 class MetricAverageCallback(HorovodCallback):
-    """Metrics are those of all workers in any case."""
+    """Has nothing to do: logs contain the metrics of all workers anyway."""
 
     def __init__(self, device: str = "") -> None:
         super().__init__()
@@ -124,14 +124,15 @@ class LearningRateScheduleCallback(HorovodCallback):
     """Sets the learning rate to `initial_lr * multiplier(epoch)`, for the batch of all workers.
 
     Args:
-      initial_lr: as computed beside `hvd.init()`, where `hvd.size()` is 1: it is multiplied by the
-        number of workers.
-      multiplier: a factor for each epoch from `start_epoch` on, or a function of the epoch, which
-        has fractions unless `staircase`.
-      start_epoch, end_epoch: it acts from the first one up to, but not including, the other.
+      initial_lr: the learning rate of one worker, as computed right after `hvd.init()`, where
+        `hvd.size()` is 1. It is multiplied by the number of workers.
+      multiplier: a function of the epoch, or a number, which is raised to the power `epoch -
+        start_epoch`. The epoch has fractions unless `staircase`.
+      start_epoch, end_epoch: the callback acts from `start_epoch` up to, but not including,
+        `end_epoch`.
       staircase: whether the rate changes between epochs only.
       momentum_correction: has no effect: the momentum of Keras 3 is a fixed number.
-      steps_per_epoch: ignored; it is known.
+      steps_per_epoch: ignored; it is already known.
     """
 
     __slots__ = ("_batches", "_due", "_multiplier", "_scales", "_world")
@@ -169,7 +170,7 @@ class LearningRateScheduleCallback(HorovodCallback):
         return self._world.size
 
     def multiplier(self, epoch: float) -> float:
-        """The factor at a point of the training."""
+        """Returns the factor at a point of the training."""
         given = self._multiplier
         return given(epoch) if callable(given) else given ** (epoch - self.start_epoch)
 
@@ -193,7 +194,7 @@ class LearningRateScheduleCallback(HorovodCallback):
             )
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Reset callbacks may have changed the rate."""
+        """Sets the rate again at the next batch: reset callbacks may have changed it."""
         self._due = True
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -201,7 +202,7 @@ class LearningRateScheduleCallback(HorovodCallback):
         self.current_epoch, self._due = epoch, True
 
     def on_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Sets the rate."""
+        """Sets the rate if it is due."""
         ended = self.end_epoch is not None and self.current_epoch >= self.end_epoch
         if ended or self.current_epoch < self.start_epoch:
             return
@@ -229,9 +230,9 @@ class LearningRateScheduleCallback(HorovodCallback):
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Brings the learning rate from `initial_lr` to that times the number of workers.
+    """Raises the learning rate from `initial_lr` to `initial_lr` times the number of workers.
 
-    Goyal et al. 2017, "Accurate, Large Minibatch SGD", arXiv:1706.02677.
+    Source: Goyal et al. 2017, "Accurate, Large Minibatch SGD", arXiv:1706.02677.
     """
 
     def __init__(
@@ -252,13 +253,13 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.verbose = verbose
 
     def multiplier(self, epoch: float) -> float:
-        """The factor at a point of the warm-up; the whole of it after the last step."""
+        """Returns the factor at a point of the warm-up: 1 after the last step."""
         size, epochs = self.size, self.end_epoch or 1
         epoch = min(epochs, epoch + size / (self._batches or 1))
         return (epoch * (size - 1) / epochs + 1) / size
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Says that it is over."""
+        """Prints a line when the warm-up is over, if `verbose`."""
         super().on_epoch_end(epoch, logs)
         if self.verbose and self.end_epoch == epoch + 1:
             rate = float(self.model.optimizer.learning_rate) * self._factor_elsewhere
@@ -266,7 +267,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
-    """Horovod's for Spark, which has no file."""
+    """Always raises an error: Horovod's class is for Spark and takes no file."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise ConfigurationError(

@@ -1,7 +1,7 @@
-"""`fit` as Horovod means it: each worker takes the batch that `fit` is given.
+"""`fit` as in Horovod: each worker takes a whole batch of the size given to `fit`.
 
-So it is for models with a `DistributedOptimizer` and for calls of `fit` with one of Horovod's
-callbacks, unless an `ElasticCallback` among the callbacks says more.
+This applies to models with a `DistributedOptimizer`, and to calls of `fit` with one of Horovod's
+callbacks. An `ElasticCallback` among the callbacks takes precedence.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ WHY = "fit with Horovod's optimizer is elastic"
 
 
 class HorovodFit(ElasticCallback):
-    """Trains as a script for Horovod expects it; made by the callbacks below.
+    """Trains as a script for Horovod expects. The callbacks below make it.
 
-    The learning rate is multiplied by the number of workers, as such scripts do with `hvd.size()`,
-    which is 1 beside `hvd.init()` here; but not in a function of `elastic.run` whose state has
-    reset callbacks: they do it.
+    The learning rate is multiplied by the number of workers. Scripts for Horovod do so with
+    `hvd.size()`, but here this is 1 right after `hvd.init()`. The rate is not multiplied in a
+    function of `elastic.run` whose state has reset callbacks, because the reset callbacks do it.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,10 @@ class HorovodFit(ElasticCallback):
         )
 
     def _terms(self, call: FitCall, size: int) -> dict[str, Any]:
-        """An epoch takes as many batches of all workers, whatever their number is later."""
+        """Multiplies `steps_per_epoch` by the present number of workers.
+
+        An epoch then takes the same number of batches, even if the number of workers changes later.
+        """
         terms = call.terms
         if call.steps_per_epoch is not None:
             terms["steps_per_epoch"] = call.steps_per_epoch * size
@@ -65,10 +68,10 @@ class HorovodFit(ElasticCallback):
 
 
 class HorovodCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyped
-    """A callback of Horovod's: `fit` with it is elastic."""
+    """One of Horovod's callbacks. A `fit` with this callback is elastic."""
 
     def set_model(self, model: keras.Model) -> None:
-        """Called by Keras when a list of callbacks gets its model."""
+        """Makes `fit` elastic; called by Keras when a list of callbacks gets its model."""
         super().set_model(model)
         caller = list_that_calls(self)
         if caller is None:
@@ -80,19 +83,20 @@ class HorovodCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             HorovodFit().take_over(caller)
 
     def check(self, elastic: ElasticCallback | None) -> None:
-        """Raises `ConfigurationError` if it cannot do its work in this `fit`."""
+        """Raises `ConfigurationError` if the callback cannot do its work in this `fit`."""
 
     def on_training(self, batches_per_epoch: int | None, scales: bool) -> None:
-        """Told before the first step.
+        """Called before the first step.
 
         Args:
-          batches_per_epoch: of one worker, for all together.
-          scales: whether the learning rate is multiplied by the number of workers elsewhere.
+          batches_per_epoch: batches that all workers together take in an epoch, each the batch of
+            one worker; None if not known.
+          scales: whether `fit` itself multiplies the learning rate by the number of workers.
         """
 
 
 def watch_fit() -> None:
-    """Makes `fit` of models with a distributed optimizer elastic, also without any callback."""
+    """Makes `fit` elastic for models with a distributed optimizer, even without callbacks."""
     if patches.is_installed(WHY):
         return
     original = keras.Model.fit
@@ -123,10 +127,10 @@ def _is_one_step(arguments: dict[str, Any]) -> bool:
 
 
 def _make_variables(model: keras.Model, call: inspect.BoundArguments, original: Any) -> Any:
-    """One step on this worker alone, by which scripts for Horovod make the variables.
+    """Takes one step on this worker alone. Scripts for Horovod make their variables in this way.
 
-    Where there are some in the middle of a training, it would only read data that others do not
-    read.
+    Skips the step in a reset callback if the variables exist. It would only read data that other
+    workers do not read.
     """
     built = model.built and model.optimizer.built
     if not fit_in_elastic_run.in_reset_callbacks() or not built:
@@ -137,7 +141,7 @@ def _make_variables(model: keras.Model, call: inspect.BoundArguments, original: 
 
 @functools.cache
 def tell_once(text: str) -> None:
-    """A line for people, at the start of the training, once per process."""
+    """Shows a line to people at the start of the training, once per process."""
     notices.tell(f"[elastic] {text}")
 
 

@@ -1,7 +1,7 @@
 """Horovod's `DistributedOptimizer` for Keras 3: averages the gradients of all workers.
 
-In a loop of one's own (or `train_on_batch`) it does so in `apply`. Where this package trains, in
-`fit`, its atomic steps have averaged them before, and the optimizer is as it was.
+In the user's own loop (or `train_on_batch`), `apply` averages the gradients. In `fit`, the atomic
+steps of this package have averaged them already, and the optimizer works unchanged.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from hvd_elastic_keras.common import patches
 from hvd_elastic_keras.common.errors import ConfigurationError
 
 _numbers = itertools.count()
-"""Of the distributed optimizers of this process: the same in all, as they run the same script."""
+"""Numbers of distributed optimizers. They agree in all processes, which run the same script."""
 
 
 class Distributed:
-    """Part of the class of an optimizer that `distributed` has made."""
+    """A base class that `distributed` adds to the class of an optimizer."""
 
     _elastic_number: int
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-        """Applies the average of the gradients of all workers."""
+        """Averages the gradients over all workers, unless an atomic step has, and applies them."""
         apply = super().apply  # type: ignore[misc]
         if OwnSteps.depth:
             return apply(grads, trainable_variables)
@@ -40,7 +40,7 @@ class Distributed:
 
 
 def distributed(optimizer: Any) -> Any:
-    """The same optimizer, whose `apply` averages gradients over all workers."""
+    """Makes `apply` average gradients over all workers. Returns the same optimizer."""
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ConfigurationError(
             f"hvd.DistributedOptimizer got a {type(optimizer).__module__}."
@@ -53,14 +53,14 @@ def distributed(optimizer: Any) -> Any:
 
 
 def is_distributed(optimizer: Any) -> bool:
-    """Whether `distributed` has made it, or the one that it wraps for loss scaling."""
+    """Returns whether `distributed` has changed it, or its inner optimizer (of loss scaling)."""
     inner = getattr(optimizer, "inner_optimizer", None)
     return isinstance(optimizer, Distributed) or (inner is not None and is_distributed(inner))
 
 
 @functools.cache
 def _distributed_class(kind: type[Any]) -> type[Any]:
-    # By the name and module of the original, under which it is saved and loaded.
+    # It has the name and module of the original, because Keras saves and loads it under them.
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
     return type(kind.__name__, (Distributed, kind), names)
 
@@ -84,11 +84,11 @@ class LearningRate:
     def __set__(self, optimizer: Any, value: Any) -> None:
         if type(optimizer).__module__.partition(".")[0] == "keras":
             optimizer.learning_rate = value
-        else:  # an optimizer of the user's own may mean something else
+        else:  # an optimizer of the user's own may mean something else by `lr`
             vars(optimizer)["lr"] = value
 
 
 def provide_lr() -> None:
-    """Lets all optimizers have `lr`, for scripts that were written for Keras 2."""
+    """Gives all optimizers an attribute `lr`, for scripts written for Keras 2."""
     if not hasattr(keras.optimizers.Optimizer, "lr"):
         patches.install(keras.optimizers.Optimizer, "lr", LearningRate(), "the name of Keras 2")

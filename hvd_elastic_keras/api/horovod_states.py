@@ -1,4 +1,4 @@
-"""Elastic states with the names and arguments of Horovod's."""
+"""Elastic states with the names and arguments of Horovod's states."""
 
 from __future__ import annotations
 

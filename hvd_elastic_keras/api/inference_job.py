@@ -1,7 +1,7 @@
 """A job that evaluates or predicts (`--job`), from its specification to its loop.
 
-It goes through one phase with the loop of a training (`loop/training_loop.py`): an evaluation takes
-the steps that one within a training takes; the steps of a prediction write files.
+The job is one phase in the loop of a training (`loop/training_loop.py`). An evaluation takes the
+same steps as an evaluation within a training. The steps of a prediction write files.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ RESULTS_VERSION = 1
 
 
 class InferenceJob:
-    """A model with its weights, and the data that it is evaluated on, or predicts from.
+    """A model with its weights, and the data for its evaluation or predictions.
 
     Args:
-      data: of the split.
-      session: of this worker.
+      data: data of the split.
+      session: session of this worker.
 
     Raises:
       ConfigurationError: the model does not fit the data or the weights.
@@ -78,7 +78,7 @@ class InferenceJob:
         self.pipeline = _pipeline(spec, data)
         self.predictor: Predictor | None = None
         self.outputs: Any = None
-        """What the model gives for the first examples."""
+        """The model's outputs for the first examples."""
         if self.evaluates:
             model_building.check_compiled(self.model)
             model_building.build(self.model, self.pipeline.batch_spec)
@@ -88,7 +88,7 @@ class InferenceJob:
         self.weights = initial_weights.load(self.model, Path(spec.checkpoint), "checkpoint")
 
     def run(self) -> None:
-        """Works to the end, with everybody who is there; see `TrainingLoop.run` for errors."""
+        """Runs the job to its end with all other workers; see `TrainingLoop.run` for errors."""
         worked = Worked(
             model=self.model,
             pipeline=self.pipeline,
@@ -116,7 +116,7 @@ class InferenceJob:
 
     @property
     def num_examples(self) -> int:
-        """Of the split."""
+        """Number of examples in the split."""
         return self.pipeline.source.num_examples
 
     def _write_results(self, results: dict[str, Any]) -> str:
@@ -134,7 +134,7 @@ class InferenceJob:
         return f"evaluated {self.num_examples:,} examples: {formatted_metrics(numbers_of(results))}"
 
     def _first_missing_step(self, parts: PartFiles) -> int:
-        """The first step of which not all is on disk; the number of steps if all is."""
+        """Returns the first step with predictions missing on disk; the number of steps if none."""
         steps = self.pipeline.steps_per_epoch
         for step in range(steps):
             if not all(parts.has(part) for part in ranges_of_step(self.pipeline, step)):
@@ -150,10 +150,10 @@ class InferenceJob:
         ]
 
     def _first_outputs(self, predictor: Predictor) -> Any:
-        """Makes all variables of the model, too.
+        """Returns the outputs for the first examples. This also makes all variables of the model.
 
         Raises:
-          DataError: the model does not accept the data, or gives no arrays.
+          DataError: the model does not accept the data, or does not return one row per example.
         """
         batch = structure.cut(self.pipeline.first_batch(), 0, TRIED_EXAMPLES)
         try:
@@ -177,7 +177,7 @@ class InferenceJob:
         return outputs
 
     def warn_of_draws(self) -> None:
-        """Tells people if predictions are random."""
+        """Warns if predictions are random."""
         if self.predictor is None:
             return
         seeds = [v for v in variables_of(self.model).layers if v.path.endswith(SEED_NAME)]
@@ -187,7 +187,7 @@ class InferenceJob:
             notices.tell(DRAWS)
 
     def identity(self) -> dict[str, Any]:
-        """What predictions depend on, in terms of JSON."""
+        """Returns everything that predictions depend on, as JSON values."""
         weights = 0
         for variable in self.model.weights:
             weights = zlib.crc32(np.ascontiguousarray(variable.numpy()).tobytes(), weights)
@@ -205,7 +205,7 @@ class InferenceJob:
 
 
 def make_inference(spec: JobSpec, session: Session) -> InferenceJob:
-    """Loads the model module and what a worker needs of it.
+    """Loads the model module and makes the job of a worker.
 
     Raises:
       ConfigurationError: the module does not keep its contract.
@@ -213,12 +213,12 @@ def make_inference(spec: JobSpec, session: Session) -> InferenceJob:
     set_up()
     module = load_module(spec)
     job = InferenceJob(spec, module, _data_of(module, spec), session)
-    notices.report_to(None)  # the check has shown the same
+    notices.report_to(None)  # the check has already shown the same notices
     return job
 
 
 def check(spec: JobSpec) -> dict[str, Any]:
-    """Does everything a worker does before it joins, but the tracing, and describes the job.
+    """Does everything a worker does before it joins, except tracing, and describes the job.
 
     Raises:
       ConfigurationError: something is wrong, with the remedy.
@@ -226,13 +226,14 @@ def check(spec: JobSpec) -> dict[str, Any]:
     set_up()
     module = load_module(spec)
     data = _data_of(module, spec)
-    # Before the job reads from it: a dataset may have another order for each iterator.
+    # This comes before the job reads from the dataset, which may have another order for each
+    # iterator.
     first = front(data) if is_dataset(data) else None
     job = InferenceJob(spec, module, data, SoloSession())
     if job.evaluates:
         try_first_examples(job.model, job.pipeline, f'dataset(split="{spec.split}")')
     job.warn_of_draws()
-    notices.report_to(None)  # the same would be told again
+    notices.report_to(None)  # the second load would repeat the same notices
     again = front(_data_of(module, spec))
     check_reproducible(front(data) if first is None else first, again, spec.split)
     return {
@@ -248,13 +249,13 @@ def check(spec: JobSpec) -> dict[str, Any]:
 
 
 def ranges_of(pipeline: Pipeline) -> Iterator[Range]:
-    """The ranges of examples that have files of their own: the micro-batches of all steps."""
+    """Yields the ranges of examples with a file of their own: the micro-batches of all steps."""
     for step in range(pipeline.steps_per_epoch):
         yield from ranges_of_step(pipeline, step)
 
 
 def ranges_of_step(pipeline: Pipeline, step: int) -> Iterator[Range]:
-    """The ranges of one step."""
+    """Yields the ranges of one step."""
     part = pipeline.partition.step_share(step, 0, pipeline.num_micro_batches)
     bounds = [part.start + int(offset) for offset in part.offsets]
     yield from ((low, high) for low, high in itertools.pairwise(bounds) if low < high)
@@ -280,6 +281,6 @@ def _pipeline(spec: JobSpec, data: DataLike) -> Pipeline:
         must_repeat=True,
     )
     size = spec.training.global_batch_size
-    # The moving averages of batch normalisation are used here: any cut will do.
+    # Inference uses the moving averages of batch normalisation, so any cut will do.
     cut = BatchCut(spec.training.micro_batch_size or None).of(size, has_batch_norm=False)
     return Pipeline(source, size, cut)

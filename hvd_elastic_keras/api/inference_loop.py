@@ -1,4 +1,4 @@
-"""Builds the loop of a worker that evaluates or predicts, and runs it."""
+"""Builds and runs the loop of a worker that evaluates or predicts."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ from hvd_elastic_keras.worker.own_gpus import check_gpus
 from hvd_elastic_keras.worker.session import SoloSession
 
 VALIDATION = "val_"
-"""What logs of an evaluation begin with at the end of an epoch."""
+"""The prefix of an evaluation's logs at the end of an epoch."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Worked:
-    """What a worker works on.
+    """Everything that an evaluation or a prediction works on.
 
     Attributes:
-      model: with its weights; compiled if it is evaluated.
+      model: the model with its weights; compiled if it is evaluated.
       cut_is_chosen: whether the user has said how large a micro-batch is.
       began: when this worker began, on the clock of `time.monotonic`.
     """
@@ -76,13 +76,13 @@ def run_loop(
     parts: PartFiles | None = None,
     first_missing_step: Callable[[], int] = lambda: 0,
 ) -> None:
-    """Takes all steps with everybody who is there.
+    """Takes all steps, together with all other workers.
 
     Args:
       write: called by rank 0 at the end, with the results of an evaluation; returns a line for
         people.
       predictor, parts: compute and keep predictions; without them, the model is evaluated.
-      first_missing_step: where a prediction goes on that was begun before.
+      first_missing_step: returns the step at which an unfinished prediction continues.
     """
     membership = worked.membership
     check_gpus(membership)
@@ -104,7 +104,7 @@ def run_loop(
     session.join(communicator, runner.input.num_micro_batches, warm_up_s)
     callbacks = CallbackRunner((), worked.model, {"epochs": 1, "steps": None})
     state = _state(worked, variables, callbacks, collectives)
-    display = ProgressDisplay(session.show, Screen.LINES)  # for single lines
+    display = ProgressDisplay(session.show, Screen.LINES)  # only shows single lines
     shares = Shares(state, runner.input.num_micro_batches, Announcer(session, display))
 
     def write_results() -> str:
@@ -140,7 +140,7 @@ def run_loop(
 
 
 def _evaluation_step(worked: Worked, variables: ModelVariables) -> PartitionedStep:
-    """The steps of an evaluation within a training."""
+    """Returns the step that an evaluation within a training also takes."""
     options = env.run_options()
     return compiled_step(
         worked.model,
@@ -160,7 +160,7 @@ def _prediction(
     predictor: Predictor,
     parts: PartFiles,
 ) -> PhaseRunner:
-    """Steps that write predictions; the graph is warm, and nothing is written yet."""
+    """Returns a runner of steps that write predictions. Traces the graph, writes nothing."""
     before = variables.values()
     predictor(structure.cut(worked.pipeline.first_batch(), 0, worked.pipeline.micro_batch_size))
     variables.assign(before)
@@ -184,7 +184,7 @@ def _state(
 
 
 class _Predictions(Durable):
-    """Predictions, each batch in files of its own, are all that is kept on disk before the end."""
+    """Keeps predictions on disk, each micro-batch in files of its own, and nothing else."""
 
     def __init__(self, state: RunState, first_missing_step: Callable[[], int]) -> None:
         super().__init__()
@@ -192,11 +192,14 @@ class _Predictions(Durable):
         self._first_missing_step = first_missing_step
 
     def load_results(self) -> None:
-        """Nothing is left to do for a worker that comes too late."""
+        """Marks the phase as ended: a worker that comes too late has nothing left to do."""
         self._state.marks.ended = True
 
     def go_on_from_newest(self) -> bool:
-        """Goes on from the first step whose predictions are not on disk."""
+        """Goes on from the first step with predictions missing on disk.
+
+        Returns False if that is step 0.
+        """
         step, cursor = self._first_missing_step(), self._state.cursor
         self._state.cursor = dataclasses.replace(
             cursor, step=step, global_step=step, progress=cursor.progress + step

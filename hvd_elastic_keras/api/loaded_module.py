@@ -1,4 +1,4 @@
-"""The user's model module of a job and its data, in a worker as in the check before."""
+"""Loads a job's model module and its data, in workers and in the check before the job."""
 
 from __future__ import annotations
 
@@ -23,22 +23,25 @@ COMPARED_EXAMPLES = 32
 
 
 def load_split(module: ModelModule, split: str) -> DataLike | None:
-    """The data of a split, the same whatever has been computed before; None if there are none."""
+    """Returns the data of a split; None if there are none.
+
+    The data do not depend on what this process has computed before.
+    """
     keras.utils.set_random_seed(module.seed)
     return module.dataset(split)
 
 
 def set_up() -> None:
-    """Comes before everything else: what the job's options ask of TensorFlow."""
+    """Sets up TensorFlow as the job's options ask. Call it before everything else."""
     if env.run_options().deterministic:
         op_determinism.enable()  # before the model computes anything
 
 
 def load_module(spec: JobSpec) -> ModelModule:
-    """The module, with the values that its functions may ask for.
+    """Returns the module, with the values that its functions may ask for.
 
     Raises:
-      ModelModuleError: it does not keep its contract.
+      ModelModuleError: the module does not keep its contract.
     """
     return ModelModule(
         spec.model,
@@ -49,7 +52,7 @@ def load_module(spec: JobSpec) -> ModelModule:
 
 
 def check_reproducible(first: list[Any], second: list[Any], split: str) -> None:
-    """Raises `DataError` if the same split, asked for twice, begins differently."""
+    """Raises `DataError` if two loads of the same split begin differently."""
     for a, b in zip(first, second, strict=True):
         # NaN equals NaN here, whatever the dtype.
         if not (np.array_equal(a, b) or a.tobytes() == b.tobytes()):
@@ -62,12 +65,12 @@ def check_reproducible(first: list[Any], second: list[Any], split: str) -> None:
 
 
 def is_dataset(data: DataLike) -> bool:
-    """Whether it is a `tf.data.Dataset`, alone or with a function."""
+    """Returns whether the data are a `tf.data.Dataset`, alone or with a preprocessing function."""
     return isinstance(split_preprocess(data)[0], tf.data.Dataset)
 
 
 def front(data: DataLike) -> list[Any]:
-    """The arrays of the first examples, in the order of the first epoch."""
+    """Returns the arrays of the first examples, in the order of the first epoch."""
     examples, _ = split_preprocess(data)
     if is_source(examples):
         source = as_source(data, seed=0, shuffle=True, name="the data")

@@ -1,7 +1,8 @@
-"""Explains errors of models that count on the size of a whole batch, and fail on a part of it.
+"""Explains errors of models that expect a whole batch and fail on a part of it.
 
-Only the text of TensorFlow's error tells: two shapes of which one has the size of a batch and the
-other that of a micro-batch, or a size that is None while a step is traced.
+The cause can only be read from the text of TensorFlow's error. The text shows two shapes, one with
+the size of a batch and the other with the size of a micro-batch, or a size that is None while a
+step is traced.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ _BEYOND = (
 def explained(
     error: BaseException, micro_batch_size: int, batch_size: int
 ) -> ConfigurationError | None:
-    """What to say of an error of a step while it is traced, or first run on a micro-batch.
+    """Explains an error of a step that is traced or first run on a micro-batch.
 
     Args:
-      error: what the model, the loss or `train_step` has raised.
-      micro_batch_size: examples that it was called with, or more.
+      error: the error that the model, the loss or `train_step` has raised.
+      micro_batch_size: the step was called with at most this number of examples.
       batch_size: examples of a whole batch.
 
     Returns:
-      None if the error has other causes, as far as can be told.
+      The explanation as an error, or None if the text points to no such cause.
     """
     text = str(error)
     unknown = any(re.search(pattern, text) for pattern in UNKNOWN_SIZE)
@@ -73,14 +74,14 @@ def explained(
 
 
 def _counts_on(text: str, micro_batch_size: int, batch_size: int) -> bool:
-    """Whether a text names something of the size of a batch beside that of a micro-batch."""
+    """Returns whether a text names the size of a batch next to the size of a micro-batch."""
     for low, high in map(sorted, _pairs(text)):
         nothing_left = low == 0 < high <= micro_batch_size
         whole = low * batch_size <= high * micro_batch_size and not high % batch_size
         if low < high and (nothing_left or whole):
             return True
     for match in re.finditer(_MATRICES, text):
-        # Other sizes are those of features, more likely.
+        # Other sizes are more likely numbers of features.
         if int(match[1]) == batch_size and int(match[2]) <= micro_batch_size:
             return True
     beyond = (int(m[1]) for pattern in _BEYOND for m in re.finditer(pattern, text))
@@ -88,7 +89,7 @@ def _counts_on(text: str, micro_batch_size: int, batch_size: int) -> bool:
 
 
 def _pairs(text: str) -> Iterator[tuple[int, int]]:
-    """Sizes that should be the same, but are not."""
+    """Yields pairs of sizes that should be equal, but are not."""
     for pattern in _PAIRS_OF_SHAPES:
         for match in re.finditer(pattern, text):
             one, other = ([int(n) for n in shape.split(",")] for shape in match.groups())

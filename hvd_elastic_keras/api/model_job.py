@@ -1,4 +1,4 @@
-"""From a job's specification to a `Trainer`; also the check before any worker starts."""
+"""Makes a `Trainer` from a job's specification; also checks the job before any worker starts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FAILED = "The model module failed while it was checked; no worker has been star
 
 
 def make_trainer(spec: JobSpec, session: Session) -> Trainer:
-    """Loads the model module and makes a trainer of it.
+    """Loads the model module and makes a trainer from it.
 
     Raises:
       ConfigurationError: the module does not keep its contract.
@@ -43,12 +43,12 @@ def make_trainer(spec: JobSpec, session: Session) -> Trainer:
     set_up()
     module = load_module(spec)
     trainer = _trainer_of(module, _load_data(module), spec, session)
-    notices.report_to(None)  # the check has shown the same
+    notices.report_to(None)  # the check has already shown the same notices
     return trainer
 
 
 def check(spec: JobSpec, job_dir: Path) -> dict[str, Any]:
-    """Does everything a worker does before it joins, but the tracing, and describes the job.
+    """Does everything a worker does before it joins, except tracing, and describes the job.
 
     Raises:
       ConfigurationError: something is wrong, with the remedy.
@@ -56,12 +56,13 @@ def check(spec: JobSpec, job_dir: Path) -> dict[str, Any]:
     set_up()
     module = load_module(spec)
     data = _load_data(module)
-    # Before the trainer reads from them: a dataset may have another order for each iterator.
+    # This comes before the trainer reads from the datasets: a dataset may have another order for
+    # each iterator.
     fronts = {split: front(d) for split, d in data.items() if is_dataset(d)}
     trainer = _trainer_of(module, data, spec, SoloSession())
     checkpoint = trainer.check_checkpoint(job_dir)
     trainer.try_first_examples()
-    notices.report_to(None)  # the same would be told again
+    notices.report_to(None)  # the second load would repeat the same notices
     for split, again in _load_data(module).items():
         if again is not None:
             first = fronts[split] if split in fronts else front(data[split])
@@ -78,7 +79,8 @@ def check(spec: JobSpec, job_dir: Path) -> dict[str, Any]:
 
 
 def _load_data(module: ModelModule) -> dict[str, DataLike | None]:
-    # Whatever has been computed before: the seeds of `shuffle` follow from this one, too.
+    # The data must not depend on earlier computations. The seeds of `shuffle` follow from this
+    # seed, too.
     keras.utils.set_random_seed(module.seed)
     return {split: module.dataset(split) for split in ("train", "validation")}
 
@@ -105,7 +107,10 @@ def _print_notice(notice: Notice) -> None:
 
 
 def main() -> int:
-    """`python -m hvd_elastic_keras.api.model_job JOB_JSON JOB_DIR`: a description, or the error."""
+    """Checks a job and prints its description, or the error.
+
+    python -m hvd_elastic_keras.api.model_job JOB_JSON JOB_DIR
+    """
     env.set_defaults({"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"})
     logging.getLogger("absl").setLevel(logging.ERROR)
     notices.report_to(_print_notice)

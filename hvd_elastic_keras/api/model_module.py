@@ -1,4 +1,4 @@
-"""The user's model module: what is trained, in two functions.
+"""The user's model module, which defines the model and the data in two functions.
 
     def model() -> keras.Model                     # required
     def dataset(split) -> data                     # required; split is "train" or "validation",
@@ -7,10 +7,10 @@
     def callbacks() -> list                        # optional
 
 `dataset` returns arrays `(x, y)` or `(x, y, sample_weight)`, or a `Source` or a deterministic
-`tf.data.Dataset` of such examples, alone or with a function as `(source, preprocess)`; for
-"validation" it may return None. Every function may ask for any of these by name, as a parameter:
-`config` (the reference configuration, an `ml_collections.ConfigDict`), `seed`, `data_dir`;
-`dataset` also for `epoch`.
+`tf.data.Dataset` of such examples. It may return them alone or with a function, as `(source,
+preprocess)`. For "validation" it may return None. Every function may have any of these parameters,
+by name: `config` (the reference configuration, an `ml_collections.ConfigDict`), `seed`, `data_dir`.
+`dataset` may also have `epoch`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CONTRACT = (
 
 
 class ModelModule:
-    """A loaded module together with the values its functions may ask for."""
+    """A loaded module, with the values that its functions may ask for."""
 
     def __init__(self, name: str, *, config: Any, seed: int, data_dir: str) -> None:
         self.name = name
@@ -58,13 +58,14 @@ class ModelModule:
             self._check_parameters(function)
 
     def model(self, *, compiled: bool = True) -> keras.Model:
-        """The model; initial weights follow from the seed alone.
+        """Returns the model. Its initial weights follow from the seed alone.
 
         Args:
-          compiled: whether it has to be; else it is as `model()` has made it.
+          compiled: whether the model must be compiled; else it is returned as `model()` has made
+            it.
 
         Raises:
-          ModelModuleError: it is not a Keras model, or it cannot be compiled.
+          ModelModuleError: `model()` returned no Keras model, or the model cannot be compiled.
         """
         keras.utils.set_random_seed(self.seed)
         model = self._call("model")
@@ -93,7 +94,7 @@ class ModelModule:
         return model
 
     def dataset(self, split: str) -> DataLike | None:
-        """The data of a split; a function of the epoch if `dataset` asks for one.
+        """Returns the data of a split; a function of the epoch if `dataset` has that parameter.
 
         Raises:
           ModelModuleError: there is no training data.
@@ -177,7 +178,7 @@ def import_model_module(name: str) -> ModuleType:
 
 
 def file_of_model(name: str) -> Path | None:
-    """Where a module is defined that has been imported, or begun to be; None if it is not known."""
+    """Returns the file of a module that has been imported, at least in part; None if unknown."""
     if name.endswith(".py"):
         return Path(name).resolve()
     module = sys.modules.get(f"model_zoo.{name}") or sys.modules.get(name)
@@ -189,7 +190,7 @@ def _import_path(path: Path) -> ModuleType:
     if not path.is_file():
         raise ModelModuleError(f"There is no model module {path}.")
     _check_before_import(path)
-    # Its neighbours can be imported, as if it had been started as a script.
+    # The module can import its neighbours, as if it had been started as a script.
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -206,7 +207,7 @@ def _check_before_import(path: Path) -> None:
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
-        return  # the import will say where
+        return  # the import will report where the error is
     bound = {name for statement in ast.walk(tree) for name in _bound_names(statement)}
     missing = [name for name in REQUIRED if name not in bound]
     if missing and "*" not in bound:

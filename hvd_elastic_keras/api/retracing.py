@@ -1,8 +1,8 @@
 """Notices that a `tf.function` of the user's was traced while all workers waited for it.
 
-What a loop of one's own calls is the user's; a graph that only fits one size of a share, or that
-nobody has traced before the worker joined, is traced inside of a round. That costs seconds, and
-only the user can change it, so they are told.
+The user's own loop may call any `tf.function`. If its graph fits only one size of a share, or was
+not traced before the worker joined, it is traced inside a round. This costs seconds. Only the user
+can change it, so a warning says so.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 WORTH_TELLING_S = 0.5
-"""A round whose first commit comes sooner has not been held up."""
+"""No warning if the first commit of a round comes sooner: tracing has not held it up."""
 TRACES = "experimental_get_tracing_count"
 
 
 class TracedAnew:
-    """Looks at the graphs that a training function uses, in one round after the other.
+    """Checks in every round whether a training function's graphs were traced again.
 
     Args:
-      function: what `elastic.run` calls. Those `tf.function`s are seen that are its global names,
-        variables of the functions round it, or attributes of either.
+      function: the function that `elastic.run` calls. Its `tf.function`s are found if they are
+        global names that it uses, variables of the functions around it, or attributes of either.
       clock: seconds of a steady clock.
     """
 
@@ -37,12 +37,12 @@ class TracedAnew:
         self._began: float | None = None
 
     def begin_round(self) -> None:
-        """The function is about to be called in a round that others have waited for."""
+        """Notes the counts of traces, before a call of the function that others wait for."""
         self._counts = self._traces()
         self._began = self._clock()
 
     def first_commit(self) -> str:
-        """What to tell at the first commit of such a round; empty if there is nothing."""
+        """Returns a warning at the first commit of such a round; empty if there is none."""
         if self._began is None:
             return ""
         took_s, self._began = self._clock() - self._began, None
@@ -58,7 +58,7 @@ class TracedAnew:
         return _advice(list(new), any(new.values()), took_s)
 
     def _traces(self) -> dict[str, int]:
-        """How often each `tf.function` has been traced, by name."""
+        """Returns how often each `tf.function` has been traced, by name."""
         found: dict[str, int] = {}
         if not isinstance(self._function, types.FunctionType):
             return found
@@ -85,7 +85,7 @@ def _advice(names: list[str], traced_before: bool, took_s: float) -> str:
 
 
 def _reachable(function: Any) -> Iterator[tuple[str, Any]]:
-    """What the code of a function, and of others of its module that it calls, can reach."""
+    """Yields what a function can reach by name, also through functions of its module."""
     todo, seen = [function], {id(function)}
     while todo:
         for name, value in _names_of(todo.pop()):
@@ -100,7 +100,7 @@ def _reachable(function: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _names_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Global names and variables of outer functions that a function's code uses."""
+    """Yields the global names and the variables of outer functions that a function's code uses."""
     code = function.__code__
     for name in dict.fromkeys(_used(code)):
         if name in function.__globals__:
@@ -111,7 +111,7 @@ def _names_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _used(code: types.CodeType) -> Iterator[str]:
-    """Names in a code object and in those inside of it."""
+    """Yields the names in a code object and in the code objects inside it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

@@ -1,4 +1,4 @@
-"""`Trainer`: trains a compiled Keras model, alone or as one of a job's elastic workers."""
+"""`Trainer`: trains a compiled Keras model, alone or as one of the elastic workers of a job."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ VALIDATION_DATA = "the validation data"
 
 
 class Trainer:
-    """Trains a Keras model on as many workers as there are.
+    """Trains a Keras model on as many workers as there are right now.
 
     The same script trains alone (`python script.py`) and elastically
     (`python -m hvd_elastic_keras.run --num_workers=4 script.py`), to the same weights.
 
     Args:
       model: a compiled `keras.Model` on the TensorFlow backend.
-      dataset: arrays `(x, y)` or `(x, y, sample_weight)` with the same first dimension; or a
-        `Source` or a deterministic `tf.data.Dataset` of such single examples; or a function from
-        the epoch (from 0) to a dataset; or one of these as `(source, preprocess)`, with a function
-        that makes such examples from those of the source.
+      dataset: one of these: arrays `(x, y)` or `(x, y, sample_weight)` with the same first
+        dimension; a `Source` or a deterministic `tf.data.Dataset` of such single examples; a
+        function that takes the epoch (from 0) and returns a dataset; or any of these as `(source,
+        preprocess)`, where `preprocess` makes such examples from the examples of the source.
       validation: like `dataset`; evaluated after every epoch if given.
       config: batch sizes, length and seed.
-      callbacks: Keras callbacks. All workers run them on the same logs; those that write files
+      callbacks: Keras callbacks. All workers run them on the same logs; callbacks that write files
         run on rank 0.
-      job_dir: where checkpoints and results go; None keeps nothing. Under a launcher it is
-        the job's.
-      counted: how many examples datasets have that do not tell, by "train" and "validation", if
-        somebody has counted them already.
+      job_dir: where checkpoints and results go; None keeps nothing. Under a launcher, the job's
+        directory is used instead.
+      counted: numbers of examples by "train" and "validation", for datasets that do not tell their
+        own, if they have been counted already.
 
     Raises:
-      ConfigurationError: the model is not compiled, or Keras does not run on TensorFlow; or with
-        `deterministic`, TensorFlow has started with several threads per operation.
+      ConfigurationError: the model is not compiled, or Keras does not run on TensorFlow, or
+        TensorFlow has started with several threads per operation although `deterministic` is set.
       DataError: the data have the wrong structure.
 
     Example:
@@ -79,7 +79,7 @@ class Trainer:
         session: Session | None = None,
         counted: Mapping[str, int] | None = None,
     ) -> None:
-        self._membership = Membership.of_process(session)  # errors are one line from here on
+        self._membership = Membership.of_process(session)  # from here on, errors show as one line
         release.check()
         model_building.check_compiled(model)
         self.model = model
@@ -92,7 +92,7 @@ class Trainer:
         environment = self._membership.environment
         directory = environment.job_dir if environment else job_dir
         self._job_dir = Path(directory) if directory else None
-        # Alone, and with nothing to go on from, an order need not come again.
+        # A worker that is alone and keeps nothing need not read the data twice in the same order.
         self._must_repeat = bool(self._job_dir or session or self._membership.has_others)
         self._data = {"train": dataset, "validation": validation}
         self._counted = dict(counted or {})
@@ -106,7 +106,7 @@ class Trainer:
     def steps_per_epoch(self) -> int:
         """Optimizer steps of an epoch, whatever the number of workers.
 
-        Where the batch grows with them, the steps that one worker alone would need.
+        If the batch grows with the workers, these are the steps that one worker alone would take.
         """
         return self._train.steps_per_epoch
 
@@ -134,13 +134,14 @@ class Trainer:
         Raises:
           MasterUnreachableError: the launcher is gone.
           CollectiveFailedError: the same step fails again and again although nobody is lost.
-          ConfigurationError: the newest checkpoint in the job directory is of another training.
+          ConfigurationError: the newest checkpoint in the job directory belongs to another
+            training.
         """
         inside = fit_in_elastic_run.current()
         if inside is not None:
             inside.agree(self.model, {})
         if self._fitted:
-            self._read_data()  # passes begin anew, from where iterators are now
+            self._read_data()  # passes start again, from where iterators are now
         self._fitted = True
         config = self.config
         callbacks = CallbackRunner(
@@ -175,22 +176,22 @@ class Trainer:
         if self._data["validation"] is not None:
             size = config.global_batch_size
             self._evaluate = self._pipeline("validation", VALIDATION_DATA, size)
-        # Counted once.
+        # Another `fit` need not count the examples again.
         self._counted = {"train": self.num_examples, "validation": self.num_validation_examples}
 
     def _cut_batches(self) -> None:
-        """Cuts batches as fits the model, which has all its layers only when it is built."""
+        """Cuts batches to suit the layers of the model, which must be built for that."""
         cut = self.config.cut
         by_micro_batch = self._options.batch_norm == MICRO_BATCH
         has_batch_norm = by_micro_batch and model_building.has_batch_norm(self.model)
         self._train.cut_into(cut.of(self._train.global_batch_size, has_batch_norm))
         if self._evaluate is not None:
-            # The moving averages of batch normalisation are used here: any cut will do.
+            # An evaluation uses the moving averages of batch normalisation, so any cut will do.
             size = self._evaluate.global_batch_size
             self._evaluate.cut_into(BatchCut(cut.micro_batch_size).of(size, has_batch_norm=False))
 
     def _pipeline(self, split: str, name: str, batch_size: int) -> Pipeline:
-        """Batches that are not cut."""
+        """Returns batches that are not cut yet."""
         trains = split == "train"
         source = as_source(
             self._data[split],
@@ -208,10 +209,11 @@ class Trainer:
         return Origin.of(self.config, self.micro_batch_size, self.num_examples)
 
     def check_checkpoint(self, job_dir: Path) -> Place | None:
-        """The checkpoint this training would go on from, if there is one in `job_dir`.
+        """Returns the checkpoint in `job_dir` from which this training would continue, if any.
 
         Raises:
-          ConfigurationError: it was made with another model, other data, batch sizes or seed.
+          ConfigurationError: the checkpoint was made with another model, other data, batch sizes or
+            seed.
         """
         variables = variables_of(self.model).all
         directory = checkpoints_of(job_dir, 1, self._options.checkpoint_dir)
@@ -221,7 +223,7 @@ class Trainer:
         """Computes the loss of a few examples; see `first_examples.try_first_examples`.
 
         Raises:
-          DataError: the model cannot compute it.
+          DataError: the model cannot compute the loss.
         """
         for pipeline, name in ((self._train, TRAINING_DATA), (self._evaluate, VALIDATION_DATA)):
             if pipeline is not None:

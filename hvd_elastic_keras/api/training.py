@@ -1,4 +1,4 @@
-"""What is to be trained: what `Trainer` and `ElasticCallback` hand over."""
+"""The description of a training, which `Trainer` and `ElasticCallback` make."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from hvd_elastic_keras.state.user_state import UserState
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
-    """What is to be trained.
+    """Everything that defines a training.
 
     Attributes:
-      model: built and compiled.
+      model: a model that is built and compiled.
       evaluate: input of the evaluation, if there is one.
-      origin: what a checkpoint must agree in.
+      origin: the values in which a checkpoint must agree.
       job_dir: where checkpoints and results go; None keeps nothing.
       cut_is_chosen: whether the user has said how large a micro-batch is.
-      options: what the job and the training itself ask for.
-      growth: how the learning rate follows the number of workers, if the batch does; `train` is a
-        `PerWorkerInput` then.
+      options: options from the job and from the training itself.
+      growth: how the learning rate follows the number of workers, if the batch grows with them;
+        `train` is then a `PerWorkerInput`.
       on_membership_change: called with the old and the new world size.
     """
 
@@ -48,18 +48,18 @@ class Training:
     user: UserState = dataclasses.field(default_factory=UserState)
     on_membership_change: Callable[[int, int], None] | None = None
     data: tuple[object, ...] = ()
-    """The objects that the user gave as data, if they are to be read on when `fit` goes on."""
+    """The objects that the user gave as data, if a `fit` that continues is to read on in them."""
 
 
 class OwnSteps:
-    """Whether this process takes steps of a training; `horovod_optimizer.py` asks."""
+    """Tells `horovod_optimizer.py` whether this process takes steps of a training."""
 
     depth = 0
 
 
 @contextlib.contextmanager
 def own_steps() -> Iterator[None]:
-    """While it lasts, gradients that are applied are already those of all workers."""
+    """Marks a block in which applied gradients are already averages over all workers."""
     OwnSteps.depth += 1
     try:
         yield

@@ -1,8 +1,9 @@
-"""Finds scripts for Horovod that have not been changed, before any worker runs one to its end.
+"""Refuses unchanged scripts for Horovod, before any worker runs one to its end.
 
 Under `run`, Horovod's own `hvd.init()` makes each worker rank 0 of 1. That is fine in a script that
-trains with this package, which makes the real rounds; in any other each worker trains alone. So a
-script that imports Horovod must import something of this package, too, somewhere in its own files.
+trains with this package, because this package makes the real rounds. In any other script, each
+worker trains alone. A script that imports Horovod must therefore also import something of this
+package, somewhere in its own files.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ PACKAGE = "hvd_elastic_keras"
 HOROVOD = "horovod"
 FOR_TENSORFLOW = ("horovod", "horovod.tensorflow", "horovod.keras", "horovod.tensorflow.keras")
 MOST_FILES = 1000
-"""Of a script that are looked at."""
+"""Most files of a script that are examined."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Import:
 
 
 def check_script(script: Path) -> None:
-    """Raises `ConfigurationError` if a script is for Horovod, and for nothing of this package."""
+    """Raises `ConfigurationError` if a script imports Horovod and nothing of this package."""
     imports = list(_imports_of_script(script))
     if any(_is_in(i.module, PACKAGE) for i in imports):
         return
@@ -57,12 +58,12 @@ def _remedy(found: Import) -> str:
 
 
 def warning_of_flags(script: Sequence[str], is_flag: Callable[[str], bool]) -> str:
-    """Says that flags of `run` stand behind the name of a script; empty if there are none.
+    """Returns a warning about flags of `run` after the name of a script; empty without any.
 
-    After `--` they are the script's without any doubt.
+    Flags after `--` clearly belong to the script.
 
     Args:
-      script: its name and its arguments; before the name, `--` may stand.
+      script: name and arguments of the script; `--` may precede the name.
       is_flag: whether `run` would take a flag of this name, given before the script.
     """
     name, *arguments = script
@@ -79,7 +80,7 @@ def warning_of_flags(script: Sequence[str], is_flag: Callable[[str], bool]) -> s
 
 
 def files_of_script(script: Path) -> list[Path]:
-    """A script, and the modules beside it that it imports, in turn."""
+    """Returns a script and the modules beside it that it imports, directly or indirectly."""
     found = dict.fromkeys([script])
     for i in _imports_of_script(script):
         found.update(dict.fromkeys(_files_of(i.module, _base(i, script))))
@@ -87,7 +88,7 @@ def files_of_script(script: Path) -> list[Path]:
 
 
 def _base(found: Import, script: Path) -> Path:
-    """The file beside which an imported module is looked for."""
+    """Returns the file beside which an imported module is searched."""
     return found.path if found.module[0] == "." else script
 
 
@@ -96,7 +97,7 @@ def _is_in(module: str, package: str) -> bool:
 
 
 def _imports_of_script(script: Path) -> Iterator[Import]:
-    """Those of a script and of the modules beside it that it imports, in turn."""
+    """Yields the imports of a script, and of the modules beside it that it imports."""
     seen: set[Path] = set()
     todo = [script]
     while todo and len(seen) < MOST_FILES:
@@ -113,7 +114,7 @@ def _imports_of_file(path: Path) -> Iterator[Import]:
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return  # Python will say so
+        return  # Python will report the error
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for name in node.names:
@@ -129,7 +130,7 @@ def _imports_of_file(path: Path) -> Iterator[Import]:
 
 
 def _files_of(module: str, importer: Path) -> list[Path]:
-    """The files of a module beside a file, its packages included."""
+    """Returns the files of a module beside a file, including those of its parent packages."""
     level = len(module) - len(module.lstrip("."))
     directory = importer.parents[max(0, level - 1)]
     parts = module.lstrip(".").split(".")

@@ -1,4 +1,4 @@
-"""What people are told at the end of a job, and the exit code of the command."""
+"""The messages to people at the end of a job, and the exit code of the command."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ EXIT_FAILED = 1
 EXIT_CONFIGURATION = 2
 EXIT_SIGNAL_BASE = 128
 MOST_LOG_BYTES = 2**20
-"""At the end of a log, in which an error is looked for."""
+"""Bytes at the end of a log in which an error is searched."""
 
 
 def conclude(console: Console, request: JobRequest, result: JobResult, signals: list[int]) -> int:
     """Says how a job has ended; returns the exit code of the command.
 
     Args:
-      signals: that have stopped it.
+      signals: the signals that have stopped the job.
     """
     job_dir = shown(request.job_dir)
     if result.refused:
@@ -52,7 +52,7 @@ def conclude(console: Console, request: JobRequest, result: JobResult, signals: 
 
 
 def _show_error(console: Console, job_dir: Path, failed_workers: Iterable[str]) -> None:
-    """What the first worker that has failed has left in its log; else the last one."""
+    """Shows the error in the log of the first worker that failed, else of the last one."""
     for worker_id in failed_workers:
         tail = _error_of(job_dir, worker_id)
         if tail:
@@ -63,12 +63,12 @@ def _show_error(console: Console, job_dir: Path, failed_workers: Iterable[str]) 
 
 
 def _error_of(job_dir: Path, worker_id: str) -> list[str]:
-    """The error of a failed worker, from its log."""
+    """Returns the error of a failed worker, from its log."""
     return error_in(files.end_of(job_dir / files.LOGS / f"{worker_id}.log", MOST_LOG_BYTES))
 
 
 def shown(path: Path) -> str:
-    """A path as short as it can be for people."""
+    """Returns the shortest form of a path, for people."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

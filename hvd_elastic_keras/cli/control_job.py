@@ -1,4 +1,4 @@
-"""What `ctl` asks the master of a running job, and how it shows the answers."""
+"""The requests of `ctl` to the master of a running job, and the display of the answers."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ COMMAND_ID_BYTES = 8
 
 
 class AnswerLostError(MasterUnreachableError):
-    """The launcher has taken a request, perhaps, and has not answered."""
+    """The launcher may have received a request, but has not answered."""
 
 
 def show_status(job_dir: Path, *, as_json: bool) -> int:
-    """Prints what the master knows of its workers."""
+    """Prints the status of a running job."""
     status = read_status(job_dir)
     print(messages.encode(status).decode() if as_json else status_table(status))
     return 0
 
 
 def read_status(job_dir: Path) -> control.JobStatus:
-    """Asks the master of a running job what it knows.
+    """Asks the master of a running job for its status.
 
     Raises:
       ConfigurationError: no job runs there.
@@ -58,7 +58,7 @@ def change_slots(job_dir: Path, request: control.SlotsRequest) -> int:
 def _change(
     job_dir: Path, path: str, request: control.ChangeRequest | control.SlotsRequest
 ) -> bytes:
-    """Asks for a change; once more if the answer is lost, which counts once."""
+    """Asks for a change. If the answer is lost, asks once more; the master counts both as one."""
     command_id = request.command_id or secrets.token_hex(COMMAND_ID_BYTES)
     body = messages.encode(msgspec.structs.replace(request, command_id=command_id))
     try:
@@ -75,10 +75,11 @@ def _change(
 
 
 def audit(job_dir: Path) -> int:
-    """Judges anew what `run --audit` has written.
+    """Judges the ledgers of `run --audit` again.
 
     Returns:
-      1 if some example was not used exactly once, or a ledger is missing, or an event unreadable.
+      1 if an example was not used exactly once, a ledger is missing, or an event is unreadable;
+      else 0.
     """
     good = True
     for finding in report.findings(job_dir):
@@ -88,10 +89,10 @@ def audit(job_dir: Path) -> int:
 
 
 def explain(job_dir: Path) -> int:
-    """Tells the story of all changes of a job, also after its end.
+    """Prints the story of all changes of a job, also after its end.
 
     Raises:
-      ConfigurationError: there is none.
+      ConfigurationError: the directory has no events.
     """
     history = job_history.read(job_dir)
     if not history:
@@ -105,13 +106,13 @@ def explain(job_dir: Path) -> int:
 
 
 def show_dashboard(job_dir: Path) -> int:
-    """Prints the address of the page of a running job."""
+    """Prints the address of the dashboard of a running job."""
     print(files.read_endpoint(job_dir).dashboard)
     return 0
 
 
 def status_table(status: control.JobStatus) -> str:
-    """The status for people."""
+    """Returns the status in a form for people."""
     detail = f" ({status.detail})" if status.detail else ""
     training = f"training {status.training}  " if status.training > 1 else ""
     head = (
@@ -140,7 +141,7 @@ def status_table(status: control.JobStatus) -> str:
 
 
 def slots_text(slots: Sequence[control.HostSlots]) -> str:
-    """Granted and used slots; with the host's name if there are several."""
+    """Returns the granted and used slots, with the names of the hosts if there are several."""
     several = len(slots) > 1
     return "; ".join(
         f"{f'{there.host}: ' if several else ''}{there.granted} granted, {there.used} used"
@@ -174,7 +175,7 @@ def change_request(command: str, argument: str, command_id: str = "") -> control
 def slots_request(
     command: str, slots: int | None, host: str, deadline_s: float | None, command_id: str = ""
 ) -> control.SlotsRequest:
-    """The request of `revoke` and `grant`.
+    """Returns the request of `revoke` or `grant`.
 
     Raises:
       ConfigurationError: a flag is missing or makes no sense.
@@ -196,7 +197,7 @@ def slots_request(
 
 
 def _check_text(name: str, value: str) -> None:
-    """Raises `ConfigurationError` for bytes of the command line that are no text."""
+    """Raises `ConfigurationError` for bytes of the command line that are not text."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -224,12 +225,12 @@ def _call(endpoint: control.Endpoint, method: str, path: str, body: bytes | None
 
 
 def _was_sent(error: requests.RequestException) -> bool:
-    """Whether the request may have arrived: the connection was there."""
+    """Returns whether the request may have arrived, because there was a connection."""
     cause = error.args[0] if error.args else None
     return isinstance(error, requests.ReadTimeout) or isinstance(cause, ProtocolError)
 
 
 def _tell(reply: control.ChangeReply | control.SlotsReply) -> int:
-    """Shows what was decided; returns the exit code."""
+    """Prints the decision of the master; returns the exit code."""
     print(reply.text, file=sys.stdout if reply.accepted else sys.stderr)
     return 0 if reply.accepted else 1

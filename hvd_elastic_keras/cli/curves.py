@@ -1,4 +1,4 @@
-"""Where the course of a job is written for TensorBoard, and whether."""
+"""Decides whether and where the course of a job is written for TensorBoard."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from hvd_elastic_keras.observe.console import Console
 from hvd_elastic_keras.observe.event_log import EntryListener
 
 RUN = "elastic"
-"""The run beside `train` and `validation` of the user's own callback."""
+"""Name of the run, beside `train` and `validation` of the user's own callback."""
 MOST_KEPT = 100
-"""Entries that may come before the one that says where they are wanted."""
+"""Most entries kept until an entry says where to write them."""
 
 
 def asked_for(job_dir: Path, console: Console) -> EntryListener:
-    """Writes to the directory of the job."""
+    """Returns a listener that writes to the directory of the job."""
     return _log(job_dir / files.TENSORBOARD, job_dir / files.TENSORBOARD, console)
 
 
 def beside_users(job_dir: Path, console: Console) -> EntryListener:
-    """Writes where the user's own `keras.callbacks.TensorBoard` does, if the script has one."""
+    """Returns a listener that writes beside the user's own `keras.callbacks.TensorBoard`, if any."""
     return _BesideUsers(job_dir, console).hear
 
 
 class _BesideUsers:
-    """Begins when a worker has told of the callback.
+    """Begins to write when a worker has reported the user's callback.
 
-    In a run of its own below the callback's directory, so that one `tensorboard --logdir` shows
-    both. If that is on another host, in the directory of the job.
+    It writes a run of its own below the callback's directory, so that one `tensorboard --logdir`
+    shows both. If the callback is on another host, it writes to the directory of the job.
     """
 
     def __init__(self, job_dir: Path, console: Console) -> None:
@@ -42,7 +42,7 @@ class _BesideUsers:
         self._before: deque[tuple[float, events.Entry]] = deque(maxlen=MOST_KEPT)
 
     def hear(self, time_s: float, entry: events.Entry) -> None:
-        """Takes an entry, and when it was written (seconds since 1970)."""
+        """Takes an entry and the time when it was written (seconds since 1970)."""
         used = self._used(entry) if self._log is None else None
         if used is not None:
             self._log = self._begin(used)
@@ -54,7 +54,7 @@ class _BesideUsers:
             self._before.append((time_s, entry))
 
     def _used(self, entry: events.Entry) -> events.TensorBoardUsed | None:
-        """What a worker tells, or has told the launcher before."""
+        """Returns the report of the callback, sent now or to an earlier launcher; None without one."""
         if isinstance(entry, events.MasterRestarted):
             told = [t.entry for t in job_history.read(self._job_dir)]
             return next((e for e in reversed(told) if isinstance(e, events.TensorBoardUsed)), None)
@@ -68,7 +68,7 @@ class _BesideUsers:
 
 
 def _log(directory: Path, to_look_at: Path, console: Console) -> EntryListener:
-    # It takes a while to import.
+    # Imported late, because the import takes a while.
     from hvd_elastic_keras.observe.tensorboard import TensorBoardLog
 
     console.info(f"for TensorBoard: tensorboard --logdir={shown(to_look_at)}")

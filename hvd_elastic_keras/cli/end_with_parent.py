@@ -1,8 +1,9 @@
-"""Runs a command that is to get SIGTERM when the thread that has started this program ends.
+"""Runs a command that gets SIGTERM when the thread that has started this program ends.
 
     python -I -S end_with_parent.py PARENT_PID COMMAND...
 
-A program of its own: between `fork` and `exec`, a process with threads may not run Python.
+This is a separate program, because a process with threads may not run Python between `fork` and
+`exec`.
 """
 
 import ctypes
@@ -14,7 +15,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Becomes the command, unless the parent is gone already."""
+    """Replaces this process by the command, unless the parent is gone already."""
     parent, *command = sys.argv[1:]
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() == int(parent):

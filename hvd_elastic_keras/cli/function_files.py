@@ -1,7 +1,7 @@
-"""What a process and the workers that run its function hand to each other, in a directory.
+"""Files by which a process and the workers that run its function exchange data.
 
-The directory and its files belong to one user and are open to nobody else; a pickle that another
-user could have written is not read. It is made for one call and removed after it.
+Their directory is made for one call and removed after it. The directory and its files belong to one
+user and are closed to everybody else. A pickle that another user could have written is not read.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ ERROR_SUFFIX = ".error.txt"
 
 @dataclasses.dataclass(frozen=True)
 class Surroundings:
-    """What a worker needs before it can load the function.
+    """The settings that a worker needs before it can load the function.
 
     Attributes:
       path: Python's search path.
-      sources: lines of the cells of a notebook, by the name that tracebacks give them.
+      sources: lines of each cell of a notebook, by the name that tracebacks use for the cell.
     """
 
     path: list[str]
@@ -43,30 +43,33 @@ class Surroundings:
 
     @classmethod
     def of_process(cls) -> Surroundings:
-        """Those of this process."""
+        """Returns the surroundings of this process."""
         cached = ((name, linecache.getlines(name)) for name in list(linecache.cache))
         return cls(list(sys.path), {n: text for n, text in cached if text and not Path(n).exists()})
 
     def make_own(self) -> None:
-        """Takes them over in a worker."""
+        """Gives these surroundings to this process, a worker."""
         sys.path[:] = self.path
         for name, lines in self.sources.items():
             linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
 
 
 def _with_file_name(name: str, make: Callable[..., CodeType], *args: Any) -> CodeType:
-    """A worker's copy of compiled code, of the file that it was compiled from."""
+    """Returns, in a worker, compiled code with the name of the file that it was compiled from."""
     return make(*args).replace(co_filename=name)
 
 
 def _reduced_code(code: CodeType) -> tuple[Any, ...]:
-    """How to pickle compiled code so that tracebacks of a worker name the user's file and lines."""
+    """Pickles compiled code such that tracebacks of a worker name the user's file and lines."""
     make, args = cloudpickle.CloudPickler.dispatch_table[CodeType](code)
     return _with_file_name, (code.co_filename, make, *args)
 
 
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # it has no types
-    """cloudpickle, with file names: from 3.1.3 on all its code is of one file, <dynamic-code>."""
+    """A cloudpickle pickler that keeps file names.
+
+    From cloudpickle 3.1.3 on, all code would get one file name, <dynamic-code>.
+    """
 
     dispatch_table: ClassVar = ChainMap(
         {CodeType: _reduced_code}, cloudpickle.CloudPickler.dispatch_table
@@ -76,10 +79,10 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # it has no typ
 def pickled_call(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> bytes:
-    """A function with its arguments, and the surroundings of this process.
+    """Pickles a function with its arguments and the surroundings of this process.
 
     Raises:
-      ConfigurationError: it cannot be pickled.
+      ConfigurationError: the function or an argument cannot be pickled.
     """
     stream = io.BytesIO()
     pickle.dump(dataclasses.astuple(Surroundings.of_process()), stream)
@@ -95,7 +98,7 @@ def pickled_call(
 
 
 def load_call(directory: Path) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """The function with its arguments, in a worker, which takes over the surroundings."""
+    """Loads the function with its arguments in a worker, after taking over the surroundings."""
     stream = io.BytesIO(_own_bytes(directory / CALL))
     Surroundings(*pickle.load(stream)).make_own()
     function, args, kwargs = pickle.load(stream)
@@ -103,10 +106,10 @@ def load_call(directory: Path) -> tuple[Callable[..., Any], tuple[Any, ...], dic
 
 
 def write_result(directory: Path, value: Any) -> None:
-    """Writes what the function has returned.
+    """Writes the value that the function has returned.
 
     Raises:
-      ConfigurationError: it cannot be pickled.
+      ConfigurationError: the value cannot be pickled.
     """
     try:
         content = cloudpickle.dumps(value)
@@ -119,21 +122,21 @@ def write_result(directory: Path, value: Any) -> None:
 
 
 def read_result(directory: Path) -> Any:
-    """What the function has returned on the worker that stood for all.
+    """Reads the value that the function has returned on the root.
 
     Raises:
-      FileNotFoundError: no worker has come to its end.
+      FileNotFoundError: no worker has reached the end of the function.
     """
     return pickle.loads(_own_bytes(directory / RESULT))
 
 
 def write_error(directory: Path, worker_id: str, text: str) -> None:
-    """Writes with what the function has ended on a worker."""
+    """Writes the error with which the function has ended on a worker."""
     files.write_secret(directory / f"{worker_id}{ERROR_SUFFIX}", text.encode())
 
 
 def newest_error(directory: Path) -> tuple[str, str] | None:
-    """The worker on which the function has last failed, and the text of the error."""
+    """Returns the worker on which the function has failed last, and the text of the error."""
     found = sorted(directory.glob(f"*{ERROR_SUFFIX}"), key=lambda p: p.stat().st_mtime_ns)
     if not found:
         return None
@@ -141,7 +144,7 @@ def newest_error(directory: Path) -> tuple[str, str] | None:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """A function's name for people."""
+    """Returns the name of a function, for people."""
     return str(getattr(function, "__name__", type(function).__name__))
 
 

@@ -2,8 +2,8 @@
 
     function_worker.py DIRECTORY
 
-It is a user's script to all others: the function trains with `ElasticCallback`, `Trainer` or
-`elastic.run`, and what it raises ends the worker as any script's error does.
+The rest of the package treats it as a user's script. The function trains with `ElasticCallback`,
+`Trainer` or `elastic.run`; an exception in it ends the worker, as in any script.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import traceback
 from pathlib import Path
 
-sys.path.pop(0)  # this file's folder, which is none to import from
+sys.path.pop(0)  # drop this file's folder, from which nothing is to be imported
 
 import hvd_elastic_keras
 from hvd_elastic_keras.cli import function_files
@@ -21,7 +21,7 @@ from hvd_elastic_keras.common.errors import ElasticError
 
 
 def main() -> None:
-    """Calls the function; one worker writes what it has returned."""
+    """Calls the function; one worker, the root, writes the returned value."""
     directory = Path(sys.argv[1])
     environment = env.worker_environment()
     worker_id = environment.worker_id if environment else "alone"
@@ -38,7 +38,10 @@ def main() -> None:
 
 
 def _text_of(error: Exception) -> str:
-    """The traceback from the function on; of an error of ours, which explains itself, the text."""
+    """Returns the traceback from the function on.
+
+    An error of this package explains itself, so only its text is returned.
+    """
     if isinstance(error, ElasticError):
         return str(error)
     trace = error.__traceback__

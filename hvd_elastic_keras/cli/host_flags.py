@@ -1,4 +1,4 @@
-"""The flags of `run` that say on which hosts workers are started, and how."""
+"""The flags of `run` that set on which hosts workers start, and how."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ SOURCES = (HOSTS, HOSTFILE, HOST_DISCOVERY_SCRIPT)
 ONLY_WITH_HOSTS = (SSH_COMMAND, SSH_PYTHON, REMOTE_DIR, SSH_ENV)
 SLOTS_ARE_WORKERS = ("num_workers", "master_only")
 SSH_ANSWERS_WITHIN_S = 10.0
-"""Its configuration may run commands (`Match exec`)."""
+"""Seconds to wait for an answer of ssh, whose configuration may run commands (`Match exec`)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class HostsRequest:
-    """On which hosts workers are to be started.
+    """The hosts on which workers are to start.
 
     Attributes:
-      first: the hosts of the start.
+      first: the hosts at the start of the job.
     """
 
     discovery: Discovery
@@ -74,16 +74,16 @@ class HostsRequest:
     ssh: SshSettings
 
     def job_config(self, job: JobConfig) -> JobConfig:
-        """That of a job whose slots are those of the hosts."""
+        """Returns the configuration of a job that gets its slots from the hosts."""
         slots = sum(self.first.values())
         most = job.max_workers if flags.FLAGS["max_workers"].present else max(16, 2 * slots)
         return dataclasses.replace(job, num_workers=0, awaits_joiners=True, max_workers=most)
 
     def bind(self) -> str:
-        """The address of this host that the others reach.
+        """Returns the address at which the other hosts reach this one.
 
         Raises:
-          ConfigurationError: it is not known, or none of the others.
+          ConfigurationError: the address is unknown, or none of the other hosts can be found.
         """
         others = [host for host in self.first if host != LOCALHOST]
         if not others:
@@ -105,7 +105,7 @@ class HostsRequest:
         )
 
     def _target(self, host: str) -> Target:
-        """Where the user's ssh goes for a host."""
+        """Returns the address to which the user's ssh connects for a host."""
         answer = ""
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             answer = subprocess.run(
@@ -121,7 +121,7 @@ class HostsRequest:
 
 
 def _problem(host: str, target: Target) -> str:
-    """Why a host cannot be found; empty if it can, or others look for it."""
+    """Returns why a host cannot be found; empty if it can, or if other programs look it up."""
     try:
         if not target.by_others:
             host_port.found(target.name, 0)
@@ -132,7 +132,7 @@ def _problem(host: str, target: Target) -> str:
 
 
 def check_batch_is_given(training: TrainingConfig, config: Mapping[str, Any]) -> None:
-    """Raises `ConfigurationError` if it is not said what each worker takes of a growing batch."""
+    """Raises `ConfigurationError` if the batch grows and the size per worker is not given."""
     name = "batch_size_per_worker"
     if training.batch_grows and not flags.FLAGS[name].present and not config.get(name):
         raise ConfigurationError(
@@ -142,10 +142,10 @@ def check_batch_is_given(training: TrainingConfig, config: Mapping[str, Any]) ->
 
 
 def hosts_request() -> HostsRequest | None:
-    """What the flags ask for; None without hosts.
+    """Returns the hosts that the flags ask for; None without such a flag.
 
     Raises:
-      ConfigurationError: they do not go together, or no hosts are found.
+      ConfigurationError: the flags exclude each other, or no hosts are found.
     """
     given = [flag for flag in SOURCES if flag.value]
     if not given:

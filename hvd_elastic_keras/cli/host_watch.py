@@ -16,7 +16,7 @@ POLL_S = 1.0
 
 
 class HostWatch:
-    """Asks for the hosts of a job, and tells the state machine what has changed.
+    """Asks for the hosts of a job, and tells the state machine about changes.
 
     Args:
       now: the clock of the state machine.
@@ -41,7 +41,7 @@ class HostWatch:
         self._cooling = CoolDowns()
 
     async def run(self, first: Mapping[str, int]) -> None:
-        """Follows the hosts until it is cancelled, beginning with the `first` ones."""
+        """Follows the hosts until it is cancelled, beginning with the hosts in `first`."""
         self.apply(first)
         try:
             while True:
@@ -51,7 +51,7 @@ class HostWatch:
             self._discovery.close()
 
     def apply(self, wanted: Mapping[str, int]) -> None:
-        """Brings the slots of the job to the `wanted` ones. Hosts that rest get no more slots."""
+        """Changes the slots of the job to the `wanted` ones. Resting hosts get no more slots."""
         state = self._state()
         if state.stop or state.training.finishing:
             return
@@ -64,7 +64,7 @@ class HostWatch:
         self._known = usable
 
     def failed(self, worker_id: str, host: str, reason: str) -> None:
-        """Notes that a worker could not be started: its host rests for a time."""
+        """Notes that a worker could not be started. Its host rests for a time."""
         state = self._state()
         if worker_id not in state.workers or self._known is None:
             return

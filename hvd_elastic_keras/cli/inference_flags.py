@@ -107,7 +107,7 @@ def spec(config: dict[str, Any], job_dir: Path) -> JobSpec:
         job_flags.DATA_DIR.value,
         config=config,
         job=job,
-        # Workers may run elsewhere.
+        # Absolute, because workers may run elsewhere.
         checkpoint=str(Path(CHECKPOINT.value).resolve()),
         split=SPLIT.value or DEFAULT_SPLITS[job],
         output=str(output) if job == PREDICT else "",

@@ -95,13 +95,16 @@ REPORT = flags.DEFINE_boolean(
 
 TRAINING_FLAGS = option_flags.defined(TrainingConfig, may_be_unset=True)
 GROWTH_FLAGS = ("batch_size_per_worker", "lr_scaling", "lr_warm_up_steps")
-"""Names of the flags that only --batch=per_worker has a use for."""
+"""Names of the flags that have an effect only with --batch=per_worker."""
 JOB_FLAGS = option_flags.defined(JobConfig, may_be_unset=False)
 flags.adopt_module_key_flags(option_flags)
 
 
 def training_config(config: dict[str, Any]) -> TrainingConfig:
-    """Flags, where given, before values of the reference configuration, before defaults."""
+    """Returns the configuration of a training.
+
+    A flag counts before the reference configuration, and this before a default.
+    """
     values: dict[str, Any] = {n: config[n] for n in TRAINING_FLAGS if n in config}
     asked = {name: f.value for name, f in TRAINING_FLAGS.items() if f.value is not None}
     values |= asked
@@ -113,15 +116,15 @@ def training_config(config: dict[str, Any]) -> TrainingConfig:
     else:
         _refuse_growth_flags()
         if config.get("batch") == PER_WORKER:
-            # The command line has taken that back, and so what only goes with it.
+            # The command line overrides "per_worker", so ignore values that need it.
             values = {k: v for k, v in values.items() if k not in GROWTH_FLAGS}
     return TrainingConfig(**values)
 
 
 def _even_batch_size(values: dict[str, Any]) -> int:
-    """What each worker takes if those that the job starts with share the global batch.
+    """Returns the batch size per worker if the first workers share the global batch evenly.
 
-    A job that goes on keeps what it has started with.
+    A job that continues keeps the size that it has started with.
     """
     before = _spec_before()
     if before is not None and before.training.batch == PER_WORKER:
@@ -129,7 +132,7 @@ def _even_batch_size(values: dict[str, Any]) -> int:
     workers: int = JOB_FLAGS["num_workers"].value
     size = values.get("global_batch_size", DEFAULT_GLOBAL_BATCH_SIZE)
     if not isinstance(size, int) or size < 1:
-        return 0  # `TrainingConfig` refuses it
+        return 0  # `TrainingConfig` refuses the size
     if size % workers == 0:
         return size // workers
     choices = [s for s in (size // workers * workers, -(-size // workers) * workers) if s]
@@ -142,7 +145,7 @@ def _even_batch_size(values: dict[str, Any]) -> int:
 
 
 def _spec_before() -> JobSpec | None:
-    """What the job directory has been used for, if it has."""
+    """Returns the specification of the job in the job directory; None if there is none."""
     path = Path(JOB_DIR.value, files.JOB)
     return JobSpec.load(path) if JOB_DIR.value and path.exists() else None
 
@@ -157,7 +160,7 @@ def _refuse_growth_flags() -> None:
 
 
 def job_config() -> JobConfig:
-    """The number of workers and the master's patience, from flags."""
+    """Returns the number of workers and the time limits of the master, from flags."""
     values = {name: f.value for name, f in JOB_FLAGS.items()}
     values["max_workers"] = values["max_workers"] or max(16, 2 * values["num_workers"])
     if join_flags.MASTER_ONLY.value:

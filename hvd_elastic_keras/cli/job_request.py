@@ -1,4 +1,4 @@
-"""What the command line has asked for, and whether its workers fit the cut of a batch."""
+"""The job that the command line asks for; checks whether its workers fit the cut of a batch."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from hvd_elastic_keras.observe.console import Verbosity, counted
 
 
 def worker_command(script: Sequence[str]) -> list[str]:
-    """What a worker runs: a script with its arguments, or our own program for a model."""
+    """Returns the command of a worker: a script with arguments, or our own program for a model."""
     return [sys.executable, *(script or ("-m", "hvd_elastic_keras.cli.worker_main"))]
 
 
 @dataclasses.dataclass(frozen=True)
 class MasterAddress:
-    """Where the master is to listen.
+    """The address at which the master listens.
 
     Attributes:
       bind: an address of this host, or 0.0.0.0 for all of them.
-      port: 0 is a free one.
-      given_out: by which workers reach the host, if that is something else.
+      port: port to listen at; 0: a free port.
+      given_out: address by which workers reach this host, if it is not `bind`.
     """
 
     bind: str = "127.0.0.1"
@@ -41,7 +41,7 @@ class MasterAddress:
 
 @dataclasses.dataclass(frozen=True)
 class JobRequest:
-    """What the command line asked for: a model (`spec`) or a script with its arguments."""
+    """The job that the command line asks for: a model (`spec`) or a script with its arguments."""
 
     job: JobConfig
     spec: JobSpec | None
@@ -49,107 +49,109 @@ class JobRequest:
     job_dir: Path
     name: str
     timeline: Path | None = None
-    """Where a trace of the whole job goes."""
+    """File for a trace of the whole job."""
     dashboard: bool = False
     """Whether the address of the dashboard is shown."""
     report: bool = False
     """Whether the job's report is written at its end."""
     asked: JobOptions = NOTHING_ASKED
-    """What the job asks of its trainings."""
+    """Options that the job asks of its trainings."""
     network_interface: str = ""
-    """What workers talk to each other over; empty: what leads to the master."""
+    """Network interface between the workers; empty: the one that leads to the master."""
     all_output: bool = False
     """Whether the lines of all workers are shown, not only those of one."""
     verbosity: Verbosity = Verbosity.NORMAL
     tls: bool = False
     """Whether workers and `ctl` speak to the launcher through TLS."""
     command: tuple[str, ...] = ()
-    """The words of the command line, but for the job directory."""
+    """The words of the command line without the job directory."""
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """By flag, where its value in `command` came from."""
+    """By flag, the source of its value in `command`."""
     warnings: tuple[str, ...] = ()
-    """Of the command line."""
+    """Warnings about the command line."""
     address: MasterAddress = MasterAddress()
     token: str = dataclasses.field(default="", repr=False)
-    """That the job is to have; empty: a new one."""
+    """Token of the job; empty: a new one."""
     hosts: HostsRequest | None = None
-    """On which other hosts workers are started; None for this one only."""
+    """Hosts on which workers start; None: only this one."""
     pods: PodsRequest | None = None
-    """Of which cluster the workers are pods; None if they are processes of hosts."""
+    """Pods that are the workers; None if workers are processes of hosts."""
     found_micro_batch_size: int = 0
-    """What the check of the model has chosen; 0 before it, and with a script."""
+    """The micro-batch size that the check of the model chose; 0 before it, and for a script."""
 
     @property
     def started_here(self) -> int:
-        """How many workers start on this host at first."""
+        """Number of workers that start on this host at first."""
         if self.hosts:
             return self.hosts.first.get(LOCALHOST, 0)
         return 0 if self.pods else self.job.num_workers
 
     @property
     def options(self) -> RunOptions:
-        """Those that count as far as is known without running a script, which may say more."""
+        """The options that count. A script, which has not run yet, may ask for more."""
         return self.asked.with_script()
 
     @property
     def worker_command(self) -> list[str]:
-        """What a worker runs."""
+        """The command of a worker."""
         return worker_command(self.script)
 
     @property
     def worker_variables(self) -> dict[str, str]:
-        """What is the same in the environment of all workers of this host."""
+        """Environment variables that are the same for all workers of this host."""
         fixed = self.options.deterministic
         return env.worker_variables(self.threads_per_worker, keeps_threads=fixed)
 
     @property
     def micro_batch_size(self) -> int:
-        """Examples per forward and backward pass; 0 as long as that is not known."""
+        """Examples per forward and backward pass; 0 while unknown."""
         given = self.spec.training.micro_batch_size if self.spec else 0
         return given or self.found_micro_batch_size
 
     @property
     def num_micro_batches(self) -> int | None:
-        """Of a global batch, or of that of a worker; None as long as that is not known."""
+        """Micro-batches of a global batch, or of a worker's batch if that grows; None while unknown."""
         if self.spec is None or not self.micro_batch_size:
             return None
         return -(-self.spec.training.cut_batch_size // self.micro_batch_size)
 
     @property
     def cut(self) -> str:
-        """The cut of a batch for people."""
+        """The cut of a batch, for people."""
         count = self.num_micro_batches
         return f"{count} micro-batch{'' if count == 1 else 'es'} of {self.micro_batch_size}"
 
     @property
     def workers_of_start(self) -> int:
-        """Workers that the launcher starts with, on this host or others."""
+        """Number of workers that the launcher starts first, on this host or others."""
         if self.hosts is None:
             return self.job.num_workers
         return min(self.job.max_workers, sum(self.hosts.first.values()))
 
     @property
     def workers_here(self) -> int:
-        """Those of them that share the processors of this host."""
+        """Number of first workers that share the processors of this host."""
         return self.most_members if self.hosts is None else self.hosts.first.get(LOCALHOST, 0)
 
     @property
     def threads_per_worker(self) -> int:
-        """Threads of an operation: workers share the processors of this host."""
+        """Threads of one operation; the workers share the processors of this host."""
         if self.options.deterministic:
             return self.options.deterministic_threads
         return max(1, (os.cpu_count() or 1) // max(1, self.workers_here))
 
     @property
     def most_members(self) -> int:
-        """How many of the workers of the start have something to compute, as far as is known."""
+        """Number of first workers that have something to compute, as far as is known."""
         useful = self.num_micro_batches
         if useful is None or (self.spec and self.spec.training.batch_grows):
             return self.workers_of_start
         return min(self.workers_of_start, useful)
 
     def check_workers_fit(self) -> None:
-        """Workers beyond the micro-batches are spares, but a job that needs them never begins.
+        """Refuses a job that needs more workers than there are micro-batches.
+
+        Workers beyond the micro-batches are spares, so such a job would never begin.
 
         Raises:
           ConfigurationError: this is such a job, as far as is known.

@@ -32,13 +32,13 @@ def outlive_terminal(job_dir: Path, console: Console) -> None:
 
 
 def end_on_sigterm() -> None:
-    """Lets SIGTERM cancel this task, as Ctrl-C does; everything that the task has started then ends."""
+    """Lets SIGTERM cancel this task, as Ctrl-C does. All that the task has started ends with it."""
     if task := asyncio.current_task():
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 def stop_on_signals(controller: Controller) -> list[int]:
-    """Lets SIGINT and SIGTERM stop the job; returns the list to which received signals are added."""
+    """Lets SIGINT and SIGTERM stop the job; returns a list to which each signal is added."""
     received: list[int] = []
 
     def stop(number: signal.Signals) -> None:

@@ -38,23 +38,24 @@ from hvd_elastic_keras.observe import output
 
 RETRY_S = 1.0
 TELL_END_WITHIN_S = 10.0
-"""The master may have ended just before."""
+"""Seconds to keep telling the end of a worker to a master, which may have ended just before."""
 REQUEST_TIMEOUT_S = 10.0
 TAKEN_CODES = (joining.ENDED_WELL, joining.LEFT, joining.HOPELESS)
 
 
 @dataclasses.dataclass(frozen=True)
 class JoinWish:
-    """What the command line of a joiner says.
+    """The settings on the command line of a joiner.
 
     Attributes:
       where: HOST:PORT of the master, or the job's directory.
-      token: the job's, or the content of its `master.json`; empty if `where` is the directory.
-      host_name: of this host in the job; empty is the system's.
-      worker_id: of the worker that the launcher has announced; empty for one more.
-      read_by_launcher: whether a launcher, which has started this and given the token on standard
-        input, keeps what the worker prints.
-      job_dir: for logs, checkpoints and results if this host does not see that of the job.
+      token: token of the job, or the content of its `master.json`; empty if `where` is the
+        directory.
+      host_name: name of this host in the job; empty: the name that the system has.
+      worker_id: id of the worker that the launcher has announced; empty for an additional worker.
+      read_by_launcher: whether a launcher has started this process, given the token on standard
+        input, and keeps the output of the worker.
+      job_dir: directory for logs, checkpoints and results if this host does not see the job's.
     """
 
     where: str
@@ -69,32 +70,32 @@ class JoinWish:
 
 
 class Master:
-    """Requests of a joiner."""
+    """Sends the requests of a joiner to the master."""
 
     def __init__(self, endpoint: control.Endpoint) -> None:
         self.endpoint = endpoint
         self._session = session_of(endpoint.token, endpoint.fingerprint)
 
     def job(self, within_s: float) -> joining.JobDescription:
-        """What is trained."""
+        """Asks for the description of the job."""
         body = self._ask("GET", "job", None, within_s)
         return messages.decode(body, joining.JobDescription)
 
     def join(self, request: joining.JoinRequest, within_s: float) -> joining.JoinReply:
-        """A place in the job."""
+        """Asks for a place in the job."""
         body = self._ask("POST", "join", messages.encode(request), within_s)
         return messages.decode(body, joining.JoinReply)
 
     def exited(self, request: joining.ExitRequest) -> joining.ExitReply:
-        """What the end of a worker was for the job."""
+        """Reports the end of a worker; the reply says what it means for the job."""
         body = self._ask("POST", "exit", messages.encode(request), TELL_END_WITHIN_S)
         return messages.decode(body, joining.ExitReply)
 
     def _ask(self, method: str, path: str, body: bytes | None, within_s: float) -> bytes:
-        """A request, repeated while nobody answers.
+        """Sends a request, and repeats it while nobody answers.
 
         Raises:
-          ConfigurationError: the token is wrong, or what answers there is no master of a job.
+          ConfigurationError: the token is wrong, or the program that answers is no master.
           MasterUnreachableError: nobody answered for `within_s`.
         """
         repeated = tenacity.Retrying(
@@ -129,12 +130,12 @@ class Master:
 
 
 def join_job(wish: JoinWish) -> int:
-    """Starts a worker and returns when it has ended, with the exit code of the command.
+    """Starts a worker, waits for its end, and returns the exit code of the command.
 
     Raises:
-      ElasticError: there is no such job, or this host does not fit it. Nothing was started.
+      ElasticError: there is no such job, or this host does not fit the job. Nothing was started.
     """
-    # As the first process of a container, it would else not hear of SIGTERM before it has a worker.
+    # By default, the first process of a container ignores SIGTERM until there is a worker.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(wish.leave_exit_code))
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, _hung_up)
@@ -142,7 +143,7 @@ def join_job(wish: JoinWish) -> int:
 
 
 class Joiner:
-    """One worker after the other, until one has ended that the job had not given up."""
+    """Runs one worker after the other, until a worker ends that the job had not given up."""
 
     def __init__(self, wish: JoinWish) -> None:
         self._wish = wish
@@ -238,7 +239,7 @@ class Joiner:
 
 
 def _is_address(where: str) -> bool:
-    """Whether it is host:port, else the job's directory."""
+    """Returns whether `where` is host:port; else it is the job's directory."""
     try:
         return bool(host_port.split(where))
     except ValueError:
@@ -251,13 +252,13 @@ def _is_address(where: str) -> bool:
 
 
 def endpoint_of(wish: JoinWish) -> control.Endpoint:
-    """Address and token of the master, when there is one.
+    """Returns the address and token of the master.
 
     Raises:
-      ConfigurationError: they are not given, or not in this form.
+      ConfigurationError: address or token are missing or malformed.
     """
     if not _is_address(wish.where) or Path(wish.where).is_dir():
-        # The job may not have been started yet.
+        # The job may not have been started yet: wait for it.
         repeated = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(ConfigurationError),
             wait=tenacity.wait_fixed(RETRY_S),
@@ -281,7 +282,7 @@ def endpoint_of(wish: JoinWish) -> control.Endpoint:
 
 
 def _fields_of(token: str) -> dict[str, str]:
-    """The token, and the fingerprint of the certificate if both are given."""
+    """Returns the token, and the fingerprint of the certificate if it is given, too."""
     with contextlib.suppress(ValueError):
         fields = json.loads(token)
         if isinstance(fields, dict) and isinstance(fields.get("token"), str):
@@ -291,10 +292,10 @@ def _fields_of(token: str) -> dict[str, str]:
 
 
 def _directory_with_sources(job: joining.JobDescription) -> Path:
-    """Where the script or model is found on this host: here, or where the launcher has it.
+    """Returns the directory of the script or model: the current one, or the launcher's path.
 
     Raises:
-      ConfigurationError: nowhere, or not the same.
+      ConfigurationError: neither directory has the same files as the launcher.
     """
     model = JobSpec.decode(job.job, "what the master has sent").model if job.job else ""
     found: dict[Path, list[str]] = {}
@@ -313,7 +314,7 @@ def _directory_with_sources(job: joining.JobDescription) -> Path:
 
 
 def _job_dir(wish: JoinWish, job: joining.JobDescription) -> Path:
-    """That of the job if this host sees it, else one of its own, with what workers read there."""
+    """Returns the job's directory if this host sees it, else an own one with the worker's files."""
     for seen in (Path(wish.where), Path(job.job_dir)):
         if _is_job_dir(seen, job):
             return seen.resolve()
@@ -345,8 +346,8 @@ def _exit_code(outcome: joining.Outcome, code: int, leave_exit_code: int) -> int
 
 
 def _hung_up(number: int, frame: FrameType | None) -> None:
-    """A lost terminal or connection ends nothing, as under `nohup`."""
-    signal.signal(signal.SIGHUP, lambda *_: None)  # a shell may send it, too
+    """Keeps the worker running when a terminal or connection is lost, as `nohup` does."""
+    signal.signal(signal.SIGHUP, lambda *_: None)  # a shell may send SIGHUP, too
     _say(
         "got SIGHUP (a closed terminal or a lost connection): going on; what cannot be shown any "
         f"more is in the worker's log. To leave the job: kill {os.getpid()}"

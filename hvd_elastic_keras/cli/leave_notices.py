@@ -1,4 +1,4 @@
-"""`--leave_on`: a cloud's notice that it takes this machine back does what SIGTERM does."""
+"""`--leave_on`: treats a cloud's notice that it takes this machine back like SIGTERM."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from hvd_elastic_keras.launchers.spot_notices import Aws, GoogleCloud, Notice, P
 
 ASK_EVERY_S = 5.0
 BEFORE_THE_END_S = 3.0
-"""So long before the machine goes, who has not left yet ends: the others hear of that at once."""
+"""Seconds before the machine goes at which a process that has not left yet is ended.
+
+The others then hear of its end at once.
+"""
 SIGTERM = "sigterm"
 PROVIDERS: Mapping[str, Callable[[], Provider]] = {
     "gcp": lambda: GoogleCloud(env.metadata_service(*env.GCP_METADATA)),
@@ -34,10 +37,10 @@ LEAVE_ON = flags.DEFINE_list(
 
 
 def begin() -> None:
-    """Begins to ask, if a cloud is named.
+    """Begins to ask for notices, if the flag names a cloud.
 
     Raises:
-      ConfigurationError: something is named that is not known.
+      ConfigurationError: the flag has an unknown value.
     """
     names = [name.strip().lower() for name in LEAVE_ON.value or []]
     unknown = [name for name in names if name not in (SIGTERM, *PROVIDERS)]
@@ -52,20 +55,20 @@ def begin() -> None:
 
 
 def as_flag() -> Sequence[str]:
-    """The flag as it was given, for joiners that this launcher starts."""
+    """Returns the flag as it was given, for joiners that this launcher starts."""
     return [f"--{LEAVE_ON.name}={','.join(LEAVE_ON.value)}"] if LEAVE_ON.present else []
 
 
 def _end() -> None:
-    """The first time this asks for the end, the second time it is the end."""
+    """Sends SIGTERM to this process: the first one asks it to leave, the second one ends it."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 class NoticeWatch:
-    """Asks until a notice comes.
+    """Asks the clouds until a notice comes.
 
     Args:
-      end: is called then, and again shortly before the machine goes.
+      end: called when the notice comes, and again shortly before the machine goes.
     """
 
     def __init__(self, providers: Mapping[str, Provider], end: Callable[[], None]) -> None:
@@ -74,7 +77,7 @@ class NoticeWatch:
         self._told: set[str] = set()
 
     def run(self) -> None:
-        """Returns after the second call of `end`."""
+        """Asks until a notice comes; returns after the second call of `end`."""
         pause = threading.Event()
         while (notice := self._notice()) is None:
             pause.wait(ASK_EVERY_S)

@@ -1,4 +1,4 @@
-"""The flags that say how much people want to see."""
+"""The flags that set how much output is shown."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ VERBOSE = flags.DEFINE_boolean(
 
 
 def verbosity() -> Verbosity:
-    """How much people want to see, from flags.
+    """Returns how much output is shown, from flags.
 
     Raises:
-      ConfigurationError: much and little.
+      ConfigurationError: flags ask for more and for less output at the same time.
     """
     if QUIET.value and (VERBOSE.value or ALL_OUTPUT.value):
         other = "--verbose" if VERBOSE.value else "--all_output"

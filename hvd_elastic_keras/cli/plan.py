@@ -1,6 +1,7 @@
-"""What a job will do, for people: two lines at its start, and all of it for `--dry_run`.
+"""The plan of a job, for people: two lines at its start, and the whole plan for `--dry_run`.
 
-The numbers come from what decides in the job: the cut of the batch, the shares, the schedule.
+The numbers come from the code that decides in the job: the cut of the batch, the shares, the
+schedule.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from hvd_elastic_keras.state.checkpoint import directories
 from hvd_elastic_keras.state.cursor import Cursor
 
 Description = dict[str, Any]
-"""What the check of a model has found (`api/model_job.py`)."""
+"""The findings of the check of a model (`api/model_job.py`)."""
 
 
 def lines_at_start(request: JobRequest, found: Description) -> Iterator[str]:
-    """What is trained and how its batch is cut; nothing of a script."""
+    """Yields what is trained and how its batch is cut; for a script, yields nothing."""
     spec = request.spec
     if spec is None:
         return
@@ -64,7 +65,7 @@ def _batch_line(request: JobRequest, training: TrainingConfig) -> str:
 
 
 def steps_of_epoch(request: JobRequest, found: Description) -> int:
-    """Optimizer steps of an epoch, with the workers of the start."""
+    """Returns the optimizer steps of an epoch, with the number of workers at the start."""
     steps: int = found["steps_per_epoch"]
     if request.spec and request.spec.training.batch_grows:
         return -(-steps // max(1, request.workers_of_start))
@@ -72,10 +73,10 @@ def steps_of_epoch(request: JobRequest, found: Description) -> int:
 
 
 def whole_plan(request: JobRequest, found: Description | None) -> Iterator[str]:
-    """The lines of `--dry_run`.
+    """Yields the lines of `--dry_run`.
 
     Args:
-      found: by the check of the model; None with a script, which is not run.
+      found: findings of the check of the model; None for a script, which is not run.
     """
     if found is None:
         yield f"script: {' '.join(request.script)}; batch, steps and model are its own to decide"
@@ -103,7 +104,7 @@ def _steps(request: JobRequest, found: Description) -> str:
 
 
 def _batch_norm(request: JobRequest, found: Description) -> Iterator[str]:
-    """What it normalises over, if the model has any."""
+    """Yields over what batch normalisation normalises, if the model has any."""
     count = found.get("batch_norms", 0)
     if not count:
         return
@@ -118,7 +119,7 @@ def _batch_norm(request: JobRequest, found: Description) -> Iterator[str]:
 
 
 def _shares(request: JobRequest) -> str:
-    """By rank, at the start and with one worker fewer or more."""
+    """Returns the shares by rank, at the start and with one worker fewer or more."""
     count = request.num_micro_batches or 0
     if request.spec and request.spec.training.batch_grows:
         return f"micro-batches per worker and step: {count}, whatever the number of workers"
@@ -172,7 +173,7 @@ def _what_it_leaves(request: JobRequest) -> str:
 
 
 def _checkpoints(options: RunOptions) -> str:
-    """When they are written, and how many are kept."""
+    """Returns when checkpoints are written, and how many are kept."""
     every = (
         (options.checkpoint_every_n_epochs, "epoch"),
         (options.checkpoint_every_n_steps, "step"),
@@ -188,7 +189,7 @@ def _checkpoint_dir(request: JobRequest) -> str:
 
 
 def _what_is_there(request: JobRequest, found: Description | None) -> str:
-    """Whether the job would go on with something."""
+    """Returns what the job would go on with, if there is anything."""
     if living := kept_workers(request.job_dir / files.WORKERS):
         return f"where workers of a killed launcher train: {', '.join(living)}"
     if found is not None:

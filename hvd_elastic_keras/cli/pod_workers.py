@@ -1,4 +1,4 @@
-"""Runs a job whose workers are pods: their launcher, from the Secret to the last pod."""
+"""Runs a job whose workers are pods: creates the Secret of the job and the launcher of the pods."""
 
 from __future__ import annotations
 

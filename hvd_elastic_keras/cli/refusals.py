@@ -1,4 +1,4 @@
-"""What refuses a job before its start, alike in a job and in `--dry_run`."""
+"""The reasons to refuse a job before its start; the same for a job and for `--dry_run`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def cannot_listen(bind: str, error: OSError) -> ConfigurationError:
-    """The master cannot listen at this address."""
+    """Returns the error for an address at which the master cannot listen."""
     return ConfigurationError(
         f"--bind={bind} was given, at which this host cannot listen: {error.strerror}. "
         f"Use one of its addresses: {network.shown(network.addresses())}."
@@ -28,7 +28,7 @@ def cannot_listen(bind: str, error: OSError) -> ConfigurationError:
 
 
 def port_is_taken(port: int) -> ConfigurationError:
-    """The port that was asked for is not free."""
+    """Returns the error for a requested port that is not free."""
     return ConfigurationError(
         f"--port={port} was given, but another program uses it. Choose another one."
     )
@@ -36,10 +36,10 @@ def port_is_taken(port: int) -> ConfigurationError:
 
 @contextlib.contextmanager
 def refused_on_full_disk(job_dir: Path) -> Iterator[None]:
-    """Inside, nothing has begun yet for which room is needed.
+    """Refuses a job that finds no room on the disk while the block runs, before the job begins.
 
     Raises:
-      ConfigurationError: there is none.
+      ConfigurationError: there is no room.
     """
     try:
         yield
@@ -68,7 +68,7 @@ def check_gpus(request: JobRequest) -> None:
 
 
 def check_checkpoint_dir(request: JobRequest) -> None:
-    """Raises `ConfigurationError` if another job that runs writes its checkpoints there."""
+    """Raises `ConfigurationError` if another running job writes its checkpoints there."""
     directory, identity = request.options.checkpoint_dir, request.job_dir / files.JOB_ID
     if directory and "://" not in directory:
         job_id = identity.read_text().strip() if identity.exists() else ""
@@ -76,7 +76,7 @@ def check_checkpoint_dir(request: JobRequest) -> None:
 
 
 def check_timeline(target: Path) -> None:
-    """Raises `ConfigurationError` unless the trace can be put there when the job ends."""
+    """Raises `ConfigurationError` unless the trace can be written there when the job ends."""
     try:
         if target.exists() and not target.is_file():
             raise OSError(errno.EINVAL, "It is no file")
@@ -90,11 +90,11 @@ def check_timeline(target: Path) -> None:
 
 
 def check_same_kind(job_dir: Path, wanted: JobSpec) -> None:
-    """Raises `ConfigurationError` if a directory is that of a job of another kind."""
+    """Raises `ConfigurationError` if the directory belongs to a job of another kind."""
     try:
         before = JobSpec.load(job_dir / files.JOB)
     except ConfigurationError:
-        return  # there is none, or what there is gives way to this one
+        return  # there is no readable job in the directory; this job takes its place
     if before.job != wanted.job:
         raise ConfigurationError(
             f"--job={wanted.job} was given with --job_dir={job_dir}, which is the directory of a "

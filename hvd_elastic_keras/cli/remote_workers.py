@@ -77,7 +77,7 @@ class RemoteWorkers:
         self._endpoint = endpoint
         self._interface = interface
         self._patience_s = job.enter_timeout_s
-        """A worker that has not come by then is given up, and need not look for the master longer."""
+        """A worker that has not come by then is given up, and stops looking for the master."""
         self._job_dir = job_dir
         self._console = console
         self._controller = controller

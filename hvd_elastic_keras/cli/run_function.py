@@ -1,4 +1,4 @@
-"""`run_function`: runs a function, of a notebook say, on elastic workers, and returns its value."""
+"""`run_function`: runs a function, such as one of a notebook, on elastic workers."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ FLAGS = frozenset(
         *("wait_timeout_s", "master_timeout_s"),
     }
 )
-"""Those of `run` that a job of a function may have: its workers are processes of this machine."""
+"""The flags of `run` that suit the job of a function, whose workers are on this machine."""
 REASONS = ("[elastic] the job failed: ", "[elastic] stopped ", "error: ")
-"""Begin the line with which a launcher says why there is no result."""
+"""Beginnings of the line in which a launcher says why there is no result."""
 WORKER = Path(__file__).resolve().with_name("function_worker.py")
 """The script of the workers."""
 END_WITHIN_S = 30.0
-"""After SIGTERM, if nobody can read any more what the launcher prints."""
+"""Seconds for the launcher after SIGTERM, when nobody can read its output any more."""
 
 
 def run_function(
@@ -51,27 +51,27 @@ def run_function(
 ) -> Any:
     """Runs a function on elastic workers of this machine and returns its value of rank 0.
 
-    The function is to a job what a script is: each worker, and each that replaces one, calls it
-    from its first line, and it trains with `ElasticCallback`, `Trainer` or `elastic.run`. It is
-    pickled with cloudpickle, together with what it uses of its surroundings, so it may stand in a
-    notebook.
+    The function takes the place of a script. Each worker, also a replacement, calls it from its
+    first line. The function trains with `ElasticCallback`, `Trainer` or `elastic.run`. It is
+    pickled with cloudpickle, together with the surroundings that it uses, so it may be defined in
+    a notebook.
 
     Args:
       fn: called as `fn(*args, **kwargs)`.
-      args: can be pickled, like `kwargs`.
-      kwargs: by name.
-      num_workers: how many processes train.
-      job_dir: where logs, checkpoints and results go; one that has checkpoints is gone on with.
-        None makes one under `jobs`.
+      args: positional arguments; must be picklable.
+      kwargs: arguments by name; must be picklable.
+      num_workers: number of processes that train.
+      job_dir: directory for logs, checkpoints and results. If it has checkpoints, the job goes on
+        from them. None makes a new directory under `jobs`.
       flags: flags of `python -m hvd_elastic_keras.run`, such as `deterministic=True`; see `FLAGS`.
 
     Returns:
-      What `fn` has returned on the worker that was rank 0 at the end.
+      The value that `fn` returned on the worker that was rank 0 at the end.
 
     Raises:
       ConfigurationError: an argument is wrong or cannot be pickled; nothing has been started.
-      FunctionFailedError: the job has failed; the text has the traceback of a worker.
-      KeyboardInterrupt: after the job has stopped, when this process is interrupted meanwhile.
+      FunctionFailedError: the job has failed; the message has the traceback of a worker.
+      KeyboardInterrupt: this process was interrupted; raised after the job has stopped.
 
     Example:
 
@@ -124,7 +124,7 @@ def _job_dir(wanted: str | Path | None, fn: Callable[..., Any]) -> Path:
 
 @contextlib.contextmanager
 def _directory_of_call(job_dir: Path) -> Iterator[tuple[Path, Path]]:
-    """The job directory, and one in it for this call, which only this user can look into."""
+    """Yields the job directory, and one in it for this call, which only this user can read."""
     try:
         job_dir.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=function_files.DIRECTORY_PREFIX, dir=job_dir))
@@ -140,10 +140,10 @@ def _directory_of_call(job_dir: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def _run(command: list[str]) -> str:
-    """Runs a launcher to its end, showing what it prints; returns why it has failed, or nothing.
+    """Runs a launcher to its end and shows its output; returns why it failed, or an empty string.
 
-    In a session of its own: a notebook's interrupt goes to all processes of the kernel's group, and
-    the launcher is to hear of it once.
+    The launcher has its own session. A notebook's interrupt goes to all processes of the kernel's
+    group, but the launcher must get it only once.
     """
     program = str(Path(end_with_parent.__file__).resolve())
     process = subprocess.Popen(
@@ -166,12 +166,12 @@ def _run(command: list[str]) -> str:
 
 
 def _show(process: subprocess.Popen[str]) -> tuple[str, bool]:
-    """Prints the lines of a launcher; returns why it has failed, and whether it was interrupted."""
+    """Prints the lines of a launcher; returns why it failed, and whether it was interrupted."""
     reason, interrupted = "", False
     while True:
         try:
             for line in process.stdout or ():
-                # The job goes on if nobody can read it.
+                # The job goes on if nobody can read the output.
                 with contextlib.suppress(OSError, ValueError):
                     print(line, end="", flush=True)
                 begin = next((b for b in REASONS if line.startswith(b)), None)
@@ -185,7 +185,7 @@ def _show(process: subprocess.Popen[str]) -> tuple[str, bool]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Lets nothing run on that nobody waits for."""
+    """Ends the launcher if it still runs, because nobody waits for it any more."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -197,7 +197,10 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _search_path() -> dict[str, str]:
-    """Lets the launcher find this package, also where a notebook alone knows of its directory."""
+    """Returns variables by which the launcher finds this package.
+
+    The package's directory may be known to the notebook alone.
+    """
     root = str(Path(__file__).resolve().parents[2])
     if root in (*site.getsitepackages(), site.getusersitepackages()):
         return {}

@@ -1,4 +1,4 @@
-"""Runs one local job: check, master, workers, and clearing away, in this order."""
+"""Runs one job from this launcher: check, master, workers, and clean-up, in this order."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ UNPROTECTED = (
     "stop the job. Use --tls, unless you trust the network."
 )
 WANTED_JOB = "job.wanted.json"
-"""Beside `job.json`: what is asked for, until it is accepted."""
+"""File beside `job.json` that holds the requested job until it is accepted."""
 
 
 async def run_job(request: JobRequest) -> int:
@@ -63,7 +63,8 @@ async def run_job(request: JobRequest) -> int:
       ConfigurationError: something is wrong; no worker has been started.
     """
     request.check_workers_fit()
-    # Python tries the directory with a file, once. A launcher that is killed then would leave it.
+    # Python tests the temporary directory once, by a file. A launcher killed during a later test
+    # would leave that file behind.
     tempfile.gettempdir()
     job_signals.end_on_sigterm()
     console = console_for(request.verbosity, request.spec.job if request.spec else "")
@@ -80,14 +81,14 @@ async def run_job(request: JobRequest) -> int:
                 with refused_on_full_disk(request.job_dir):
                     request = await _accept(request, console, server)
                 if server and server.variables != request.worker_variables:
-                    server.close()  # it has turned out that workers have more threads
+                    server.close()  # the check has shown that workers have more threads
                     server = _fork_server(request, stack)
             begin()
             return await _run_accepted(request, console, term, endpoint, server)
 
 
 def _fork_server(request: JobRequest, stack: contextlib.ExitStack) -> ForkServer | None:
-    """Starts the process that starts workers of a model on this host; it ends with the stack."""
+    """Starts a fork server for the workers of a model on this host. It ends with the stack."""
     if request.script or request.pods or not request.workers_here:
         return None
     return stack.enter_context(contextlib.closing(ForkServer(request.worker_variables)))
@@ -176,7 +177,7 @@ async def _run_accepted(
 
 
 async def _end_if_removed(job_dir: Path, console: Console, controller: Controller) -> None:
-    """Ends the job at once when its directory is gone: nothing of it could be kept."""
+    """Ends the job at once when its directory is gone, because no result could be kept."""
     await until_removed(job_dir)
     console.line(
         f"{job_dir} was removed while the job ran, with its checkpoints, logs and events: the job "
@@ -184,7 +185,7 @@ async def _end_if_removed(job_dir: Path, console: Console, controller: Controlle
     )
     controller.kill_workers()
     console.end()
-    # Clearing away could hit another job, which may run there by now.
+    # A clean-up could damage another job, which may run there by now.
     os._exit(EXIT_FAILED)
 
 
@@ -194,7 +195,7 @@ async def _listen(
     before: control.Endpoint | None,
     fingerprint: str,
 ) -> None:
-    """Opens the port of the launcher before, or the one that is wanted, which must be free."""
+    """Listens at the requested port, which must be free; else at the earlier launcher's port."""
     port = wanted.port or (before.port if before else 0)
     try:
         given_out = wanted.given_out or _given_out(wanted.bind)
@@ -206,14 +207,14 @@ async def _listen(
 
 
 def _given_out(bind: str) -> str:
-    """The address by which workers are to reach a master that listens there."""
+    """Returns the address by which workers reach a master that listens at `bind`."""
     if bind not in (host_port.ANY_IPV4, host_port.ANY_IPV6):
         return bind
     return network.own_address()
 
 
 def how_to_join(address: str, job_dir: Path) -> str:
-    """Says how workers of other hosts come to a job."""
+    """Says how workers of other hosts join a job."""
     return (
         f"workers of other hosts join with: python -m hvd_elastic_keras.run --join={address} "
         f"--token_file=FILE, with a copy of {shown(job_dir / files.MASTER)}"
@@ -221,7 +222,7 @@ def how_to_join(address: str, job_dir: Path) -> str:
 
 
 def _description(request: JobRequest) -> JobDescription:
-    """What joiners have to know."""
+    """Returns all that joiners have to know about the job."""
     identity = request.job_dir / files.JOB_ID
     if not identity.exists():
         files.write_secret(identity, f"{secrets.token_hex(16)}\n".encode())
@@ -242,9 +243,10 @@ def _description(request: JobRequest) -> JobDescription:
 
 
 async def _accept(request: JobRequest, console: Console, server: ForkServer | None) -> JobRequest:
-    """Checks what is to be done; only then does it take the place of what was done before.
+    """Checks the requested job; after that, it replaces the earlier job of the directory.
 
-    Returns the request with what the check has found.
+    Returns:
+      The request with the micro-batch size that the check has found.
     """
     job_dir = request.job_dir
     check_gpus(request)
@@ -272,14 +274,14 @@ async def _accept(request: JobRequest, console: Console, server: ForkServer | No
 
 
 def _counts(spec: JobSpec, found: plan.Description) -> dict[str, int]:
-    """Examples by split, so that workers need not count them."""
+    """Returns the number of examples by split, so that workers need not count them."""
     if not spec.trains:
         return {spec.split: found["num_examples"]}
     return {"train": found["num_examples"], "validation": found["num_validation_examples"]}
 
 
 def _write_timeline(target: Path, job_dir: Path, console: Console) -> None:
-    """At the end of a job, whose results do not depend on it."""
+    """Writes the timeline at the end of a job; an error is only a warning."""
     try:
         rounds = timeline.write_merged(job_dir, target)
     except OSError as error:
@@ -289,7 +291,7 @@ def _write_timeline(target: Path, job_dir: Path, console: Console) -> None:
 
 
 def _write_report(job_dir: Path, console: Console) -> None:
-    """At the end of a job, whose results do not depend on it."""
+    """Writes the report at the end of a job; an error is only a warning."""
     target = job_dir / files.REPORT
     try:
         report_page.write(job_dir, target)
@@ -300,13 +302,13 @@ def _write_report(job_dir: Path, console: Console) -> None:
 
 
 def _remove_unfinished_checkpoints(job_dir: Path) -> None:
-    """Removes what killed workers have left: nobody writes any more."""
+    """Removes unfinished checkpoints of killed workers, when no worker writes any more."""
     for directory in _directories_of_checkpoints(job_dir):
         directories.remove_unfinished(directory)
 
 
 def newest_term_of_checkpoints(job_dir: Path) -> int:
-    """Who writes with an earlier term than that of a checkpoint is refused."""
+    """Returns the newest term of all checkpoints; a writer with an earlier term is refused."""
     found = map(directories.terms_in, _directories_of_checkpoints(job_dir))
     return max(map(directories.newest, found))
 
@@ -316,6 +318,6 @@ def _directories_of_checkpoints(job_dir: Path) -> list[Path]:
 
 
 def _first_worker_number(job_dir: Path) -> int:
-    """Worker ids are not used again when a job is gone on with."""
+    """Returns the first number for new workers; a job that continues does not reuse worker ids."""
     numbers = [p.stem[1:] for p in (job_dir / files.LOGS).glob("w*.log")]
     return max((int(n) + 1 for n in numbers if n.isdecimal()), default=0)

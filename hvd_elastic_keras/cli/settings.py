@@ -1,9 +1,9 @@
 """Where the flags of `run` get their values: command line, file, environment, default.
 
-The first of these that has a value for a flag counts; for an option that a script may give, the
-script comes after the command line (`common/options.py`). What comes from the environment or a file
-becomes words of the command line before anything looks at them. So it is checked, kept in the
-job's journal, and used by `--resume` like what somebody has typed.
+The first of these that has a value for a flag counts. An option that a script may give comes from
+the script after the command line (`common/options.py`). Values from the environment or a file
+become words of the command line before any other code looks at them. So they are checked, kept in
+the job's journal, and used by `--resume` like typed words.
 
 | source | `--num_workers=4` there |
 |---|---|
@@ -36,20 +36,20 @@ COMMAND_LINE = "command line"
 WHEN_STARTED = "when the job was started"
 NONE_BEFORE: Mapping[str, str] = types.MappingProxyType({})
 CONFIG = "config"
-"""Names a file of flags, if that ends with `SUFFIX`; else the model's reference configuration."""
+"""Flag for a file of flags, if its value ends with `SUFFIX`, or a reference configuration."""
 SUFFIX = ".toml"
 ONE_VALUE = f"{CONFIG}."
-"""Begins the name of a single value of the model's reference configuration."""
+"""Prefix of the name of a single value of the model's reference configuration."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """What a source says of a flag.
+    """The value of a flag in one source.
 
     Attributes:
-      text: as on the command line.
-      source: for people.
-      name: of the flag, as that source writes it.
+      text: the value as on the command line.
+      source: name of the source, for people.
+      name: name of the flag, as this source writes it.
     """
 
     text: str
@@ -59,12 +59,12 @@ class Value:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """A command line with all that its sources say.
+    """A command line with the values of all sources.
 
     Attributes:
       words: flags, then the script with its arguments.
-      sources: by flag, where its value comes from; of those that have one.
-      of_start: flags whose values are those with which the job was started before (`--resume`).
+      sources: by flag, the source of its value; only flags that have a value.
+      of_start: flags that keep the value of the earlier start of the job (`--resume`).
     """
 
     words: list[str]
@@ -72,13 +72,13 @@ class Settings:
     of_start: frozenset[str] = frozenset()
 
     def lines(self, reference: Mapping[str, Any], reference_name: str) -> Iterator[str]:
-        """Each value that is no default, with its source; for `--dry_run`.
+        """Yields each value that differs from its default, with its source; for `--dry_run`.
 
-        To be called when the flags are parsed.
+        Call it after the flags are parsed.
 
         Args:
-          reference: the values of the model's reference configuration, single ones replaced.
-          reference_name: of that configuration.
+          reference: values of the model's reference configuration, with single values replaced.
+          reference_name: name of that configuration.
         """
         for name, source in sorted(self.sources.items()):
             if name in (CONFIG, "dry_run"):
@@ -99,15 +99,15 @@ def resolved(
     takes_value: Callable[[str], bool],
     before: Mapping[str, str] = NONE_BEFORE,
 ) -> Settings:
-    """The command line with what a file and the environment add.
+    """Returns the command line with the values that a file and the environment add.
 
     Args:
       words: the command line without the program.
-      takes_value: whether the argument after the flag of a name is its value.
-      before: `Settings.sources` of the start before, whose words `--resume` has put there.
+      takes_value: says of the name of a flag whether the next argument is its value.
+      before: `Settings.sources` of the earlier start, whose words `--resume` has put there.
 
     Raises:
-      ConfigurationError: a source names a flag that there is not, or a value that it cannot have.
+      ConfigurationError: a source names an unknown flag, or a value that a flag cannot have.
     """
     typed, rest = split_arguments(list(words), takes_value)
     own = [(flag_of(name), used) for name, value, used in typed if not _is_file(name, value)]
@@ -136,17 +136,17 @@ def resolved(
 def _of_first(
     before: Mapping[str, Value], found: Mapping[str, Value], typed: Iterable[str]
 ) -> dict[str, Value]:
-    """Adds what a source says of flags of which no source before it says anything.
+    """Adds the values of a source for flags that no earlier source has set.
 
-    A single value of the reference configuration, such as `config.epochs`, stands for the flag of
-    that name, too: what is typed counts before an environment variable either way.
+    A single value of the reference configuration, such as `config.epochs`, also stands for the flag
+    of that name: typed words count before an environment variable in either form.
     """
     taken = {name for flag in (*typed, *before) for name in (flag, flag.removeprefix(ONE_VALUE))}
     return {**before, **{name: value for name, value in found.items() if name not in taken}}
 
 
 def known_flags() -> list[str]:
-    """The flags of this package."""
+    """Returns the names of the flags of this package."""
     return [
         flag.name
         for module, those in flags.FLAGS.flags_by_module_dict().items()
@@ -156,10 +156,10 @@ def known_flags() -> list[str]:
 
 
 def from_environment() -> dict[str, Value]:
-    """What variables say, by flag.
+    """Returns the values in environment variables, by flag.
 
     Raises:
-      ConfigurationError: one has the prefix and belongs to no flag.
+      ConfigurationError: a variable has the prefix but belongs to no flag.
     """
     found = {}
     known = sorted(known_flags())
@@ -176,10 +176,10 @@ def from_environment() -> dict[str, Value]:
 
 
 def from_file(path: Path) -> dict[str, Value]:
-    """What a file says, by flag.
+    """Returns the values in a file, by flag.
 
     Raises:
-      ConfigurationError: it cannot be read, or names something that is no flag.
+      ConfigurationError: the file cannot be read, or names something that is no flag.
     """
     try:
         content = tomllib.loads(path.read_text())
@@ -202,7 +202,7 @@ def from_file(path: Path) -> dict[str, Value]:
 
 
 def _text(name: str, value: Any, path: Path) -> str:
-    """A value of a file as on the command line."""
+    """Returns a value of a file in the form of the command line."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list) and all(isinstance(one, str) for one in value):
@@ -216,7 +216,7 @@ def _text(name: str, value: Any, path: Path) -> str:
 
 
 def _check(name: str, value: Value) -> None:
-    """Raises `ConfigurationError` if a flag cannot have a value, with its source."""
+    """Raises `ConfigurationError`, which names the source, if a flag cannot have a value."""
     if name not in flags.FLAGS or name == CONFIG:
         return
     try:
@@ -232,7 +232,7 @@ def _is_file(name: str, value: str) -> bool:
 
 
 def flag_of(name: str) -> str:
-    """Of --tls and of --notls it is tls."""
+    """Returns the flag that a name sets: `tls` for `tls` and for `notls`."""
     positive = name.removeprefix("no")
     return positive if name not in flags.FLAGS and positive in flags.FLAGS else name
 

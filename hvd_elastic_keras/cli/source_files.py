@@ -1,4 +1,4 @@
-"""The files of what a job trains, which all hosts must have alike."""
+"""The source files that a job trains; they must be the same on all hosts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hvd_elastic_keras.cli.check_script import files_of_script
 
 
 def source_digests(script: Sequence[str], model: str, directory: Path) -> dict[str, str]:
-    """SHA-256 of the files of a script or model module, by their names on any host.
+    """Returns the SHA-256 of the files of a script or model module, by their names on any host.
 
-    A script, and a module that is given by its path, is taken with the modules beside it that it
-    imports; a dotted module or a name of the zoo with all of its directory.
+    A script, or a module given by its path, includes the modules beside it that it imports. A
+    dotted module, or a name of the zoo, includes all Python files of its directory.
     """
     base = base_of(script, model, directory)
     if script or model.endswith(".py"):
@@ -25,7 +25,7 @@ def source_digests(script: Sequence[str], model: str, directory: Path) -> dict[s
 
 
 def base_of(script: Sequence[str], model: str, directory: Path) -> Path:
-    """What the names of files are relative to, on this host.
+    """Returns the directory of this host to which the names of files are relative.
 
     Raises:
       ModelModuleError: there is no such model.
@@ -35,7 +35,7 @@ def base_of(script: Sequence[str], model: str, directory: Path) -> Path:
 
 
 def differences(wanted: Mapping[str, str], base: Path) -> list[str]:
-    """Files that are missing, or hold something else than wanted."""
+    """Returns the files that are missing or have other content than wanted."""
     return [name for name, digest in wanted.items() if _digest(base / name) != digest]
 
 
@@ -45,7 +45,7 @@ def _name(path: Path, base: Path) -> str:
 
 
 def _digest(path: Path) -> str:
-    """Empty if there is no such file."""
+    """Returns the SHA-256 of a file; empty if there is no such file."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:

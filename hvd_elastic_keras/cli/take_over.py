@@ -1,7 +1,7 @@
-"""Whether a launcher goes on with the workers that another one has left behind.
+"""Decides whether a launcher goes on with the workers that another launcher has left behind.
 
-A launcher that is killed leaves its workers training. The next one in that job directory takes them
-over if it was started by the same command; any other command is refused as long as they live.
+A killed launcher leaves its workers training. The next launcher in that job directory takes them
+over if it was started by the same command. Any other command is refused while they live.
 """
 
 from __future__ import annotations
@@ -34,13 +34,16 @@ RESUME = "--resume"
 
 
 def left_behind(request: JobRequest, term: Term, console: Console) -> control.Endpoint | None:
-    """Where the workers of the launcher before look for their master; None if there are none.
+    """Returns the endpoint at which workers of the earlier launcher look for their master.
 
-    Workers that cannot be taken over are ended, but for those of a directory of which this one is a
-    copy: these go on as they are.
+    Workers that cannot be taken over are ended. If this directory is a copy, the workers of the
+    original directory go on as they are.
+
+    Returns:
+      The endpoint; None if there are no workers to take over.
 
     Raises:
-      ConfigurationError: they train something else than what is asked for now.
+      ConfigurationError: the workers train something else than the requested job.
     """
     job_dir = request.job_dir
     if term.original:
@@ -65,7 +68,7 @@ def left_behind(request: JobRequest, term: Term, console: Console) -> control.En
 
 
 def _become_a_job_of_its_own(job_dir: Path, term: Term, console: Console) -> None:
-    """Leaves the workers of the other directory alone, and takes another identity."""
+    """Leaves the workers of the other directory alone, and gives this job a new identity."""
     console.line(
         f"{job_dir} is a copy of {term.original}, whose job and workers stay as they are. This job "
         "is another one, and goes on from the newest checkpoint that was copied, if there is any"
@@ -77,7 +80,7 @@ def _become_a_job_of_its_own(job_dir: Path, term: Term, console: Console) -> Non
 
 
 def living(notes: Path, console: Console) -> dict[str, WorkerRecord]:
-    """The workers of this directory that live; those of another one are named."""
+    """Returns the living workers of this directory; prints the names of workers of another one."""
     found = kept_workers(notes)
     others = {w: kept for w, kept in found.items() if not kept.belongs_to(notes)}
     for worker_id, kept in others.items():
@@ -104,12 +107,15 @@ def _told_of_ending(workers: Iterable[str], term: Term, endpoint: control.Endpoi
 
 
 def _elsewhere(before: Decisions) -> set[str]:
-    """Workers that may live, for all that this host knows."""
+    """Returns workers that may still live, but not as processes of this launcher's host."""
     return {w for w, kept in before.workers.items() if kept.by_itself or kept.host != LOCALHOST}
 
 
 def trusted_endpoint(job_dir: Path) -> control.Endpoint | None:
-    """That of the launcher before; None if its certificate is gone, which its workers trust."""
+    """Returns the endpoint of the earlier launcher.
+
+    Returns None if the certificate that its workers trust is gone.
+    """
     with contextlib.suppress(ConfigurationError):
         endpoint = files.read_endpoint(job_dir)
         if endpoint.fingerprint in ("", certificate.fingerprint_in(job_dir)):
@@ -118,7 +124,7 @@ def trusted_endpoint(job_dir: Path) -> control.Endpoint | None:
 
 
 def what_was_asked_for(arguments: list[str], takes_value: Callable[[str], bool]) -> tuple[str, ...]:
-    """The arguments of a launcher, wherever its job directory is.
+    """Returns the arguments of a launcher without its own --job_dir.
 
     >>> what_was_asked_for(["--job_dir", "a", "x.py", "--job_dir=b"], lambda name: True)
     ('x.py', '--job_dir=b')
@@ -148,13 +154,13 @@ def _check_same_command(request: JobRequest, term: Term) -> None:
 
 
 def _source(sources: Mapping[str, str], name: str) -> str:
-    """For people."""
+    """Returns the source of the value of a flag, for people."""
     source = sources.get(name, "")
     return f"the {source}" if source == settings.COMMAND_LINE else source
 
 
 def _before_script(sources: Mapping[str, str]) -> set[str]:
-    """The options that count whatever the script says."""
+    """Returns the options that count before the script: those typed on the command line."""
     typed = {name for name, source in sources.items() if source == settings.COMMAND_LINE}
     return typed & set(RunOptions.__struct_fields__)
 
@@ -169,9 +175,9 @@ def _check_same_token(request: JobRequest, before: control.Endpoint) -> None:
 
 
 def sources_handed_on() -> dict[str, str]:
-    """By flag, where the values have come from that `--resume` has made this command of.
+    """Returns, by flag, the sources of the values from which `--resume` has made this command.
 
-    Only this process is told of them, and once.
+    Only this process gets them, and only once.
     """
     told = env.variables_named([env.RESUMED]).get(env.RESUMED, "{}")
     env.set_variables({env.RESUMED: None})
@@ -180,7 +186,7 @@ def sources_handed_on() -> dict[str, str]:
 
 
 def start_again(job_dir: Path | None, more: Sequence[str] = ()) -> NoReturn:
-    """Becomes the command with which the job of a directory was started last (`--resume`).
+    """Replaces this process by the command that started the job of a directory last (`--resume`).
 
     Args:
       more: flags for this start only.
@@ -200,7 +206,7 @@ def start_again(job_dir: Path | None, more: Sequence[str] = ()) -> NoReturn:
         )
     command = [sys.executable, "-m", RUN, f"--job_dir={job_dir.resolve()}", *more]
     command += last.command
-    # What the environment has said to the start before is among the words; it may differ by now.
+    # The words already hold the values of the earlier environment; today's may differ.
     env.set_variables(dict.fromkeys(env.variables_beginning(env.RUN_PREFIX)))
     sources = {name: source for name, source in last.sources.items() if name != "job_dir"}
     env.set_variables({env.RESUMED: json.dumps(sources)})

@@ -1,9 +1,9 @@
 """Time per step with `audit`, alone, against the same training without it.
 
-Trainings of both kinds alternate in one process, so that both see the same machine. Each gives the
-median of its steps, and the time of an epoch with its end (checkpoint and verdict), both
-without the first epoch. Printed are medians of these, their ratios, and the bytes of a
-ledger per example.
+Trainings of both kinds alternate in one process, so that both see the same machine. Each training
+gives the median of its steps, and the time of an epoch including its end (checkpoint and verdict).
+Both leave out the first epoch. The table has medians of these values, their ratios, and the bytes
+of a ledger per example.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ NETWORKS = {
     "tiny MLP": (networks.tiny_mlp, 2000),
     "small ResNet": (networks.small_resnet, 40),
 }
-"""And their steps per epoch."""
+"""The networks, and the steps per epoch of each."""
 
 
 class StepTimes(keras.callbacks.Callback):
-    """Seconds from the end of a step to the end of the next one, after the first epoch."""
+    """Measures seconds from the end of a step to the end of the next, after the first epoch."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seconds: list[float] = []
         self.began = 0.0
-        """The time at which the second epoch did."""
+        """The time at which the second epoch began."""
         self._last: float | None = None
         self._epoch = 0
 
@@ -56,7 +56,7 @@ class StepTimes(keras.callbacks.Callback):
 
 
 class Measured(NamedTuple):
-    """Of one training: seconds of a step (median) and of an epoch, bytes of ledger per example."""
+    """One training: seconds per step (median) and per epoch, bytes of ledger per example."""
 
     step_s: float
     epoch_s: float
@@ -87,7 +87,7 @@ def main(_: list[str]) -> None:
     for name, (make, steps) in NETWORKS.items():
         found: dict[bool, list[Measured]] = {False: [], True: []}
         for repetition in range(_REPETITIONS.value):
-            # Now one first, now the other: a process grows slower or faster by itself.
+            # Alternate which one is first: a process grows slower or faster by itself.
             for audit in (True, False) if repetition % 2 else (False, True):
                 found[audit].append(measure(make, steps, audit))
         step, audited_step = (statistics.median(m.step_s for m in found[k]) for k in (False, True))

@@ -1,9 +1,10 @@
 """Time per step with even shares and with `--balance=speed`, if one of two workers is slow.
 
-Each worker has a processor for itself (`taskset`'s system call), and a busy process shares that of
-the second one, which then has half of it. Each measurement is a job of its own; the kinds take
-turns, so that all see the same machine. Printed are medians over the epochs of all repetitions,
-the first twenty of each left out (speeds are learnt in them), and their ratios to even shares.
+Each worker has a processor for itself (`taskset`'s system call). A busy process shares the
+processor of the second worker, which then has half of it. Each measurement is a separate job. The
+kinds take turns, so that all see the same machine. The table has medians over the epochs of all
+repetitions, and their ratios to even shares. The first twenty epochs of each job are left out,
+because speeds are learnt in them.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ KINDS = {
     "even, nobody slow": ("--balance=even", False),
     "speed, nobody slow": ("--balance=speed", False),
 }
-"""Flag, and whether the second worker shares its processor."""
+"""The flag, and whether the second worker shares its processor."""
 
 _REPETITIONS = flags.DEFINE_integer("repetitions", 3, "Jobs of each kind.", lower_bound=1)
 
 
 @contextlib.contextmanager
 def busy(processor: int) -> Iterator[None]:
-    """A process that keeps one processor busy."""
+    """Keeps one processor busy within the block."""
     process = subprocess.Popen([sys.executable, "-c", BUSY])
     try:
         os.sched_setaffinity(process.pid, {processor})
@@ -46,7 +47,7 @@ def busy(processor: int) -> Iterator[None]:
 
 
 def measure(kind: str) -> list[float]:
-    """Seconds per step of the epochs of one job."""
+    """Returns the seconds per step of each epoch of one job."""
     flag, one_is_slow = KINDS[kind]
     with busy(1) if one_is_slow else contextlib.nullcontext():
         return epoch_means(NETWORK, [*FLAGS, flag], PINNED, skip=20)

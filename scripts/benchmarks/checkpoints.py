@@ -1,10 +1,14 @@
-"""What checkpoints that are written in the background cost a training.
+"""The costs that checkpoints written in the background have for a training.
 
-First how much longer the step takes in which one is begun, against one copy of the state in
-memory, which is what a training must wait for unless it writes to other memory from then on. Then
-how much later all is done, for each checkpoint, against saving in place: what writes has to share
-the processors and the memory with the steps. The usual time of a step is that of the last ones
-before the next checkpoint; copies and savings in place are measured before and after the training.
+The first result is how much longer a step takes in which a checkpoint is begun, against one copy of
+the state in memory. A training must wait for that copy, unless it writes to other memory from then
+on.
+
+The second result is the delay of the whole training for each checkpoint, against saving in place:
+the writer shares processors and memory with the steps.
+
+The usual time of a step is taken from the last steps before the next checkpoint. Copies and savings
+in place are measured before and after the training.
 """
 
 from __future__ import annotations
@@ -38,11 +42,11 @@ _CHECKPOINTS = flags.DEFINE_integer("checkpoints", 4, "Of each size.", lower_bou
 VARIABLES = 16
 BATCH_SIZE = 64
 BETWEEN_S = 6.0
-"""Seconds of steps from one checkpoint to the next: enough for its writing to end meanwhile."""
+"""Seconds of steps from one checkpoint to the next: enough time to write a checkpoint."""
 
 
 class Weights(keras.layers.Layer):
-    """Holds so many bytes, all of which a step changes."""
+    """Holds this many megabytes, all of which a step changes."""
 
     def __init__(self, megabytes: int) -> None:
         super().__init__()
@@ -50,29 +54,29 @@ class Weights(keras.layers.Layer):
         self._held = [self.add_weight(shape=(size,), initializer="ones") for _ in range(VARIABLES)]
 
     def call(self, x: Any) -> Any:
-        """Scales its input with the mean of all."""
+        """Scales its input by the mean of all weights."""
         return x * (sum(keras.ops.mean(held) for held in self._held) / VARIABLES)
 
 
 class Periods(keras.callbacks.Callback):
-    """Seconds from the beginning of each step to that of the next one."""
+    """Measures seconds from the beginning of each step to the beginning of the next one."""
 
     def __init__(self) -> None:
         super().__init__()
         self._began: list[float] = []
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """The beginning of a step."""
+        """Notes the beginning of a step."""
         self._began.append(time.perf_counter())
 
     @property
     def seconds(self) -> list[float]:
-        """Of each step but the last."""
+        """The seconds of each step but the last."""
         return [after - before for before, after in itertools.pairwise(self._began)]
 
 
 def model(megabytes: int) -> keras.Model:
-    """A small network with so much state."""
+    """Returns a small network with this much additional state."""
     layers = keras.layers
     made = keras.Sequential(
         [
@@ -87,10 +91,10 @@ def model(megabytes: int) -> keras.Model:
 
 
 def trained(megabytes: int, steps: int, every: int, directory: Path) -> list[float]:
-    """A training with a checkpoint after so many steps each; 0 writes none.
+    """Trains with a checkpoint after every `every` steps; 0 writes none.
 
     Returns:
-      Seconds of each step.
+      The seconds of each step.
     """
     periods = Periods()
     random = np.random.default_rng(0)
@@ -111,7 +115,7 @@ def trained(megabytes: int, steps: int, every: int, directory: Path) -> list[flo
 
 
 def copies_s(held: Sequence[KerasVariable]) -> list[float]:
-    """Seconds of copies in memory, into memory that is new, as that of a checkpoint is."""
+    """Returns the seconds of copies into new memory; a checkpoint also copies into new memory."""
     arrays, times = [variable.numpy() for variable in held], []
     for _ in range(3):
         began = time.perf_counter()
@@ -122,7 +126,7 @@ def copies_s(held: Sequence[KerasVariable]) -> list[float]:
 
 
 def savings_s(held: Sequence[KerasVariable], directory: Path) -> list[float]:
-    """Seconds of checkpoints for which a training would wait."""
+    """Returns the seconds of checkpoints for which a training would wait."""
     store, times = CheckpointStore(directory), []
     for step in range(2):
         began = time.perf_counter()
@@ -132,7 +136,7 @@ def savings_s(held: Sequence[KerasVariable], directory: Path) -> list[float]:
 
 
 def measured(megabytes: int, scratch: Path) -> list[rows.Row]:
-    """The rows of one size."""
+    """Measures the rows of one size."""
     held = variables_of(model(megabytes)).all
     copies, in_place = copies_s(held), savings_s(held, scratch / "before")
     usual_s = statistics.median(trained(megabytes, 30, 0, scratch / "none")[5:])

@@ -1,13 +1,13 @@
-"""Whether the loss curve stays what it is when slots are revoked in the middle of a training.
+"""Whether the loss curve stays the same when slots are revoked in the middle of a training.
 
 A small convolutional network learns handwritten digits. Each job starts with the same number of
-workers; when its first epoch has ended, slots are revoked (the request that
-`hvd_elastic_keras.ctl revoke --slots=K` sends), so that another number of workers is left for the
-other epochs. The reference is a job with one worker from the start.
+workers. When its first epoch has ended, slots are revoked, so that fewer workers are left for the
+other epochs (`hvd_elastic_keras.ctl revoke --slots=K` sends the same request). The reference is a
+job with one worker from the start.
 
-Printed are the largest differences from the reference over all steps, and what the change took. The
-exit code is 1 if a difference is above what rounding explains. Into --output go `steps.csv`,
-`epochs.csv`, `summary.csv`, `curves-MODE.png` and `wall_time-MODE.png`.
+The output has the largest differences from the reference over all steps, and the time that the
+change took. The exit code is 1 if a difference is above what rounding explains. `steps.csv`,
+`epochs.csv`, `summary.csv`, `curves-MODE.png` and `wall_time-MODE.png` are written to --output.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ LIMIT_S = 300.0
 POLL_S = 0.002
 USUAL, DETERMINISTIC = "usual", "deterministic"
 LOSS_TOLERANCE = 1e-5
-"""Workers add up the same numbers in another order. An addition in float32 rounds by up to
-2^-24 = 6e-8 of its result, a loss is at most 2.6 here, and some dozen such errors add up. By that,
-an example between two classes may fall to the other, so accuracies may differ by one example."""
+"""Workers add up the same numbers in another order. An addition in float32 rounds by up to 2^-24 =
+6e-8 of its result. A loss is at most 2.6 here, and some dozen such errors add up. An example on the
+edge between two classes may therefore change its class, so accuracies may differ by one example.
+"""
 
 _OUTPUT = flags.DEFINE_string("output", None, "Directory for data and plots.", required=True)
 _EPOCHS = flags.DEFINE_integer("epochs", 15, "Epochs of each job.", lower_bound=2)
@@ -66,7 +67,7 @@ _QUICK = flags.DEFINE_bool(
 
 @contextlib.contextmanager
 def running(command: list[str], step_log: Path, output: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A job that is ended, with all of its processes, at the end of the block."""
+    """Runs a job; at the end of the block, the job is ended with all of its processes."""
     with output.open("wb") as stream:
         process = subprocess.Popen(
             command,
@@ -97,7 +98,7 @@ def wait(look: Callable[[], Any], process: subprocess.Popen[bytes], what: str) -
 
 
 def revoke(job_dir: Path, slots: int) -> None:
-    """As `ctl revoke --slots=SLOTS`, without the time that a new process takes to start."""
+    """Does what `ctl revoke --slots=SLOTS` does, without the start of a new process."""
     endpoint = json.loads((job_dir / "master.json").read_text())
     response = requests.post(
         f"http://{endpoint['address']}/v1/slots",
@@ -111,14 +112,14 @@ def revoke(job_dir: Path, slots: int) -> None:
 
 
 def first_epoch_ended(job_dir: Path) -> bool:
-    """Whether the job has said so."""
+    """Returns whether the job has reported the end of an epoch."""
     with contextlib.suppress(FileNotFoundError):
         return '"epoch_end"' in (job_dir / "events.jsonl").read_text()
     return False
 
 
 def train(mode: str, workers: int, left: int, epochs: int, scratch: Path) -> Run:
-    """One job, from the start to the end."""
+    """Runs one job from start to end."""
     scratch.mkdir()
     job_dir, step_log, output = scratch / "job", scratch / "steps.txt", scratch / "output.txt"
     command = [
@@ -144,7 +145,7 @@ def train(mode: str, workers: int, left: int, epochs: int, scratch: Path) -> Run
 
 
 def limits(mode: str) -> Difference:
-    """How far a run may be from its reference."""
+    """Returns the largest differences that a run may have from its reference."""
     if mode == DETERMINISTIC:
         return Difference(0.0, 0.0, 0.0, 0.0)
     return Difference(
@@ -156,7 +157,7 @@ def limits(mode: str) -> Difference:
 
 
 def summary(run: Run, found: Difference) -> dict[str, Any]:
-    """One line of the table."""
+    """Returns one line of the table."""
     change = run.change
     before, after = run.step_s(run.workers), run.step_s(run.left)
     return {
@@ -176,7 +177,7 @@ def summary(run: Run, found: Difference) -> dict[str, Any]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as text, in columns."""
+    """Returns the rows as text, in columns."""
     formats = {"examples": ".0f", "val": ".4f", "training": ".1f"}
 
     def cell(name: str, value: Any) -> str:
@@ -195,7 +196,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def train_all(mode: str, workers: int, left: Sequence[int], epochs: int) -> list[Run]:
-    """The reference, then one job for each number of workers that are left."""
+    """Trains the reference, then one job for each number of workers left."""
     with tempfile.TemporaryDirectory(prefix="bench_convergence_") as directory:
         runs = []
         for start, rest in [(1, 1), *((workers, n) for n in left)]:
@@ -205,7 +206,7 @@ def train_all(mode: str, workers: int, left: Sequence[int], epochs: int) -> list
 
 
 def plan() -> tuple[int, list[int], int]:
-    """Workers before the revocation, those after it, and epochs."""
+    """Returns the workers before and after the revocation, and the epochs."""
     if _QUICK.value:
         return 3, [2], 2
     workers = _WORKERS.value

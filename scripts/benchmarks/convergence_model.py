@@ -1,9 +1,9 @@
 """The model of the convergence benchmark: a convolutional network on real handwritten digits.
 
-Batch norm and dropout are in it because their results would depend on the number of workers if
-anything did. The activations and pooling are smooth and the optimizer is SGD: a ReLU that switches
-at a rounding error, or the quotient of Adam, makes a difference of rounding grow from step to step,
-and the curves would show that rather than what is measured.
+The network has batch norm and dropout, because their results would depend on the number of workers
+if anything did. The activations and pooling are smooth, and the optimizer is SGD. A ReLU that
+switches at a rounding error, or the quotient of Adam, would let a difference of rounding grow from
+step to step. The curves would then show that growth.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ METRICS = ("loss", "accuracy")
 
 
 class StepLog(keras.callbacks.Callback):
-    """Appends "epoch batch time workers loss accuracy" of each step, from rank 0.
+    """Appends "epoch batch time workers loss accuracy" of each step; only rank 0 does so.
 
-    Keras's logs are means over the epoch so far. The metrics start again after each step here, so
-    that a value is that of its step alone.
+    Keras's logs are means over the epoch so far. The metrics are reset after each step here, so
+    that each value belongs to its step alone.
     """
 
     def __init__(self) -> None:
@@ -36,12 +36,12 @@ class StepLog(keras.callbacks.Callback):
         self.epoch = 0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """An epoch without a step as yet: its beginning, for the clock."""
+        """Notes the beginning of an epoch, for the clock, as a line without a step."""
         self.epoch = epoch
         self._note(-1, dict.fromkeys(METRICS, 0.0))
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """A finished step."""
+        """Notes a finished step."""
         self._note(batch, logs)
         self.model.reset_metrics()
 
@@ -53,7 +53,7 @@ class StepLog(keras.callbacks.Callback):
 
 
 def model() -> keras.Model:
-    """Images [n, 8, 8, 1] to logits [n, 10]."""
+    """Returns a network from images [n, 8, 8, 1] to logits [n, 10]."""
     layers = keras.layers
     return keras.Sequential(
         [
@@ -73,20 +73,20 @@ def model() -> keras.Model:
 
 
 def loss() -> keras.Loss:
-    """Labels are class numbers."""
+    """Returns a loss for class numbers as labels."""
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def optimizer() -> keras.Optimizer:
-    """SGD with momentum."""
+    """Returns SGD with momentum."""
     return keras.optimizers.SGD(5e-3, momentum=0.9)
 
 
 def metrics() -> list[str]:
-    """Share of right answers."""
+    """Returns the accuracy."""
     return ["accuracy"]
 
 
 def callbacks() -> list[keras.callbacks.Callback]:
-    """The step log."""
+    """Returns the step log."""
     return [StepLog()]

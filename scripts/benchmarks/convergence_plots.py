@@ -1,4 +1,4 @@
-"""The pictures of the convergence benchmark."""
+"""The figures of the convergence benchmark."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 mpl.use("Agg")
-mpl.rcParams["lines.solid_capstyle"] = "butt"  # wide lines end where they end, in the legend too
+mpl.rcParams["lines.solid_capstyle"] = "butt"  # wide lines have no caps, in the legend too
 REFERENCE_COLOUR = "0.75"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#000000")
-"""After Okabe and Ito: can be told apart by people who see few colours."""
+"""Colours after Okabe and Ito, which colour-blind people can tell apart."""
 WIDEST, NARROWEST = 7.0, 1.0
 NEAR = 7
-"""Steps that are shown before and after the revocation."""
+"""Steps shown before and after the revocation."""
 SMALLEST = 1e-8
-"""Below this the axis of differences is linear, so that 0 is on it: half a unit in the last place
-of a loss of 0.1 to 0.2."""
+"""Below this, the axis of differences is linear, so that 0 is on it. It is half a unit in the last
+place of a loss of 0.1 to 0.2.
+"""
 
 
 def _styles(runs: Sequence[Run]) -> Iterator[tuple[Run, str, float]]:
-    """Each run with its colour and line width: narrower ones lie on wider ones."""
+    """Yields each run with its colour and line width: narrower lines lie on wider ones."""
     shrink = (WIDEST - NARROWEST) / max(1, len(runs) - 1)
     for index, run in enumerate(runs):
         yield run, COLOURS[index % len(COLOURS)], WIDEST - index * shrink
@@ -46,7 +47,7 @@ def _figure(title: str, heights: Sequence[float]) -> tuple[Figure, list[Axes]]:
 
 
 def curves(path: Path, reference: Run, runs: Sequence[Run], tolerance: float) -> None:
-    """Loss and accuracy of each step, and how far they are from the reference."""
+    """Draws loss and accuracy of each step, and the differences from the reference."""
     figure, (loss, near, accuracy, distance) = _figure(
         f"{runs[0].workers} workers, some revoked after the first epoch ({runs[0].mode} mode)",
         (3.0, 2.8, 2.2, 2.6),
@@ -70,7 +71,7 @@ def curves(path: Path, reference: Run, runs: Sequence[Run], tolerance: float) ->
 
 
 def _nested(axis: Axes, name: str, reference: Run, runs: Sequence[Run], scale: float) -> None:
-    """Lines that coincide: each lies on wider ones, which stay visible at its sides."""
+    """Draws lines that coincide: each lies on wider ones, which stay visible at its sides."""
     numbers = [s.step + 1 for s in reference.steps]
     values = [getattr(s, name) for s in reference.steps]
     width = scale * (WIDEST + 4)
@@ -82,7 +83,7 @@ def _nested(axis: Axes, name: str, reference: Run, runs: Sequence[Run], scale: f
 
 
 def _look_closely(axis: Axes, reference: Run, runs: Sequence[Run]) -> None:
-    """Only the steps round the revocation."""
+    """Shows only the steps around the revocation."""
     middle = max([run.change.step for run in runs if run.change], default=len(reference.steps) // 2)
     shown = reference.steps[max(0, middle - NEAR) : middle + NEAR]
     axis.set_xlim(shown[0].step + 1, shown[-1].step + 1)
@@ -106,7 +107,7 @@ def _distances(axis: Axes, reference: Run, runs: Sequence[Run], tolerance: float
 
 
 def _mark_steps(axis: Axes, runs: Sequence[Run]) -> None:
-    """Where workers were revoked: between two steps."""
+    """Marks where workers were revoked: between two steps."""
     steps = sorted({run.change.step for run in runs if run.change})
     for index, step in enumerate(steps):
         label = None if index else "revocation"
@@ -114,7 +115,7 @@ def _mark_steps(axis: Axes, runs: Sequence[Run]) -> None:
 
 
 def wall_time(path: Path, reference: Run, runs: Sequence[Run]) -> None:
-    """Loss and validation accuracy against the clock, and the time of each epoch."""
+    """Draws loss and validation accuracy against the clock; a point is the end of an epoch."""
     figure, (loss, accuracy) = _figure(
         f"{runs[0].workers} workers, some revoked after the first epoch ({runs[0].mode} mode)",
         (3.2, 3.2),
@@ -140,7 +141,7 @@ def wall_time(path: Path, reference: Run, runs: Sequence[Run]) -> None:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    """With a palette: less than half as large."""
+    """Saves with a palette, which makes the file less than half as large."""
     figure.savefig(path)
     with Image.open(path) as image:
         small = image.convert("RGB").quantize(128)

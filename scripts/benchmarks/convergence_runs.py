@@ -1,4 +1,4 @@
-"""What one job of the convergence benchmark has left behind, and how far two of them differ."""
+"""The results of one job of the convergence benchmark, and the differences between two jobs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Event = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One optimizer step; times in seconds since the training began.
+    """One optimizer step; times are in seconds since the training began.
 
     Attributes:
-      took_s: since the step before, or since the beginning of the epoch.
+      took_s: seconds since the step before, or since the beginning of the epoch.
     """
 
     step: int
@@ -51,12 +51,13 @@ class Change:
     """The revocation.
 
     Attributes:
-      time_s: when it was decided, since the training began.
-      step: finished steps when the smaller round began.
-      took_s: from the decision until the smaller round ran. Training goes on for a part of it.
-      pause_s: from the end of the last step of all workers to the end of the first one of those
-        that are left.
-      micro_batches: of a global batch, by rank.
+      time_s: time of the decision, in seconds since the training began.
+      step: number of finished steps when the smaller round began.
+      took_s: seconds from the decision until the smaller round ran. Training goes on for a part of
+        this time.
+      pause_s: seconds from the end of the last step of all workers to the end of the first step of
+        the workers left.
+      micro_batches: micro-batches of a global batch, by rank.
     """
 
     time_s: float
@@ -69,7 +70,7 @@ class Change:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One job, from `workers` to `left` of them."""
+    """One job, which starts with `workers` and ends with `left` of them."""
 
     mode: str
     workers: int
@@ -81,30 +82,33 @@ class Run:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name of the run in tables and figures."""
         if self.change is None:
             return f"{self.workers}, no revocation"
         return f"{self.workers} → {self.left}"
 
     @property
     def shares(self) -> str:
-        """Micro-batches of each worker that is left."""
+        """The micro-batches of each worker left."""
         return "+".join(map(str, self.change.micro_batches if self.change else self.micro_batches))
 
     @property
     def seconds(self) -> float:
-        """Until the last epoch was finished."""
+        """Seconds until the last epoch was finished."""
         return self.epochs[-1].time_s
 
     def step_s(self, workers: int) -> float | None:
-        """Median time of the steps of so many workers; the first one has the change in it."""
+        """Returns the median time of steps with this many workers.
+
+        The first such step is left out: it includes the change.
+        """
         times = [s.took_s for s in self.steps if s.workers == workers][1:]
         return statistics.median(times) if times else None
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """Largest absolute differences of two runs: over all steps, and over all epochs (`val_`)."""
+    """The largest absolute differences of two runs over all steps and all epochs (`val_`)."""
 
     loss: float
     accuracy: float
@@ -113,11 +117,11 @@ class Difference:
 
 
 def difference(run: Run, reference: Run) -> Difference:
-    """Of a run from its reference, which has the same number of steps and epochs."""
+    """Returns the differences of a run from its reference, which has as many steps and epochs."""
 
     def largest(name: str, ours: Iterable[Any], theirs: Iterable[Any]) -> float:
         pairs = zip(ours, theirs, strict=True)
-        # Not `max`, which may pass over what is not a number.
+        # Not `max`, which may ignore values that are not numbers.
         return float(np.max([abs(getattr(a, name) - getattr(b, name)) for a, b in pairs]))
 
     return Difference(
@@ -129,7 +133,7 @@ def difference(run: Run, reference: Run) -> Difference:
 
 
 def mistakes(run: Run, found: Difference, allowed: Difference) -> list[str]:
-    """What is not as it has to be."""
+    """Returns what is wrong with a run, one text for each problem."""
     wrong = [
         f"{field.name} differs by {value:.1e} from the reference, allowed is {limit:.1e}"
         for field in dataclasses.fields(Difference)
@@ -143,7 +147,7 @@ def mistakes(run: Run, found: Difference, allowed: Difference) -> list[str]:
 
 
 def read(mode: str, workers: int, left: int, job_dir: Path, step_log: Path) -> Run:
-    """From the events of a job and its step log (see `convergence_model.StepLog`)."""
+    """Reads a run from the events of a job and its step log (see `convergence_model.StepLog`)."""
     events = [json.loads(line) for line in (job_dir / "events.jsonl").read_text().splitlines()]
     lines = [line.split() for line in step_log.read_text().splitlines()]
     began = float(lines[0][2])
@@ -214,7 +218,7 @@ def _change(
 
 
 def write_csv(path: Path, runs: Sequence[Run], rows: str) -> None:
-    """One line for each of the `rows` ("steps" or "epochs") of all runs."""
+    """Writes one line for each of the `rows` ("steps" or "epochs") of all runs."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         first = getattr(runs[0], rows)[0]

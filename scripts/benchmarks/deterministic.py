@@ -1,12 +1,12 @@
 """Time per step, and bytes that a worker receives, with `--deterministic` against the usual mode.
 
-Each measurement is a job of its own, because threads are settings of a process. The kinds take
-turns, so that all see the same machine. Printed are medians over the epochs of all repetitions, the
-first epoch of each left out, and ratios of times to the usual mode.
+Each measurement is a separate job, because threads are settings of a process. The kinds take turns,
+so that all see the same machine. The table has medians over the epochs of all repetitions, and
+ratios of times to the usual mode. The first epoch of each job is left out.
 
-All compute micro-batches in a loop, as the deterministic mode must. "one thread" is the usual mode
-with one thread per operation: what is between it and "deterministic" is the cost of the tree of
-sums and of TensorFlow's op determinism.
+All kinds compute micro-batches in a loop, as the deterministic mode must. "one thread" is the usual
+mode with one thread per operation. The difference between it and "deterministic" is the cost of the
+tree of sums and of TensorFlow's op determinism.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KINDS = {
     "one thread": ([], {"TF_NUM_INTRAOP_THREADS": "1", "OMP_NUM_THREADS": "1"}),
     "deterministic": (["--deterministic"], {}),
 }
-"""Flags and environment."""
+"""Flags and environment variables."""
 
 _REPETITIONS = flags.DEFINE_integer("repetitions", 3, "Jobs of each kind.", lower_bound=1)
 _WORKERS = flags.DEFINE_list("workers", ["1", "2"], "Numbers of workers.")
@@ -33,7 +33,7 @@ _KINDS = flags.DEFINE_list("kinds", list(KINDS), 'Of these kinds; "usual" must b
 
 
 def measure(name: str, workers: str, kind: str) -> list[tuple[float, float]]:
-    """Seconds and received bytes per step of the epochs of one job, the first one left out."""
+    """Returns seconds and received bytes per step of one job's epochs, without the first one."""
     options, variables = KINDS[kind]
     common = [f"--num_workers={workers}", f"--epochs={EPOCHS}", "--micro_batch_size=8"]
     return epochs_of(name, [*common, "--micro_batches=loop", *options], variables)

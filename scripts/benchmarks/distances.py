@@ -2,8 +2,8 @@
 
     scripts/bench distances --one_way_ms=25 --hosts=3
 
-The hosts are network namespaces of this machine. The way between this machine, where the launcher
-runs, and a host takes `one_way_ms`, that between two hosts twice as long.
+The hosts are network namespaces of this machine. A message takes `one_way_ms` between this machine,
+where the launcher runs, and a host. Between two hosts it takes twice as long.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ WATCHED_S = 10.0
 
 
 class Cables:
-    """Makes slow cables; use it in a `with` block, at whose end they are gone."""
+    """Makes slow cables. Use it in a `with` block, at the end of which they are gone."""
 
     def __init__(self, one_way_ms: float) -> None:
         self._one_way_ms = one_way_ms
         self._made: list[subprocess.Popen[str]] = []
 
     def connect(self, outer: str, namespace: str, inner: str) -> None:
-        """Makes one."""
+        """Makes a cable."""
         made = subprocess.Popen(
             [
                 sys.executable,
@@ -65,7 +65,7 @@ class Cables:
 
 
 class Measured:
-    """A job on some hosts, and what its changes cost."""
+    """A job on some hosts, and the costs of its changes."""
 
     def __init__(self, job: Job, hosts: Hosts) -> None:
         self.job = job
@@ -73,13 +73,13 @@ class Measured:
         self._round = 0
 
     def wait(self, what: str, workers: int) -> None:
-        """Waits for a round of so many workers, and tells how it came about."""
+        """Waits for a round of this many workers, and prints what the change cost."""
         event = self.job.wait_for_round(workers, self._round)
         self._round = event["round"]
         print(f"{what}: {_parts(event)}, {event['steps_lost']} steps lost", flush=True)
 
     def steps(self) -> None:
-        """Tells how long a step takes."""
+        """Prints how long a step takes."""
         first, began = self._step(), time.monotonic()
         time.sleep(WATCHED_S)
         taken = self._step() - first
@@ -103,7 +103,7 @@ def _parts(event: dict[str, Any]) -> str:
 
 @contextmanager
 def measured(count: int, one_way_ms: float) -> Iterator[Measured]:
-    """A job on so many hosts, one worker on each."""
+    """Yields a job on this many hosts, with one worker on each."""
     with ExitStack() as opened:
         scratch = Path(opened.enter_context(tempfile.TemporaryDirectory()))
         hosts = opened.enter_context(Hosts(scratch / "hosts", ("eth0",) * count))
@@ -123,7 +123,7 @@ def measured(count: int, one_way_ms: float) -> Iterator[Measured]:
 
 
 def main(_: list[str]) -> None:
-    """Kills a worker, cuts two hosts off and turns one off; all of them come back."""
+    """Kills workers, cuts two hosts off and turns one off; all of them come back."""
     count = _HOSTS.value
     with measured(count, _ONE_WAY_MS.value) as found:
         names = found.hosts.names

@@ -1,4 +1,4 @@
-"""The same MLP under Elastic Horovod 0.28.1, as its documentation says: the baseline."""
+"""The baseline: the same MLP under Elastic Horovod 0.28.1, as its documentation says."""
 
 from __future__ import annotations
 

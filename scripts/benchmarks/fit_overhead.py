@@ -1,7 +1,7 @@
 """Time per step of `model.fit` with `ElasticCallback`, alone, against plain `fit`.
 
-Plain and elastic trainings are processes that take turns, an epoch each. A ratio is the median of
-the ratios of epochs of one turn.
+Plain and elastic trainings are processes that take turns, an epoch each. A ratio is the median over
+turns of the ratio of two epochs of one turn.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NETWORKS = {
     "depthwise net": (networks.depthwise_net, 20),
     "LSTM": (networks.recurrent_net, 40),
 }
-"""And the steps of an epoch of each: about a second."""
+"""The networks, and the steps of an epoch of each, which takes about a second."""
 PLAIN = "plain fit"
 KINDS = {
     PLAIN: None,
@@ -69,7 +69,7 @@ def train(network: str, kind: str, epochs: int, turns: Turns) -> None:
 
 
 def measure(network: str) -> list[rows.Row]:
-    """Prints times of a step, and compares them with plain `fit`."""
+    """Prints the times of a step, and compares them with plain `fit`."""
     epochs, (_, steps) = _EPOCHS.value, NETWORKS[network]
     kinds = {kind: functools.partial(train, network, kind, 1 + epochs) for kind in KINDS}
     with trainings(kinds) as running:
@@ -91,7 +91,7 @@ def measure(network: str) -> list[rows.Row]:
 
 
 def row(what: str, ratio: float) -> rows.Row:
-    """Against plain `fit`, which computes each example once."""
+    """Returns a row against plain `fit`, which computes each example once."""
     limit = "one pass of the same examples"
     return rows.Row(what=what, against=PLAIN, ratio=ratio, limit=limit, from_limit=ratio)
 

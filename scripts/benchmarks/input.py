@@ -1,11 +1,12 @@
-"""The input: time from a restart at example n to the first batch, examples per second, and how long
-steps of 10 ms wait for their batch.
+"""The input: time from a restart to the first batch, examples per second, and waits of steps.
+
+The restart is at example n. The steps that wait for their batch take 10 ms.
 
     scripts/bench input                        # all three
     scripts/bench input --parts=restart --skip_limit=100000
 
-Each comparison runs in this one process, its two sides in turn, and the best of some repetitions
-counts: what disturbs a machine only makes things slower.
+Each comparison runs in this one process, its two sides in turn. The best of some repetitions
+counts, because disturbances only make things slower.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from model_zoo import digits
 BATCH = 128
 STEP_S = 0.010
 EPOCHS = 20
-"""In which steps wait."""
+"""Epochs in which steps wait."""
 WHOLE = Share(0, 1)
 _PARTS = flags.DEFINE_multi_enum(
     "parts", ["restart", "speed", "wait"], ["restart", "speed", "wait"], "What to run."
@@ -51,7 +52,7 @@ Epoch = Callable[[], Iterator[Any]]
 
 
 class Synthetic:
-    """Examples that are computed from their index."""
+    """Examples computed from their index."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -64,7 +65,7 @@ class Synthetic:
 
 
 class InMemory:
-    """Rows of arrays, one by one."""
+    """Rows of arrays, one at a time."""
 
     def __init__(self, x: Any, y: Any) -> None:
         self._x, self._y = x, y
@@ -77,14 +78,14 @@ class InMemory:
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """Time of a call."""
+    """Returns the time of a call."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
 
 
 def best_of(work: Callable[[], Any]) -> float:
-    """The shortest time of some calls."""
+    """Returns the shortest time of some calls."""
     return min(seconds(work) for _ in range(_REPEATS.value))
 
 
@@ -92,13 +93,13 @@ def best_of(work: Callable[[], Any]) -> float:
 
 
 def light_map(example: Any) -> Any:
-    """A little work per example."""
+    """Does a little work per example."""
     x, y = example
     return x / 255.0, y
 
 
 def measure_restarts() -> None:
-    """Prints the times of an index source and of skip."""
+    """Prints the times of an index source and of `skip`."""
     offsets = [int(n) for n in _OFFSETS.value]
     size = max(offsets) + 10 * BATCH
     source = as_source((Synthetic(size), light_map), seed=1, shuffle=True, name="the data")
@@ -115,7 +116,7 @@ def measure_restarts() -> None:
         dataset = tf.data.Dataset.range(size).map(example)
         next(iter(dataset.skip(offset).batch(BATCH).prefetch(2)))
 
-    restart(0)  # the first use of these operations
+    restart(0)  # the first use of these operations is not measured
     skip(0)
     times = {n: best_of(lambda n=n: restart(n)) for n in offsets}
     skips = {n: best_of(lambda n=n: skip(n)) for n in offsets if n <= _SKIP_LIMIT.value}
@@ -126,7 +127,7 @@ def measure_restarts() -> None:
 
 
 def skip_text(skips: Mapping[int, float], n: int) -> str:
-    """The time of skip(n): measured, or in proportion to that of the largest n that was."""
+    """Returns the time of skip(n), measured or in proportion to the largest n measured."""
     if n in skips:
         return f"{skips[n]:.3f} s"
     if not skips or not max(skips):
@@ -139,13 +140,13 @@ def skip_text(skips: Mapping[int, float], n: int) -> str:
 
 
 def parse(record: tf.Tensor) -> Any:
-    """From a record to (x, y)."""
+    """Maps a record to (x, y)."""
     example = tf.io.parse_single_example(record, FEATURES)
     return example["x"], example["y"]
 
 
 def write_records(path: Path, x: Any, y: Any) -> None:
-    """A TFRecord file of tf.train.Example."""
+    """Writes a TFRecord file of tf.train.Example."""
     with tf.io.TFRecordWriter(str(path)) as writer:
         for row, label in zip(x, y, strict=True):
             features = tf.train.Features(
@@ -158,13 +159,13 @@ def write_records(path: Path, x: Any, y: Any) -> None:
 
 
 def ours(data: Any, size: int) -> Epoch:
-    """An epoch of one worker that is alone."""
+    """Returns an epoch of a single worker."""
     source = as_source(data, seed=1, shuffle=True, name="the data")
     return lambda: source.batches(0, Partition(size, BATCH, BATCH), WHOLE, 0)
 
 
 def plain(dataset: tf.data.Dataset, prepare: Callable[..., Any] | None) -> Epoch:
-    """The usual pipeline."""
+    """Returns an epoch of the usual pipeline."""
     dataset = dataset.shuffle(10_000, seed=1)
     if prepare:
         dataset = dataset.map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
@@ -173,7 +174,7 @@ def plain(dataset: tf.data.Dataset, prepare: Callable[..., Any] | None) -> Epoch
 
 
 def heavy(x: tf.Tensor, y: tf.Tensor) -> Any:
-    """Some tenths of a millisecond of work per example."""
+    """Does some tenths of a millisecond of work per example."""
     image = tf.reshape(x, [28, 28, 1])
     image = tf.image.resize(image, [112, 112], antialias=True)
     return tf.image.resize(image, [28, 28]), y
@@ -220,7 +221,7 @@ def measure_speed() -> None:
 
 
 def compare(name: str, count: int, mine: Callable[[], Any], other: Callable[[], Any]) -> None:
-    """Both in turn, so that what disturbs the machine disturbs both."""
+    """Measures both in turn, so that a disturbance of the machine hits both."""
     times: list[list[float]] = [[], []]
     for _ in range(_REPEATS.value):
         for place, pipeline in enumerate((mine, other)):
@@ -240,20 +241,20 @@ def read_all(batches: Iterator[Any], count: int) -> None:
 
 
 def scaled(example: Any) -> Any:
-    """A `preprocess` of some work: from 8 x 8 pixels to 16 x 16."""
+    """Is a `preprocess` with some work: from 8 x 8 pixels to 16 x 16."""
     x, y = example
     return tf.image.resize(x, [16, 16]), y
 
 
 def parsed_digit(record: tf.Tensor) -> Any:
-    """From a record to an image and its label."""
+    """Maps a record to an image and its label."""
     form = {**FEATURES, "x": tf.io.FixedLenFeature([8, 8, 1], tf.float32)}
     example = tf.io.parse_single_example(record, form)
     return example["x"], example["y"]
 
 
 def measure_waiting() -> None:
-    """Prints how long a training whose steps only sleep waits for the batches of the digits."""
+    """Prints how long steps wait for batches of the digits, in a training that only sleeps."""
     x, y = digits.load("train")
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "digits.tfrecord")
@@ -277,7 +278,7 @@ def measure_waiting() -> None:
 
 
 def waits(data: Any, size: int) -> tuple[list[float], list[float]]:
-    """Seconds that steps wait: the first ones of the epochs, and the others."""
+    """Returns the seconds that steps wait: the first steps of the epochs, and the others."""
     source = as_source(data, seed=1, shuffle=True, name="the data")
     partition = Partition(size, BATCH, BATCH)
     first: list[float] = []
@@ -286,14 +287,14 @@ def waits(data: Any, size: int) -> tuple[list[float], list[float]]:
         batches = source.batches(epoch, partition, WHOLE, 0)
         for step in range(partition.steps_per_epoch):
             took = seconds(lambda b=batches: next(b))
-            if epoch:  # the one before is the first use of everything
+            if epoch:  # the epoch before is the first use of everything
                 (others if step else first).append(took)
             time.sleep(STEP_S)
     return first, others
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs what was asked for."""
+    """Runs the parts that were asked for."""
     if len(arguments) > 1:
         raise app.UsageError(f"unknown arguments: {arguments[1:]}")
     if "restart" in _PARTS.value:

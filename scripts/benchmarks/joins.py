@@ -1,12 +1,15 @@
-"""How long a join stops the others, by the size of the state.
+"""How long a join stops the other workers, by the size of the state.
 
-A job of one worker grows to two, then to three. The stall is the launcher's figure, from the last
-step before the change to when all members are ready; it is compared with that of the smallest
-state. Printed beside it is by how much the steps round it have taken longer than usual, by the
-clock of the worker that was there first: it may be slower while it gives its state. Steps vary so
-much on a machine that others use that this is for reading, not for a ratio. Right after each join
-the same number of bytes goes through a plain TCP connection on the loopback interface, into fresh
-memory.
+A job of one worker grows to two, then to three. The stall is the launcher's figure: from the last
+step before the change until all members are ready. It is compared with the stall of the smallest
+state.
+
+Beside it is the time by which the steps around the join took longer than usual. It is measured by
+the clock of the worker that was there first, which may be slower while it gives its state. This
+value is for reading, not for a ratio: steps vary very much on a machine that others use.
+
+Right after each join, the same number of bytes is sent through a plain TCP connection on the
+loopback interface, into fresh memory.
 """
 
 from __future__ import annotations
@@ -35,9 +38,9 @@ HERE = Path(__file__).resolve().parent
 LIMIT_S = 300.0
 POLL_S = 0.02
 STEPS = 12
-"""After a join, from which the usual time of a step is taken."""
+"""Steps after a join from which the usual time of a step is taken."""
 AROUND = 3
-"""Steps before and after the end of the stall that may have taken longer."""
+"""Steps before and after the end of the stall that may take longer than usual."""
 BLOCK = 2**20
 
 _SIZES = flags.DEFINE_list("state_mb", ["1", "250", "1000"], "Sizes of the state.")
@@ -45,7 +48,7 @@ _WORKERS = flags.DEFINE_integer("workers", 3, "So many in the end.", lower_bound
 
 
 def raw_socket_s(size: int) -> float:
-    """Sends so many bytes from another process into fresh memory."""
+    """Returns the seconds to receive this many bytes from another process into fresh memory."""
     listener = socket.create_server(("127.0.0.1", 0))
     source = np.ones(BLOCK, np.uint8)
     child = os.fork()
@@ -65,7 +68,7 @@ def raw_socket_s(size: int) -> float:
 
 
 def copy_s(size: int) -> float:
-    """Copies so many bytes into memory that is there."""
+    """Returns the seconds to copy this many bytes into memory that is already in use."""
     source, target = np.ones(size, np.uint8), np.ones(size, np.uint8)
     began = time.perf_counter()
     np.copyto(target, source)
@@ -74,7 +77,7 @@ def copy_s(size: int) -> float:
 
 @contextmanager
 def running(job_dir: Path, megabytes: str) -> Iterator[None]:
-    """A job of one worker."""
+    """Runs a job of one worker."""
     command = [
         *(sys.executable, "-m", "hvd_elastic_keras.run", f"--model={HERE / 'sized_model.py'}"),
         *(f"--job_dir={job_dir}", "--num_workers=1", f"--max_workers={_WORKERS.value}"),
@@ -98,12 +101,12 @@ def running(job_dir: Path, megabytes: str) -> Iterator[None]:
 
 
 def environment_of_python() -> dict[str, str]:
-    """This process's variables, without TensorFlow's messages."""
+    """Returns this process's variables, without TensorFlow's messages."""
     return {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
 
 
 def round_of(job_dir: Path, size: int) -> dict[str, Any]:
-    """Waits for the first round of so many workers."""
+    """Waits for the first round of this many workers; returns its event."""
     deadline = time.monotonic() + LIMIT_S
     events = job_dir / "events.jsonl"
     while time.monotonic() < deadline:
@@ -120,7 +123,7 @@ def round_of(job_dir: Path, size: int) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Join:
-    """One that was measured."""
+    """One measured join."""
 
     megabytes: str
     workers: int
@@ -151,7 +154,7 @@ def measure(megabytes: str) -> Iterator[Join]:
 
 
 def rows_of(joins: Sequence[Join]) -> list[rows.Row]:
-    """How the stall grows with the state, for each number of workers."""
+    """Returns how the stall grows with the state, for each number of workers."""
     first = joins[0].megabytes
     least = {j.workers: j.stall_s for j in joins if j.megabytes == first}
     return [
@@ -166,10 +169,10 @@ def rows_of(joins: Sequence[Join]) -> list[rows.Row]:
 
 
 def time_lost(directory: Path) -> float:
-    """Seconds by which the steps round the newest round's beginning have taken longer than usual.
+    """Returns the seconds by which the steps around the newest round took longer than usual.
 
     Args:
-      directory: the files of `StepEnds`.
+      directory: directory of the files of `StepEnds`.
     """
     deadline = time.monotonic() + LIMIT_S
     began = time.monotonic()
@@ -185,12 +188,12 @@ def time_lost(directory: Path) -> float:
 
 
 def median_step(ends: Sequence[float]) -> float:
-    """Seconds of a step, of the newest ones."""
+    """Returns the median seconds of the newest steps."""
     return statistics.median(b - a for a, b in itertools.pairwise(ends[-STEPS:]))
 
 
 def read_ends(file: Path) -> list[float]:
-    """The ends of a process's steps so far; the last line may not be whole."""
+    """Returns the ends of a process's steps so far. The last line may be incomplete."""
     return [float(line) for line in file.read_text().split("\n")[:-1]]
 
 

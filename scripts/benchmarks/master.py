@@ -1,9 +1,9 @@
 """What the master costs with many workers, which are simulated: real HTTP, no training.
 
-For each number of workers: the time to form a round (all join, all have their place, all run), the
-time until all know of one who leaves, the next round, what heartbeats cost the master while all
-train, and what the rendezvous store costs that Gloo's full mesh reads. The workers run in this
-process, the master in another one; both want a core.
+These are measured for each number of workers: the time to form a round (all join, all get a place,
+all run), the time until all know that one leaves, the time of the next round, the cost of
+heartbeats for the master while all train, and the cost of the rendezvous store that Gloo's full
+mesh reads. The workers run in this process, the master in another one. Both need a core.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from hvd_elastic_keras.master.journal import Term  # noqa: E402
 from hvd_elastic_keras.observe.console import Console  # noqa: E402
 
 ADDRESS_BYTES = 136
-"""What a member writes for each other one; see `master/http/rendezvous.py`."""
+"""Bytes that a member writes for each other member; see `master/http/rendezvous.py`."""
 READS_PER_PAIR = 2
-"""Horovod looks whether a key is there, then reads it, on a new connection each time."""
+"""Horovod checks whether a key exists, then reads it, on a new connection each time."""
 READERS = 32
 MEGABYTE = 2**20
 
@@ -53,35 +53,35 @@ _PROFILE = flags.DEFINE_string("profile", "", "File for a profile (cProfile) of 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What one number of workers took: seconds, if nothing else is said."""
+    """The measurements for one number of workers, in seconds unless the name says otherwise."""
 
     workers: int
     joined_s: float
-    """From the first message until all have their place."""
+    """From the first message until all workers have a place."""
     running_s: float
-    """Until the master knows that all train."""
+    """Until the master knows that all workers train."""
     forming_cpu_s: float
-    """Of the master, for both: what it would take if the simulation took nothing."""
+    """The master's CPU time for both. The simulation's own cost is not part of it."""
     told_s: float
-    """From the wish of one to leave until all others know."""
+    """From one worker's request to leave until all others know."""
     next_round_s: float
     heartbeat_ms: float
-    """Median time of a heartbeat while all train."""
+    """Median time of a heartbeat while all workers train."""
     cpu_percent: float
-    """Of a core, of the master while all train."""
+    """Percent of a core that the master uses while all workers train."""
     memory_mb: float
-    """Of the master, the most that was seen."""
+    """The memory of the master at the end."""
     reads_per_s: float
-    """Of the rendezvous store."""
+    """Reads per second of the rendezvous store."""
 
     @property
     def formed_s(self) -> float:
-        """A whole round."""
+        """The seconds to form a whole round."""
         return self.joined_s + self.running_s
 
     @property
     def mesh_s(self) -> float:
-        """What one full mesh would take of the store alone."""
+        """The seconds that one full mesh would take for the store alone."""
         return READS_PER_PAIR * self.workers * (self.workers - 1) / self.reads_per_s
 
 
@@ -100,33 +100,33 @@ COLUMNS: Sequence[tuple[str, str, Callable[[Measured], float]]] = (
 
 
 class IdleLauncher:
-    """Starts nothing: the workers come by themselves."""
+    """Starts nothing: the workers join by themselves."""
 
     def __init__(self) -> None:
         self._running: dict[str, Any] = {}
 
     def launch(self, worker_id: str, host: str, on_exit: Any) -> LaunchedWorker:
-        """Says that it is there."""
+        """Notes the worker as started."""
         self._running[worker_id] = on_exit
         return LaunchedWorker(host, 1)
 
     def adopt(self, worker_id: str, on_exit: Any) -> None:
-        """There is none."""
+        """Returns None: there are no workers to adopt."""
 
     def kill(self, worker_id: str) -> None:
-        """Forgets it."""
+        """Forgets the worker."""
         self._running.pop(worker_id, None)
 
     def running(self) -> list[str]:
-        """Those that were started."""
+        """Returns the workers that were started."""
         return list(self._running)
 
     def close(self) -> None:
-        """There is nothing to remove."""
+        """Does nothing: there is nothing to remove."""
 
 
 def serve(job_dir: Path, workers: int, to_parent: Pipe, profile: str) -> None:
-    """The master's process: runs one job, until it is told to stop."""
+    """Runs one job in the master's process until it is told to stop."""
     if not profile:
         asyncio.run(_serve(job_dir, workers, to_parent))
         return
@@ -154,7 +154,7 @@ async def _serve(job_dir: Path, workers: int, to_parent: Pipe) -> None:
 
 
 async def measure(address: str, token: str, process: psutil.Process, count: int) -> Measured:
-    """One number of workers, from the first message on."""
+    """Measures one number of workers, from the first message on."""
     workers = [SimulatedWorker(address, token, number) for number in range(count)]
     used = _cpu_s(process)
     async with alive(workers):
@@ -217,7 +217,7 @@ async def _leave(workers: Sequence[SimulatedWorker]) -> tuple[float, float]:
 
 
 async def _reads(host: str, workers: Sequence[SimulatedWorker], count: int) -> float:
-    """Reads per second, as Gloo reads: each on a connection of its own."""
+    """Returns reads per second. Each read has its own connection, as in Gloo."""
     place = workers[0].place
     if place is None:
         raise RuntimeError("the first worker has no place")
@@ -244,7 +244,7 @@ async def _request(
 
 
 def measured(count: int, profile: str) -> Measured:
-    """One number of workers, with a master of its own."""
+    """Measures one number of workers, with a new master."""
     context = get_context("spawn")
     mine, theirs = context.Pipe()
     with tempfile.TemporaryDirectory() as directory:
@@ -261,7 +261,7 @@ def measured(count: int, profile: str) -> Measured:
 
 
 def show(found: Sequence[Measured]) -> None:
-    """A table; after each value the ratio to the line before."""
+    """Prints a table; each value is followed by its ratio to the line before."""
     print("workers | " + " | ".join(name for name, _, _ in COLUMNS))
     before: Measured | None = None
     for one in found:
@@ -274,7 +274,7 @@ def show(found: Sequence[Measured]) -> None:
 
 
 def memory_rows(found: Sequence[Measured]) -> list[rows.Row]:
-    """What masters hold, against that of the fewest workers."""
+    """Returns the memory of masters, against the memory with the fewest workers."""
     least, *others = found
     return [
         rows.Row(
@@ -287,7 +287,7 @@ def memory_rows(found: Sequence[Measured]) -> list[rows.Row]:
 
 
 def main(_: Sequence[str]) -> None:
-    """Measures all numbers of workers and shows them."""
+    """Measures all numbers of workers, and shows them."""
     counts = [int(count) for count in _WORKERS.value]
     found = []
     for count in counts:

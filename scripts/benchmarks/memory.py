@@ -1,7 +1,7 @@
 """The most memory that a worker and its launcher hold, against plain `fit` of the same model.
 
 The model has 50 million parameters and Adam's two slots: 600 MB of state, and 200 MB of gradients.
-What masters of up to 1000 workers hold is measured by `bench_master`.
+`scripts/bench master` measures the memory of masters of up to 1000 workers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ POLL_S = 0.1
 
 
 def peaks(*command: str) -> tuple[int, int]:
-    """Runs a command; the most that one of its trainings, and its first process, have held."""
+    """Runs a command; returns the peaks of its largest training and of its first process."""
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch, "peaks")
         directory.mkdir()

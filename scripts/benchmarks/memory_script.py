@@ -1,4 +1,4 @@
-"""A user's script of the benchmark of memory: plain `fit`, or with the callback."""
+"""A user's script of the memory benchmark: plain `fit`, or with the callback."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Peak(keras.callbacks.Callback):
     """Notes the most memory that this process has held."""
 
     def on_train_end(self, logs: Any = None) -> None:
-        """The end."""
+        """Notes the memory at the end."""
         Path(os.environ[PEAKS], str(os.getpid())).write_text(str(peak_kib()))
 
 

@@ -1,4 +1,4 @@
-"""The model of the recovery benchmark: a small MLP whose steps are noted with time and size."""
+"""The model of the recovery benchmark: a small MLP that notes each step with time and size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEP_LOG = "BENCH_STEP_LOG"
 
 
 class StepLog(keras.callbacks.Callback):
-    """Appends "time world_size step" (time of the machine's monotonic clock) after each step."""
+    """Appends "time world_size step" after each step; the time is the machine's monotonic clock."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class StepLog(keras.callbacks.Callback):
 
 
 def build() -> keras.Model:
-    """64 → 256 → 256 → 1, as in the prototype the numbers are compared with."""
+    """Returns a network of 64 → 256 → 256 → 1, as in the prototype whose numbers are compared."""
     layers = keras.layers
     return keras.Sequential(
         [
@@ -40,23 +40,23 @@ def build() -> keras.Model:
 
 
 def model() -> keras.Model:
-    """The MLP, compiled."""
+    """Returns the MLP, compiled."""
     network = build()
     network.compile(optimizer=keras.optimizers.Adam(1e-3), loss="mse")
     return network
 
 
 def arrays() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Random inputs and their sums: the benchmark is about time, not about learning."""
+    """Returns random inputs and their sums: the benchmark is about time, not about learning."""
     x = np.random.RandomState(0).normal(size=(96_000, 64)).astype(np.float32)
     return x, x.sum(axis=1, keepdims=True)
 
 
 def dataset(split: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None:
-    """An epoch of 1,000 steps of 96."""
+    """Returns an epoch of 1,000 steps of 96."""
     return arrays() if split == "train" else None
 
 
 def callbacks() -> list[keras.callbacks.Callback]:
-    """The step log."""
+    """Returns the step log."""
     return [StepLog()]

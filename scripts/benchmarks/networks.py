@@ -8,20 +8,20 @@ layers = keras.layers
 
 
 def tiny_mlp() -> keras.Model:
-    """About 3,000 parameters: nothing but overhead."""
+    """Returns a network of about 3,000 parameters: nothing but overhead."""
     return keras.Sequential(
         [keras.Input((32,)), layers.Dense(64, activation="relu"), layers.Dense(10)]
     )
 
 
 def large_mlp() -> keras.Model:
-    """About 5 million parameters."""
+    """Returns a network of about 5 million parameters."""
     hidden = [layers.Dense(size, activation="relu") for size in (1536, 1536, 1280)]
     return keras.Sequential([keras.Input((512,)), *hidden, layers.Dense(10)])
 
 
 def wide_mlp() -> keras.Model:
-    """A million parameters: sums of 4 MB."""
+    """Returns a network of a million parameters, whose sums have 4 MB."""
     return keras.Sequential(
         [
             keras.Input((256,)),
@@ -33,7 +33,7 @@ def wide_mlp() -> keras.Model:
 
 
 def small_resnet(width: int = 16) -> keras.Model:
-    """A residual network for 16 x 16 images: 3 blocks of 2 convolutions."""
+    """Returns a residual network for 16 x 16 images: 3 blocks of 2 convolutions."""
     inputs = keras.Input((16, 16, 3))
     x = layers.Conv2D(width, 3, padding="same", use_bias=False)(inputs)
     for _ in range(3):
@@ -48,7 +48,7 @@ def small_resnet(width: int = 16) -> keras.Model:
 
 
 def dropout_net() -> keras.Model:
-    """Two convolutions, batch norm and dropout."""
+    """Returns a network of two convolutions, batch norm and dropout."""
     inputs = keras.Input((16, 16, 3))
     x = layers.Conv2D(16, 3, padding="same")(inputs)
     x = layers.MaxPooling2D()(layers.ReLU()(layers.BatchNormalization()(x)))
@@ -58,7 +58,7 @@ def dropout_net() -> keras.Model:
 
 
 def transformer() -> keras.Model:
-    """Two blocks over 32 vectors of 16 numbers, with dropout."""
+    """Returns a network of two blocks over 32 vectors of 16 numbers, with dropout."""
     inputs = keras.Input((32, 16))
     x = layers.Dense(64)(inputs)
     for _ in range(2):
@@ -70,7 +70,7 @@ def transformer() -> keras.Model:
 
 
 def depthwise_net() -> keras.Model:
-    """Depthwise and pointwise convolutions with batch norm."""
+    """Returns a network of depthwise and pointwise convolutions with batch norm."""
     inputs = keras.Input((32, 32, 3))
     x = layers.Conv2D(16, 3, strides=2, padding="same")(inputs)
     for _ in range(3):
@@ -80,6 +80,6 @@ def depthwise_net() -> keras.Model:
 
 
 def recurrent_net() -> keras.Model:
-    """An LSTM over 24 vectors."""
+    """Returns an LSTM over 24 vectors."""
     inputs = keras.Input((24, 8))
     return keras.Model(inputs, layers.Dense(10)(layers.LSTM(32)(inputs)))

@@ -1,7 +1,7 @@
 """Runs the benchmarks that measure ratios, and writes them to `docs/performance.md`.
 
-Each benchmark is a process of its own, alone on the machine; both sides of a ratio are measured
-alternately within it. Run it while nothing else runs: it takes about half an hour.
+Each benchmark is a separate process, and runs alone on the machine. It measures both sides of a
+ratio alternately. Run it while nothing else runs: it takes about half an hour.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BENCHMARKS: dict[str, tuple[str, list[str]]] = {
     "Memory": ("memory", []),
     "Memory of the launcher": ("master", ["--workers=4,100,1000", "--steady_s=1"]),
 }
-"""Headings, and what measures the rows below them."""
+"""Headings, and the benchmark that measures the rows below each."""
 HEAD = """# Performance
 
 Written by `scripts/bench performance`. Every number is a ratio of two things that were measured in
@@ -54,10 +54,10 @@ _OUTPUT = flags.DEFINE_string("output", str(PAGE), "The page.")
 
 
 def measured(name: str, arguments: Sequence[str]) -> list[rows.Row]:
-    """Runs one benchmark.
+    """Runs one benchmark; returns its rows.
 
     Raises:
-      SystemExit: it failed.
+      SystemExit: if the benchmark fails.
     """
     with tempfile.TemporaryDirectory() as scratch:
         found = Path(scratch, "rows.json")
@@ -69,7 +69,7 @@ def measured(name: str, arguments: Sequence[str]) -> list[rows.Row]:
 
 
 def table(found: Sequence[rows.Row]) -> str:
-    """Rows as a table of Markdown."""
+    """Returns rows as a Markdown table."""
     lines = ["| what | ratio | to | limit, and how far from it |", "|---|---|---|---|"]
     for row in found:
         limit = f"{row.from_limit:.2f} x {row.limit}" if row.from_limit is not None else row.limit
@@ -78,7 +78,7 @@ def table(found: Sequence[rows.Row]) -> str:
 
 
 def sections_of(page: str) -> dict[str, str]:
-    """What stands below each heading of a page."""
+    """Returns the text below each heading of a page."""
     parts = (part.partition("\n") for part in f"\n{page}".split("\n## ")[1:])
     return {heading: text.strip() for heading, _, text in parts}
 

@@ -1,7 +1,7 @@
-"""A training loop of Horovod as its documentation has it, on a network of `timed_model.py`.
+"""A training loop as in Horovod's documentation, on a network of `timed_model.py`.
 
-Started by `horovodrun`. It trains on the same examples, with the same optimizer, metrics and global
-batch as a job of that model, and notes the time per step of each epoch in the same way.
+`horovodrun` starts it. It trains on the same examples, with the same optimizer, metrics and global
+batch as a job of that model. It notes the time per step of each epoch in the same way.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import timed_model
 
 
 def main() -> None:
-    """Trains so many epochs as the first argument says, with a part for one of so many workers as
-    the second one says.
+    """Trains.
+
+    The first argument is the number of epochs. The second one is the number of workers into which
+    the global batch is divided.
     """
     epochs, parts = map(int, sys.argv[1:])
     timed_model.pin()

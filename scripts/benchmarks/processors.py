@@ -1,7 +1,7 @@
-"""A processor for each process of a benchmark, as if each had a machine of its own.
+"""Gives each process of a benchmark a processor, as if each had its own machine.
 
-Some systems, virtual machines above all, leave two busy processes on one processor for a while
-though another one is idle: two workers that wait for each other then take half as long again.
+Some systems, above all virtual machines, leave two busy processes on one processor for a while
+although another one is idle. Two workers that wait for each other then take half as long again.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import os
 
 
 def take(number: int) -> None:
-    """Lets all threads of this process, and those that they start, run on one processor only.
+    """Restricts this process to one processor, with all its threads and those that they start.
 
     Raises:
-      OSError: there is no processor of that number.
+      OSError: if there is no processor of that number.
     """
     for thread in os.listdir("/proc/self/task"):
         os.sched_setaffinity(int(thread), {number})

@@ -1,9 +1,9 @@
 """Time from a kill to the next finished step, and the stall at a join, with three local workers.
 
-Prints each measurement, median and worst, and the ratio to Elastic Horovod 0.28.1 measured with
-the same model in the same run (`--nobaseline` leaves that out). Elastic Horovod is measured with
-one worker per "host", because it bans the host of a killed worker; and it goes back to its
-last commit, which the time does not show.
+Prints each measurement, the median and the worst. It also prints the ratio to Elastic Horovod
+0.28.1, measured with the same model in the same run (`--nobaseline` leaves that out). Elastic
+Horovod is measured with one worker per "host", because it bans the host of a killed worker. It also
+goes back to its last commit, which the time does not show.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _BASELINE_PYTHON = flags.DEFINE_string(
 )
 
 Step = tuple[float, int]
-"""When a step was finished (monotonic seconds), and the world size."""
+"""The time when a step was finished (monotonic seconds), and the world size."""
 
 
 def steps(directory: Path) -> list[Step]:
-    """All noted steps of all workers, in order of time."""
+    """Returns all noted steps of all workers, in order of time."""
     found = []
     for file in directory.iterdir():
         for line in file.read_text().splitlines(keepends=True):
@@ -71,23 +71,23 @@ def wait(look: Callable[[], Any], what: str) -> Any:
 
 
 def first_step(directory: Path, size: int, after: float) -> Callable[[], float | None]:
-    """Looks for the first step after a moment that was taken by so many workers."""
+    """Returns a function that looks for the first step after a moment with this many workers."""
     return lambda: next((t for t, s in steps(directory) if t > after and s == size), None)
 
 
 def settled(directory: Path, size: int, after: float) -> Callable[[], bool]:
-    """Looks for some dozen steps with so many workers."""
+    """Returns a function that checks for some dozen steps with this many workers."""
     return lambda: sum(t > after and s == size for t, s in steps(directory)) > SETTLE_STEPS
 
 
 def stall_at_join(directory: Path, since: float) -> float:
-    """From the last step of the smaller world to the first one of the full world."""
+    """Returns seconds from the smaller world's last step to the full world's first one."""
     last = max(t for t, s in steps(directory) if t > since and s == WORKERS - 1)
     return next(t for t, s in steps(directory) if t > last and s == WORKERS) - last
 
 
 class Measurements:
-    """Times of one system."""
+    """The times of one system."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -101,7 +101,7 @@ class Measurements:
         print(f"{self.name}: kill of rank {rank}: {kill:6.2f} s   join: {join:6.2f} s", flush=True)
 
     def summary(self) -> str:
-        """Median and worst."""
+        """Returns the medians and the worst times."""
         parts = [_median_and_worst("kills", self.kills), _median_and_worst("joins", self.joins)]
         return f"{self.name}: {'; '.join(part for part in parts if part)}"
 
@@ -114,7 +114,7 @@ def _median_and_worst(what: str, times: list[float]) -> str:
 
 @contextmanager
 def running(command: list[str], log_dir: Path, output: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A job that is ended, with all of its processes, at the end of the block."""
+    """Runs a job; at the end of the block, the job is ended with all of its processes."""
     log_dir.mkdir()
     with output.open("wb") as stream:
         process = subprocess.Popen(
@@ -139,7 +139,7 @@ def running(command: list[str], log_dir: Path, output: Path) -> Iterator[subproc
 
 
 def measure_ours(scratch: Path, kills: int) -> Measurements:
-    """Kills workers of this project's runtime; the master replaces them."""
+    """Measures this project: workers are killed, and the master replaces them."""
     result = Measurements("hvd_elastic_keras")
     job_dir, log_dir = scratch / "job", scratch / "steps"
     command = [
@@ -173,10 +173,10 @@ def measure_ours(scratch: Path, kills: int) -> Measurements:
 
 
 def measure_elastic_horovod(scratch: Path, kills: int) -> Measurements:
-    """The same with `horovodrun`: one worker is killed, the others go on without it."""
+    """Measures `horovodrun` the same way: one worker is killed, the others go on without it."""
     result = Measurements("Elastic Horovod")
     discovery = scratch / "discover.sh"
-    # Names of this machine that count as different hosts: a host is banned after a failure.
+    # These names of this machine count as different hosts: a host is banned after a failure.
     hosts = ("localhost", "127.0.0.1", socket.gethostname())
     discovery.write_text("#!/bin/sh\n" + "".join(f"echo {host}:1\n" for host in hosts))
     discovery.chmod(0o755)
@@ -187,7 +187,7 @@ def measure_elastic_horovod(scratch: Path, kills: int) -> Measurements:
         *(_BASELINE_PYTHON.value, str(HERE / "elastic_horovod_worker.py")),
     ]
     for number in range(kills):
-        # A job of its own for each kill: the host of the killed worker stays banned.
+        # Each kill needs a new job: the host of the killed worker stays banned.
         log_dir = scratch / f"steps_horovod_{number}"
         with running(command, log_dir, scratch / "horovod.txt") as driver:
             wait(settled(log_dir, WORKERS, 0.0), f"round of {WORKERS}")

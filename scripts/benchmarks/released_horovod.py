@@ -1,4 +1,4 @@
-"""Horovod without this project's changes, beside the one that is installed."""
+"""Installs Horovod without this project's changes beside the installed one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ BUILD = Path(__file__).resolve().parents[1] / "build_horovod_wheel"
 
 @contextlib.contextmanager
 def variables() -> Iterator[dict[str, str]]:
-    """Environment variables with which Python imports it.
+    """Yields environment variables with which Python imports it.
 
     Raises:
-      SystemExit: it cannot be built.
+      SystemExit: if it cannot be built.
     """
     built = subprocess.run(
         [sys.executable, str(BUILD), "--released"], stdout=subprocess.PIPE, text=True, check=False

@@ -1,9 +1,10 @@
 """How far rounding takes the weights of `digits_cnn` apart: in one step, and to the end.
 
-One job of three workers is disturbed: a worker and, later, rank 0 are killed, replacements join,
-the job is stopped and goes on from its checkpoint. Each of its steps is then taken again by one
-process, from the state that the job had before it: the first table. All kinds of trainings are
-compared with one process, step by step: the second table.
+One job of three workers is disturbed. A worker and, later, rank 0 are killed, and replacements
+join. The job is stopped, and goes on from its checkpoint. One process then takes each of its steps
+again, from the state that the job had before it. This is the first table.
+
+The second table compares all kinds of trainings with one process, step by step.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _END_TABLE = flags.DEFINE_bool("end_table", True, "Print the second table.")
 
 
 class Training:
-    """One job; the states after its steps are in `record`."""
+    """One job. `record` has the states after its steps."""
 
     def __init__(self, directory: Path, options: list[str], variables: Mapping[str, str]) -> None:
         self.record, self.job_dir = directory / "record", directory / "job"
@@ -59,7 +60,7 @@ class Training:
         self._variables = variables
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Starts the job, or goes on with it."""
+        """Starts the job, or continues it."""
         with self._output.open("ab") as output:
             return subprocess.Popen(
                 [
@@ -84,7 +85,7 @@ class Training:
             raise SystemExit(f"the job failed:\n{self._output.read_text()[-3000:]}")
 
     def wait_for_step(self, step: int) -> None:
-        """Waits until so many steps are finished."""
+        """Waits until this many steps are finished."""
         deadline = time.monotonic() + LIMIT_S
         while not (self.record / f"{step}.npz").exists():
             if time.monotonic() > deadline:
@@ -97,18 +98,18 @@ class Training:
         os.kill(pid_of[self.events("round_running")[-1]["members"][rank]], signal.SIGKILL)
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Those of one kind so far."""
+        """Returns the events of one kind so far."""
         lines = (self.job_dir / "events.jsonl").read_text().splitlines()
         return [e for e in map(json.loads, lines) if e["event"] == name]
 
     def weights(self, step: int) -> np.ndarray | None:
-        """All trainable weights after so many steps."""
+        """Returns all trainable weights after this many steps."""
         state = recorded_steps.read_state(self.record, step)
         return None if state is None else np.concatenate([v.ravel() for v in state["trainable"]])
 
 
 def disturbed(directory: Path) -> Training:
-    """A job with two kills and a reload."""
+    """Runs a job with two kills and a restart from its checkpoint."""
     variables = {**ONE_THREAD, "BENCH_PACE_S": str(PACE_S)}
     training = Training(directory, ["--num_workers=3"], variables)
     process = training.start()
@@ -125,7 +126,10 @@ def disturbed(directory: Path) -> Training:
 
 
 def print_steps(record: Path, threads: Mapping[str, str]) -> None:
-    """One line of the first table, from a process of its own: threads are one of its settings."""
+    """Prints one line of the first table.
+
+    The steps are taken in a new process, because threads are one of a process's settings.
+    """
     code = (
         "import sys; from rounding import replayed; from pathlib import Path; "
         f"print(*replayed(Path(sys.argv[1]), {_STEPS.value}))"
@@ -151,7 +155,7 @@ def print_steps(record: Path, threads: Mapping[str, str]) -> None:
 
 
 def replayed(record: Path, steps: int) -> Iterable[float]:
-    """The difference of each step to that of this process."""
+    """Returns the difference between each step and the same step in this process."""
     from hvd_elastic_keras import Trainer, TrainingConfig
     from hvd_elastic_keras.api.model_module import ModelModule
 
@@ -164,7 +168,7 @@ def replayed(record: Path, steps: int) -> Iterable[float]:
 
 
 def print_ends(name: str, training: Training, reference: Training) -> None:
-    """One line of the second table: the largest difference of any weight."""
+    """Prints one line of the second table: the largest difference of any weight."""
     cells = []
     for step in sorted({*(100, 300, 500, 1000), _STEPS.value}):
         found, expected = training.weights(step), reference.weights(step)
@@ -176,7 +180,7 @@ def print_ends(name: str, training: Training, reference: Training) -> None:
 
 
 def print_step_table(directory: Path) -> None:
-    """The first table."""
+    """Prints the first table."""
     job = disturbed(directory)
     print("difference of a step / change by the step, weights, from the same state:")
     for threads in (ONE_THREAD, TWO_THREADS):
@@ -184,7 +188,7 @@ def print_step_table(directory: Path) -> None:
 
 
 def print_end_table(directory: Path) -> None:
-    """The second table."""
+    """Prints the second table."""
     trainings: dict[str, Training] = {}
     print("largest difference of any weight to 1 worker, after 100, 300, 500, … steps:")
     for number, (name, (options, variables)) in enumerate(KINDS.items()):

@@ -1,4 +1,4 @@
-"""`digits_cnn` with Adam, whose state is noted after every step."""
+"""`digits_cnn` with Adam; its state is noted after every step."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from model_zoo import digits_cnn
 from tests.harness.recorded_steps import Recorder
 
 ACTIVATION, PACE_S, BIT = "BENCH_ACTIVATION", "BENCH_PACE_S", "BENCH_BIT"
-"""The activation; seconds that a step takes at least, so that replacements join before the end;
-whether one weight is another in its last bit."""
+"""The activation; the seconds to sleep after each step, so that replacements join before the end;
+whether one weight is changed in its last bit.
+"""
 
 
 class PacedRecorder(Recorder):
-    """Takes its time."""
+    """Notes the state, and sleeps after each step."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """After a step."""
+        """Notes the state, then sleeps."""
         super().on_train_batch_end(batch, logs)
         time.sleep(float(os.environ.get(PACE_S, "0")))
 
@@ -33,7 +34,7 @@ def _with_activation(layer: keras.layers.Layer) -> keras.layers.Layer:
 
 
 def model() -> keras.Model:
-    """Compiled."""
+    """Returns the compiled model."""
     network = keras.models.clone_model(
         digits_cnn.model(ConfigDict()), clone_function=_with_activation
     )
@@ -48,10 +49,10 @@ def model() -> keras.Model:
 
 
 def dataset(split: str) -> Any:
-    """Handwritten digits."""
+    """Returns handwritten digits for training."""
     return digits_cnn.dataset(split) if split == "train" else None
 
 
 def callbacks() -> list[keras.callbacks.Callback]:
-    """The recorder."""
+    """Returns the recorder."""
     return [PacedRecorder()]

@@ -1,4 +1,4 @@
-"""Rows of `docs/performance.md`: what was compared with what, and how far from its limit it is."""
+"""Rows of `docs/performance.md`: ratios, and their distance from a limit."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Row:
     Attributes:
       what: what was measured.
       against: what it was divided by, measured in the same run.
-      ratio: of both.
-      limit: what it cannot be better than.
-      from_limit: what was measured, divided by its limit; None where that was not measured.
+      ratio: the first divided by the second.
+      limit: the best possible result.
+      from_limit: the measured value divided by its limit; None where the limit was not measured.
     """
 
     what: str
@@ -36,7 +36,7 @@ class Row:
 
 
 def show(rows: Sequence[Row]) -> None:
-    """Prints rows, and writes them where `--rows` says."""
+    """Prints rows, and writes them to the file of `--rows`."""
     print("\n".join(map(str, rows)), flush=True)
     if _ROWS.value:
         write(rows, Path(_ROWS.value))
@@ -48,5 +48,5 @@ def write(rows: Sequence[Row], path: Path) -> None:
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a file."""
+    """Reads the rows of a file."""
     return [Row(**found) for found in json.loads(path.read_text())]

@@ -1,4 +1,4 @@
-"""Workers that only exist in messages: the real ones of the protocol, over real HTTP."""
+"""Workers that exist only as messages: the protocol's real messages, over real HTTP."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hvd_elastic_keras.common import messages, protocol
 
 HEARTBEAT_S = 0.5
 MICRO_BATCHES = 0
-"""As in a training loop of one's own: any number of workers is of use."""
+"""As in a user's own training loop: any number of workers is of use."""
 
 
 class SimulatedWorker:
-    """One worker, with the three connections that a real one keeps open."""
+    """One worker, with the three connections that a real worker keeps open."""
 
     def __init__(self, address: str, token: str, number: int) -> None:
         self._entrance, self._updates, self._events = (Connection(address, token) for _ in range(3))
@@ -25,18 +25,18 @@ class SimulatedWorker:
         self.worker_id = f"w{number}"
         self.place: protocol.Assignment | None = None
         self.pending_at = 0.0
-        """When it heard that its round ends."""
+        """The time when it was told that its round ends."""
         self.heartbeat_s: list[float] = []
-        """How long each of its heartbeats took."""
+        """The seconds that each of its heartbeats took."""
         self._numbers = itertools.count(1)
 
     @property
     def round(self) -> int:
-        """The newest round in which it has a place."""
+        """The newest round in which the worker has a place."""
         return self.place.round if self.place else 0
 
     async def join(self) -> None:
-        """Tells that it is warm, and waits for its first place."""
+        """Reports that it is warm, and waits for its first place."""
         await self.tell(
             protocol.Joined(
                 worker_id=self.worker_id,
@@ -49,7 +49,7 @@ class SimulatedWorker:
         await self.enter()
 
     async def enter(self) -> None:
-        """Waits for a place, or to be sent away."""
+        """Waits for a place, or for the answer to leave."""
         request = protocol.EnterRequest(
             worker_id=self.worker_id,
             training=1,
@@ -65,7 +65,7 @@ class SimulatedWorker:
         self.place = reply.assignment
 
     async def run(self) -> None:
-        """Tells that it trains."""
+        """Reports that it trains."""
         await self.tell(
             protocol.Running(worker_id=self.worker_id, round=self.round, step=self.round)
         )
@@ -114,7 +114,7 @@ class SimulatedWorker:
 class Connection:
     """One connection to the master, for one request at a time: cheaper than any client library.
 
-    What the simulation costs is taken from the same processors as what the master costs.
+    The simulation uses the same processors as the master.
     """
 
     def __init__(self, address: str, token: str) -> None:
@@ -124,10 +124,10 @@ class Connection:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def call(self, method: str, path: str, body: bytes = b"") -> bytes:
-        """A request, and the content of its answer.
+        """Sends a request; returns the content of the answer.
 
         Raises:
-          RuntimeError: the master refuses it.
+          RuntimeError: if the master refuses the request.
         """
         if self._streams is None:
             self._streams = await asyncio.open_connection(self._host, self._port, limit=2**24)
@@ -145,7 +145,7 @@ class Connection:
 async def all_of(
     workers: Iterable[SimulatedWorker], do: Callable[[SimulatedWorker], Awaitable[None]]
 ) -> float:
-    """Lets all do something at once; returns the seconds until the last one has done it."""
+    """Lets all workers do something at once; returns the seconds until the last one is done."""
     began = time.monotonic()
     await asyncio.gather(*(do(worker) for worker in workers))
     return time.monotonic() - began
@@ -153,7 +153,7 @@ async def all_of(
 
 @contextlib.asynccontextmanager
 async def alive(workers: Iterable[SimulatedWorker]) -> AsyncIterator[None]:
-    """All send heartbeats and listen meanwhile, not all at the same moment."""
+    """Lets all workers listen and send heartbeats within the block, not all at the same moment."""
     tasks: list[asyncio.Task[None]] = []
     try:
         for worker in workers:

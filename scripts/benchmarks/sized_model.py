@@ -1,4 +1,4 @@
-"""A model whose state, with the slots of its optimizer, has about as many MB as asked for."""
+"""A model whose state, with its optimizer's slots, has about the megabytes asked for."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ import numpy.typing as npt
 STATE_MB = "BENCH_STATE_MB"
 LAYERS = 8
 COPIES = 3
-"""Of each weight in the state: Adam has two slots."""
+"""Copies of each weight in the state: Adam has two slots."""
 STEP_ENDS = "BENCH_STEP_ENDS"
-"""Where each process notes when its steps end, in a file of its own."""
+"""The directory in which each process notes the ends of its steps, in its own file."""
 EXAMPLES = 4000
 
 
 def width() -> int:
-    """Of the layers, so that the state has the size."""
+    """Returns the width of the layers at which the state has the size."""
     weights = float(os.environ[STATE_MB]) * 2**20 / 4 / COPIES
     return max(1, round((weights / LAYERS) ** 0.5))
 
 
 def model() -> keras.Model:
-    """Equal layers."""
+    """Returns a model of equal layers."""
     network = keras.Sequential([keras.Input((width(),))])
     for _ in range(LAYERS):
         network.add(keras.layers.Dense(width(), activation="tanh"))
@@ -36,7 +36,7 @@ def model() -> keras.Model:
 
 
 def dataset(split: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None:
-    """Random numbers: the benchmark is about time, not about learning."""
+    """Returns random numbers: the benchmark is about time, not about learning."""
     if split != "train":
         return None
     x = np.random.default_rng(0).random((EXAMPLES, width()), np.float32)
@@ -47,11 +47,11 @@ class StepEnds(keras.callbacks.Callback):
     """Notes the end of each step, in seconds of a clock that all processes share."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """A step has ended."""
+        """Notes the end of a step."""
         with Path(os.environ[STEP_ENDS], str(os.getpid())).open("a") as file:
             file.write(f"{time.monotonic()}\n")
 
 
 def callbacks() -> list[keras.callbacks.Callback]:
-    """The clock, where somebody wants to know."""
+    """Returns the clock, if its directory is given."""
     return [StepEnds()] if STEP_ENDS in os.environ else []

@@ -1,9 +1,10 @@
-"""A network cable with a latency, in user space: many kernels lack netem.
+"""A network cable with a latency, in user space, because many kernels lack netem.
 
     python slow_link.py OUTER NAMESPACE INNER ONE_WAY_MS
 
-Makes two network interfaces, OUTER here and INNER in a namespace. What is sent into one comes out
-of the other one so much later. Says "up" on standard output; they go with this process. Needs root.
+Makes two network interfaces, OUTER here and INNER in a namespace. Data sent into one comes out of
+the other one after the given time. Prints "up" on standard output when they are ready. They end
+with this process. Needs root.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ import time
 TUNSETIFF = 0x400454CA
 TAP_WITHOUT_HEADER = 0x1002
 MOST_WAITING = 20_000
-"""Frames; what comes while so many wait is lost, as on a real line."""
+"""Most frames that may wait. Further frames are lost, as on a real line."""
 
 
 def tap(name: str) -> int:
-    """Makes an interface; its frames are read from and written to the descriptor."""
+    """Makes an interface. Its frames are read from and written to the descriptor."""
     descriptor = os.open("/dev/net/tun", os.O_RDWR)
     fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", name.encode(), TAP_WITHOUT_HEADER))
     return descriptor
 
 
 class OneWay:
-    """Passes frames on, `delay_s` after they have come."""
+    """Passes frames on, `delay_s` after they arrive."""
 
     def __init__(self, source: int, sink: int, delay_s: float) -> None:
         self._source, self._sink, self._delay_s = source, sink, delay_s
@@ -64,7 +65,7 @@ class OneWay:
 
 
 def main() -> None:
-    """Makes the cable, and passes frames on until it is ended."""
+    """Makes the cable, and passes frames on until standard input ends."""
     outer, namespace, inner, one_way_ms = sys.argv[1:]
     here, there = tap(outer), tap(f"{outer}i")
     move = f"link set {outer}i netns {namespace} name {inner}"

@@ -1,9 +1,9 @@
 """Time per step of two workers on a slow network, against a plain Horovod loop.
 
-Both are computed by the same two processes, alternately, in a network namespace of their own whose
-loopback is limited (`tc … tbf`). What the two send each other shares that limit: it is a line of
-half the rate in each direction. Each has a processor for itself, as on two hosts. Needs root.
-Printed are medians over repetitions, and their ratios.
+The same two processes compute both, alternately. They run in their own network namespace, whose
+loopback is limited (`tc … tbf`). Both directions share that limit, so this is a line of half the
+rate in each direction. Each process has a processor for itself, as on two hosts. Needs root. The
+output has medians over repetitions, and their ratios.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ env.set_defaults(
     {
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "HOROVOD_CYCLE_TIME": "1",
-        # With one, as is usual on one processor, it is luck whether a collective begins before the
-        # end of the backward pass: in all loops here alike.
+        # One thread is usual on one processor. But then it is luck whether a collective begins
+        # before the end of the backward pass, in all loops here alike.
         "TF_NUM_INTEROP_THREADS": "2",
     }
 )
@@ -69,7 +69,7 @@ Turn = Callable[[], None]
 
 
 class Examples:
-    """Random ones."""
+    """Random examples."""
 
     def __init__(self, model: keras.Model) -> None:
         random = np.random.default_rng(0)
@@ -79,13 +79,13 @@ class Examples:
 
 
 def examples_of_a_worker(model: keras.Model) -> tuple[tf.Tensor, tf.Tensor]:
-    """Of one step."""
+    """Returns the examples of one worker for one step."""
     examples, count = Examples(model), _BATCH_SIZE.value // hvd.size()
     return tf.constant(examples.x[:count]), tf.constant(examples.y[:count])
 
 
 def compiled_model() -> keras.Model:
-    """The same on both workers."""
+    """Returns a model that is the same on both workers."""
     keras.utils.set_random_seed(0)
     model = getattr(networks, _NETWORK.value)()
     model.compile(keras.optimizers.SGD(0.01), LOSS)
@@ -94,7 +94,7 @@ def compiled_model() -> keras.Model:
 
 
 def plain_turn() -> Turn:
-    """A loop as Horovod's documentation has it, with the examples of a worker in memory."""
+    """Returns a loop as in Horovod's documentation, with the worker's examples in memory."""
     model = compiled_model()
     x, y = examples_of_a_worker(model)
 
@@ -115,10 +115,11 @@ def plain_turn() -> Turn:
 
 
 def least_turn(bits: int) -> Turn:
-    """What precedes the first gradients that are worth sending, and then the bytes of all of them.
+    """Returns the least work of a step: compute the first gradients, then send all bytes.
 
-    That is a forward pass and the backward pass as far as the first part (`parts_of`). With 0 bits
-    it is the whole computation, which no loop does without, and nothing is sent.
+    The computation is a forward pass, and the backward pass up to the first part that is worth
+    sending (`parts_of`). With 0 bits it is the whole computation, which every loop needs, and
+    nothing is sent.
     """
     model = compiled_model()
     x, y = examples_of_a_worker(model)
@@ -126,7 +127,7 @@ def least_turn(bits: int) -> Turn:
     backwards = variables[::-1]
     first = parts.parts_of([int(np.prod(v.shape)) * v.dtype.size for v in backwards])[0]
     wanted = [backwards[i] for i in first] if bits else variables
-    # Not a constant of the graph: TensorFlow computes collectives of constants once.
+    # Not a constant of the graph: TensorFlow computes collectives of constants only once.
     gradients = tf.zeros([sum(int(np.prod(v.shape)) for v in variables) * bits // 32])
 
     @tf.function
@@ -149,7 +150,7 @@ def least_turn(bits: int) -> Turn:
 
 
 def elastic_turn(micro_batches: int, compression: str, least_bytes: int) -> Turn:
-    """Steps of this package, with the examples of a worker in memory."""
+    """Returns steps of this package, with the worker's examples in memory."""
     model = compiled_model()
     examples = Examples(model)
     source = as_source((examples.x, examples.y), seed=0, shuffle=True, name="x")
@@ -170,7 +171,7 @@ def elastic_turn(micro_batches: int, compression: str, least_bytes: int) -> Turn
 
 
 def kinds() -> Iterator[tuple[str, Turn]]:
-    """All that are compared, the plain loop first."""
+    """Yields all kinds to compare, the plain loop first."""
     yield PLAIN, plain_turn()
     for bits in (32, 16, 0):
         yield LEAST.format(bits), least_turn(bits)
@@ -183,7 +184,7 @@ def kinds() -> Iterator[tuple[str, Turn]]:
 
 
 def work() -> None:
-    """Measures, as one of two workers; the first one prints."""
+    """Measures, as one of two workers; rank 0 prints."""
     processors.take(int(os.environ["HOROVOD_RANK"]))
     hvd.init()
     world_of_process().enter_round(hvd.rank(), hvd.size())
@@ -194,14 +195,14 @@ def work() -> None:
             hvd.allreduce(tf.zeros([1]), name="turn").numpy()
             began = time.perf_counter()
             turn()
-            if repetition:  # the first one traces
+            if repetition:  # the first repetition traces
                 times[name].append((time.perf_counter() - began) / _STEPS.value)
     if hvd.rank() == 0:
         tell(times)
 
 
 def tell(times: dict[str, list[float]]) -> None:
-    """Prints seconds per step of each kind, and gives the rows."""
+    """Prints seconds per step of each kind, and shows the rows."""
     medians = {name: statistics.median(values) for name, values in times.items()}
     for name, median in medians.items():
         ratio = median / medians[PLAIN]

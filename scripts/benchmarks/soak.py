@@ -1,16 +1,17 @@
 """Breaks a job again and again, and checks that nothing of it shows at the end.
 
-A job of some workers trains a convex model for a few thousand small steps. Meanwhile `chaos` kills,
-terminates, suspends and slows down its workers at random, and with `--launcher_kills` its launcher,
-which is then started again with the same command. `--journal_kills` kills launchers, too: each as
-soon as its journal has grown past a random length. At the end it must hold:
+A job of some workers trains a convex model for a few thousand small steps. Meanwhile, `chaos`
+kills, terminates, suspends and slows down its workers at random. With `--launcher_kills` it also
+kills the launcher, which is then started again with the same command. With `--journal_kills` it
+kills launchers too: each as soon as its journal has grown past a random length. These must hold at
+the end:
 
-- the weights are those of an undisturbed job of one worker, to 1e-5,
+- the weights equal the result of an undisturbed job of one worker, to 1e-5,
 - every example was used exactly once in each epoch, by its ledgers (`ctl audit`),
 - no process and no temporary file of the job is left,
 - the launcher holds as many file descriptors and as much memory as in the beginning.
 
-All is bounded by `--minutes`. Exits with 0 if all of it holds, with 1 if not.
+`--minutes` limits the time of all this. Exits with 0 if all of it holds, and with 1 if not.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ PACE = "SOAK_STEP_S"
 TOLERANCE = 1e-5
 POLL_S = 0.5
 MOST_MORE_DESCRIPTORS = 4
-"""Requests may be on their way."""
+"""Allowance for requests that are still being answered."""
 MOST_MORE_MEGABYTES = 30
 LONGEST_JOURNAL = 12_000
-"""Bytes. A launcher begins with one or two lines of 2,000; a worker that is lost makes several."""
+"""Bytes. A launcher begins with one or two lines of 2,000. A lost worker causes several lines."""
 KILLED = -9
 
 _STEPS = flags.DEFINE_integer("steps", 4000, "Of the job.", lower_bound=100)
@@ -69,7 +70,7 @@ _SEED = flags.DEFINE_integer("seed", 0, "The same seed draws the same faults.")
 
 @dataclasses.dataclass(frozen=True)
 class Held:
-    """What a process holds."""
+    """Resources that a process holds."""
 
     descriptors: int = 0
     megabytes: float = 0.0
@@ -80,7 +81,7 @@ class Held:
 
 @dataclasses.dataclass
 class Launcher:
-    """The launcher of the job, and those that came after it."""
+    """The launcher of the job, and the launchers that follow it."""
 
     job_dir: Path
     temporary: Path
@@ -89,7 +90,7 @@ class Launcher:
     starts: int = 0
 
     def start(self, pace_s: float) -> None:
-        """Starts the job, or goes on with it."""
+        """Starts the job, or continues it."""
         self.temporary.mkdir(exist_ok=True)
         self.starts += 1
         with (self.job_dir.parent / f"{self.job_dir.name}.txt").open("ab") as output:
@@ -112,11 +113,11 @@ class Launcher:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """The exit code; None while the process runs."""
         return self.process.poll() if self.process else None
 
     def held(self) -> Held:
-        """What the process holds; nothing if it has just ended."""
+        """Returns the resources of the process; nothing if it has just ended."""
         with contextlib.suppress(psutil.NoSuchProcess):
             if self.process:
                 process = psutil.Process(self.process.pid)
@@ -125,7 +126,7 @@ class Launcher:
 
 
 def status_of(job_dir: Path) -> JobStatus | None:
-    """None if there is no answer now."""
+    """Returns the job's status; None if there is no answer now."""
     try:
         return control_job.read_status(job_dir)
     except ElasticError:
@@ -133,7 +134,7 @@ def status_of(job_dir: Path) -> JobStatus | None:
 
 
 def keep_up(job_dir: Path, status: JobStatus) -> None:
-    """Grants again the slots of workers that have left."""
+    """Grants the slots of workers that have left again."""
     missing = _WORKERS.value - status.target_workers
     if missing > 0 and status.phase in ("running", "changing", "waiting"):
         with contextlib.suppress(ElasticError):  # the launcher has just been killed
@@ -141,12 +142,12 @@ def keep_up(job_dir: Path, status: JobStatus) -> None:
 
 
 def members(status: JobStatus | None) -> int:
-    """Workers with a rank."""
+    """Returns the number of workers with a rank."""
     return sum(worker.rank is not None for worker in status.workers) if status else 0
 
 
 def plan(path: Path) -> Path:
-    """Random faults of workers, and those of the launcher between them."""
+    """Writes a plan of random faults of workers, and faults of the launcher between them."""
     every_s = _STEPS.value * _STEP_S.value / (_FAULTS.value + 1)
     faults = drawn(_SEED.value, _FAULTS.value, every_s, DRAWN).faults
     apart_s = _STEPS.value * _STEP_S.value / (_LAUNCHER_KILLS.value + 1)
@@ -162,7 +163,7 @@ def plan(path: Path) -> Path:
 
 
 def start_chaos(directory: Path, job_dir: Path, seconds_left: float) -> subprocess.Popen[bytes]:
-    """Breaks the job from now on."""
+    """Starts to break the job."""
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "hvd_elastic_keras.chaos", f"--job_dir={job_dir}"),
@@ -173,7 +174,7 @@ def start_chaos(directory: Path, job_dir: Path, seconds_left: float) -> subproce
 
 
 def run_disturbed(directory: Path, deadline: float) -> tuple[Launcher, list[str]]:
-    """Runs the job with faults to its end. Returns what was wrong on the way."""
+    """Runs the job with faults to its end; returns the launcher, and what went wrong."""
     job = Launcher(
         directory / "job", directory / "tmp", [f"--num_workers={_WORKERS.value}", "--audit"]
     )
@@ -215,7 +216,7 @@ def run_disturbed(directory: Path, deadline: float) -> tuple[Launcher, list[str]
 
 
 def leftovers(job: Launcher) -> Iterator[str]:
-    """Processes and files of the job that should be gone."""
+    """Yields processes and files of the job that should be gone."""
     for process in psutil.process_iter():
         try:
             if process.environ().get(env.JOB_DIR) == str(job.job_dir):
@@ -228,7 +229,7 @@ def leftovers(job: Launcher) -> Iterator[str]:
 
 
 def weights(job_dir: Path) -> dict[str, Any]:
-    """The variables of the final model by name."""
+    """Returns the variables of the final model, by name."""
     found: dict[str, Any] = {}
 
     def note(name: str, node: object) -> None:
@@ -243,7 +244,7 @@ def weights(job_dir: Path) -> dict[str, Any]:
 
 
 def compared(disturbed: Path, undisturbed: Path) -> Iterator[str]:
-    """What differs in the weights."""
+    """Yields the differences between the weights."""
     found, expected = weights(disturbed), weights(undisturbed)
     largest = max(float(np.abs(found[name] - expected[name]).max()) for name in expected)
     print(f"largest difference of any weight: {largest:.1e}", flush=True)
@@ -252,7 +253,7 @@ def compared(disturbed: Path, undisturbed: Path) -> Iterator[str]:
 
 
 def judged(directory: Path, job: Launcher) -> Iterator[str]:
-    """What is wrong with the job after its end."""
+    """Yields what is wrong with the job after its end."""
     found = list(report.findings(job.job_dir))
     print(f"{sum(f.good for f in found)} epochs in which every example was used exactly once")
     yield from (finding.text for finding in found if not finding.good)
@@ -265,7 +266,7 @@ def judged(directory: Path, job: Launcher) -> Iterator[str]:
 
 
 def not_fired(path: Path) -> Iterator[str]:
-    """Faults that have not happened."""
+    """Yields the faults that have not happened."""
     outcomes = json.loads(path.read_text())["outcomes"] if path.exists() else []
     lacking = [outcome for outcome in outcomes if outcome["fired"] is None]
     if lacking or not outcomes:
@@ -273,7 +274,7 @@ def not_fired(path: Path) -> Iterator[str]:
 
 
 def main(_: list[str]) -> None:
-    """Runs the soak and exits with what came of it."""
+    """Runs the soak, prints the result, and sets the exit code."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch).resolve()

@@ -1,8 +1,8 @@
-"""The model of the soak: a convex one, so that rounding fades and 1e-5 means something.
+"""The model of the soak: it is convex, so that rounding fades and 1e-5 means something.
 
-In a network with hidden layers, sums in another order may end up anywhere (docs/deterministic.md).
-Here the loss has one minimum, towards which any two runs come together, while one example that was
-used twice or left out leads astray.
+In a network with hidden layers, sums in another order may lead anywhere (docs/deterministic.md).
+Here the loss has one minimum, and any two runs come together there. But one example that is used
+twice or left out leads to other weights.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import keras
 from model_zoo import digits
 
 PACE = "SOAK_STEP_S"
-"""Seconds that each step takes longer, so that faults have some steps between them."""
+"""Seconds to wait after each step, so that faults have some steps between them."""
 
 
 class Pace(keras.callbacks.Callback):
     """Waits after each step."""
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        """Waits."""
+        """Waits after a step."""
         time.sleep(float(os.environ.get(PACE, "0")))
 
 
 def model() -> keras.Model:
-    """Logistic regression with weight decay."""
+    """Returns a logistic regression with weight decay."""
     dense = keras.layers.Dense(10, kernel_regularizer=keras.regularizers.L2(1e-3))
     network = keras.Sequential([keras.layers.Input((8, 8, 1)), keras.layers.Flatten(), dense])
     network.compile(
@@ -39,12 +39,12 @@ def model() -> keras.Model:
 
 
 def dataset(split: str) -> digits.Arrays:
-    """960 digits, 15 steps of 64; and some for validation."""
+    """Returns 960 digits, 15 steps of 64, and some more for validation."""
     images, labels = digits.load(split)
     size = 960 if split == "train" else 100
     return images[:size], labels[:size]
 
 
 def callbacks() -> list[keras.callbacks.Callback]:
-    """The pace."""
+    """Returns the pace."""
     return [Pace()]

@@ -1,7 +1,7 @@
-"""Seconds from a command to the first step, and what a replacement needs until it is ready.
+"""Seconds from a command to the first step, and until a replacement is ready.
 
-All of it as ratios to `python train.py` with plain `fit` of the same model, or to `import
-tensorflow`, which take turns with ours.
+All values are ratios to `python train.py` with plain `fit` of the same model, or to `import
+tensorflow`. These take turns with this project's commands.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def run(*command: str, **variables: str) -> None:
     """Runs a command to its end.
 
     Raises:
-      SystemExit: it failed.
+      SystemExit: if the command fails.
     """
     found = subprocess.run(
         command,
@@ -51,7 +51,7 @@ def run(*command: str, **variables: str) -> None:
 
 
 def whole_s(*command: str) -> float:
-    """Seconds that a command takes."""
+    """Returns the seconds that a command takes."""
     began = time.monotonic()
     run(*command)
     return time.monotonic() - began
@@ -59,14 +59,14 @@ def whole_s(*command: str) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """Seconds until the first step: of a clock, and of all processors together."""
+    """Seconds until the first step: by the clock, and of all processors together."""
 
     wall_s: float
     processor_s: float
 
 
 def first_step(*command: str) -> Start:
-    """Measures a command until its first step."""
+    """Measures a command up to its first step."""
     with tempfile.TemporaryDirectory() as scratch:
         noted, job = Path(scratch, "first_step"), Path(scratch, "job")
         began = time.time()
@@ -76,24 +76,24 @@ def first_step(*command: str) -> Start:
 
 
 def first_steps_of_two(*command: str) -> Start:
-    """Runs a command twice at once, as two workers share the processors of a machine."""
+    """Runs a command twice at once: two workers also share the processors of a machine."""
     with ThreadPoolExecutor() as pool:
         one, other = pool.map(lambda _: first_step(*command), range(2))
     return Start(max(one.wall_s, other.wall_s), one.processor_s + other.processor_s)
 
 
 def ready_s(job: Path, worker: str) -> float:
-    """Seconds from the launch of a worker until it is warm."""
+    """Returns seconds from the launch of a worker until it is warm."""
     entries = map(json.loads, (job / files.EVENTS).read_text().splitlines())
     ready = (e for e in entries if e["event"] == "worker_ready" and e["worker_id"] == worker)
     return float(next(ready)["start_up_s"])
 
 
 def replacement_s(*training: str) -> float:
-    """Seconds from the launch of a replacement until it is warm, while another worker trains.
+    """Returns seconds from a replacement's launch until it is warm, while another worker trains.
 
     Args:
-      training: the end of the command.
+      training: the last arguments of the command.
     """
     with tempfile.TemporaryDirectory() as scratch:
         command = (*RUN, "--num_workers=2", JOB_DIR, *training)
@@ -131,7 +131,7 @@ NAMES = {"plain fit": "the first step of python train.py with plain fit"}
 
 
 def measured() -> list[rows.Row]:
-    """The kinds take turns."""
+    """Measures all kinds, which take turns; returns the rows."""
     found: dict[str, list[float | Start]] = {kind: [] for kind in KINDS}
     for _ in range(_REPETITIONS.value):
         for kind, measure in KINDS.items():
@@ -149,12 +149,12 @@ def measured() -> list[rows.Row]:
 
 
 def wall_s(time_or_start: float | Start) -> float:
-    """Seconds of a clock."""
+    """Returns seconds by the clock."""
     return time_or_start.wall_s if isinstance(time_or_start, Start) else time_or_start
 
 
 def processor_s(starts: Sequence[float | Start]) -> float:
-    """The median of the time of processors."""
+    """Returns the median processor time."""
     return statistics.median(s.processor_s for s in starts if isinstance(s, Start))
 
 

@@ -1,4 +1,4 @@
-"""A user's script of the benchmark of start-up: plain `fit`, or with the callback.
+"""A user's script of the start-up benchmark: plain `fit`, or with the callback.
 
 With "replaced", worker w1 kills itself, and the training ends when w2 is ready in its place. With
 `--model`, this file is the model module of such a job.
@@ -27,10 +27,10 @@ BATCH_SIZE, STEPS = 64, 8
 
 
 class FirstStep(keras.callbacks.Callback):
-    """Notes, once among all workers, when the first step has been taken."""
+    """Notes when the first step has been taken; only the first worker to do so writes it."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """The end of a step."""
+        """Notes the end of the first step."""
         if batch == 0:
             path = Path(os.environ[FIRST_STEP])
             if not path.exists():
@@ -38,7 +38,7 @@ class FirstStep(keras.callbacks.Callback):
 
 
 def processor_s() -> float:
-    """Seconds of processors that the command has cost so far, with all its processes."""
+    """Returns the processor seconds that the command has used so far, with all its processes."""
     spent = 0.0
     for process in psutil.process_iter():
         try:
@@ -53,38 +53,38 @@ class Replaced(keras.callbacks.Callback):
     """Kills w1, and ends the training when w2 is ready."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """The end of a step."""
+        """Kills w1."""
         if os.environ["HVD_ELASTIC_WORKER_ID"] == "w1":
             os.kill(os.getpid(), signal.SIGKILL)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """The end of an epoch."""
+        """Ends the training if w2 is ready."""
         events = Path(os.environ["HVD_ELASTIC_JOB_DIR"], "events.jsonl").read_text()
         if any('"worker_ready"' in e and '"w2"' in e for e in events.splitlines()):
             self.model.stop_training = True
 
 
 def model() -> keras.Model:
-    """A small ResNet, compiled."""
+    """Returns a small ResNet, compiled."""
     found = small_resnet()
     found.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return found
 
 
 def dataset(split: str) -> tuple[Any, Any] | None:
-    """Random images and labels."""
+    """Returns random images and labels."""
     random = np.random.default_rng(0)
     x = random.random((BATCH_SIZE * STEPS, *small_resnet().input_shape[1:]), np.float32)
     return (x, random.integers(0, 10, len(x))) if split == "train" else None
 
 
 def callbacks() -> list[keras.callbacks.Callback]:
-    """Those of a job of `--model`."""
+    """Returns the callbacks of a job of `--model`."""
     return [Replaced()]
 
 
 def main(kind: str) -> None:
-    """Trains, as a user's script."""
+    """Trains as a user's script does."""
     keras.utils.set_random_seed(0)
     trained, (x, y) = model(), dataset("train") or ()
     chosen: list[keras.callbacks.Callback] = [FirstStep()]

@@ -13,13 +13,13 @@ HERE = Path(__file__).resolve().parent
 MODEL, PLAIN_LOOP = HERE / "timed_model.py", HERE / "plain_loop.py"
 LIMIT_S = 300.0
 PINNED = {"BENCH_PIN": "1"}
-"""Variables with which each worker has a processor for itself."""
+"""Environment variables that give each worker a processor for itself."""
 
 
 def epoch_means(
     network: str, flags: Sequence[str], environment: Mapping[str, str], skip: int = 1
 ) -> list[float]:
-    """Seconds per step of one job, a mean for each epoch on each worker; see `epochs_of`."""
+    """Returns seconds per step of one job, a mean per epoch and worker; see `epochs_of`."""
     return [seconds for seconds, _ in epochs_of(network, flags, environment, skip)]
 
 
@@ -30,15 +30,15 @@ def epochs_of(
 
     Args:
       network: a name in `timed_model.NETWORKS`.
-      flags: for `hvd_elastic_keras.run`.
+      flags: options for `hvd_elastic_keras.run`.
       environment: further environment variables.
-      skip: epochs at the beginning that do not count.
+      skip: number of epochs at the beginning that do not count.
 
     Returns:
-      Seconds and received bytes per step, a mean for each epoch on each worker.
+      Seconds and received bytes per step, as a mean for each epoch on each worker.
 
     Raises:
-      SystemExit: the job failed.
+      SystemExit: if the job fails.
     """
     with tempfile.TemporaryDirectory() as directory:
         command = [
@@ -51,10 +51,10 @@ def epochs_of(
 def plain_epochs_of(
     network: str, workers: int, epochs: int, environment: Mapping[str, str], parts: int = 0
 ) -> list[tuple[float, float]]:
-    """The same of a plain Horovod loop with so many workers, without its first epoch.
+    """Does the same for a plain Horovod loop of `workers` workers, without its first epoch.
 
     Args:
-      parts: the global batch is cut into so many; all of them are computed if not said otherwise.
+      parts: the number of parts of the global batch; 0 stands for one part per worker.
     """
     command = [
         *(sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(workers)),

@@ -1,8 +1,9 @@
 """How long a sync takes by its two ways, against raw sockets and a memory copy, without a job.
 
-The processes of one round take turns, so that all see the same machine: the state goes to the last
-of them directly, then by the collective, then so many bytes go from the first to the last one
-through a plain TCP connection, and are copied in memory. With three, the second holds it, too.
+The processes of one round measure the ways in turn, so that all ways see the same machine. The
+state goes to the last process directly, then by the collective. Then the same number of bytes goes
+from the first to the last process through a plain TCP connection. At last the bytes are copied in
+memory. With three processes, the second one holds the state too.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Round:
         self.rank, self.size = self.communicator.rank, self.communicator.size
 
     def measure(self, megabytes: float) -> dict[str, float]:
-        """Seconds of each way, the slowest of the members."""
+        """Returns the seconds of each way, until the slowest member is done."""
         import numpy as np
 
         size = int(megabytes * 2**20)
@@ -54,7 +55,7 @@ class Round:
         return {name: self.timed(way) for name, way in ways.items()}
 
     def timed(self, way: Callable[[], None]) -> float:
-        """From when all are there to when all have done it."""
+        """Returns the seconds from when all are there until all are done."""
         self.communicator.barrier("before")
         began = time.perf_counter()
         way()
@@ -62,7 +63,7 @@ class Round:
         return time.perf_counter() - began
 
     def syncing(self, size: int, least: int) -> Callable[[], None]:
-        """Brings the last process to the root's state, which is then assigned."""
+        """Returns a sync of the last process to the root's state, with the assignment."""
         import tensorflow as tf
 
         from hvd_elastic_keras.state import broadcast
@@ -89,7 +90,7 @@ class Round:
         return sync
 
     def raw(self, size: int) -> Callable[[], None]:
-        """Sends zeros from the first to the last, into fresh memory."""
+        """Returns a function that sends zeros from first to last process, into fresh memory."""
         import numpy as np
 
         listener = socket.create_server(("127.0.0.1", 0))
@@ -112,7 +113,7 @@ class Round:
 
 
 def work() -> None:
-    """A process of the round; the first one prints."""
+    """Measures as a process of the round; the first one prints."""
     member = Round()
     for megabytes in _SIZES.value:
         runs = [member.measure(float(megabytes)) for _ in range(_REPETITIONS.value)]
@@ -121,7 +122,7 @@ def work() -> None:
 
 
 def figures(runs: list[dict[str, float]]) -> str:
-    """Medians, and how they compare."""
+    """Returns medians and ratios as text."""
     median = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
     ratios = [
         f"{DIRECT} / {name} {statistics.median(run[DIRECT] / run[name] for run in runs):.2f}"
@@ -131,7 +132,7 @@ def figures(runs: list[dict[str, float]]) -> str:
 
 
 def main(_: list[str]) -> None:
-    """Starts the processes, or is one."""
+    """Starts the processes, or runs as one of them."""
     if IS_MEMBER in os.environ:
         work()
         return

@@ -1,4 +1,4 @@
-"""Networks of benchmarks of whole jobs; the time per step of each epoch is noted."""
+"""Networks of benchmarks of whole jobs. The time per step of each epoch is noted."""
 
 from __future__ import annotations
 
@@ -19,25 +19,28 @@ import processors
 STEP_TIMES = "BENCH_STEP_TIMES"
 KIND = "BENCH_MODEL"
 PIN = "BENCH_PIN"
-"""Set: worker wN, or a process of rank N, runs on processor N."""
+"""If set, worker wN or the process of rank N runs on processor N."""
 BATCH_SIZE = 64
 NETWORKS = {
     "tiny MLP": (networks.tiny_mlp, 600),
     "small ResNet": (networks.small_resnet, 60),
     "wide MLP": (networks.wide_mlp, 20),
 }
-"""And their steps per epoch: a second and more, at the end of which a job writes a checkpoint."""
+"""The networks and their steps per epoch.
+
+An epoch takes a second or more. At its end, a job writes a checkpoint.
+"""
 
 
 BYTES_RECEIVED = 128
-"""Where `tcp_info` of Linux has them."""
+"""The offset in Linux's `tcp_info`."""
 
 
 def received() -> int:
-    """Bytes that have come over the TCP connections which this process has at present."""
+    """Returns the bytes received over the TCP connections that this process has at present."""
     total = 0
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # closed meanwhile, or not TCP
+        with contextlib.suppress(OSError):  # closed in the meantime, or not TCP
             if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
                 continue
             with socket.socket(fileno=os.dup(int(name))) as duplicate:
@@ -50,12 +53,12 @@ class StepTimes(keras.callbacks.Callback):
     """Appends seconds and received bytes per step of each epoch to a file of this process."""
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """The beginning."""
+        """Notes the beginning of an epoch."""
         self._received = received()
         self._began = time.perf_counter()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """The end."""
+        """Writes the means of the epoch."""
         steps = NETWORKS[os.environ[KIND]][1]
         step_s = (time.perf_counter() - self._began) / steps
         step_bytes = (received() - self._received) / steps
@@ -64,14 +67,14 @@ class StepTimes(keras.callbacks.Callback):
 
 
 def pin() -> None:
-    """Takes the processor of this process, if asked to; the check of the model has none."""
+    """Takes the processor of this process if `PIN` is set. The check of the model has none."""
     number = os.environ.get("HVD_ELASTIC_WORKER_ID", "")[1:] or os.environ.get("HOROVOD_RANK")
     if os.environ.get(PIN) and number is not None:
         processors.take(int(number))
 
 
 def model() -> keras.Model:
-    """The model that is asked for, compiled."""
+    """Returns the model asked for, compiled."""
     pin()
     network = NETWORKS[os.environ[KIND]][0]()
     network.compile(
@@ -81,7 +84,7 @@ def model() -> keras.Model:
 
 
 def dataset(split: str) -> Any:
-    """Random numbers: the benchmark is about time, not about learning."""
+    """Returns random numbers: the benchmark is about time, not about learning."""
     if split != "train":
         return None
     make, steps = NETWORKS[os.environ[KIND]]
@@ -92,5 +95,5 @@ def dataset(split: str) -> Any:
 
 
 def callbacks() -> list[keras.callbacks.Callback]:
-    """The clock."""
+    """Returns the clock."""
     return [StepTimes()]

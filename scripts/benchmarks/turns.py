@@ -1,7 +1,7 @@
 """Trainings that take turns, an epoch each, so that all see the same machine.
 
-On a machine that others share, speed changes from one second to the next. A ratio of two epochs
-that follow one another hardly notices, and the median of such ratios notices less.
+On a machine that others share, speed changes from one second to the next. The ratio of two
+consecutive epochs changes little, and the median of such ratios changes even less.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from typing import Any, NamedTuple
 import keras
 
 LIMIT_S = 300.0
-"""Within which an epoch ends, the first one with all that is compiled before it."""
+"""Seconds within which an epoch must end; the first epoch includes what is compiled before it."""
 
 
 class EpochTime(NamedTuple):
-    """Seconds of an epoch: by the clock, and those that processors worked for its process.
+    """Seconds of an epoch: by the clock, and of the processors that worked for its process.
 
-    A virtual machine whose host has too much to do loses time by the clock, but little of the
-    processors'.
+    A virtual machine on a busy host loses time by the clock, but little processor time.
     """
 
     wall: float
@@ -36,7 +35,7 @@ def _now() -> tuple[float, float]:
 
 
 class Turns(keras.callbacks.Callback):
-    """Begins each epoch of a `fit` when it is told to, and tells how long the epoch took."""
+    """Begins each epoch of a `fit` when told to, and reports how long the epoch took."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__()
@@ -52,21 +51,21 @@ class Turns(keras.callbacks.Callback):
 
 
 class Trainings:
-    """Processes that train, each of which waits for its turn.
+    """Processes that train. Each one waits for its turn.
 
     Args:
-      connections: to the `Turns` of each kind.
+      connections: connections to the `Turns` of each kind.
     """
 
     def __init__(self, connections: Mapping[str, Connection]) -> None:
         self._connections = connections
 
     def turn(self, kind: str) -> EpochTime:
-        """The next epoch of one kind.
+        """Lets one kind train its next epoch; returns the epoch's time.
 
         Raises:
-          EOFError: the training ended.
-          TimeoutError: the epoch took longer than `LIMIT_S`.
+          EOFError: if the training has ended.
+          TimeoutError: if the epoch takes longer than `LIMIT_S`.
         """
         connection = self._connections[kind]
         connection.send("begin")
@@ -76,14 +75,14 @@ class Trainings:
         return epoch
 
     def epochs(self, count: int) -> list[dict[str, EpochTime]]:
-        """So many epochs of each kind, after a first one that compiles."""
+        """Returns this many epochs of each kind, after a first epoch that compiles."""
         kinds = collections.deque(self._connections)
         for kind in kinds:
             self.turn(kind)
         turns = []
         for _ in range(count):
             turns.append({kind: self.turn(kind) for kind in kinds})
-            kinds.rotate()  # each kind is the first one as often as the others
+            kinds.rotate()  # each kind is first equally often
         return turns
 
 
@@ -96,7 +95,8 @@ def trainings(kinds: Mapping[str, Callable[[Turns], None]]) -> Iterator[Training
     """Starts a process for each kind, and kills them at the end.
 
     Args:
-      kinds: what each process calls, with a callback for its `fit`; can be pickled.
+      kinds: the function that each process calls, with a callback for its `fit`. It must be
+        picklable.
     """
     context = multiprocessing.get_context("spawn")
     connections: dict[str, Connection] = {}

@@ -1,9 +1,9 @@
 """Time per step of two workers on this machine, against a plain Horovod loop under `horovodrun`.
 
-That loop runs with the installed Horovod and with one as it was released, which is what a loop
-without this project has. Each measurement is a job of its own, started as a user starts it, but
-that each worker has a processor for itself; the kinds take turns. A ratio is the median of the
-ratios of one turn, of which each job counts with the median of its epochs.
+That loop runs with the installed Horovod, and with Horovod as it was released, which a loop without
+this project has. Each measurement is a separate job, started as a user starts it, except that each
+worker has a processor for itself. The kinds take turns. Each job counts with the median of its
+epochs. A ratio is the median over turns of the ratio of two jobs of one turn.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ELASTIC: Mapping[str, Sequence[str]] = {
 
 
 def kinds(released: Mapping[str, str]) -> dict[str, Callable[[str], list[tuple[float, float]]]]:
-    """What takes turns; each returns the epochs of one job."""
+    """Returns the kinds that take turns. Each returns the epochs of one job."""
 
     def plain(workers: int, environment: Mapping[str, str]) -> Callable[[str], Any]:
         pinned = {**PINNED, **environment}
@@ -53,7 +53,7 @@ _NETWORKS = flags.DEFINE_list("networks", list(NAMES), "Of these networks.")
 
 
 def measure(network: str, released: Mapping[str, str]) -> list[rows.Row]:
-    """Prints times of a step, and compares them with those of the plain loops."""
+    """Prints the times of a step, and compares them with those of the plain loops."""
     turns = [
         {
             kind: statistics.median(seconds for seconds, _ in train(network))

@@ -1,4 +1,4 @@
-"""Computes again in NumPy what a job must result in whose batch grows with the workers.
+"""Computes in NumPy the results of a job whose batch grows with the workers.
 
 Nothing here uses the code under test. The job tells which examples were in which step (notes of
 `growing_model.py`) and how many workers took it (`events.jsonl`).
@@ -115,7 +115,7 @@ def expected_weights(
 def assert_trained_as_expected(
     job: Job, weights: list[np.ndarray], *, per_worker: int, reference: float, warm_up: int
 ) -> list[int]:
-    """Compares a finished job's weights with those of NumPy; returns the workers of each step."""
+    """Compares a finished job's weights with NumPy's; returns the workers of each step."""
     sizes = sizes_by_step(job)
     batches = batches_by_step(job, sizes)
     assert_every_example_once_per_epoch(sizes, batches, per_worker)

@@ -106,7 +106,7 @@ class Hosts:
     Args:
       directory: for keys, settings and logs of the hosts.
       interfaces: the name of the network interface of each host; its length is the number of hosts.
-      ipv4: whether the hosts have IPv4 addresses, beside those of IPv6.
+      ipv4: whether the hosts have IPv4 addresses in addition to IPv6 ones.
 
     Attributes:
       names: "host1", "host2" and so on.
@@ -188,7 +188,7 @@ class Hosts:
         self._wait_until_reachable(host)
 
     def run(self, host: str, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Starts a command on a host, as if typed there. `options` are those of `Popen`."""
+        """Starts a command on a host, as if typed there. `options` go to `Popen`."""
         inside = ["nsenter", "--target", str(self._init(host)), "-m", "-n", "-u", "-i", "-p"]
         directory = options.pop("cwd", Path.cwd())
         return subprocess.Popen([*inside, "env", f"--chdir={directory}", *command], **options)

@@ -92,7 +92,7 @@ class IdleMaster:
             return 0, b""
 
     def status(self) -> control.JobStatus | None:
-        """Returns the job's state without values that change by themselves; None after its end."""
+        """Returns the job's state without values that change with time; None if it has ended."""
         status, body = self.call("GET", "/v1/status")
         if status != 200:
             return None

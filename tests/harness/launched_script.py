@@ -33,7 +33,7 @@ notes: dict[str, Any] = {"calls": []}
 
 
 def made(seed: int) -> keras.Model:
-    """Returns a model. Each rank begins with other weights; those of rank 0 count."""
+    """Returns a model. Each rank begins with its own weights; rank 0's weights count."""
     keras.utils.set_random_seed(seed + RANK)
     model = keras.Sequential(
         [

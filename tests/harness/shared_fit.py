@@ -201,7 +201,7 @@ def differences(
 
 
 def _variables(model: keras.Model) -> dict[str, Any]:
-    """Returns all variables but those of metrics, which are reset after an epoch."""
+    """Returns all variables except the metrics', which are reset after an epoch."""
     has_generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR) is not None
     variables = variables_of(model)
     known = {id(v) for v in (*variables.trainable, global_seed())}

@@ -64,7 +64,7 @@ def obstacle() -> str:
 
 
 class Cluster:
-    """One node, and two partitions: jobs of "urgent" take the place of those of "spare".
+    """One node, and two partitions: "urgent" jobs take the place of "spare" jobs.
 
     Use it in a `with` block: nothing outlives the block.
     """

@@ -18,11 +18,14 @@ from tests.harness.fit_scenario import Scenario, scenarios_of
 from tests.harness.job import FAULT_MODEL, REPOSITORY, read_weights
 
 LIMIT_S = 300
-"""Of a test that says nothing else."""
+"""Time limit of a test without its own limit."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this directory starts real processes, whose start alone may take a minute."""
+    """Marks all tests in this directory.
+
+    They start real processes. The start alone may take a minute.
+    """
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.integration)
@@ -32,7 +35,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def expected_weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
-    """What one process without any launcher ends with. Trained once, also with pytest-xdist."""
+    """Returns the weights of one process without a launcher.
+
+    It trains once, even with pytest-xdist.
+    """
     shared = tmp_path_factory.getbasetemp()
     if shared.name.startswith("popen-"):
         shared = shared.parent
@@ -51,7 +57,7 @@ def expected_weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.n
 
 
 def _references(session: pytest.Session) -> dict[str, None]:
-    """Of the scenarios in the modules of all tests of this session, each once."""
+    """Returns the references of the scenarios in all test modules of this session, each once."""
     modules = dict.fromkeys(i.module for i in session.items if isinstance(i, pytest.Function))
     return dict.fromkeys(s.reference for module in modules for s in scenarios_of(module))
 
@@ -60,7 +66,10 @@ def _references(session: pytest.Session) -> dict[str, None]:
 def fit_alone(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[Scenario], FitResult]:
-    """The result of a scenario without a launcher: one process trains those of all test modules."""
+    """Returns the results of scenarios without a launcher.
+
+    One process trains the scenarios of all test modules.
+    """
     shared = tmp_path_factory.getbasetemp()
     if shared.name.startswith("popen-"):
         shared = shared.parent

@@ -12,13 +12,16 @@ from tests.harness.job import FAULT_MODEL, Event, Job, assert_same_weights
 from tests.harness.pauses import paused
 
 EPOCHS = 4
-"""32 steps, with even shares 0.3 s and more each: 20 to 22 are two windows of measurements."""
+"""Epochs of 32 steps in all.
+
+With even shares, a step takes 0.3 s and more. 20 to 22 of them fill two windows of measurements.
+"""
 COMMAND = (
     f"--model={FAULT_MODEL}",
     *("--global_batch_size=64", "--micro_batch_size=8", f"--epochs={EPOCHS}"),
 )
 SLOWER = "w1=0.1"
-"""Seconds more for each micro-batch, which takes about one millisecond."""
+"""Additional seconds for each micro-batch, which takes about one millisecond."""
 SCRIPT = f"""
 import keras
 import tensorflow as tf
@@ -50,7 +53,7 @@ def test_a_slow_worker_gets_fewer_micro_batches_and_the_weights_are_the_same(
         expected = job.weights()
     monkeypatch.setenv(faults.SLOW, SLOWER)
     flags = ("--num_workers=3", "--max_restarts=0", "--balance=speed", *mode)
-    # Held while the first balanced step is computed: the kill below comes after it.
+    # Rank 0 is held while the first balanced step is computed. The kill below comes after it.
     gate = faults.Fault("gate", "train", 0, step=26, action="wait")
     with Job(tmp_path, *flags, plan=[gate], command=COMMAND) as job:
         job.wait_for_fault("gate")
@@ -88,7 +91,7 @@ def test_an_unchanged_script_follows_speed_when_the_launcher_asks_for_it(
 def test_a_worker_that_is_paused_most_of_the_time_gets_less_also_in_the_next_round(
     tmp_path: Path,
 ) -> None:
-    """It runs for 10 of every 40 ms, and a step takes less than that."""
+    """w1 runs for 10 of every 40 ms, and a step takes less time than that."""
     command = (
         f"--model={FAULT_MODEL}",
         *("--global_batch_size=64", "--micro_batch_size=4", "--epochs=100000"),
@@ -101,7 +104,7 @@ def test_a_worker_that_is_paused_most_of_the_time_gets_less_also_in_the_next_rou
             assert balanced["slowness"]["w1"] > 1.5
             job.ctl("add", "1")
             running = job.wait_for_round(3)
-            # The first event of that round: what was known before.
+            # The first event of that round is what was known before.
             kept = job.wait_for("shares_balanced", lambda e: len(e["micro_batches"]) == 3)
             assert kept["step"] == running["step"]
             assert kept["micro_batches"][1] < min(kept["micro_batches"][::2])

@@ -1,4 +1,4 @@
-"""`scripts/bench convergence --quick`: trains, compares, writes data and pictures."""
+"""`scripts/bench convergence --quick` trains, compares, and writes data and figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults from outside, on a job that knows nothing of them."""
+"""Faults from outside, on a job that does not expect them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.harness.job import LIMIT_S, REPOSITORY, Job, assert_same_weights, rea
 
 MODEL = REPOSITORY / "scripts" / "benchmarks" / "soak_model.py"
 EPOCHS = 8
-"""Of 15 steps."""
+"""Epochs of 15 steps."""
 FLAGS = (f"--model={MODEL}", "--global_batch_size=64", "--micro_batch_size=8", f"--epochs={EPOCHS}")
 SHORT = ("waiting", "entering", "syncing", "evaluating", "checkpointing")
-"""Phases of milliseconds."""
+"""Phases that last milliseconds."""
 PLAN = {
     "faults": [
         {"kind": "kill", "rank": 0, "step": 20},
@@ -79,7 +79,7 @@ def test_a_job_that_is_broken_from_outside_ends_with_the_weights_of_an_undisturb
         parts = cost["noticed_s"] + cost["entered_s"] + cost["synced_s"]
         assert parts == pytest.approx(cost["stall_s"], abs=0.005)
     assert kill["fired"]["step"] >= 20
-    # Its time limit, and what had passed of it since its last heartbeat.
+    # The suspended worker's time limit, minus the time already passed since its last heartbeat.
     assert suspend["cost"]["detected_s"] > 2
     assert suspend["cost"]["stall_s"] > 2
     assert len(audit) == EPOCHS
@@ -95,7 +95,7 @@ def test_a_job_that_is_broken_from_outside_ends_with_the_weights_of_an_undisturb
 def test_a_full_disk_costs_checkpoints_and_nothing_else(
     tmp_path: Path, expected_weights: dict[str, np.ndarray]
 ) -> None:
-    # Rank 0 could not leave a mark at the second gate.
+    # On the full disk, rank 0 could not leave a mark at the second gate.
     at = {"2": (0, 2), "16": (1, 16)}
     gates = [Fault(name, "train", *where, action="wait") for name, where in at.items()]
     flags = ("--num_workers=2", "--checkpoint_every_n_steps=4")
@@ -122,7 +122,7 @@ def test_a_full_disk_costs_checkpoints_and_nothing_else(
 
 @contextlib.contextmanager
 def chaos(job: Job, plan: dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
-    """Breaks a job, and is killed at the end of the block."""
+    """Breaks a job. The process is killed at the end of the block."""
     file = job.job_dir.parent / "plan.json"
     file.write_text(json.dumps(plan))
     command = ["-m", "hvd_elastic_keras.chaos", f"--job_dir={job.job_dir}", f"--plan={file}"]

@@ -1,4 +1,4 @@
-"""A job goes on at the very step of its newest checkpoint, wherever in an epoch that is."""
+"""A job continues at the exact step of its newest checkpoint, wherever in an epoch that is."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.harness.small_classifier import VALIDATION, adam, arrays, classifier
 
 Alone = Callable[[Scenario], FitResult]
 NEWEST, HELD_AT = 8, 10
-"""Of 18 steps in 3 epochs; the checkpoint is written after two steps of the second."""
+"""Steps, of 18 in 3 epochs. The checkpoint is written after two steps of the second epoch."""
 
 
 @scenario(plain=False)
 def interrupted_within_an_epoch(script: Script) -> None:
-    """Dropout, shuffled arrays, Adam, and callbacks that look at epochs."""
+    """Trains with dropout, shuffled arrays, Adam, and callbacks that look at epochs."""
     model = classifier(FaultPoint(), keras.layers.Dropout(0.3), optimizer=adam())
     script.fit(
         model,
@@ -44,7 +44,7 @@ def test_after_the_death_of_all_workers_a_new_launcher_ends_as_if_nothing_had_ha
     with FitJob(tmp_path, interrupted_within_an_epoch, *flags, plan=plan) as job:
         job.wait_for_fault("gate")
         job.wait_for("checkpoint_saved", lambda e: e["step"] == NEWEST)
-        (job.job_dir / "checkpoints" / ".step-00000009.4711").mkdir()  # as if one were under way
+        (job.job_dir / "checkpoints" / ".step-00000009.4711").mkdir()  # as if being written
         for worker in ("w0", "w1"):
             job.signal(worker, signal.SIGKILL)
         job.finish(exit_code=1)

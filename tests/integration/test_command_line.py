@@ -57,7 +57,7 @@ def test_a_script_with_a_trainer_runs_elastically(tmp_path: Path) -> None:
         job.finish()
         assert job.events("round_running")[0]["world_size"] == 2
         assert "[w0] losses 2 argument --hello" in job.output
-        # What all workers print is shown once.
+        # Output that all workers print is shown once.
         assert "[w1]" not in job.output
         log = (job.job_dir / "logs" / "w1.log").read_text()
         assert "losses 2 argument --hello" in log.splitlines()

@@ -1,4 +1,4 @@
-"""The directory of a job that runs is copied, and a launcher is started in the copy."""
+"""The directory of a running job is copied, and a launcher is started in the copy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLAGS = ("--num_workers=2", "--audit")
 
 
 def assert_private(job_dir: Path) -> None:
-    """What is locked and what launchers go by is the user's alone."""
+    """Asserts that only the user can read locks and the files that launchers rely on."""
     names = ["job.lock", "job.id", "job.json", "master.json", "journal", "checkpoints/owner.json"]
     notes = sorted(path.relative_to(job_dir) for path in (job_dir / "workers").iterdir())
     assert [path.name for path in notes] == ["w0.json", "w1.json"]

@@ -40,12 +40,12 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrom
 
 @pytest.fixture(autouse=True)
 def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers that only exist in messages enter one after the other."""
+    """Makes long polls short, so that simulated workers can enter one after the other."""
     monkeypatch.setattr(protocol, "LONG_POLL_S", 0.1)
 
 
 def text_of(driver: webdriver.Chrome, name: str) -> str:
-    """What the page shows there at this moment."""
+    """Returns the present text of an element of the page."""
     script = "return document.getElementById(arguments[0])?.innerText || ''"
     return str(driver.execute_script(script, name))
 
@@ -67,7 +67,7 @@ def click(driver: webdriver.Chrome, name: str) -> None:
 
 
 def accept(driver: webdriver.Chrome) -> None:
-    """Says yes to the question whether one is sure."""
+    """Confirms the page's question."""
     WebDriverWait(driver, LIMIT_S, POLL_S).until(alert_is_present())
     driver.switch_to.alert.accept()
 
@@ -86,7 +86,7 @@ def fits_a_phone(driver: webdriver.Chrome) -> bool:
 
 
 def write_long_history(job_dir: Path) -> None:
-    """The events of a job that has been running for long."""
+    """Writes the events of a job that has been running for a long time."""
     lines: list[dict[str, Any]] = []
     for step in range(MANY_STEPS):
         metrics = {"loss": 1 / (1 + step), "<b>metric</b>": 0.5}

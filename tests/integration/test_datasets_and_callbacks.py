@@ -1,4 +1,4 @@
-"""A `tf.data` pipeline and callbacks with a memory survive kills, joins and restarts."""
+"""A `tf.data` pipeline and callbacks with state survive kills, joins and restarts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_kill_and_a_late_joiner_change_nothing(tmp_path: Path) -> None:
 
 
 def assert_ids_are_the_places_of_what_was_computed(job: Job) -> None:
-    """Holds each line of the ledgers against the images that its workers have noted."""
+    """Compares each line of the ledgers with the images that its workers have noted."""
     job.assert_audited(epochs=3)
     computed: dict[tuple[str, int, int], list[int]] = collections.defaultdict(list)
     for notes in job.plan.path.parent.glob("images-*.jsonl"):
@@ -70,8 +70,8 @@ def assert_ids_are_the_places_of_what_was_computed(job: Job) -> None:
 
 
 def images_of_epoch(epoch: int) -> list[int]:
-    """Checksums of the images that the dataset of `dataset_model.py` gives, in its order."""
-    tf.random.set_seed(0)  # the job's: `shuffle` draws from it, too
+    """Returns checksums of the images of `dataset_model.py`'s dataset, in its order."""
+    tf.random.set_seed(0)  # the job's seed, from which `shuffle` draws too
     images, labels = (array[:480] for array in digits.load("train"))
     examples = tf.data.Dataset.from_tensor_slices((images, labels))
     shuffled = examples.shuffle(100, seed=epoch, reshuffle_each_iteration=False)

@@ -1,4 +1,4 @@
-"""`--deterministic`: the same bits after every step, whoever computes what."""
+"""`--deterministic` gives the same bits after every step, whichever worker computes what."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ Weights = dict[str, np.ndarray]
 
 
 def read_digests(directory: Path) -> Digests:
-    """Digests by moment and step. Whoever notes one of the same moment has to note the same."""
+    """Returns digests by moment and step.
+
+    Workers that note the same moment must note the same digest.
+    """
     found: Digests = {}
     for file in directory.iterdir():
         for line in file.read_text().splitlines():
@@ -59,7 +62,7 @@ def read_digests(directory: Path) -> Digests:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Digests, Weights]:
-    """Digests and weights of one process without a launcher."""
+    """Returns digests and weights of one process without a launcher."""
     directory = tmp_path_factory.mktemp("alone")
     subprocess.run(
         [sys.executable, "-c", ALONE.format(job_dir=str(directory / "job"))],
@@ -74,7 +77,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Digests, Weights]:
 
 @pytest.fixture
 def digests_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the workers of a job note their digests."""
+    """Returns the directory in which the workers of a job note their digests."""
     monkeypatch.setenv(DIGESTS, str(tmp_path / "digests"))
     return tmp_path / "digests"
 
@@ -85,7 +88,7 @@ def job_of(tmp_path: Path, *flags: str, plan: list[Fault] | None = None) -> Job:
 
 
 def assert_same_bits(job: Job, digests: Path, expected: tuple[Digests, Weights]) -> None:
-    """After every step and every epoch, and in the file at the end."""
+    """Asserts equal bits after every step and every epoch, and in the file at the end."""
     found = read_digests(digests)
     assert len([m for m in found if m.startswith("step")]) == 24
     assert len([m for m in found if m.startswith("epoch")]) == 3
@@ -155,7 +158,7 @@ def test_a_job_that_goes_on_from_a_checkpoint_has_the_bits_of_one_that_was_not_s
 def test_an_unchanged_script_has_the_same_bits_with_a_late_joiner_and_a_kill_of_rank_0(
     scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The user's own number of threads must not win here.
+    # The user's own number of threads must not have priority here.
     monkeypatch.setenv(env.INTRA_OP_THREADS, "2")
     (tmp_path / "one").mkdir()
     with FitJob(tmp_path / "one", scenario, "--deterministic", "--num_workers=1", plan=[]) as job:
@@ -169,7 +172,7 @@ def test_an_unchanged_script_has_the_same_bits_with_a_late_joiner_and_a_kill_of_
 
 @scenario(plain=False)
 def layers_of_many_kinds(script: Script) -> None:
-    """Large enough for operations to be divided among threads."""
+    """Trains layers large enough to be divided among threads."""
     import keras
 
     assert env.intra_op_threads() == THREADS

@@ -1,4 +1,4 @@
-"""`doctor` with real installations that are broken, and with the one that is not."""
+"""`doctor` with real installations that are broken, and with one that is not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAITS = "import threading\nthreading.Event().wait()\n"
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory in which processes that are started find modules first."""
+    """Returns a directory in which started processes look for modules first."""
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""`run --dry_run` as a user calls it: the plan is that of the job which follows."""
+"""`run --dry_run` as a user calls it shows the plan of the job that follows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def dry_run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`run --dry_run` in a directory."""
+    """Runs `run --dry_run` in a directory."""
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "hvd_elastic_keras.run", "--dry_run", *arguments],
         capture_output=True,

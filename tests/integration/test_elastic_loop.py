@@ -1,4 +1,4 @@
-"""Training loops of the user's own with `elastic.run`: real processes, real faults."""
+"""A user's own training loops with `elastic.run`: real processes, real faults."""
 
 from __future__ import annotations
 
@@ -61,22 +61,22 @@ class LoopJob(Job):
         super().__init__(directory, *flags, command=command, **options)
 
     def trace(self, worker_id: str, what: str) -> list[dict[str, Any]]:
-        """What a worker did."""
+        """Returns the notes of one kind that a worker wrote."""
         lines = (self.results / f"trace-{self.pid_of(worker_id)}.jsonl").read_text().splitlines()
         return [entry for entry in map(json.loads, lines) if entry["what"] == what]
 
     def steps(self, worker_id: str) -> list[int]:
-        """The steps that a worker has finished, repeated ones included."""
+        """Returns the steps that a worker has finished, repeated ones included."""
         return [entry["step"] for entry in self.trace(worker_id, "step")]
 
     def final(self) -> Weights:
-        """Weights, slots and counter at the end."""
+        """Returns weights, slots and counter at the end."""
         return dict(np.load(self.results / "weights.npz"))
 
 
 @pytest.fixture(scope="session")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> Weights:
-    """What the script ends with alone. Run once, also with pytest-xdist."""
+    """Returns the script's result alone; it runs once, even with pytest-xdist."""
     shared = tmp_path_factory.getbasetemp()
     if shared.name.startswith("popen-"):
         shared = shared.parent
@@ -95,7 +95,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Weights:
 
 
 def assert_no_error(job: Job) -> None:
-    """No worker failed, and no log speaks of an error."""
+    """Asserts that no worker failed, and that no log has an error."""
     assert [e for e in job.events("worker_exited") if e["failed"]] == []
     for log in (job.job_dir / "logs").glob("*.log"):
         assert not re.search(r"Traceback|^\S+ \S+ ERROR", log.read_text(), re.MULTILINE)
@@ -120,7 +120,7 @@ def test_a_kill_repeats_only_the_steps_since_the_last_commit(
         survivors = second["members"]
         assert first["members"][rank] not in survivors
         for survivor in survivors:
-            # Step 13 was under way; the last commit was after step 9.
+            # Step 13 was running; the last commit was after step 9.
             assert job.steps(survivor) == [*range(13), *range(10, STEPS)]
             assert [e["size"] for e in job.trace(survivor, "reset")] == [3, 2]
         assert_same_weights(job.final(), expected)
@@ -139,7 +139,7 @@ def test_a_joiner_goes_on_from_the_values_of_the_others(tmp_path: Path, expected
         assert [e["size"] for e in job.trace("w2", "reset")] == [3]
         (entered,) = job.trace("w2", "enter")
         assert (entered["epoch"], entered["sizes"], entered["best"]) == (1, [2], [11.0, 11.0])
-        # Step 11 was not followed by a commit, and is not lost all the same.
+        # Step 11 was not followed by a commit, but is not lost.
         assert entered["batch"] == 2
         assert job.steps("w2") == [*range(12, STEPS)]
         assert job.steps(root) == [*range(STEPS)]
@@ -234,7 +234,7 @@ def test_when_all_workers_are_killed_their_replacements_go_on_from_the_newest_ch
     with LoopJob(tmp_path, "--num_workers=2", mode="durable", plan=[GATE]) as job:
         job.wait_for_fault("gate")
         job.wait_for("checkpoint_saved")
-        # What the launcher calls lost is what it has heard of.
+        # The launcher counts as lost only the steps that it has been told of.
         job.wait(lambda: "step 11" in job.ctl("status") or None, "a heartbeat after commit 11")
         for worker_id in ("w0", "w1"):
             job.signal(worker_id, signal.SIGKILL)

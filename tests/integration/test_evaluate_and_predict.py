@@ -1,4 +1,4 @@
-"""`--job=evaluate` and `--job=predict` with real workers: the numbers are those of plain Keras."""
+"""`--job=evaluate` and `--job=predict` with real workers give the numbers of plain Keras."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVERY_RANGE = list(range(0, SIZE, MICRO))
 
 
 def with_weights(module: ModuleType) -> keras.Model:
-    """The module's model with weights that its initialisers would not give."""
+    """Returns the module's model, with weights that its initialisers would not give."""
     keras.utils.set_random_seed(77)
     model: keras.Model = module.model()
     rng = np.random.default_rng(9)
@@ -35,7 +35,7 @@ def with_weights(module: ModuleType) -> keras.Model:
 
 
 def command(module: ModuleType, job: str, weights: Path, *flags: str) -> tuple[str, ...]:
-    """What a user gives `run`."""
+    """Returns the arguments of `run` that a user gives."""
     return (f"--model={module.__file__}", f"--job={job}", f"--checkpoint={weights}", *CUT, *flags)
 
 
@@ -48,7 +48,7 @@ def evaluated(job: Job) -> dict[str, float]:
 
 @pytest.fixture(name="weights")
 def saved_weights(tmp_path: Path) -> Path:
-    """Of the model with one output."""
+    """Returns the saved weights of the model with one output."""
     path = tmp_path / "some.weights.h5"
     with_weights(inference_model).save_weights(path)
     return path
@@ -56,7 +56,7 @@ def saved_weights(tmp_path: Path) -> Path:
 
 @pytest.fixture(name="expected")
 def numbers_of_keras() -> dict[str, float]:
-    """What plain Keras says."""
+    """Returns the results of plain Keras."""
     model = with_weights(inference_model)
     model.compile(loss=inference_model.loss(), metrics=inference_model.metrics())
     x, y = inference_model.dataset("validation")  # type: ignore[misc]
@@ -83,7 +83,7 @@ def test_an_evaluation_gives_the_numbers_of_keras(
 def test_an_evaluation_is_the_same_when_a_worker_is_killed_in_the_middle(
     weights: Path, expected: dict[str, float], tmp_path: Path
 ) -> None:
-    # In step 7; all workers call Python code with the first example of the whole batch.
+    # The kill is in step 7. All workers call Python code with the first example of the whole batch.
     plan = [Fault("kill", POINT, rank=1, step=7 * GLOBAL, size=3)]
     asked = command(inference_model, "evaluate", weights, "--max_restarts=0")
     with Job(tmp_path, "--num_workers=3", command=asked, plan=plan) as job:
@@ -103,7 +103,8 @@ def test_predictions_are_whole_and_in_order_when_workers_are_killed_and_join(
     killed = 4 * GLOBAL + 4 * MICRO
     plan = [
         Fault("kill", POINT, rank=1, step=killed, size=3),
-        # So that the replacement comes before the end. Of two or three, rank 1 has this part.
+        # Hold, so that the replacement comes before the end. Rank 1 has this part in a round of two
+        # or three workers.
         Fault("hold", POINT, rank=1, step=held, action="wait"),
     ]
     asked = command(nested_outputs_model, "predict", tmp_path / "some.keras")
@@ -118,7 +119,7 @@ def test_predictions_are_whole_and_in_order_when_workers_are_killed_and_join(
     assert rounds[:2] == [(3, 0), (2, 4)]
     assert rounds[2][0] == 3
     assert rounds[2][1] >= 4
-    # The killed worker had not written what it was at; nothing else is computed twice.
+    # The killed worker had not written its current range. Nothing else is computed twice.
     assert sorted(computed(tmp_path / "faults")) == EVERY_RANGE
     assert_same(found, model.predict(inference_model.examples(), verbose=0))
     np.testing.assert_array_equal(found["pair"][1], np.arange(SIZE))
@@ -149,7 +150,7 @@ def test_a_prediction_that_was_stopped_goes_on_where_it_was(weights: Path, tmp_p
 
 
 def assert_same(found: Any, expected: Any) -> None:
-    """Nested in the same way, the same up to rounding."""
+    """Asserts the same nesting, and the same values up to rounding."""
     keras.tree.assert_same_structure(found, expected)
     for mine, other in zip(keras.tree.flatten(found), keras.tree.flatten(expected), strict=True):
         assert mine.dtype == other.dtype

@@ -26,11 +26,14 @@ COMMAND = (
 FIRST_WORKERS = 4
 KILLS, LEAVERS, JOINS = 9, 7, 7
 JOINERS = 2
-"""At each join, so that 14 workers join and 16 go: 30 changes, and 2 workers are left."""
+"""Workers at each join.
+
+14 workers join and 16 leave or are killed: 30 changes, and 2 workers are left.
+"""
 
 
 class Chaos:
-    """Lets changes happen to a job at steps at which a gate holds rank 0."""
+    """Changes a job at steps at which a gate holds rank 0."""
 
     def __init__(self, job: Job, chance: random.Random, first_workers: int = FIRST_WORKERS) -> None:
         self.job = job
@@ -39,9 +42,9 @@ class Chaos:
         self.next_worker = first_workers
 
     def happen(self, kind: str, gate: str, next_gate: str | None, dies: str = "") -> None:
-        """Waits for a gate, lets something happen and opens the gate.
+        """Waits for a gate, makes a change, and opens the gate.
 
-        Then waits for the round that follows from it, unless the next gate is reached before.
+        Then waits for the round that results, unless the next gate is reached before that.
 
         Args:
           dies: name of a fault that kills a worker while that round is formed.
@@ -54,11 +57,12 @@ class Chaos:
             for worker in new:
                 self.job.wait_for("worker_ready", lambda e, w=worker: e["worker_id"] == w)
             last = self.job.events("round_running")[-1]["round"]
-            self.job.wait_for("round_opened", lambda e: e["round"] > last)  # else nobody may hear
+            # Otherwise no member may have been told yet.
+            self.job.wait_for("round_opened", lambda e: e["round"] > last)
             self.there += new
         else:
             victim = self.chance.choice(self.there)
-            if kind == "kill root":  # the gate holds it in the middle of its step
+            if kind == "kill root":  # the gate holds the root in the middle of its step
                 victim = self.job.events("round_running")[-1]["members"][0]
             self.there.remove(victim)
             if kind == "leave":
@@ -78,7 +82,7 @@ class Chaos:
 
 
 def plan_of_changes(chance: random.Random) -> list[str]:
-    """An order in which there are always two workers at least, and eight at most."""
+    """Returns an order in which there are always at least two workers, and at most eight."""
     while True:
         kinds = ["kill"] * KILLS + ["leave"] * LEAVERS + ["join"] * JOINS
         chance.shuffle(kinds)
@@ -138,7 +142,7 @@ def test_kills_of_rank_0_within_a_step_and_of_a_worker_within_a_sync(
     gates = [
         Fault(f"gate{i}", "train", 0, step=2 + 2 * i, action="wait") for i in range(len(kinds))
     ]
-    # The first join makes four workers, once; three go on.
+    # The first join makes four workers, only once. Three continue.
     in_sync = Fault("in_sync", "sync", 2, size=4)
     flags = ("--num_workers=3", "--max_restarts=0", "--audit")
     with Job(tmp_path, *flags, plan=[*gates, in_sync], command=command) as job:
@@ -175,10 +179,10 @@ def test_a_worker_that_reads_other_examples_is_noticed(
 
 
 def assert_damage_is_named(job: Job, scratch: Path, lines: list[str]) -> None:
-    """Does to copies of a job's ledgers what the command is to find.
+    """Damages copies of a job's ledgers, and asserts that the command names the damage.
 
     Args:
-      lines: what the command says of the job itself.
+      lines: the command's output for the job itself.
     """
     content = (job.job_dir / "ledger" / "epoch-0001.jsonl").read_bytes().splitlines(keepends=True)
     steps = [json.loads(line) for line in content[:8]]

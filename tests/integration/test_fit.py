@@ -1,7 +1,7 @@
 """`fit` with `ElasticCallback`: joins and kills change neither weights nor logs of any kind of fit.
 
-The expected results are those of one undisturbed process, where possible of plain `fit`. Each
-scenario combines several features of Keras, so that few jobs show all of them.
+The expected results come from one undisturbed process, where possible with plain `fit`. Each
+scenario combines several features of Keras, so that few jobs cover all of them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ layers = keras.layers
 
 @scenario(plain=False)
 def weighted_arrays(script: Script) -> None:
-    """Preprocessing, batch norm and dropout on shuffled arrays with weights; stops early."""
+    """Uses preprocessing, batch norm and dropout on shuffled arrays with weights; stops early."""
     normalise = layers.Normalization()
     normalise.adapt(X)
     model = classifier(
@@ -75,7 +75,7 @@ def weighted_arrays(script: Script) -> None:
 
 
 class TwoHeads(keras.Model):
-    """Subclassed, with two outputs in a dict, and not built before `fit`."""
+    """A subclassed model with two outputs in a dict, which is not built before `fit`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,14 +84,14 @@ class TwoHeads(keras.Model):
         self.heads = {"a": layers.Dense(3), "b": layers.Dense(1)}
 
     def call(self, x: tf.Tensor, training: bool = False) -> dict[str, tf.Tensor]:
-        """Both outputs."""
+        """Returns both outputs."""
         hidden = self.hidden(self.fault(x, training=training))
         return {name: head(hidden) for name, head in self.heads.items()}
 
 
 @scenario(plain=False)  # Keras starts one step too many at the end of such data
 def data_of_unknown_length(script: Script) -> None:
-    """Several losses and metrics, and learning rates that callbacks set."""
+    """Uses several losses and metrics, and learning rates that callbacks set."""
     model = TwoHeads()
     model.compile(
         sgd(),
@@ -113,7 +113,7 @@ def data_of_unknown_length(script: Script) -> None:
 
 
 class OwnStep(keras.Model):
-    """As in "Customizing what happens in fit": its own `train_step`, trackers and logs."""
+    """As in "Customizing what happens in fit": has its own `train_step`, trackers and logs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,16 +123,16 @@ class OwnStep(keras.Model):
         self.mae = keras.metrics.MeanAbsoluteError(name="mae")
 
     def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """Logits."""
+        """Returns logits."""
         return self.dense(self.fault(x, training=training))
 
     @property
     def metrics(self) -> list[keras.Metric]:
-        """Those that `fit` resets."""
+        """The metrics that `fit` resets."""
         return [self.tracker, self.mae]
 
     def train_step(self, data: Any) -> Arguments:
-        """Like Keras's own, with the loss of the batch in the logs too."""
+        """Works like Keras's own, and adds the loss of the batch to the logs."""
         x, y = data
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -142,7 +142,7 @@ class OwnStep(keras.Model):
         return {**self._results(loss, y, y_pred), "loss_now": loss}
 
     def test_step(self, data: Any) -> Arguments:
-        """The same metrics."""
+        """Updates the same metrics."""
         x, y = data
         y_pred = self(x, training=False)
         return self._results(self.compute_loss(y=y, y_pred=y_pred), y, y_pred)
@@ -154,7 +154,7 @@ class OwnStep(keras.Model):
 
 
 class Batches(keras.utils.PyDataset):
-    """Another order in every epoch, from `on_epoch_end`, as users write it."""
+    """Batches in another order in every epoch, by `on_epoch_end`, as users write it."""
 
     def __init__(self) -> None:
         super().__init__(workers=2)
@@ -163,22 +163,22 @@ class Batches(keras.utils.PyDataset):
 
     @property
     def num_batches(self) -> int:
-        """The last one is smaller."""
+        """The number of batches, of which the last one is smaller."""
         return -(-len(self._order) // 20)
 
     def __getitem__(self, index: int) -> Any:
-        """One batch of 20."""
+        """Returns one batch of 20."""
         part = self._order[index * 20 : (index + 1) * 20]
         return X[part], LABELS[part]
 
     def on_epoch_end(self) -> None:
-        """Shuffles."""
+        """Shuffles the examples."""
         self._random.shuffle(self._order)
 
 
 @scenario(plain=True)
 def py_dataset(script: Script) -> None:
-    """A `train_step` of the user's; batch hooks are called once per three steps."""
+    """Uses the user's `train_step`; batch hooks are called once per three steps."""
     model = OwnStep()
     compiled(model, metrics=None, steps_per_execution=3)
     script.fit(model, Batches(), shuffle=False, epochs=4, validation_data=Batches())
@@ -192,18 +192,18 @@ class FaultAtBatches(keras.callbacks.Callback):
         self.finished = 0
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """A moment at which a worker may be killed."""
+        """Lets a fault happen, such as a kill."""
         if hvd.is_initialized():
             faults.happen("train", hvd.rank(), hvd.size(), step=self.finished)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Counts; a joiner gets the number with the rest of the callback's state."""
+        """Counts the steps. A joiner gets the number with the rest of the callback's state."""
         self.finished += 1
 
 
 @scenario(plain=True)
 def infinite_dataset(script: Script) -> None:
-    """XLA, accumulated gradients, and averages of the weights that take their place."""
+    """Uses XLA, accumulated gradients, and averages of the weights that replace the weights."""
     averaging = adam(
         gradient_accumulation_steps=3, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=4
     )
@@ -220,7 +220,10 @@ def infinite_dataset(script: Script) -> None:
 
 @scenario(plain=True)
 def eager(script: Script) -> None:
-    """Shuffled, with weights of classes, a later first epoch, and a validation every second one."""
+    """Uses eager steps, shuffling, class weights and a later first epoch.
+
+    It validates every second epoch.
+    """
     weights = np.random.default_rng(1).random(SIZE).astype("float32")
     script.fit(
         classifier(FaultPoint(), run_eagerly=True),
@@ -233,11 +236,11 @@ def eager(script: Script) -> None:
 
 @scenario(plain=False)
 def mixed_float16(script: Script) -> None:
-    """Starts with a loss scale that overflows, so that the first steps are left out."""
+    """Starts with a loss scale that overflows, so that the first steps are skipped."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_float16")
     try:
-        # It does not grow to where a part of a gradient overflows, and the whole does not.
+        # The scale never grows to where a part of a gradient overflows but the whole does not.
         scaled = keras.optimizers.LossScaleOptimizer(sgd(), initial_scale=2.0**21)
         model = classifier(FaultPoint(), optimizer=scaled)
     finally:
@@ -291,14 +294,14 @@ class StopsAt(keras.callbacks.Callback):
     """Ends the training within an epoch."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """In the second epoch, after the third step."""
+        """Stops in the second epoch, after the third step."""
         if int(self.model.optimizer.iterations) == 9:
             self.model.stop_training = True
 
 
 @scenario(plain=True)
 def stops_within_an_epoch(script: Script) -> None:
-    """A callback of the user's ends the training."""
+    """Trains with a user's callback that ends the training."""
     many = arrays(epochs=50, validation_data=VALIDATION)
     script.fit(classifier(FaultPoint()), **many, callbacks=(StopsAt(),))
 
@@ -313,7 +316,7 @@ def test_a_callback_that_stops_within_an_epoch_stops_at_the_step_of_plain_fit(
 
 @scenario(plain=True)
 def metric_that_does_not_add_up(script: Script) -> None:
-    """Beside one that does."""
+    """Uses such a metric beside one that adds up."""
     model = classifier(FaultPoint(), metrics=[Largest(), "accuracy"])
     script.fit(model, **arrays(epochs=3, validation_data=VALIDATION))
 

@@ -1,4 +1,4 @@
-"""Callbacks of `fit` that write files: once, by rank 0, whoever that is at the time."""
+"""Callbacks of `fit` write their files once, by the worker that is rank 0 at the time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Alone = Callable[[Scenario], FitResult]
 
 @scenario(plain=True)
 def callbacks_that_write(script: Script) -> None:
-    """Each worker notes its epochs in a file of its own; all other files are shared."""
+    """Lets each worker note its epochs in its own file. All other files are shared."""
     notes = script.files / f"{script.worker}.txt"
 
     def note(epoch: int, logs: Any) -> None:
@@ -97,7 +97,7 @@ def test_a_rank_0_that_is_killed_between_a_record_and_its_flush_takes_no_record_
 
 
 def assert_same_csv(found: Path, expected: Path) -> None:
-    """The same rows, one per epoch."""
+    """Asserts the same rows, one per epoch."""
     (names, *rows), (other_names, *other_rows) = (
         list(csv.reader(path.read_text().splitlines())) for path in (found, expected)
     )
@@ -108,7 +108,7 @@ def assert_same_csv(found: Path, expected: Path) -> None:
 
 
 def assert_same_checkpoints(found: Path, expected: Path, scratch: Path) -> None:
-    """`ModelCheckpoint` has written the same files."""
+    """Asserts that `ModelCheckpoint` has written the same files."""
     names, other_names = (
         sorted(p.name for p in path.iterdir() if p.suffix in (".keras", ".h5"))
         for path in (found, expected)
@@ -122,7 +122,7 @@ def assert_same_checkpoints(found: Path, expected: Path, scratch: Path) -> None:
 
 
 def assert_same_board(found: Path, expected: Path) -> None:
-    """TensorBoard shows each value once."""
+    """Asserts that TensorBoard shows each value once."""
     for kind in ("train", "validation"):
         scalars = scalars_of(found / kind)
         assert "epoch_loss" in scalars
@@ -130,7 +130,7 @@ def assert_same_board(found: Path, expected: Path) -> None:
 
 
 def scalars_of(directory: Path) -> dict[str, Any]:
-    """[step, value] of all scalars."""
+    """Returns [step, value] of all scalars."""
     board = EventAccumulator(str(directory), size_guidance={"tensors": 0})
     board.Reload()
     result: dict[str, Any] = {}
@@ -144,7 +144,7 @@ def scalars_of(directory: Path) -> dict[str, Any]:
 
 @scenario(plain=False)
 def with_backup(script: Script) -> None:
-    """The user's own way to go on after an interruption."""
+    """Uses Keras's own way to continue after an interruption."""
     backup = keras.callbacks.BackupAndRestore(str(script.files / "backup"))
     script.fit(classifier(FaultPoint()), **arrays(shuffle=True, epochs=4), callbacks=(backup,))
 

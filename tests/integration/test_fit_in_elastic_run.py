@@ -26,7 +26,7 @@ STEPS, EPOCHS = 24, 3
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a process leaves at the end of the script."""
+    """The results that a process leaves at the end of the script."""
 
     weights: dict[str, np.ndarray]
     facts: dict[str, Any]
@@ -50,13 +50,13 @@ def run_alone(*command: str | Path) -> None:
 
 
 def alone(directory: Path, mode: str) -> Result:
-    """The result without a launcher."""
+    """Returns the result without a launcher."""
     run_alone(SCRIPT, directory / "alone", mode)
     return Result.read(directory / "alone", "alone")
 
 
 def finish_with_a_join_and_a_kill(job: Job) -> list[str]:
-    """Lets w2 join at the gate, and returns who is there at the end."""
+    """Lets w2 join at the gate; returns the workers at the end."""
     job.wait_for_fault("gate")
     job.ctl("add", "1")
     job.wait_for("round_opened", lambda e: e["reason"] == "w2 joins")
@@ -85,7 +85,7 @@ def test_a_join_and_a_kill_while_it_fits_change_no_weight_and_lose_no_step(
     for worker in survivors:
         found = Result.read(results, worker)
         assert_same_weights(found.weights, expected.weights)
-        # Values that callbacks set in the state, and what they remember, came to all.
+        # Values that callbacks set in the state, and the callbacks' own state, reached all workers.
         assert found.facts["seen"] == expected.facts["seen"]
         assert found.facts["result"]["steps"] == expected.facts["result"]["steps"] == STEPS
         assert found.facts["result"]["epochs"] == expected.facts["result"]["epochs"]
@@ -135,7 +135,7 @@ def test_a_keras_script_of_elastic_horovod_gives_horovods_numbers_through_a_join
 ) -> None:
     run_alone(HOROVOD_SCRIPT, tmp_path / "plain", "plain")
     results = tmp_path / "results"
-    # With 2 workers an epoch takes 6 steps; both happen in the second one.
+    # With 2 workers an epoch takes 6 steps. Join and kill happen in the second epoch.
     plan = [
         Fault("gate", "train", 0, step=7, action="wait"),
         Fault("kill", "train", 1, step=9, size=3),
@@ -143,7 +143,7 @@ def test_a_keras_script_of_elastic_horovod_gives_horovods_numbers_through_a_join
     flags = ("--num_workers=2", "--max_restarts=0")
     with Job(tmp_path, *flags, command=(str(HOROVOD_SCRIPT), str(results)), plan=plan) as job:
         survivors = finish_with_a_join_and_a_kill(job)
-        # What is different here is said once.
+        # Each difference to Horovod is said once.
         assert job.output.count("each worker takes the batch that fit is given") == 1
         assert "up to reset callbacks" in job.output
     first, second = (Result.read(results, worker) for worker in survivors)
@@ -154,7 +154,8 @@ def test_a_keras_script_of_elastic_horovod_gives_horovods_numbers_through_a_join
     assert facts["losses"][0] == pytest.approx(plain_loss, rel=1e-5)
     assert (facts["epochs"], facts["size"]) == ([0, 1, 2], 2)
     assert facts["rate"] == pytest.approx(2 * 0.02)
-    # 8 steps of 2 batches and one of 3, which leave 5 batches of that epoch for steps of 2.
+    # The second epoch has 2 steps of 2 batches, and 1 step of 3. They leave 5 batches, for 3 steps
+    # of 2.
     assert facts["steps"] == 6 + (2 + 1 + 3) + 6
     assert (facts["state"]["epoch"], facts["state"]["batch"]) == (3, 0)
     assert facts["state"]["rendezvous"] == 3

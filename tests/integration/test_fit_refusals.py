@@ -1,4 +1,4 @@
-"""What `ElasticCallback` cannot train is refused before the first step, in one line."""
+"""`ElasticCallback` refuses what it cannot train before the first step, in one line."""
 
 from __future__ import annotations
 

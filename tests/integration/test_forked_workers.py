@@ -1,6 +1,7 @@
 """Workers of a model are forked from a process that has imported TensorFlow.
 
-Python is started for each worker of a script, which may set variables before it imports TensorFlow.
+For each worker of a script, Python is started anew, because a script may set variables before it
+imports TensorFlow.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ with open(sys.argv[1] + os.environ["HVD_ELASTIC_WORKER_ID"], "w") as file:
 
 
 def uses_onednn(directory: Path, first: str) -> set[str]:
-    """Whether two workers of a script, whose first line is `first`, compute with oneDNN."""
+    """Returns the answers of a script's two workers: whether they compute with oneDNN.
+
+    Args:
+      first: the script's first line.
+    """
     directory.mkdir()
     script = directory / "train.py"
     script.write_text(SCRIPT.format(first=first))

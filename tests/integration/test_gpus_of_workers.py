@@ -1,4 +1,4 @@
-"""Each worker has GPUs of its own, or there is no training: there are none here."""
+"""Each worker has its own GPUs, or there is no training. This machine has no GPUs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ train(elastic.ElasticState(model=keras.Sequential([keras.Input((2,)), keras.laye
 
 @pytest.fixture
 def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory for what workers note."""
+    """Returns a directory for the notes of workers."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     (tmp_path / "seen").mkdir()
     return tmp_path / "seen"

@@ -1,7 +1,7 @@
 """`gradient_accumulation_steps` of the user's optimizer keeps its meaning when slots change.
 
-It counts optimizer steps, which is something else than the micro-batches of a step: what a few
-steps have accumulated must survive that workers leave and join before it is applied.
+It counts optimizer steps, not the micro-batches of a step. The gradients that a few steps have
+accumulated must survive workers that leave and join before they are applied.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Weights = dict[str, np.ndarray]
 
 
 def gates(point: str, *steps: int) -> list[Fault]:
-    """Hold rank 0 in the steps in which slots are to be revoked and granted."""
+    """Returns faults that hold rank 0 in the steps in which slots are revoked and granted."""
     names = ("revoke", "grant")
     return [
         Fault(name, point, 0, step=step, action="wait")
@@ -50,7 +50,7 @@ def run_alone(*command: str) -> None:
 
 
 def revoke_and_grant(job: Job) -> list[dict[str, Any]]:
-    """From 3 workers to 2, and to 3 again; the rounds."""
+    """Goes from 3 workers to 2 and back to 3; returns the rounds."""
     job.wait_for_fault("revoke")
     job.ctl("revoke", "--slots=1")
     job.wait_for("round_opened", lambda e: e["round"] == 2)
@@ -80,13 +80,13 @@ def test_a_model_module_that_accumulates_5_steps_ends_with_the_weights_of_one_pr
         rounds = revoke_and_grant(job)
         assert [e["step"] for e in rounds] == [0, 6, 11]  # with 1 step that is not applied
         assert_same_weights(job.weights(), expected)
-    # That is not what a training without accumulation ends with.
+    # A training without accumulation ends with other weights.
     assert any(np.abs(v - expected[n]).max() > 1e-2 for n, v in expected_weights.items())
 
 
 @scenario(plain=True)
 def accumulated_over_4_steps(script: Script) -> None:
-    """18 steps: the last 2 are accumulated, but not applied."""
+    """Trains 18 steps. The last 2 are accumulated, but not applied."""
     optimizer = sgd(gradient_accumulation_steps=4)
     script.fit(classifier(FaultPoint(), optimizer=optimizer), **arrays(epochs=3))
 

@@ -1,6 +1,6 @@
 """`--batch=per_worker`: batch and learning rate grow and shrink with the workers.
 
-The weights are held against a NumPy computation (`tests/harness/growing.py`) of the same batches.
+The weights are compared with a NumPy computation (`tests/harness/growing.py`) of the same batches.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ GROWING = (
     *("--batch=per_worker", "--global_batch_size=24", "--batch_size_per_worker=8"),
     *("--micro_batch_size=4", "--lr_warm_up_steps=5", "--epochs=4", "--max_restarts=0"),
 )
-"""24 examples are the batch of three workers."""
+"""The global batch of 24 examples is the batch of three workers."""
 
 
 def weights_of(job: Job) -> list[np.ndarray]:
-    """Kernel and bias at the end."""
+    """Returns kernel and bias at the end."""
     found = job.weights()
     return [found["layers/dense/vars/0"], found["layers/dense/vars/1"]]
 
@@ -91,7 +91,8 @@ def test_a_stopped_job_goes_on_in_the_middle_of_an_epoch_with_more_workers(tmp_p
         if wrong == "--batch=global":
             flags = [f"--model={MODEL}", "--global_batch_size=24", "--micro_batch_size=4"]
         assert words in refusal(f"--job_dir={job.job_dir}", *flags, wrong)
-        # Or the right command would be refused, too, where it leaves the size to the job.
+        # A refused command must not change this file. Otherwise the right command would be refused
+        # too, where it leaves the size to the job.
         assert (job.job_dir / "job.json").read_text() == specification
         assert not list(job.job_dir.glob("job.*.json"))
     with Job(tmp_path, "--num_workers=3", command=GROWING) as job:
@@ -104,7 +105,7 @@ def test_a_stopped_job_goes_on_in_the_middle_of_an_epoch_with_more_workers(tmp_p
 
 
 def refusal(*flags: str) -> str:
-    """The error with which the command ends before it starts a worker."""
+    """Returns the error with which the command ends before it starts a worker."""
     command = [sys.executable, "-m", "hvd_elastic_keras.run", *flags]
     result = subprocess.run(
         command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
@@ -115,7 +116,7 @@ def refusal(*flags: str) -> str:
 
 @pytest.mark.slow
 def test_workers_without_a_part_in_validation_or_in_the_last_step_take_part(tmp_path: Path) -> None:
-    """25 worker batches, and validation in batches of one micro-batch, for three workers."""
+    """Three workers share 25 worker batches, and validation in batches of one micro-batch."""
     sizes_of_batches = ("--global_batch_size=8", "--micro_batch_size=8")
     flags = ("--num_workers=3", *sizes_of_batches, "--lr_scaling=sqrt")
     kill = Fault("kill", "evaluate", 0, step=9)
@@ -135,7 +136,7 @@ def test_workers_without_a_part_in_validation_or_in_the_last_step_take_part(tmp_
 def test_with_the_workers_it_starts_with_a_job_trains_as_without_the_flag(
     tmp_path: Path, expected_weights: dict[str, np.ndarray]
 ) -> None:
-    """Batch norm and dropout included: micro-batches are cut and numbered the same."""
+    """Batch norm and dropout are included: micro-batches are cut and numbered the same."""
     with Job(tmp_path, "--num_workers=4", "--batch=per_worker") as job:
         job.finish()
         assert_same_weights(job.weights(), expected_weights)
@@ -165,7 +166,7 @@ def test_fit_with_a_join_and_a_kill_of_rank_0(kind: str, tmp_path: Path) -> None
             rates = [growing.RATE * growing.DECAY ** (n + 1) for n in range(4)]
             np.testing.assert_allclose(result["rates"], rates, rtol=1e-6)
         joined = sizes.index(3)
-        assert 5 <= joined < 8  # the news may come one step later
+        assert 5 <= joined < 8  # the workers may be told one step later
         assert sizes[:8] == [2] * joined + [3] * (8 - joined)
         assert set(sizes[8:]) == {2}
         assert job.events("round_running")[0]["micro_batches"] == [4, 4]

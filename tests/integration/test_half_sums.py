@@ -1,4 +1,4 @@
-"""Sums of numbers that travel in 16 bits: how often they are rounded, the same on all workers."""
+"""Sums of numbers sent in 16 bits: how often they are rounded; the same on all workers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The patched Horovod: a peer that dies, at any moment, costs the others no more than an error.
+"""The patched Horovod: a peer that dies at any moment causes the others only an error.
 
-Real processes and a rendezvous store that can be told at which stage of `hvd.init()` a peer
-dies. With a stock Horovod 0.28.1 survivors are aborted (SIGABRT) or wait for a whole Gloo
-timeout in these tests; BUILD.md has the numbers.
+The tests use real processes. Their rendezvous store can be told at which stage of `hvd.init()` a
+peer dies. In these tests, a stock Horovod 0.28.1 aborts the survivors (SIGABRT), or they wait for a
+whole Gloo timeout; BUILD.md has the numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 START_TIMEOUT_S = 90.0
 REPLY_TIMEOUT_S = 60.0
 GLOO_TIMEOUT_S = 3
-# The Gloo timeout is 30 s where this is used; the usual value is 0.1 s.
+# The Gloo timeout is 30 s in the tests that use this. Survivors usually notice after 0.1 s.
 SURVIVORS_NOTICE_S = 5.0
 
 WORKER_PROGRAM = """
@@ -119,7 +119,7 @@ for line in sys.stdin:
 
 
 class Worker:
-    """A process with Horovod that does what it is told, one call at a time."""
+    """A process with Horovod that executes calls, one at a time."""
 
     def __init__(self, log: Path) -> None:
         environ = {k: v for k, v in os.environ.items() if not k.startswith("HOROVOD_")}
@@ -169,7 +169,7 @@ class Worker:
         self.process.wait(timeout=10)
 
     def close(self) -> int:
-        """End the process by closing its input; return its exit status."""
+        """Ends the process by closing its input; returns its exit status."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         return self.process.wait(timeout=30)
@@ -193,12 +193,13 @@ class Worker:
 
 
 class Store:
-    """A rendezvous store that holds a `GET` until the key is there.
+    """A rendezvous store that holds a `GET` until the key exists.
 
-    With `trap = (round, scope)` it does not hand out the addresses of the ranks in `trapped_ranks`
-    in a scope that begins so, but sets `trapped` as soon as it has them. After `let_go` all is as
-    without a trap. After `declare_dead` the answer is empty, which Gloo refuses at once, or, with
-    `tells_death` false, the address at which nobody listens any more.
+    With `trap = (round, scope)`, it holds back the addresses of the ranks in `trapped_ranks`, in
+    scopes that begin with `scope`. It sets `trapped` as soon as it has these addresses. After
+    `let_go` there is no trap any more. After `declare_dead` the answer is empty, which Gloo refuses
+    at once. If `tells_death` is false, the answer is the address at which no process listens any
+    more.
     """
 
     def __init__(self) -> None:
@@ -216,7 +217,7 @@ class Store:
         self._thread.start()
 
     def environ(self, round_name: str, rank: int, size: int = 2) -> dict[str, str]:
-        """Return the variables for one rank of a round on one host."""
+        """Returns the variables for one rank of a round on one host."""
         host, port = self._server.server_address[:2]
         return single_process_environ() | {
             "HOROVOD_RANK": str(rank),
@@ -228,13 +229,13 @@ class Store:
         }
 
     def declare_dead(self, round_name: str) -> None:
-        """From now on, answer every question about an unknown key of this round."""
+        """From now on, answers all questions about unknown keys of this round."""
         with self._changed:
             self._dead.add(round_name)
             self._changed.notify_all()
 
     def let_go(self) -> None:
-        """From now on, hand out what was held back: everybody lives."""
+        """From now on, hands out the addresses held back: all peers live."""
         with self._changed:
             self._is_let_go = True
             self._changed.notify_all()
@@ -294,7 +295,7 @@ class Store:
                 pass
 
             def handle(self) -> None:
-                # The asking process may have been killed.
+                # The process that asks may have been killed.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     super().handle()
 
@@ -302,7 +303,7 @@ class Store:
 
 
 def single_process_environ() -> dict[str, str]:
-    """Return the variables with which Horovod initialises alone."""
+    """Returns the variables with which Horovod initialises alone."""
     sizes = {f"HOROVOD_{kind}SIZE": "1" for kind in ("", "LOCAL_", "CROSS_")}
     ranks = {f"HOROVOD_{kind}RANK": "0" for kind in ("", "LOCAL_", "CROSS_")}
     return {
@@ -360,19 +361,19 @@ def test_two_processes_train_a_keras_model_to_equal_weights(store: Store, tmp_pa
 
 
 def test_a_group_of_tensors_does_not_wait_for_the_cycle(tmp_path: Path) -> None:
-    """Which is there to collect more of them."""
+    """The cycle exists to collect more tensors."""
     an_hour = {"HOROVOD_CYCLE_TIME": str(60 * 60 * 1000)}
     with Worker(tmp_path / "0.log") as worker:
         worker.wait_ready()
         assert worker.call("init", single_process_environ() | an_hour)["ok"]
-        for _ in range(2):  # the second time Horovod knows them
+        for _ in range(2):  # Horovod knows the tensors the second time
             assert worker.call("allreduce_group", 3) == {"sums": [1.0, 1.0, 1.0]}
 
 
 def test_the_event_thread_does_not_keep_the_processor_from_the_thread_it_waits_for(
     store: Store, tmp_path: Path
 ) -> None:
-    """With one processor for each worker it used to take six times as much of it."""
+    """With one processor per worker, the event thread used to take six times as much of it."""
     allowed = sorted(os.sched_getaffinity(0))
     with Worker(tmp_path / "0.log") as first, Worker(tmp_path / "1.log") as second:
         for rank, worker in enumerate((first, second)):
@@ -389,7 +390,7 @@ def test_the_event_thread_does_not_keep_the_processor_from_the_thread_it_waits_f
 def test_all_survivors_of_a_kill_during_allreduce_get_an_error_at_once(
     store: Store, tmp_path: Path, victim_rank: int
 ) -> None:
-    """Also those that did not talk to the dead rank, and none of them is aborted."""
+    """This includes survivors that did not talk to the dead rank. None of them is aborted."""
     size = 4
     with contextlib.ExitStack() as stack:
         workers = [stack.enter_context(Worker(tmp_path / f"{rank}.log")) for rank in range(size)]
@@ -451,7 +452,7 @@ def test_process_ends_cleanly_after_a_failed_init_without_shutdown(
 def test_strangers_at_the_listening_ports_are_turned_away(
     store: Store, tmp_path: Path, scope: str
 ) -> None:
-    """Stock Gloo takes the first connection for that of the peer, whatever comes on it."""
+    """Stock Gloo takes the first connection for the peer's, whatever it sends."""
     store.trap, store.trapped_ranks = ("r", scope), {"0", "1"}
     with contextlib.ExitStack() as stack:
         workers = [stack.enter_context(Worker(tmp_path / f"{rank}.log")) for rank in range(2)]
@@ -476,7 +477,7 @@ def test_strangers_at_the_listening_ports_are_turned_away(
 
 
 def listening_ports(pid: int) -> set[int]:
-    """The ports at which a process takes connections."""
+    """Returns the ports at which a process listens."""
     found = psutil.Process(pid).net_connections("tcp4")
     return {c.laddr.port for c in found if c.status == psutil.CONN_LISTEN}
 

@@ -1,4 +1,4 @@
-"""Jobs on several hosts, which are started by ssh: they come and go, are cut off, and are lost."""
+"""Jobs on several hosts, started by ssh: hosts come and go, are cut off, and are lost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EPOCHS = 3
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    """Three as they are found in the field: their networks are not alike, nor of one kind."""
+    """Yields three hosts as found in practice: their networks are not alike, nor of one kind."""
     harness.need_hosts()
     with Hosts(tmp_path / "hosts", ["eth0", "ens5", "eth0"]) as made:
         for host in made.names:
@@ -38,7 +38,10 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 
 def job_on(hosts: Hosts, directory: Path, *flags: str, plan: list[Fault] | None = None) -> Job:
-    """A job that starts its workers there. Only ssh's configuration knows their names."""
+    """Returns a job that starts its workers on these hosts.
+
+    Only ssh's configuration knows the names of the hosts.
+    """
     ssh = f"ssh -F {hosts.ssh_config} -o ConnectTimeout=2"
     return Job(
         directory,
@@ -51,12 +54,12 @@ def job_on(hosts: Hosts, directory: Path, *flags: str, plan: list[Fault] | None 
 
 
 def gate(name: str, step: int) -> Fault:
-    """Rank 0 waits there until the test opens it."""
+    """Returns a fault that holds rank 0 until the test opens the gate."""
     return Fault(name, "train", rank=0, step=step, action="wait")
 
 
 def assert_whole(job: Job, hosts: Hosts, expected: dict[str, np.ndarray]) -> None:
-    """The result is that of one process, each example was used once, and no process is left."""
+    """Asserts the result of one process, each example used once, and no process left."""
     job.finish()
     assert_same_weights(job.weights(), expected)
     job.assert_audited(EPOCHS)
@@ -64,7 +67,7 @@ def assert_whole(job: Job, hosts: Hosts, expected: dict[str, np.ndarray]) -> Non
 
 
 def started_on(job: Job, host: str, count: int) -> list[str]:
-    """Waits until so many workers were ever ready on a host; gives their ids."""
+    """Waits until this many workers have been ready on a host; returns their ids."""
 
     def look() -> list[str] | None:
         there = [e["worker_id"] for e in job.events("worker_started") if e["host"] == host]
@@ -77,14 +80,14 @@ def started_on(job: Job, host: str, count: int) -> list[str]:
 
 
 class Script:
-    """Hosts that a discovery script finds."""
+    """A discovery script, and the hosts that it finds."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.flag = f"--host_discovery_script=cat {shlex.quote(str(path))}"
 
     def finds(self, *lines: str) -> None:
-        """From now on."""
+        """Sets the hosts that the script finds from now on."""
         newer = self._path.with_suffix(".newer")
         newer.write_text("\n".join(lines))
         newer.replace(self._path)
@@ -107,7 +110,8 @@ def test_hosts_come_and_go_and_are_cut_off_and_lost_without_a_trace_in_the_resul
         script.finds("host1:1", "host2:2", "host3:1")
         lost = started_on(job, "host2", 2)
         (cut_off,) = started_on(job, "host3", 1)
-        job.wait_for("round_opened", lambda e: e["round"] > 1)  # else rank 0 might go on to "cut"
+        # Otherwise rank 0 might go on to "cut".
+        job.wait_for("round_opened", lambda e: e["round"] > 1)
         job.plan.open_gate("alone")
         job.wait_for_round(4)
         assert "warning: host2 does not see" in job.output
@@ -199,7 +203,7 @@ def test_who_is_cut_off_writes_no_checkpoint_whether_it_sees_the_job_directory_o
         assert list(tmp_path.rglob("step-*")) == []
         job.plan.open_gate("last")
         job.wait_for("job_finished")
-        for host in cut:  # its sshd hears only now that nobody is connected
+        for host in cut:  # its sshd notices only now that the connection is gone
             hosts.heal(host)
         assert_whole(job, hosts, expected_weights)
 
@@ -240,13 +244,13 @@ def test_chaos_cuts_a_host_off_and_brings_it_back(
 
 
 def rules() -> list[str]:
-    """Those of this machine's packet filter."""
+    """Returns the rules of this machine's packet filter."""
     command = ["iptables", "-w", "-S"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def workers_of(job: Job) -> set[str]:
-    """Ids of all workers that have a process somewhere."""
+    """Returns the ids of all workers that have a process anywhere."""
     found = set()
     for process in job.worker_processes():
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -255,7 +259,7 @@ def workers_of(job: Job) -> set[str]:
 
 
 def host_of(job: Job, worker_id: str) -> str:
-    """Where a worker was started."""
+    """Returns the host on which a worker was started."""
     started = job.wait_for("worker_started", lambda e: e["worker_id"] == worker_id)
     return str(started["host"])
 
@@ -304,7 +308,7 @@ def test_workers_train_on_when_the_launcher_and_all_connections_are_gone(
 
 
 def assert_in_no_command_line(token: str) -> None:
-    """Of no process of this machine, and so of no host."""
+    """Asserts that no process of this machine has the token, and so no process of a host."""
     lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
     assert any("hvd_elastic_keras.cli.worker_main" in line for line in lines)
     assert not [line for line in lines if token in line]

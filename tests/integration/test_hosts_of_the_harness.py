@@ -1,4 +1,4 @@
-"""The hosts of the tests are what they seem: apart, reachable, and gone afterwards."""
+"""The hosts of the tests are isolated from each other, reachable, and gone afterwards."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ with Hosts(Path(sys.argv[1]), ["eth0"]) as hosts:
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    """Three hosts, of which the second calls its network something else."""
+    """Yields three hosts. The second one has another name for its network."""
     harness.need_hosts()
     with Hosts(tmp_path / "hosts", ["eth0", "ens5", "eth0"]) as made:
         yield made

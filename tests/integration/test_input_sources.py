@@ -24,7 +24,7 @@ WRITE += "m.write_records(pathlib.Path(sys.argv[1]))"
 
 @pytest.fixture
 def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where workers write which examples they prepare."""
+    """Returns the directory in which workers note which examples they prepare."""
     directory = tmp_path / "notes"
     directory.mkdir()
     monkeypatch.setenv("HVD_ELASTIC_TEST_NOTES", str(directory))
@@ -33,7 +33,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The content of a good TFRecord file."""
+    """Returns the content of a good TFRecord file."""
     path = tmp_path_factory.mktemp("written") / "train"
     subprocess.run([sys.executable, "-c", WRITE, str(path)], cwd=REPOSITORY, check=True, timeout=60)
     return path.read_bytes()
@@ -41,14 +41,14 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture
 def records(tmp_path: Path, written: bytes) -> Path:
-    """A TFRecord file of this test alone."""
+    """Returns a TFRecord file for this test alone."""
     path = tmp_path / "train.tfrecord"
     path.write_bytes(written)
     return path
 
 
 def prepared(notes: Path) -> dict[int, collections.Counter[int]]:
-    """How often each example was prepared in each epoch, all workers together."""
+    """Returns how often each example was prepared in each epoch, by all workers together."""
     counts: dict[int, collections.Counter[int]] = collections.defaultdict(collections.Counter)
     for path in notes.iterdir():
         if path.name == "alone":  # the check before the job
@@ -81,7 +81,7 @@ def test_after_a_kill_only_what_was_read_ahead_is_prepared_again(
         assert job.plan.happened("kill")
         assert_same_weights(job.weights(), expected_weights)
     counts = prepared(notes)
-    # Only what was read ahead when the round ended is prepared again.
+    # Only the examples read ahead when the round ended are prepared again.
     assert counts[0] == dict.fromkeys(range(EXAMPLES), 1)
     assert counts[1].keys() == set(range(EXAMPLES))
 

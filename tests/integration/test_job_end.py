@@ -1,4 +1,4 @@
-"""How jobs end: interrupted, out of restarts, with the launcher killed; and going on afterwards."""
+"""How jobs end: interrupted, out of restarts, with the launcher killed; and how they continue."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_when_all_workers_are_killed_the_job_goes_on_from_the_newest_checkpoint(
 def test_when_all_workers_are_killed_too_often_the_job_fails_and_says_why(tmp_path: Path) -> None:
     plan = [
         *(Fault(f"first{rank}", "train", rank, step=3) for rank in (0, 1)),
-        # The first replacement dies there, then the second one, at the same place.
+        # The first replacement dies at this step. Then the second one dies at the same step.
         *(Fault(f"second{n}", "train", 0, step=4) for n in (0, 1)),
     ]
     with Job(tmp_path, "--num_workers=2", "--max_restarts=2", plan=plan) as job:
@@ -77,7 +77,8 @@ def test_a_job_ends_when_its_directory_is_removed_and_touches_nothing_there(
 ) -> None:
     with Job(tmp_path, "--num_workers=2", plan=[GATE]) as job:
         job.wait_for_fault("gate")
-        job.wait_for("checkpoint_saved")  # of the first epoch; nothing is being written any more
+        # The first epoch's checkpoint; none is being written any more.
+        job.wait_for("checkpoint_saved")
         address = job.address()
         job.job_dir.rename(tmp_path / "removed")
         job.job_dir.mkdir()

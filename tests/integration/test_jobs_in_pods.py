@@ -1,4 +1,4 @@
-"""Jobs whose workers are pods of a real Kubernetes: they come to the result of one process."""
+"""Jobs whose workers are pods of a real Kubernetes end with the result of one process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def kubeconfig(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def job_in(cluster: Cluster, directory: Path, *flags: str, plan: list[Fault], **spec: Any) -> Job:
-    """A job whose pods let its faults happen."""
+    """Returns a job whose pods let its faults happen."""
     template = directory / "template.yaml"
     job = Job(
         directory,
@@ -64,12 +64,12 @@ def job_in(cluster: Cluster, directory: Path, *flags: str, plan: list[Fault], **
 
 
 def gate(name: str, step: int) -> Fault:
-    """Rank 0 waits there until the test opens it."""
+    """Returns a fault that holds rank 0 until the test opens the gate."""
     return Fault(name, "train", rank=0, step=step, action="wait")
 
 
 def assert_whole(job: Job, cluster: Cluster, expected: dict[str, np.ndarray]) -> None:
-    """The result is that of one process, each example was used once, and nothing is left."""
+    """Asserts the result of one process, each example used once, and nothing left."""
     job.process.wait(LIMIT_S)
     wait_until(lambda: not job.worker_processes(), "the nodes have ended the last pods")
     job.finish()
@@ -102,7 +102,7 @@ def test_pods_are_deleted_and_the_master_is_killed_and_no_step_is_lost(
         job.plan.open_gate("second")
         assert_whole(job, cluster, expected_weights)
         exits = {e["worker_id"]: e for e in job.events("worker_exited")}
-        # Whoever told it first: the worker itself, or the API server.
+        # The worker itself or the API server may have reported it first.
         assert exits[asked]["cause"] in ("left: SIGTERM", "left: somebody has deleted its pod")
         assert exits[killed]["cause"] == "is gone: somebody has deleted its pod"
         assert [e for e in exits.values() if e["failed"]] == []
@@ -112,6 +112,6 @@ def test_pods_are_deleted_and_the_master_is_killed_and_no_step_is_lost(
 
 
 def uids(cluster: Cluster, *worker_ids: str) -> list[str]:
-    """Of the pods of workers: another pod of the same name has another one."""
+    """Returns the uids of the workers' pods: another pod of the same name has another uid."""
     pods = [cluster.admin.get("Pod", NAMESPACE, f"train-{worker_id}") for worker_id in worker_ids]
     return [pod["metadata"]["uid"] for pod in pods]

@@ -1,4 +1,4 @@
-"""Workers come to a job by themselves (`run --join`), and go; the master may come back."""
+"""Workers join a job by themselves (`run --join`), and leave. The master may come back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LATER_GATE = Fault("later", "train", 0, step=18, action="wait")
 
 @contextlib.contextmanager
 def master_only(directory: Path, *flags: str, **options: object) -> Iterator[Job]:
-    """A job that waits for workers, who leave nothing behind."""
+    """Yields a job that waits for workers. They leave nothing behind."""
     with Job(directory, "--master_only", *flags, **options) as job:  # type: ignore[arg-type]
         job.wait_for("waiting")
         yield job
@@ -112,7 +112,7 @@ def test_a_joiner_tells_that_its_worker_runs_while_code_in_c_keeps_the_lock(
 def test_the_end_waits_for_a_worker_that_was_given_up_or_says_that_it_may_be_there(
     tmp_path: Path, joiner_answers: bool
 ) -> None:
-    """Its joiner ends it, a while later; a joiner may be out of reach, too."""
+    """The worker's joiner ends it a while later, or is out of reach."""
     flags = ("--heartbeat_timeout_s=3", "--min_workers=2")
     with (
         Job(tmp_path, "--master_only", *flags, plan=[GATE]) as job,
@@ -220,7 +220,7 @@ def test_a_machine_that_its_cloud_takes_back_sends_its_worker_away(
 
 
 def refused(job: Job, *flags: str, stdin: str = "", directory: Path = REPOSITORY) -> str:
-    """The one line with which a joiner is refused for good."""
+    """Returns the one line with which a joiner is refused for good."""
     ended = subprocess.run(
         [sys.executable, "-m", "hvd_elastic_keras.run", *flags],
         cwd=directory,

@@ -1,4 +1,4 @@
-"""Launchers are killed where their journals have grown past given lengths."""
+"""Launchers are killed when their journals have grown past given lengths."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from tests.harness.job import LIMIT_S, REPOSITORY, Job, assert_same_weights
 
 GATE = Fault("gate", "train", 0, step=10, action="wait")
 LENGTHS = (2000, 0, 2500)
-"""The first launcher has written more; the second ends with its first line; the third begins to
-replace a worker before."""
+"""Bytes of the journals at which launchers are killed.
+
+The first launcher has already written more. The second one is killed at its first line. The
+third one begins to replace a worker before that.
+"""
 
 
 def start_chaos(job: Job, report: Path) -> subprocess.Popen[bytes]:

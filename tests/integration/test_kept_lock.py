@@ -1,4 +1,4 @@
-"""Code in C that keeps Python's lock (GIL) stops heartbeats: such a worker is slow, not dead."""
+"""C code that keeps Python's lock (GIL) stops heartbeats: such a worker is slow, not dead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ON_BOTH = [Fault(f"keep{rank}", "train", rank, step=10, action="keep_lock") for 
 
 
 def wait_until_told(job: Job, *worker_ids: str) -> None:
-    """People hear of it, and the log shows the line."""
+    """Waits until the launcher has printed it, and the log shows the line of code."""
     for worker_id in worker_ids:
         words = f"{worker_id} has sent no heartbeat for"
         job.wait(lambda words=words: words in job.output or None, words)

@@ -1,4 +1,4 @@
-"""SIGKILL at exact moments: training goes on in the same processes, to the same weights."""
+"""SIGKILL at exact moments: training continues in the same processes, to the same weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Weights = dict[str, np.ndarray]
 
 
 def finish_and_compare(job: Job, expected: Weights, faults: list[Fault]) -> None:
-    """The job ends well, all faults have happened, no step was lost, the weights are right."""
+    """Asserts a good end: all faults have happened, no step was lost, and the weights are right."""
     job.finish()
     assert all(job.plan.happened(f.name) for f in faults)
     assert all(e["steps_lost"] == 0 for e in job.events("round_running"))
@@ -23,7 +23,7 @@ def finish_and_compare(job: Job, expected: Weights, faults: list[Fault]) -> None
 
 
 def assert_survivors_went_on(job: Job, num_survivors: int) -> None:
-    """The members of the round after the failure are processes of the first round."""
+    """Asserts that the members after the failure are processes of the first round."""
     first, second, *_ = job.events("round_running")
     assert set(second["members"]) < set(first["members"])
     assert len(second["members"]) == num_survivors
@@ -81,7 +81,7 @@ def test_goes_on_after_a_kill_while_a_joiner_is_brought_up_to_date(
         Fault("gate", "train", 0, step=10, action="wait"),
         Fault("kill", "sync", rank, size=3),
     ]
-    # Two workers, so that the first sync has another size than the joiner's.
+    # Start with two workers, so that the first sync has another size than the joiner's.
     with Job(tmp_path, "--num_workers=2", "--max_restarts=0", plan=plan) as job:
         job.wait_for_fault("gate")
         job.ctl("add", "1")

@@ -1,4 +1,4 @@
-"""deploy/kubernetes/launcher.yaml on a real API server: a master in a pod makes its workers'."""
+"""deploy/kubernetes/launcher.yaml on a real API server: the master in a pod makes worker pods."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.harness.kube import Cluster
 from tests.harness.kube_job import LaunchedKubeJob
 
 SECRET = "elastic"
-"""As the files name the job."""
+"""The name of the job in the files."""
 
 
 def gate(name: str, step: int) -> Fault:
-    """Rank 0 waits there until the test opens it."""
+    """Returns a fault that holds rank 0 until the test opens the gate."""
     return Fault(name, "train", rank=0, step=step, action="wait")
 
 
@@ -35,7 +35,7 @@ def image_of(directory: Path) -> dict[str, str]:
 
 
 def uids(cluster: Cluster) -> dict[str, str]:
-    """Of the workers' pods: another pod of the same name has another one."""
+    """Returns the uids of the workers' pods: another pod of the same name has another uid."""
     pods = cluster.wait_for_pods(JOB_LABEL, 2)
     return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
 

@@ -19,12 +19,12 @@ OF_THE_DEPLOYMENT = f"{WORKERS},!job-name"
 
 
 def gate(name: str, step: int) -> Fault:
-    """Rank 0 waits there until the test opens it."""
+    """Returns a fault that holds rank 0 until the test opens the gate."""
     return Fault(name, "train", rank=0, step=step, action="wait")
 
 
 def wait_for_ready(job: KubeJob, count: int) -> None:
-    """Waits until so many workers were ever ready."""
+    """Waits until this many workers have been ready."""
     job.wait(lambda: len(job.events("worker_ready")) >= count or None, f"{count} were ready")
 
 

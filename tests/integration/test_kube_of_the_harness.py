@@ -1,4 +1,4 @@
-"""The Kubernetes that tests run on: it does with pods what a real one does."""
+"""The Kubernetes that tests run on treats pods like a real one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def pod(name: str, script: str, **spec: Any) -> Json:
-    """The manifest of a pod that runs a shell script."""
+    """Returns the manifest of a pod that runs a shell script."""
     container = {"name": "main", "image": "any", "command": ["sh", "-c", script]}
     container |= spec.pop("container", {})
     return {
@@ -45,7 +45,7 @@ def pod(name: str, script: str, **spec: Any) -> Json:
 
 
 def state(cluster: Cluster, name: str) -> Json:
-    """That of the container of a pod."""
+    """Returns the state of a pod's container."""
     status = cluster.admin.get("Pod", "default", name)["status"]
     found: Json = status.get("containerStatuses", [{"state": {}}])[0]
     return found
@@ -57,7 +57,7 @@ def begun(cluster: Cluster, name: str, times: int = 1) -> None:
 
 
 def gone(cluster: Cluster, name: str) -> None:
-    """Waits until there is no such pod."""
+    """Waits until the pod is gone."""
     wait_until(lambda: cluster.admin.find("Pod", "default", name) is None, f"{name} is gone")
 
 
@@ -156,7 +156,7 @@ def test_what_cannot_be_run_says_why(cluster: Cluster) -> None:
     cluster.admin.create(pod("blank", "", container={"image": "missing/image"}))
 
     def told() -> bool:
-        # A pod that the scheduler has not looked at yet has no conditions.
+        # A pod that the scheduler has not handled yet has no conditions.
         status = cluster.admin.get("Pod", "default", "nowhere")["status"]
         unscheduled = status.get("conditions", [{}])
         waiting = state(cluster, "blank")["state"].get("waiting", {})
@@ -227,7 +227,7 @@ def test_nothing_outlives_a_test_process_that_is_killed(tmp_path: Path) -> None:
 
 
 def command_of(process: psutil.Process) -> list[str]:
-    """The command line of a process; empty if that is gone."""
+    """Returns the command line of a process; empty if the process is gone."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return list(process.cmdline())
     return []
@@ -289,7 +289,7 @@ def test_pods_run_on_while_the_api_server_is_away_and_a_watch_from_before_gets_4
 
 
 def watched(cluster: Cluster, path: str) -> list[Json]:
-    """What a watch tells until its end."""
+    """Returns the events of a watch until its end."""
     answer = requests.get(
         cluster.control.url + path,
         headers={"Authorization": f"Bearer {kube.ADMIN_TOKEN}"},

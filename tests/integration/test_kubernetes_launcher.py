@@ -1,4 +1,4 @@
-"""The launcher of pods against a real API server. What a node would tell, the test tells."""
+"""The launcher of pods against a real API server. The test reports what a node would report."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def configuration_of(control: ControlPlane, token: str) -> Any:
 
 @dataclasses.dataclass
 class Pods:
-    """A launcher with all that it has told."""
+    """A launcher, with everything that it has reported."""
 
     control: ControlPlane
     settings: PodSettings
@@ -68,7 +68,10 @@ class Pods:
 
     @contextlib.asynccontextmanager
     async def launcher(self) -> AsyncIterator[KubernetesLauncher]:
-        """One that follows the pods; at the end of the block, as if its process were killed."""
+        """Yields a launcher that follows the pods.
+
+        At the end of the block, it ends as if its process were killed.
+        """
         made = KubernetesLauncher(
             self.cluster,
             self.settings,
@@ -101,7 +104,7 @@ class Pods:
         self.exits[exit.worker_id] = exit
 
     def why(self, worker_id: str) -> list[str | None]:
-        """Why a worker waits, one after the other."""
+        """Returns the reasons for which a worker waits, in order."""
         return [why for told_of, why in self.pending if told_of == worker_id]
 
     # --- the cluster ---------------------------------------------------------------------
@@ -118,12 +121,12 @@ class Pods:
         self.control.admin.delete("Pod", NAMESPACE, name, grace_s)
 
     def tell(self, worker_id: str, **status: Any) -> None:
-        """What the node of a pod says of it."""
+        """Reports a pod's status, as its node would."""
         name = self.settings.pod_name(worker_id)
         self.control.admin.patch("Pod", NAMESPACE, name, {"status": status}, "status")
 
     async def run(self, worker_id: str) -> None:
-        """A node takes the pod, and runs it."""
+        """Lets a node take the pod and run it."""
         await until(lambda: self.find(worker_id) is not None, "the pod is there")
         name = self.settings.pod_name(worker_id)
         target = {"apiVersion": "v1", "kind": "Node", "name": "node7"}
@@ -270,7 +273,7 @@ def test_a_worker_that_nobody_wants_any_more_ends_wherever_its_pod_is(pods: Pods
 
 
 class Forgetful(Cluster):
-    """After the API server was away, its first watch goes on from a version long before that."""
+    """After the API server was away, its first watch continues from a version long before that."""
 
     was_away = False
     refused: tuple[int, ...] = ()
@@ -303,7 +306,8 @@ def test_an_api_server_that_is_away_and_forgets_what_was_delays_new_pods_and_not
             assert not pods.exits
             pods.control.compact()
             cluster.was_away = True
-            pods.control.start_api_server()  # in this thread: the server ends with it
+            # In this thread: the server ends with the thread that starts it.
+            pods.control.start_api_server()
             await until(lambda: len(pods.people) == 2, "people hear of its return")
             await until(lambda: pods.find("w1") is not None, "the new pod is there")
             assert (pods.find("w0") or {})["metadata"]["uid"] == uid

@@ -1,4 +1,4 @@
-"""A state of more than 50 MB goes to a joiner over sockets, while its root is killed."""
+"""A joiner gets a state of more than 50 MB over sockets, while its root is killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMAND = (
     f"--model={MODEL}",
     *("--global_batch_size=64", "--micro_batch_size=16", "--epochs=1"),
 )
-"""8 steps, the last one smaller."""
+"""8 steps, of which the last one is smaller."""
 LIMIT_S = 100
 
 
@@ -38,7 +38,7 @@ def test_a_root_that_is_killed_in_the_middle_of_a_joiners_way_to_the_state_chang
         job.finish()
         assert job.plan.happened("kill"), job.report()
         rounds = job.events("round_running")
-        # The other one who holds the state gives all of it.
+        # The other worker that holds the state gives all of it.
         assert [r["members"] for r in rounds] == [["w0", "w1"], ["w1", "w2"]]
         assert all(r["steps_lost"] == 0 for r in rounds)
     undisturbed = tmp_path / "alone"

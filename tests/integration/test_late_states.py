@@ -1,4 +1,4 @@
-"""The state of a joiner, of 35 MB, comes while the others compute: they do not wait."""
+"""A joiner gets its state of 35 MB while the others compute: they do not wait."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ COMMAND = (
     f"--model={MODEL}",
     *("--global_batch_size=64", "--micro_batch_size=16", "--epochs=2"),
 )
-"""8 steps an epoch, the last one smaller."""
+"""8 steps in an epoch, of which the last one is smaller."""
 CHECKED = (*COMMAND, "--check_weights_every_n_steps=1")
-"""In every step all wait for all; who has other weights than the others ends."""
+"""All workers wait for all in every step. A worker with other weights than the others ends."""
 GATE = Fault("gate", "train", 0, step=3, action="wait")
-"""Until the joiner is ready: it is in the round of step 4."""
+"""Holds rank 0 until the joiner is ready. The joiner is then in the round of step 4."""
 HELD = [
     GATE,
     Fault("held", "take", 2, action="wait"),
     Fault("next", "train", 0, step=5, action="wait"),
 ]
-"""The joiner's state does not come before the others have taken step 4."""
+"""Hold back the joiner's state until the others have taken step 4."""
 CAME_LATE = re.compile(r"the state came [0-9.]+ s after the others' step")
 LIMIT_S = 100
 TOLERANCE = 2e-6
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> Weights:
-    """The weights of a run in one process."""
+    """Returns the weights of a run in one process."""
     directory = tmp_path_factory.mktemp("alone")
     script = alone.script_of(MODEL, directory, micro_batch_size=16, epochs=2)
     subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True, timeout=LIMIT_S)
@@ -49,7 +49,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Weights:
 
 
 def let_join(job: Job) -> None:
-    """w2 joins w0 and w1 before step 4."""
+    """Lets w2 join w0 and w1 before step 4."""
     job.wait_for_fault("gate")
     job.ctl("add", "1")
     job.wait_for("worker_ready", lambda e: e["worker_id"] == "w2")
@@ -114,7 +114,7 @@ def test_with_deterministic_the_bits_are_those_of_a_job_that_nobody_joins(tmp_pa
 def test_a_holder_that_is_killed_on_the_way_changes_nothing(
     tmp_path: Path, expected: Weights, after_step: bool
 ) -> None:
-    """The joiner has no state yet, and gets it from the one that is left."""
+    """The joiner has no state yet. It gets the state from the holder that is left."""
     kill = Fault("kill", "train", 0, step=5) if after_step else Fault("kill", "give", 0, size=3)
     held = [Fault("held", "take", 2, action="wait")] if after_step else []
     flags = ("--num_workers=2", "--max_restarts=0")
@@ -143,7 +143,7 @@ def test_a_joiner_that_is_killed_on_the_way_changes_nothing(
 def test_a_joiner_that_alone_is_left_begins_again_from_what_is_on_disk(
     tmp_path: Path, expected: Weights
 ) -> None:
-    """It has taken over where the others were, but not their variables."""
+    """The joiner has the others' position in the data, but not their variables."""
     plan = [
         GATE,
         Fault("held", "take", 2, action="wait"),

@@ -1,4 +1,4 @@
-"""The launcher is killed: its workers train on, and the same command takes them over."""
+"""The launcher is killed. Its workers train on, and the same command takes them over."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GATE = Fault("gate", "train", 0, step=10, action="wait")
 
 
 def assert_untouched(job: Job, expected: Weights) -> None:
-    """No process was started again, no step taken again, and the weights are as undisturbed."""
+    """Asserts that no process was restarted, no step was repeated, and the weights are right."""
     job.finish()
     assert len(job.events("worker_started")) == 2
     assert len(job.events("round_running")) == 1
@@ -219,7 +219,7 @@ def test_a_worker_whose_arrival_the_journal_has_lost_trains_on_with_the_others(
 
 
 def damage_the_end(journal: Path) -> None:
-    """Of the last two entries, a byte each, as a disk does."""
+    """Damages one byte of each of the last two entries, as a disk does."""
     lines = journal.read_bytes().splitlines(keepends=True)
     assert len(lines) > 2
     lines[-2:] = [bytes([line[0] ^ 1]) + line[1:] for line in lines[-2:]]

@@ -1,4 +1,4 @@
-"""What the launcher prints finds no room or no reader: the job goes on all the same."""
+"""The launcher's output finds no space or no reader: the job continues all the same."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.harness.small_disk import small_disk
 
 GATE = Fault("gate", "train", 0, step=10, action="wait")
 PIPE_BYTES = 4096
-"""The least that a pipe holds."""
+"""The least capacity of a pipe."""
 
 
 def replace_a_worker(job: Job) -> None:
-    """While the others wait at the gate: one is killed, and another one comes in its place."""
+    """Kills a worker while the others wait at the gate, and waits for its replacement."""
     job.wait_for_fault("gate")
     other = job.wait_for_round(2)["members"][1]
     job.signal(other, signal.SIGKILL)
@@ -96,7 +96,7 @@ def test_a_job_directory_without_any_room_is_refused(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def paused_reader() -> Iterator[tuple[int, int]]:
-    """Both ends of a pipe that holds no more."""
+    """Yields both ends of a pipe that is full."""
     source, sink = os.pipe()
     size = fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     os.write(sink, b"x" * (size - 1) + b"\n")
@@ -137,14 +137,14 @@ def test_a_reader_who_never_reads_on_is_not_waited_for_at_the_end(tmp_path: Path
 
 
 def read_on(source: int, said: list[bytes]) -> None:
-    """Until the test writes a zero."""
+    """Reads until the test writes a zero."""
     while not (data := os.read(source, PIPE_BYTES)).endswith(b"\0"):
         said.append(data)
     said.append(data[:-1])
 
 
 def assert_all_is_said(text: str) -> None:
-    """The lines of a job whose w1 was replaced, each once and in their order."""
+    """Asserts the lines of a job whose w1 was replaced, each once and in order."""
     parts = (
         "job directory: ",
         "round 1: 2 workers",
@@ -185,7 +185,7 @@ def test_a_journal_without_room_begins_anew_when_there_is_some_and_workers_are_t
 
 @contextlib.contextmanager
 def no_file_grows(pid: int) -> Iterator[None]:
-    """As on a full disk: what a process writes finds no room meanwhile."""
+    """Makes a process's writes fail within the block, as on a full disk."""
     process = psutil.Process(pid)
     before = process.rlimit(psutil.RLIMIT_FSIZE)
     process.rlimit(psutil.RLIMIT_FSIZE, (0, before[1]))

@@ -1,4 +1,4 @@
-"""Workers that come and go as they should: no error anywhere, no lost step, same weights."""
+"""Workers come and go as they should: no error anywhere, no lost step, same weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GATE = Fault("gate", "train", 0, step=10, action="wait")
 
 
 def finish_without_any_error(job: Job, expected: Weights) -> None:
-    """As in an uninterrupted run; the logs hold no error."""
+    """Asserts that the job ends like an uninterrupted run, and that the logs have no error."""
     job.finish()
     assert all(e["steps_lost"] == 0 for e in job.events("round_running"))
     assert [e for e in job.events("worker_exited") if e["failed"]] == []
@@ -37,7 +37,7 @@ def test_a_worker_joins_in_the_middle_of_an_epoch(
         job.wait_for("round_opened", lambda e: e["reason"] == "w2 joins")
         job.plan.open_gate("gate")
         joined = job.wait_for_round(3)
-        assert joined["step"] == 11  # the step that was under way was finished by all
+        assert joined["step"] == 11  # all workers finished the step that was running
         finish_without_any_error(job, expected_weights)
 
 
@@ -72,7 +72,7 @@ def test_ctl_removes_the_least_senior_worker_and_shows_everybody(
 
 def test_a_spare_takes_over_when_a_member_dies(tmp_path: Path) -> None:
     kill = Fault("kill", "train", 1, step=12)
-    # Two micro-batches occupy two workers; the third one has nothing to do but to wait.
+    # Two micro-batches occupy two workers. The third worker can only wait.
     flags = ("--num_workers=3", "--micro_batch_size=32", "--max_restarts=1")
     with Job(tmp_path, *flags, plan=[GATE, kill]) as job:
         job.wait_for_fault("gate")
@@ -92,7 +92,7 @@ def test_a_spare_takes_over_when_a_member_dies(tmp_path: Path) -> None:
         job.finish()
         assert job.plan.happened("kill")
         assert len(job.events("round_running")) == 2
-        # Without a start-up: the worker that is started in place of the dead one comes too late.
+        # The spare needs no start-up. The worker started in place of the dead one comes too late.
         after = [(e["event"], e.get("worker_id")) for e in job.events()]
         after = after[after.index(("worker_started", "w3")) :]
         assert ("round_running", None) in after
@@ -122,7 +122,7 @@ def test_a_launcher_that_was_suspended_blames_nobody(
     with Job(tmp_path, "--num_workers=2", "--heartbeat_timeout_s=3", plan=[GATE]) as job:
         job.wait_for_fault("gate")
         job.process.send_signal(signal.SIGSTOP)
-        time.sleep(7.0)  # this is the pause: more than twice the launcher's patience with workers
+        time.sleep(7.0)  # the pause: more than twice the time that the launcher waits for workers
         job.process.send_signal(signal.SIGCONT)
         job.wait(lambda: "launcher stood still for 7 s" in job.output or None, "line of the pause")
         job.plan.open_gate("gate")

@@ -1,4 +1,4 @@
-"""Hosts call their networks differently: each finds the one that leads to the master."""
+"""Hosts have different names for their networks: each finds the one that leads to the master."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums over the nodes of several workers: the bits of the tree, however the leaves are divided."""
+"""Sums over the nodes of several workers have the tree's bits, however the leaves are divided."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def kernels_find_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def executed(directory: Path, *cells: str) -> list[str]:
-    """Runs a notebook in its directory; returns what is shown below each of its cells."""
+    """Runs a notebook in its directory; returns the output below each of its cells."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
     client = nbclient.NotebookClient(
         notebook, timeout=LIMIT_S, resources={"metadata": {"path": str(directory)}}
@@ -115,7 +115,7 @@ def kernel(tmp_path: Path) -> Iterator[Any]:
 
 
 def shown_until(client: Any, text: str) -> str:
-    """What the kernel shows, until that text is among it or it waits for the next cell."""
+    """Returns the kernel's output once it has this text. Fails if the cell ends before that."""
     shown, deadline = "", time.monotonic() + LIMIT_S
     while text not in shown:
         message = client.get_iopub_msg(timeout=max(0.1, deadline - time.monotonic()))
@@ -128,7 +128,7 @@ def shown_until(client: Any, text: str) -> str:
 def test_an_interrupt_of_the_kernel_stops_the_job_and_the_kernel_goes_on(kernel: Any) -> None:
     manager, client = kernel
     client.execute_interactive(PREPARE, timeout=LIMIT_S, output_hook=lambda message: None)
-    client.execute(ENDLESS, stop_on_error=False)  # that would leave out the next cell
+    client.execute(ENDLESS, stop_on_error=False)  # stop_on_error would skip the next cell
     shown_until(client, "done  accuracy")
 
     manager.interrupt_kernel()

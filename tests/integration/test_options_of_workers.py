@@ -1,4 +1,4 @@
-"""What a job's command line, script, file and environment ask for, with real workers."""
+"""Options from a job's command line, script, file and environment, with real workers."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ TYPED = (
     *("--checkpoint_every_n_epochs=0", "--checkpoint_every_n_steps=0"),
 )
 FROM_ELSEWHERE = ("--keep_checkpoints=5", "--on_nonfinite=skip", "--micro_batches=loop")
-"""What file and environment say, as flags."""
+"""The values of file and environment, as flags."""
 
 
 class JobWithVariables(Job):
-    """A job whose launcher has variables with values of flags, at its first start."""
+    """A job whose launcher has flags' values in variables, at its first start."""
 
     variables: Mapping[str, str] = {
         "HVD_ELASTIC_RUN_MICRO_BATCHES": "loop",
@@ -63,7 +63,7 @@ def test_the_command_line_counts_before_the_script_and_this_before_file_and_envi
     with JobWithVariables(tmp_path, *flags, plan=[gate(7)], command=script) as job:
         job.wait_for_fault("gate")
         job.kill_launcher()
-        # The words are the same as before, but they would count before the script now.
+        # The values are the same as before, but now they would have priority over the script.
         job.start_again(*FROM_ELSEWHERE, *TYPED)
         assert job.process.wait(LIMIT_S) == 2
         told = f"got --keep_checkpoints from {tmp_path / 'job.toml'}, and this command gets it from"

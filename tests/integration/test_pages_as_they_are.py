@@ -1,4 +1,4 @@
-"""The commands of README and docs, typed as they stand there; long ones with `--dry_run`."""
+"""The commands of README and docs, typed as printed; long ones with `--dry_run`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ FILES = {
     "configs/default.py": ("docs/model_module.md", "`configs/default.py` beside it:"),
     "digits.py": ("docs/coming_from.md", "After, `digits.py`:"),
 }
-"""What the commands name, and where it stands: the page, and the words before it."""
+"""The files that the commands name: the page that shows each, and the words before it."""
 JOB_PAGE, SLOTS_PAGE = ROOT / "docs" / "failures.md", ROOT / "docs" / "slots.md"
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A directory with the files that the pages show."""
+    """Returns a directory with the files that the pages show."""
     for name, place in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -42,7 +42,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def call(directory: Path, command: str, *more: str) -> subprocess.CompletedProcess[str]:
-    """Runs `python …` there, with this Python."""
+    """Runs `python …` in the directory, with this Python."""
     words = shlex.split(command, comments=True)
     assert words[0] == "python"
     return subprocess.run(
@@ -57,13 +57,13 @@ def call(directory: Path, command: str, *more: str) -> subprocess.CompletedProce
 
 
 def commands(page: Path, start: str) -> list[tuple[str, str]]:
-    """The commands of a page that are not marked and begin so, each with its whole block."""
+    """Returns the unmarked commands of a page that begin so, each with its whole block."""
     found = [b for b in blocks(page) if b.language == "console" and not b.why_not_run]
     return [(c, block.text) for block in found for c in block.commands if c.startswith(start)]
 
 
 def started(page: Path) -> list[tuple[str, str]]:
-    """Commands that start a job anew."""
+    """Returns the commands of a page that start a new job."""
     return [(c, shown) for c, shown in commands(page, RUN) if "--resume" not in c]
 
 
@@ -98,7 +98,7 @@ def test_the_model_modules_of_the_page_train(module: str, directory: Path) -> No
     [(command, shown)] = [each for each in started(page) if f"--model={module}.py" in each[0]]
     end = call(directory, command)
     assert end.returncode == 0, end.stdout + end.stderr
-    # Sizes and lengths are those that the page shows; times and directories are not.
+    # Sizes and lengths must match the page; times and directories need not.
     told = re.findall(rf"^\[elastic\] (?:{module}|global|finished after \d+ steps).*", shown, re.M)
     assert len(told) == 3
     for line in told:

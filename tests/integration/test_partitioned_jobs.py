@@ -1,4 +1,4 @@
-"""Jobs whose steps are partitioned end as one process does, whatever happens to their workers."""
+"""Jobs with partitioned steps end as one process does, whatever happens to their workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ layers = keras.layers
 def test_a_kill_and_a_joiner_change_nothing(
     tmp_path: Path, expected_weights: dict[str, np.ndarray]
 ) -> None:
-    """With batch norm over each micro-batch, and dropout."""
+    """The model has batch norm over each micro-batch, and dropout."""
     plan = [Fault("kill", "train", 1, step=5), Fault("gate", "train", 0, step=12, action="wait")]
     with Job(tmp_path, "--num_workers=3", "--audit", plan=plan) as job:
         job.wait_for_fault("gate")
@@ -38,7 +38,7 @@ def test_a_kill_and_a_joiner_change_nothing(
 
 
 class Adversaries(keras.Model):
-    """Two networks with an optimizer each, a loss of pairs, gradients that are clipped as one."""
+    """Two networks with an optimizer each, a loss of pairs, and one norm to clip gradients by."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,17 +49,17 @@ class Adversaries(keras.Model):
         self.other = sgd()
 
     def build(self, shape: Any) -> None:
-        """Both networks."""
+        """Builds both networks."""
         self.maker.build(shape)
         self.judge.build(shape)
         self.other.build(self.maker.trainable_variables)
 
     def call(self, x: Any) -> Any:
-        """What the judge says."""
+        """Returns the judge's output."""
         return self.judge(x)
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """The judge learns first, then the maker from what it has learnt."""
+        """Trains the judge first, then the maker against the new judge."""
         x, _ = data
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(self.judge(x, training=True) - 1.0))
@@ -78,11 +78,15 @@ class Adversaries(keras.Model):
 
 @scenario(plain=True)
 def adversaries(script: Script) -> None:
-    """Several rounds of collectives in a step, of which a kill in the forward pass is in one."""
+    """Trains in steps of several rounds of collectives.
+
+    A kill in the forward pass happens within one of these rounds.
+    """
     model = Adversaries()
     model.build((None, 6))
     model.compile(sgd())
-    model.optimizer.build(model.judge.trainable_variables)  # else of all variables
+    # Otherwise it would be built for all variables.
+    model.optimizer.build(model.judge.trainable_variables)
     script.fit(model, **arrays(epochs=3))
 
 

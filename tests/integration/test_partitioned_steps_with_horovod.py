@@ -1,4 +1,4 @@
-"""Partitioned steps of real workers, whose collectives stand in loops and branches, too."""
+"""Partitioned steps of real workers, with collectives in loops and branches too."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ FOLDER_OF_OTHERS = "folder_that_a_notebook_has_added"
 
 
 class KillOfRank0(keras.callbacks.Callback):
-    """Ends rank 0 by SIGKILL once in a job, and notes who it was."""
+    """Ends rank 0 by SIGKILL once in a job, and notes which worker it was."""
 
     def __init__(self, note: Path) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class KillOfRank0(keras.callbacks.Callback):
 
 
 def train(units_of_time: int, note: Path | None = None) -> dict[str, Any]:
-    """A training as in a notebook's cell; also tells which worker has returned."""
+    """Trains as in a notebook's cell; also returns which worker has returned."""
     keras.utils.set_random_seed(1)
     model = classifier()
     callbacks = [ElasticCallback(), *([KillOfRank0(note)] if note else [])]
@@ -74,7 +74,7 @@ def return_a_lock() -> Any:
 
 @pytest.fixture(autouse=True)
 def workers_find_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They hold the same search path; the launcher is another process."""
+    """Gives workers the tests' search path; the launcher is another process."""
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
 
 
@@ -168,10 +168,10 @@ run_function(train, (100_000,), job_dir=Path(sys.argv[1]))
 
 
 class FunctionJob(Job):
-    """Its launcher is started by a process that calls `run_function`."""
+    """A job whose launcher is started by a process that calls `run_function`."""
 
     def start_launcher(self, *more_flags: str) -> None:
-        """Starts the caller."""
+        """Starts the calling process."""
         path = os.pathsep.join((str(REPOSITORY), str(Path(__file__).parent)))
         self._temporary.mkdir(exist_ok=True)
         with self._output.open("ab") as output:

@@ -1,4 +1,4 @@
-"""A worker whose weights are not those of the others is found, named and replaced."""
+"""A worker with other weights than the others is found, named and replaced."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_worker_with_other_weights_is_replaced_before_it_does_harm(
 
 
 def undisturbed(command: list[str], directory: Path) -> dict[str, np.ndarray]:
-    """Of the same script in one process, where nothing is changed any more."""
+    """Returns the weights of the same script in one process, where nothing is changed."""
     subprocess.run(
         [sys.executable, *command], cwd=REPOSITORY, timeout=LIMIT_S, check=True, capture_output=True
     )

@@ -1,4 +1,4 @@
-"""What a script saves: rank 0's alone takes effect, and what cannot be saved costs nothing."""
+"""A script's saves: only those of rank 0 take effect, and what cannot be saved does no harm."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_model_that_cannot_be_saved_is_trained_to_the_end_and_its_weights_are_
         assert "Traceback" not in job.output
         kept = read_weights(job.job_dir / "training-2" / "model.weights.h5", tmp_path)
         assert not list(job.job_dir.rglob("model.keras"))
-        # w2 has come too late for the first training, and has taken its result from the files.
+        # w2 came too late for the first training, and has taken its result from the files.
         results = {w: json.loads((tmp_path / f"{w}.json").read_text()) for w in ("w0", "w2")}
         assert results["w2"] == results["w0"]
         assert len(results["w0"][0]) == 5
@@ -91,7 +91,8 @@ def test_each_file_of_a_script_is_written_once_although_two_roots_are_killed_ove
         written = [line.split() for line in (tmp_path / "written.txt").read_text().splitlines()]
         counts = Counter(moment for _, moment in written)
         last = job.events("round_running")[-1]["members"]
-        # Twice where the first worker was killed in the middle, or two files are written.
+        # A model is written twice if the first worker was killed in the middle, or if there are two
+        # files.
         assert counts["epoch1"] == 2
         assert (counts["epoch0"], counts["epoch2"]) == (1, 1)
         assert counts["after"] == 2
@@ -103,7 +104,8 @@ def test_each_file_of_a_script_is_written_once_although_two_roots_are_killed_ove
         assert len(block) == 4
         assert block[2] == block[1].replace("begun", "ended")
         assert sorted(p.name for p in tmp_path.glob(".*")) == []
-        # Each line is shown once, whoever stood for all at the time, and is in everybody's log.
+        # Each line is shown once, whichever worker's output was shown, and is in every worker's
+        # log.
         for line in ("this script begins", "between two trainings", "this script ends"):
             assert job.output.count(line) == 1
         for worker in last:

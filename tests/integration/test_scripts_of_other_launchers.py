@@ -1,4 +1,4 @@
-"""Scripts under Horovod's own launcher train as alone; under others they are refused."""
+"""Scripts under Horovod's own launcher train as alone. Under others they are refused."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ LINE = "[elastic] horovodrun has started 2 processes"
 
 
 def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    # A test that has used Horovod in this process has left HOROVOD_SIZE=1 there, which horovodrun
-    # hands on to its processes after its own.
+    # A test that used Horovod in this process has left HOROVOD_SIZE=1 in its environment.
+    # horovodrun would pass this on to its processes, after its own value.
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("HOROVOD_")}
     return subprocess.run(
         command,

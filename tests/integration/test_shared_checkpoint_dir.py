@@ -1,4 +1,4 @@
-"""Two jobs are given the same directory for their checkpoints."""
+"""Two jobs get the same directory for their checkpoints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_second_one_is_refused_as_long_as_the_first_runs_and_goes_on_from_it
     flags = ("--num_workers=2", f"--checkpoint_dir={scheme}{tmp_path}/shared")
     with Job(tmp_path, *flags, "--audit", plan=[GATE]) as job:
         job.wait_for_fault("gate")
-        if not scheme:  # then the workers alone show that the job lives
+        if not scheme:  # then only the workers show that the job is alive
             job.kill_launcher()
         with Job(directory(tmp_path, "second"), *flags) as second:
             assert second.process.wait(LIMIT_S) == 2

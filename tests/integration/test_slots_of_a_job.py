@@ -23,7 +23,7 @@ LATER_GATE = Fault("later_gate", "train", 0, step=14, action="wait")
 
 
 def post_slots(job: Job, body: bytes, token: str | None = None) -> tuple[int, dict[str, Any]]:
-    """What the HTTP API answers: status and content."""
+    """Posts to the HTTP API; returns status and content of the answer."""
     endpoint = json.loads((job.job_dir / "master.json").read_text())
     response = requests.post(
         f"http://{endpoint['address']}/v1/slots",
@@ -41,7 +41,7 @@ def slots_of(job: Job) -> list[dict[str, Any]]:
 
 
 def finish_without_failure(job: Job, expected: Weights) -> None:
-    """As in an undisturbed run: no failure, no restart, no lost step, the same weights."""
+    """Asserts an undisturbed run: no failure, no restart, no lost step, the same weights."""
     job.finish()
     assert all(e["steps_lost"] == 0 for e in job.events("round_running"))
     assert [e for e in job.events("worker_exited") if e["failed"]] == []
@@ -65,7 +65,7 @@ def test_a_slot_is_revoked_in_the_middle_of_an_epoch_and_granted_again(
         job.plan.open_gate("gate")
         smaller = job.wait_for_round(3)
         assert (smaller["members"], smaller["micro_batches"]) == (stay, [3, 3, 2])
-        assert smaller["step"] == 11  # the step that was under way was finished by all
+        assert smaller["step"] == 11  # all workers finished the step that was running
         left = exited(job, junior)
         assert (left["cause"], left["failed"]) == ("left: slot revoked", False)  # exit code 0
         job.wait_for_fault("later_gate")
@@ -76,7 +76,7 @@ def test_a_slot_is_revoked_in_the_middle_of_an_epoch_and_granted_again(
         larger = job.wait_for_round(4, after=2)
         assert (larger["members"], larger["micro_batches"]) == ([*stay, "w4"], [2, 2, 2, 2])
         finish_without_failure(job, expected_weights)
-        # No process was started again: w0 to w3 at the start, w4 for the granted slot.
+        # No process was restarted: w0 to w3 at the start, w4 for the granted slot.
         started = [e["worker_id"] for e in job.events("worker_started")]
         assert started == ["w0", "w1", "w2", "w3", "w4"]
         revoked = job.events("slots_revoked")[0]

@@ -1,4 +1,4 @@
-"""Less to send, or sent earlier: workers stay equal to each other, through kills, too."""
+"""Gradients sent smaller or earlier: workers stay equal to each other, also through kills."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ STEPS = 24
 LEARNING_RATE = 0.05
 MOMENTUM = 0.9
 LARGEST_GRADIENT = 2.0
-"""Of what all workers add to one gradient of `fault_model.py`, as absolute values."""
+"""Limit of the sum of absolute values that all workers add to one gradient of `fault_model.py`."""
 ROUNDING = 2.0**-11
-"""What a number may change by when it is rounded to fp16, against its size."""
+"""The largest relative change of a number that is rounded to fp16."""
 AMPLIFICATION = 2.0
-"""By how much the steps after it may make a small difference larger."""
+"""The largest factor by which later steps may amplify a small difference."""
 
 
 def farthest(found: Weights, expected: Weights) -> float:
@@ -29,7 +29,10 @@ def farthest(found: Weights, expected: Weights) -> float:
 
 
 def job_of(tmp_path: Path, fault: Fault, *flags: str) -> Job:
-    """With gradients in parts, and a check that all workers hold the same bits after every step."""
+    """Returns a job with gradients in parts.
+
+    After every step it checks that all workers have the same bits.
+    """
     given = ("--num_workers=3", "--max_restarts=0", "--check_weights_every_n_steps=1", *flags)
     return Job(tmp_path, *given, plan=[fault], command=(f"--model={MODEL}", *SMALL))
 
@@ -56,7 +59,7 @@ def test_compressed_gradients_lead_all_workers_to_the_same_weights_near_the_othe
 ) -> None:
     with job_of(tmp_path, Fault("kill", "train", 1, step=5), "--compression=fp16") as job:
         finish(job)
-        # Rounded before it is added and after; momentum sums up the steps.
+        # Values are rounded before and after they are added. Momentum sums up the steps.
         step = LEARNING_RATE / (1 - MOMENTUM) * 2 * ROUNDING * LARGEST_GRADIENT
         distance = farthest(job.weights(), expected_weights)
         assert 1e-5 < distance < AMPLIFICATION * STEPS * step

@@ -1,4 +1,4 @@
-"""Slurm takes single workers of a job for jobs that are more urgent, and gives them back."""
+"""Slurm takes single workers of a job for more urgent jobs, and gives them back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(bool(slurm.obstacle()), reason=slurm.obstacle() 
 
 
 def gate(name: str, step: int) -> Fault:
-    """Rank 0 waits there until the test opens it."""
+    """Returns a fault that holds rank 0 until the test opens the gate."""
     return Fault(name, "train", rank=0, step=step, action="wait")
 
 

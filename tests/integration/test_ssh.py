@@ -1,4 +1,4 @@
-"""Hosts on which no worker can be started by ssh say why."""
+"""Hosts report why no worker can be started on them by ssh."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def launcher_in(
     python: str = sys.executable,
     remote_dir: str = "/",
 ) -> SshLauncher:
-    """Starts joiners with arguments that they refuse; none ever comes."""
+    """Returns a launcher that starts joiners with arguments that they refuse.
+
+    No joiner ever comes.
+    """
     logs = directory / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     return SshLauncher(
@@ -60,7 +63,7 @@ async def until_ended(launcher: SshLauncher) -> None:
 
 
 def told_of(directory: Path, ssh: str, **settings: str) -> str:
-    """What is said when a joiner is started on host1 that way."""
+    """Returns the message when a joiner is started on host1 that way."""
 
     async def run() -> str:
         failed: list[Failed] = []

@@ -1,4 +1,4 @@
-"""A loss that is NaN or infinite: the job stops there, or leaves the step out, as it was asked."""
+"""At a loss that is NaN or infinite, the job stops or skips the step, as asked."""
 
 from __future__ import annotations
 

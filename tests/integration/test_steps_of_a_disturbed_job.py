@@ -1,4 +1,4 @@
-"""Each step of a job with kills, joins and a reload is the step of one process, to rounding."""
+"""Each step of a job with kills, joins and a restart equals one process's step up to rounding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.harness.job import REPOSITORY, SMALL, Job
 MODEL = REPOSITORY / "tests" / "harness" / "recorded_model.py"
 STEPS = 24
 ROUNDING = 2e-5
-"""Of what a step changes. Float32 has 6e-8; Adam divides by roots of small numbers."""
+"""Relative to a step's change. Float32 has 6e-8, but Adam divides by roots of small numbers."""
 
 
 def job_of(tmp_path: Path, *flags: str, plan: list[Fault]) -> Job:

@@ -1,4 +1,4 @@
-"""Another user of the machine, who knows no secret, sends garbage wherever a job listens."""
+"""Another user of the machine, who knows no secret, sends garbage to all ports of a job."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ GARBAGE = [b"", b"GET / HTTP/1.1\r\n\r\n", bytes(8), os.urandom(5000)]
 
 
 def listening_at(processes: list[psutil.Process]) -> list[tuple[str, int]] | None:
-    """Where the processes take connections; None if they do not yet."""
+    """Returns where the processes listen; None if they do not listen yet."""
     found = [c for p in processes for c in p.net_connections("tcp")]
     return [tuple(c.laddr) for c in found if c.status == psutil.CONN_LISTEN] or None
 
 
 def assert_kept_secret(token: str, job: Job, directory: Path) -> None:
-    """It stands in no command line and in one file."""
+    """Asserts that the token is in no command line, and in only one file."""
     processes = [psutil.Process(job.process.pid), *job.worker_processes()]
     assert len(processes) >= 3
     assert not [p for p in processes if token in " ".join(p.cmdline())]
@@ -47,7 +47,7 @@ def test_garbage_during_changes_of_rounds_changes_nothing_and_the_token_stays_se
     flags = ("--num_workers=3", "--max_restarts=0")
     with Job(tmp_path, *flags, plan=plan) as job, contextlib.ExitStack() as stack:
         for hold in holds:
-            # Who comes first listens, while the last one is held before `hvd.init()`.
+            # The first workers listen, while the last one is held before `hvd.init()`.
             job.wait_for_fault(hold.name)
             addresses = job.wait(functools.partial(listening_at, job.worker_processes()), "ports")
             assert {host for host, _ in addresses} == {"127.0.0.1"}

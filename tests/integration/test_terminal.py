@@ -1,4 +1,4 @@
-"""A job on a terminal: what is drawn there, and in what state the terminal is left."""
+"""A job on a terminal: what is drawn, and the terminal's state afterwards."""
 
 from __future__ import annotations
 

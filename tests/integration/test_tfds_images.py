@@ -38,7 +38,7 @@ for file_format in sys.argv[2:]:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a data directory for each file format."""
+    """Returns a directory with a data directory for each file format."""
     directory = tmp_path_factory.mktemp("tfds")
     command = [sys.executable, "-c", PREPARE, str(directory), *FORMATS]
     subprocess.run(command, cwd=REPOSITORY, check=True, timeout=100)
@@ -46,7 +46,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read(data: Any) -> tuple[np.ndarray, np.ndarray]:
-    """All examples, in the order of the files."""
+    """Returns all examples, in the order of the files."""
     source = as_source(data, seed=0, shuffle=False, name="the data")
     count = source.num_examples
     _, (images, labels) = next(source.batches(0, Partition(count, count, count), Share(0, 1), 0))
@@ -98,12 +98,15 @@ ZOO = {
     "cifar10": ("resnet50", "cifar10", "test", (32, 32, 3), (32, 32, 3), 10),
     "imagenet2012": ("resnet50", "imagenet2012", "validation", (256, 256, 3), (60, 90, 3), 1000),
 }
-"""By data set: model and configuration of the zoo, the split for validation, the shape that they
-want, the shape of the images in the files (with ImageNet, any), and the number of classes."""
+"""Facts about each data set.
+
+Model and configuration of the zoo, the split for validation, the image shape that these need, the
+image shape in the files (any with ImageNet), and the number of classes.
+"""
 
 
 def stand_in(name: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prepares a data set as its real builder describes it, but with few made-up images."""
+    """Prepares a data set as its real builder describes it, but with a few made-up images."""
     *_, validation, _, shape, classes = ZOO[name]
     random = np.random.default_rng(0)
 

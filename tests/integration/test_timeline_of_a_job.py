@@ -1,4 +1,4 @@
-"""`--timeline` of a job with a kill and a revocation: one trace, in which all is in its order."""
+"""`--timeline` of a job with a kill and a revocation: one trace, in the right order."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ FIRST_AFTER_REVOCATION = Fault("first_after_revocation", "train", 0, step=15, si
 
 
 def train(job: Job) -> None:
-    """Rounds of 4 (6 steps), 3 (9 steps) and 2 workers (9 steps).
+    """Trains in rounds of 4 workers (6 steps), 3 (9 steps) and 2 (9 steps).
 
-    No step of a new round ends before `round_running` is written: workers do not wait for that.
+    Gates make sure that no step of a new round ends before `round_running` is written. Workers do
+    not wait for that.
     """
     job.wait_for_fault("first_after_kill")
     job.wait_for_round(3)
     job.plan.open_gate("first_after_kill")
     job.wait_for_fault("gate")
-    # One of the two slots is that of the killed worker: one worker leaves.
+    # One of the two revoked slots is the killed worker's, so one worker leaves.
     job.ctl("revoke", "--slots=2")
     job.wait_for("round_opened", lambda e: e["round"] == 3)
     job.plan.open_gate("gate")
@@ -39,7 +40,10 @@ def train(job: Job) -> None:
 
 
 def steps_of(trace: list[Event], round_number: int) -> list[float]:
-    """When the allreduces of steps began in a round (microseconds): the first tensor's of each."""
+    """Returns when the allreduces of a round's steps began (microseconds).
+
+    Only the first tensor of each step counts.
+    """
     name = f"round-{round_number:06d} {STEP}"
     rows = {
         e["pid"]
@@ -50,14 +54,14 @@ def steps_of(trace: list[Event], round_number: int) -> list[float]:
 
 
 def marks_of(trace: list[Event]) -> list[Event]:
-    """The changes of membership: instant events across all rows."""
+    """Returns the changes of membership: instant events across all rows."""
     marks = [e for e in trace if e["ph"] == "i"]
     assert {e["s"] for e in marks} == {"g"}
     return marks
 
 
 def moment(marks: list[Event], name: str, **fields: object) -> float:
-    """When the one event with these fields happened (microseconds)."""
+    """Returns when the one event with these fields happened (microseconds)."""
     (found,) = (m["ts"] for m in marks if m["name"] == name and fields.items() <= m["args"].items())
     return float(found)
 
@@ -89,7 +93,8 @@ def test_a_trace_shows_steps_and_changes_of_all_rounds_in_their_order(
     marks = marks_of(trace)
     times = [m["ts"] for m in marks]
     assert times == sorted(times)
-    # The kill: noticed after the last step of four, settled before the first one of three.
+    # The kill is noticed after the last step of four workers, and settled before the first step of
+    # three.
     order = [
         *first,
         moment(marks, "worker_exited", worker_id=killed),
@@ -98,7 +103,8 @@ def test_a_trace_shows_steps_and_changes_of_all_rounds_in_their_order(
     ]
     assert order == sorted(order)
     assert moment(marks, "round_opened", round=2) <= order[-2]
-    # The revocation: asked for in a step, which all finish before the smaller round runs.
+    # The revocation is requested in a step. All workers finish that step before the smaller round
+    # runs.
     order = [
         *second[:-1],
         moment(marks, "slots_revoked", workers=[revoked]),

@@ -1,4 +1,4 @@
-"""A job whose launcher speaks TLS loses a worker and its launcher, and goes on as any other."""
+"""A job whose launcher uses TLS loses a worker and its launcher, and continues like any other."""
 
 from __future__ import annotations
 

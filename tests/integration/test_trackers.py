@@ -1,4 +1,4 @@
-"""Callbacks that report to a tracker of experiments: one run, which goes on when rank 0 changes."""
+"""Callbacks that report to an experiment tracker make one run, also when rank 0 changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NEEDS_MLFLOW = pytest.mark.skipif(
 
 
 class Reports(keras.callbacks.Callback):
-    """Appends to a file, as to a tracker: who has begun, and the loss of each epoch."""
+    """Appends to a file, as to a tracker: which worker has begun, and the loss of each epoch."""
 
     def __init__(self, path: Path, worker: str) -> None:
         super().__init__()

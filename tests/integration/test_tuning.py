@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class Study(Job):
-    """The example; its job is that of the first trial."""
+    """The example study. The job is the one of the first trial."""
 
     def __init__(self, directory: Path, trials: int, epochs: int) -> None:
         super().__init__(directory)
@@ -38,7 +38,7 @@ class Study(Job):
             )
 
     def values(self) -> list[float]:
-        """Of all trials, when they are over."""
+        """Waits for the end; returns the values of all trials."""
         assert self.process.wait(3 * self.limit_s) == 0, self.report()
         study = optuna.load_study(
             study_name="digits", storage=f"sqlite:///{self.directory}/study.db"

@@ -1,4 +1,4 @@
-"""Scripts with several `fit`s of one model: a worker may join in a later one and train it alone."""
+"""Scripts with several `fit`s of one model. A worker may join in a later one and train it alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Alone = Callable[[Scenario], FitResult]
 
 
 class Freezes(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyped
-    """A layer, in the midst of a training, and without compiling the model anew."""
+    """Freezes a layer in the middle of a training, without compiling the model again."""
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if epoch == 1:
@@ -38,7 +38,7 @@ class Freezes(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyp
 
 @scenario(plain=True)
 def freezes_without_compile(script: Script) -> None:
-    """Plain Keras goes on training the layer, in the second `fit`, too."""
+    """Fits twice. Plain Keras still trains the layer, also in the second `fit`."""
     model = classifier(FaultPoint(), jit_compile=False)
     script.fit(model, **arrays(epochs=3), callbacks=(Freezes(),))
     script.let_fail("between")
@@ -47,7 +47,7 @@ def freezes_without_compile(script: Script) -> None:
 
 @scenario(plain=False)
 def two_fits(script: Script) -> None:
-    """Of one model, with `evaluate` and `predict` before, between and after."""
+    """Fits one model twice, with `evaluate` and `predict` before, between and after."""
     model = classifier(FaultPoint(), jit_compile=False)
     script.evaluate_and_predict(model)
     script.fit(model, **arrays(epochs=3, validation_data=VALIDATION))
@@ -74,7 +74,7 @@ def test_a_joiner_of_the_second_fit_ends_with_both_although_the_others_are_kille
 
 
 class Batches(keras.utils.PyDataset):
-    """Depends on how often its hooks have been called."""
+    """Batches that depend on how often their hooks have been called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,30 +84,30 @@ class Batches(keras.utils.PyDataset):
 
     @property
     def num_batches(self) -> int:
-        """All full."""
+        """The number of batches, all of which are full."""
         return SIZE // BATCH
 
     def __getitem__(self, index: int) -> Any:
-        """A batch."""
+        """Returns a batch."""
         rows = self._order[index * BATCH : (index + 1) * BATCH]
         return X[rows] * self._scale, LABELS[rows]
 
     def on_epoch_begin(self) -> None:
-        """Scales."""
+        """Changes the scale."""
         self._scale *= 1.02
 
     def on_epoch_end(self) -> None:
-        """Shuffles."""
+        """Shuffles the examples."""
         self._random.shuffle(self._order)
 
 
 @scenario(plain=True)
 def one_for_both(script: Script) -> None:
-    """The same data are those of training and validation, twice: a `PyDataset`, and a dataset."""
+    """Uses the same data for training and validation, twice: a `PyDataset`, and a dataset."""
     model = classifier(FaultPoint())
     batches, tensors = Batches(), examples().shuffle(SIZE, seed=5).batch(BATCH)
     for _ in range(2):
-        script.fit(model, batches, epochs=2, validation_data=batches)  # shuffled by Keras, too
+        script.fit(model, batches, epochs=2, validation_data=batches)  # Keras shuffles them too
         script.fit(model, tensors, epochs=2, validation_data=tensors)
 
 
@@ -124,7 +124,7 @@ def test_a_joiner_of_the_third_fit_has_the_data_as_they_are_in_plain_keras(
 
 
 def generated(seed: int) -> Iterator[Any]:
-    """Other batches each time, for ever."""
+    """Yields other batches each time, without end."""
     random = np.random.default_rng(seed)
     while True:
         rows = random.permutation(SIZE)[:BATCH]
@@ -133,7 +133,7 @@ def generated(seed: int) -> Iterator[Any]:
 
 @scenario(plain=False)  # how far Keras reads ahead depends on time
 def generators(script: Script) -> None:
-    """Training and validation go on where the fit before has left them."""
+    """Lets training and validation continue where the fit before has left them."""
     model = classifier(FaultPoint())
     train, validation = generated(1), generated(2)
     for _ in range(2):

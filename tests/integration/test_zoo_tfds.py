@@ -1,4 +1,4 @@
-"""Texts and masks of tensorflow-datasets reach the models of the zoo, through the real builders."""
+"""Texts and masks of tensorflow-datasets reach the zoo's models through the real builders."""
 
 from __future__ import annotations
 

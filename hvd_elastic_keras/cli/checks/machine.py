@@ -98,7 +98,7 @@ def files_open(hard_limit: int) -> Finding:
 
 
 def processors_and_memory(processors: int, available: int) -> Finding:
-    """Judges how many workers fit into the memory (in bytes), and whether all processors get one."""
+    """Judges how many workers fit into the memory (bytes), and whether each processor gets one."""
     fit = available // WORKER_BYTES
     found = f"{counted(processors, 'processor')}, {size(available)} of memory available"
     if fit >= min(processors, JobConfig().num_workers):

@@ -161,7 +161,7 @@ def _keras(found: Mapping[str, Any]) -> Finding:
 
 
 def _horovod(found: Mapping[str, Any]) -> Finding:
-    """Judges Horovod. Without Gloo it is of no use; without the patch a failure may end survivors."""
+    """Judges Horovod: useless without Gloo; without the patch, a failure may end the survivors."""
     text, wanted = found["version"], versions.wanted_horovod()
     remedy = REMEDIES["Horovod"]
     if not found["gloo"]:

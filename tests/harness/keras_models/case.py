@@ -50,7 +50,7 @@ class Case:
     Attributes:
       model: makes the compiled model; it is always the same one after `set_random_seed`.
       data: makes the arguments of `fit`, anew for each call.
-      expect: how the result compares with that of plain `fit`.
+      expect: how the result compares with plain `fit`'s.
       told: a regular expression that must match the output before the first step or a refusal's
         text; empty if there must be no output.
       surplus: whether Keras starts one step too many at the end of data of unknown length. That

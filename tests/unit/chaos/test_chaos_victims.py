@@ -73,7 +73,9 @@ def test_the_launcher_is_known_by_the_events_that_it_writes(
     found = victims.launcher_of(tmp_path, process.pid)
     assert isinstance(found, victims.Victim)
     found.close()
-    assert "belong (any more) to the launcher" in str(victims.launcher_of(tmp_path / "other", process.pid))
+    assert "belong (any more) to the launcher" in str(
+        victims.launcher_of(tmp_path / "other", process.pid)
+    )
 
 
 def state_of(process: subprocess.Popen[str]) -> str:

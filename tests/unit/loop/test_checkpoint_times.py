@@ -1,4 +1,4 @@
-"""When checkpoints are begun, by whom, and what is in those that are written in the background."""
+"""Checkpoints: when they begin, on which worker, and what those written in the background hold."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STEPS, EPOCHS = 10, 3
 
 
 class Training:
-    """Tells checkpoints of a training whose steps take a minute, and notes what they do."""
+    """A training with steps of a minute. It calls its checkpoints and notes what they do."""
 
     def __init__(self, rank: int = 0, **options: Any) -> None:
         self.now, self.step = 0.0, 0
@@ -57,12 +57,12 @@ class Training:
         self.done.append((what, self.step))
 
     def enter(self, rank: int) -> None:
-        """A round begins in which this worker has the rank."""
+        """Begins a round in which this worker has the rank."""
         place = msgspec.structs.replace(ALONE, rank=rank)
         self.checkpoints.on_round(Round(place, Cursor(global_step=self.step), starts_state=False))
 
     def train(self, steps: int = STEPS * EPOCHS, loss: float = 0.5) -> None:
-        """Takes so many steps, with the ends of epochs among them."""
+        """Takes this many steps, with the ends of epochs among them."""
         for _ in range(steps):
             self.now += 60
             cursor = Cursor(epoch=self.step // STEPS, global_step=self.step)
@@ -76,7 +76,7 @@ class Training:
 
     @property
     def begun(self) -> list[int]:
-        """Steps after which a checkpoint was begun, each once."""
+        """The steps after which a checkpoint was begun, each once."""
         return list(dict.fromkeys(step for what, step in self.done if what == "begun"))
 
 
@@ -86,7 +86,7 @@ def taken(cursor: Cursor, loss: float) -> TakenStep:
 
 
 class Noting(Durable):
-    """Notes what is to be kept on disk, and keeps nothing."""
+    """Notes what should be kept on disk, and keeps nothing."""
 
     def __init__(self, training: Training) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ def test_what_is_written_is_as_of_the_copy_whatever_changes_in_place_meanwhile(
     model = keras.Sequential([keras.Input((1,)), keras.layers.Embedding(3, 2)])
     model.compile(keras.optimizers.SGD(1.0, momentum=0.9), "mse")
     trained(model)
-    if changed_before:  # TensorFlow may treat the variable in another way from then on
+    if changed_before:  # TensorFlow may treat the variable differently from then on
         change(model)
     variables = variables_of(model)
     expected = [v.numpy().copy() for v in variables.all]

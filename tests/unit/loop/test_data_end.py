@@ -1,4 +1,4 @@
-"""Data whose length nobody knows: where they end, now and when a checkpoint was made."""
+"""Data of unknown length: where they end, now and when a checkpoint was made."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ALL = Share(0, 1)
 
 
 def lengths(*of_passes: int) -> tf.data.Dataset:
-    """A dataset that has another length in each pass, which it does not tell."""
+    """Returns a dataset with another length in each pass, which it does not tell."""
     left = iter(of_passes)
 
     def batches() -> Iterator[Any]:
@@ -53,7 +53,7 @@ def worker_batches_of(dataset: tf.data.Dataset) -> PerWorkerInput:
 
 
 def read_whole(source: Any, epoch: int) -> int:
-    """The number of batches, two at a time where each worker takes its own."""
+    """Returns the number of batches, read two at a time where each worker takes its own."""
     if isinstance(source, PerWorkerInput):
         count = sum(len(b.worker_batches) for b in source.of_worker(epoch, 0, 0, 2))
     else:
@@ -100,7 +100,10 @@ def test_the_length_that_a_checkpoint_knows_is_expected_once() -> None:
 
 
 class Workers:
-    """What one worker sees of itself and another one: stands for the step and the communicator."""
+    """One worker's view of itself and another one.
+
+    Stands for the step and the communicator.
+    """
 
     def __init__(self, other_has_ended: bool) -> None:
         self.other = other_has_ended
@@ -129,7 +132,7 @@ def test_all_come_to_the_end_together() -> None:
     announce_end(runner_of(workers, lengths(3)), workers, AT)  # type: ignore[arg-type]
     (batch,) = workers.taken
     assert batch.data.shape == (0,)
-    assert batch.part.num_examples_of_step == 2  # as others who have a batch
+    assert batch.part.num_examples_of_step == 2  # like the other workers, which have a batch
 
 
 @pytest.mark.parametrize("mine", [True, False])

@@ -1,4 +1,4 @@
-"""What the hooks of callbacks are given, and when, compared with plain `keras.Model.fit`."""
+"""The arguments and times of callback hooks, compared with plain `keras.Model.fit`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def calls_of(make: Callable[[Calls], Any], elastic: bool, **compile_arguments: A
 
 
 class LogsAreNeeded(keras.callbacks.Callback):
-    """Its hooks have no default for the logs, which Keras always gives."""
+    """Has hooks without a default for the logs, which Keras always passes."""
 
     def __init__(self, calls: Calls) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def test_lambdas_of_a_lambda_callback_are_given_logs() -> None:
 
 
 class Stops(keras.callbacks.Callback):
-    """Ends the training in a given hook, and writes down all that follow."""
+    """Ends the training in a given hook, and notes all hooks that follow."""
 
     def __init__(self, calls: Calls, hook: str, number: int) -> None:
         super().__init__()
@@ -117,10 +117,10 @@ def test_a_training_that_is_stopped_ends_where_fit_ends(
 
 
 class CountsBatches(keras.callbacks.Callback):
-    """By the older name of the hook."""
+    """Counts batches by the older name of the hook."""
 
     def on_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """A batch begins."""
+        """Counts a batch at its beginning."""
 
 
 @pytest.mark.parametrize(

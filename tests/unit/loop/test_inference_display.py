@@ -1,4 +1,4 @@
-"""What is shown of a job that evaluates or predicts, with a fake clock."""
+"""The display of a job that evaluates or predicts, with a fake clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hvd_elastic_keras.state.cursor import Cursor
 
 
 class Watched:
-    """Collects what is shown and lets time pass."""
+    """Collects the output, and lets time pass."""
 
     def __init__(self, screen: Screen = Screen.LINES) -> None:
         self.text = ""

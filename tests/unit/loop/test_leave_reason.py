@@ -1,4 +1,4 @@
-"""Which worker that leaves may write a checkpoint."""
+"""Which leaving worker may write a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Those who watch a training: who is called on which worker, and what the smaller ones do."""
+"""Observers of a training: which are called on which worker, and what the smaller ones do."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class OfRoot(Observer):
 
 
 class Noting(SoloSession):
-    """Notes what people are told and what is recorded."""
+    """Notes messages to people and recorded entries."""
 
     def __init__(self) -> None:
         super().__init__()

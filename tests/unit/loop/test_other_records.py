@@ -17,7 +17,7 @@ from hvd_elastic_keras.worker.session import SoloSession
 
 
 class Recording(SoloSession):
-    """Collects entries and lets time pass."""
+    """Collects entries, and lets time pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Evaluation(Recording):
 
 
 class Loop(Recording):
-    """A loop of one's own whose commits take as long as a test says."""
+    """A user's own loop, whose commits take as long as a test says."""
 
     def __init__(self) -> None:
         super().__init__()

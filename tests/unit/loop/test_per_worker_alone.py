@@ -1,4 +1,4 @@
-"""`batch="per_worker"` in one process: the learning rate of the step, and what is refused."""
+"""`batch="per_worker"` in one process: the learning rate of the step, and refusals."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_an_optimizer_uses_its_rate_times_the_scale_and_keeps_its_own(kind: str)
     assert not np.allclose(found.numpy(), [1.0, -2.0])
     scale.assign(0.0)
     before = found.numpy()
-    if kind != "SGD":  # its velocity goes on
+    if kind != "SGD":  # its velocity continues
         step()
         np.testing.assert_allclose(found.numpy(), before, rtol=1e-6)
     assert len(traces) == 1
@@ -79,7 +79,10 @@ def linear_model(rate: float = 0.1, accumulation: int | None = None, **arguments
 def weights_after(
     batches: list[slice], rates: list[float], accumulation: int = 1
 ) -> list[np.ndarray]:
-    """Gradient descent in NumPy, with the mean over so many batches and the last one's rate."""
+    """Returns weights of gradient descent in NumPy.
+
+    A step applies the mean over `accumulation` batches, with the last one's rate.
+    """
     kernel, bias = np.full((4, 1), 0.1), np.zeros(1)
     gradients = []
     for batch, rate in zip(batches, rates, strict=True):
@@ -142,7 +145,7 @@ def test_a_rate_is_scaled_in_the_step_that_applies_what_others_have_accumulated(
 
 
 def test_trainings_of_either_kind_may_follow_one_another() -> None:
-    """Each has a step of its own: that of a global batch does not read the scale."""
+    """Each training has its own step. A step of a global batch does not read the scale."""
     model = linear_model()
     grows = TrainingConfig(
         global_batch_size=22,
@@ -160,7 +163,7 @@ def test_trainings_of_either_kind_may_follow_one_another() -> None:
 
 @pytest.mark.parametrize("kind", ["arrays", "dataset", "unknown length", "generator"])
 def test_fit_alone_is_plain_fit_with_batch_norm_too(kind: str) -> None:
-    """No batch is shared, so none is cut."""
+    """No batch is shared, so no batch is cut."""
 
     def data() -> dict[str, Any]:
         batches = tf.data.Dataset.from_tensor_slices((X, Y)).batch(10)

@@ -28,7 +28,7 @@ from hvd_elastic_keras.step.step_result import StepResult
 
 
 class Watched:
-    """Collects text and lets time pass."""
+    """Collects text, and lets time pass."""
 
     def __init__(self, screen: Screen, verbose: int = 1) -> None:
         self.text = ""
@@ -154,7 +154,7 @@ def test_the_time_left_follows_from_more_than_the_shorter_last_step_of_an_epoch(
     assert screen.told[-1].left_s == pytest.approx(4 * 9.2 / 4)
     screen.display.on_epoch(PresentEpoch(1, 2, 4, 0))
     screen.step(1, 6.0, left=3, workers=1)
-    assert screen.told[-1].left_s == pytest.approx(18.0)  # alone, it is as fast as that
+    assert screen.told[-1].left_s == pytest.approx(18.0)  # a worker alone is as fast as that
 
 
 def test_the_time_left_counts_evaluations_as_soon_as_one_has_been_timed() -> None:

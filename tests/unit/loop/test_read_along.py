@@ -1,4 +1,4 @@
-"""A newcomer reads its input up to where the others are, before it has a place among them."""
+"""A newcomer reads its input up to the others' position, before it has a place among them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from hvd_elastic_keras.state.cursor import Cursor, Phase
 
 SIZE, BATCH = 400, 4
 NO_STEP: Any = None
-"""Nothing is computed here."""
+"""No step is computed here."""
 
 
 class Counted:
@@ -72,13 +72,13 @@ KINDS = {"examples": of_examples, "batches": of_batches, "worker batches": of_wo
 
 
 class Others:
-    """Workers that are further every time they are asked, as far as `positions` goes."""
+    """Workers that have advanced each time they are asked, up to the last of `positions`."""
 
     def __init__(self, runner: PhaseRunner, cursors: list[Cursor]) -> None:
         self._positions = [runner.position(cursor, training=1) for cursor in cursors]
         self._asked = 0
         self.reached = threading.Event()
-        """Whether who asks has been where they are now."""
+        """Set once the asking worker has reached the others' last position."""
 
     def __call__(self) -> InputPosition:
         self._asked += 1
@@ -88,7 +88,7 @@ class Others:
 
 
 def at(epoch: int, step: int) -> Cursor:
-    """In worker batches as in batches."""
+    """Returns a cursor whose number of worker batches equals its number of batches."""
     return Cursor(epoch=epoch, step=step, worker_batches=step)
 
 
@@ -102,7 +102,7 @@ def test_only_what_came_after_is_left_to_read(kind: str) -> None:
     counted = Counted()
     runner = KINDS[kind](counted)
     assert runner.input.from_front
-    # One step further, many steps further, and in the next epoch.
+    # The others are one step further, then many steps further, then in the next epoch.
     others = Others(runner, [at(0, 10), at(0, 11), at(0, 60), at(1, 50)])
     along = ReadAlong({Phase.TRAIN: runner}, others)
     along.start(gives_up=never)
@@ -152,7 +152,7 @@ def shuffled_worker_batches() -> PhaseRunner:
 def test_a_spare_follows_survivors_that_are_a_step_behind_the_one_that_told_where_it_was(
     kind: Callable[[], PhaseRunner], told: Cursor, survivors: Cursor
 ) -> None:
-    """The first to come to the next pass was lost: the shuffled pass before has gone on."""
+    """The first worker in the next pass was lost. The shuffled pass before has continued."""
     orders = []
     for first in (told, survivors):
         runner = kind()

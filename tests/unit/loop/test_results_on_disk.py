@@ -1,4 +1,4 @@
-"""A finished training is not lost over a file of results that cannot be written."""
+"""A finished training is not lost because a file of results cannot be written."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ X = np.arange(16, dtype="float32").reshape(8, 2)
 
 
 class Unsavable(keras.layers.Dense):
-    """A layer of which not even the weights can be saved."""
+    """A layer whose weights cannot be saved at all."""
 
     def save_own_variables(self, store: Any) -> None:
         raise RuntimeError("this layer\nkeeps its weights to itself\n\nand gives advice")
 
 
 class Describes(keras.callbacks.Callback):
-    """Adds to the logs what is no number."""
+    """Adds a value to the logs that is not a number."""
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         logs["kind"] = {"name", "of"}.__class__
@@ -59,7 +59,7 @@ def test_where_not_even_weights_can_be_saved_one_line_says_where_they_are(
         f"({why}): {why}"
     ]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoints", "history.json"]
-    # The checkpoint is all that is needed to go on.
+    # The checkpoint is enough to continue.
     assert len(train(Unsavable(2), tmp_path, epochs=3)) == 3
 
 
@@ -75,7 +75,7 @@ def test_a_log_that_is_no_number_does_not_keep_the_history_from_being_written(
 
 
 class Unexportable(keras.Sequential):
-    """A model of which no graph can be made for serving."""
+    """A model from which no graph for serving can be made."""
 
     def export(self, *args: Any, **kwargs: Any) -> None:
         raise NotImplementedError("how many are there?")

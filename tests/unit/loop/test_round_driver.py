@@ -22,7 +22,7 @@ LOST = CollectiveFailedError("a peer is gone")
 
 
 class Worker:
-    """Its rounds end as a test says: finished, not finished, or with an error."""
+    """A worker whose rounds end as a test says: finished, not finished, or with an error."""
 
     def __init__(self, *ends: bool | Exception, order: Exception | None = None) -> None:
         self.calls: list[str] = []

@@ -1,4 +1,4 @@
-"""Shares that follow speed: pure numbers."""
+"""Shares that follow speed, as pure numbers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from hvd_elastic_keras.loop.speed_balance import (
 )
 
 FIRST = WINDOWS * WINDOW_STEPS
-"""Steps before a first change, if they are long."""
+"""Steps before a first change, if steps are long."""
 SECOND = FIRST + WINDOW_STEPS
 
 
 def measure(balance: Balance, *seconds: float, steps: int = FIRST) -> bool:
-    """Takes steps of 100 examples until shares change."""
+    """Takes steps of 100 examples until shares change; returns whether they did."""
     return any(balance.after_step(seconds, 100) for _ in range(steps))
 
 
@@ -85,7 +85,10 @@ def test_two_windows_that_disagree_who_is_slower_change_nothing() -> None:
 def test_equal_workers_whose_speed_varies_are_not_followed_for_long(
     step_s: float, most_changes: int
 ) -> None:
-    """Drawn anew every 60 steps; by one window alone shares changed 42 times in 6000 steps."""
+    """Speeds are drawn anew every 60 steps.
+
+    With one window alone, shares changed 42 times in 6000 steps.
+    """
     draw = random.Random(1)
     balance = Balance(3, 15)
     changes = 0
@@ -105,13 +108,13 @@ def test_a_slow_worker_is_followed_through_noise() -> None:
 
 
 class Paused:
-    """A worker that runs for `run_s` of every `period_s` only, as under a quota."""
+    """A worker that runs only for `run_s` of every `period_s`, as under a quota."""
 
     def __init__(self, run_s: float, period_s: float) -> None:
         self._run_s, self._period_s = run_s, period_s
 
     def end(self, begin_s: float, work_s: float) -> float:
-        """When so much work is done that begins then."""
+        """Returns the time at which this much work is done that begins at `begin_s`."""
         periods, into = divmod(begin_s, self._period_s)
         work_s += periods * self._run_s + min(into, self._run_s)
         return work_s + (self._period_s - self._run_s) * (work_s // self._run_s)
@@ -120,9 +123,9 @@ class Paused:
 def paused_steps(
     balance: Balance, worker: Paused, example_s: float, other_s: float, wall_s: float
 ) -> None:
-    """Trains with one worker that always runs, and one that is paused; 64 examples a step.
+    """Trains with one worker that always runs, and one that is paused; 64 examples in a step.
 
-    `other_s` is what each does beyond its part, about, and of which nobody takes the time.
+    `other_s` is about the time that each worker spends besides its part. It is not measured.
     """
     micro_batches, examples = sum(balance.shares), 64
     draw = random.Random(3)
@@ -143,7 +146,7 @@ def paused_steps(
 def test_a_worker_that_is_paused_most_of_the_time_is_followed(
     step_s: float, other_s: float
 ) -> None:
-    """In steps of 2 ms, four of five see no pause: by medians of steps shares stayed even."""
+    """Four of five steps of 2 ms see no pause. With medians of steps, shares stayed even."""
     balance = Balance(2, 16)
     paused_steps(balance, Paused(0.01, 0.04), step_s / 64, other_s, wall_s=5 * WINDOW_S)
     assert balance.shares[1] <= 5

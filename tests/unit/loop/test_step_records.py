@@ -89,7 +89,7 @@ def test_of_the_steps_of_an_interval_the_timed_ones_count() -> None:
 
 def test_an_evaluation_between_two_epochs_makes_no_step_slow() -> None:
     training = Training()
-    for number in range(3):  # epochs that are shorter than an interval
+    for number in range(3):  # epochs shorter than an interval
         training.records.on_epoch(PresentEpoch(number, None, None, 0))
         training.step(number, 0.2)
         training.records.after_training_phase(TrainedEpoch(Cursor(epoch=number), whole=True))

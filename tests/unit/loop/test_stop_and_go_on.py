@@ -1,4 +1,4 @@
-"""A training that is stopped has one checkpoint of its last step, and goes on from it."""
+"""A stopped training has one checkpoint of its last step, and continues from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hvd_elastic_keras.worker.session import EntryReport, SoloSession
 
 X = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
 STOPS_AFTER = 7
-"""Steps, of which an epoch has 5."""
+"""Steps. An epoch has 5."""
 
 
 class Stopped(SoloSession):
@@ -32,17 +32,17 @@ class Stopped(SoloSession):
         self.changed: Callable[[], None] = lambda: None
 
     def on_change(self, call: Callable[[], None]) -> None:
-        """Remembers whom to tell."""
+        """Remembers the function to call."""
         self.changed = call
 
     def at(self, phase: str, step: int, progress: int) -> None:
-        """The order to leave comes before the last step."""
+        """Gives the order to leave before the last step."""
         if step == STOPS_AFTER - 1:
             self.change_pending = True
             self.changed()
 
     def enter(self, report: EntryReport) -> protocol.Assignment:
-        """A place, once."""
+        """Gives a place, once."""
         if report.has_state:
             raise WorkerLeavingError("the job stops")
         return super().enter(report)

@@ -1,4 +1,4 @@
-"""`ElasticCallback` takes over `fit` however it came into the list of callbacks."""
+"""`ElasticCallback` takes over `fit`, however it came into the list of callbacks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WithOwnSetModel(ElasticCallback):
 
 @pytest.fixture
 def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The trainings that are taken over."""
+    """Collects the trainings that are taken over."""
     seen: list[Any] = []
     train = module.train
 

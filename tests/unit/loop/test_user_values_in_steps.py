@@ -1,4 +1,4 @@
-"""A step copies the user's values only where code of the user's runs in it."""
+"""A step copies the user's values only if the user's own code runs in it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hvd_elastic_keras.state.user_state import UserState
 
 @keras.saving.register_keras_serializable("tests")
 class Called(keras.layers.Layer):
-    """Passes its input on; on the way it calls Python."""
+    """Passes its input on, and calls Python on the way."""
 
     def call(self, x: Any) -> Any:
-        """The same."""
+        """Returns the input."""
         with tf.control_dependencies([tf.py_function(lambda: None, [], [])]):
             return tf.identity(x)
 

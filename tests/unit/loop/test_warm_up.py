@@ -1,4 +1,4 @@
-"""A worker takes each step once before it joins: nothing of that is left."""
+"""A worker takes each step once before it joins. Nothing of that is left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS = 3
 
 
 class Counted(keras.optimizers.Adam):
-    """Counts how often it is applied, not how often it is traced."""
+    """Counts how often the optimizer is applied, not how often it is traced."""
 
     applied = 0
 
@@ -30,13 +30,13 @@ class Counted(keras.optimizers.Adam):
         return np.int64(0)
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Notes it."""
+        """Counts a call."""
         with tf.control_dependencies([tf.numpy_function(self._note, [], tf.int64)]):
             return super().apply(*args, **kwargs)
 
 
 def trained(least_bytes: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Any]]:
-    """A model after an epoch, with a validation."""
+    """Returns a model after an epoch, with a validation."""
     monkeypatch.setattr(warm_up, "LARGE_BYTES", least_bytes)
     keras.utils.set_random_seed(0)
     layers = keras.layers
@@ -59,7 +59,7 @@ def trained(least_bytes: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, lis
 
 
 def values(model: Any) -> list[Any]:
-    """Of all variables."""
+    """Returns the values of all variables."""
     return [np.asarray(v.value) for v in (*model.variables, *model.optimizer.variables)]
 
 
@@ -72,11 +72,11 @@ def test_a_large_model_does_not_apply_what_it_tries(monkeypatch: pytest.MonkeyPa
 
 
 class WithMore(keras.Sequential):
-    """Its step changes variables that no layer holds, one of which cannot be sent."""
+    """Has a step that changes variables that no layer holds; one of them cannot be sent."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        # Not attributes that Keras tracks.
+        # Not attributes, because Keras would track them.
         self.__dict__["held"] = [tf.Variable(0.0), tf.Variable("")]
 
     def train_step(self, data: Any) -> dict[str, Any]:

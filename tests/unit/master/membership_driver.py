@@ -21,20 +21,20 @@ from hvd_elastic_keras.master.machine.state import State, Worker, WorkerPhase
 
 SIGKILL = -9
 PATIENT: dict[str, Any] = {"heartbeat_timeout_s": 1e9}
-"""Settings of a job in which nobody is evicted for silence."""
+"""Settings of a job in which no worker is evicted for silence."""
 FINISHED = act.EndJob(act.Outcome.FINISHED, "finished")
 MOST_LOST = 8
-"""Entries of the journal that a damaged end may have held."""
+"""Largest number of journal entries that a damaged end may have held."""
 INTERRUPTED = act.EndJob(act.Outcome.STOPPED, "interrupted")
 
 
 def news_for_workers(state: State) -> object:
-    """What must not change without a newer version."""
+    """Returns the values that must not change without a newer version."""
     return state.rounds.pending_through, state.rounds.broken_through, state.stop
 
 
 def running_job(num_workers: int, micro_batches: int = 8, **settings: Any) -> Job:
-    """A job whose workers have all become warm; the first round runs."""
+    """Returns a job whose workers have all become warm; the first round runs."""
     job = Job(num_workers, micro_batches, **settings)
     job.start()
     return job
@@ -43,14 +43,14 @@ def running_job(num_workers: int, micro_batches: int = 8, **settings: Any) -> Jo
 class Job:
     """A job of `num_workers` launched workers, a fake clock, and all actions so far.
 
-    Every event passes `send`, which holds the invariants of the machine.
+    Every event passes through `send`, which checks the machine's invariants.
     """
 
     def __init__(self, num_workers: int = 2, micro_batches: int = 8, **settings: Any) -> None:
         self.config = JobConfig(num_workers=num_workers, **settings)
         self.micro_batches = micro_batches
         self.batch_grows = False
-        """Whether each worker computes so many."""
+        """Whether the batch grows: each worker then computes `micro_batches`."""
         self.now = self.began = 100.0
         self.state = State()
         self.actions: list[act.Action] = []
@@ -63,7 +63,7 @@ class Job:
     # --- time and events -----------------------------------------------------------------
 
     def send(self, event: act.Event) -> list[act.Action]:
-        """Applies an event now."""
+        """Applies an event at the present time."""
         before = self.state
         if isinstance(event, protocol.EnterRequest):
             self.at_entrance.add(event.worker_id)
@@ -77,10 +77,10 @@ class Job:
         return actions
 
     def restart(self, known: State | None = None) -> None:
-        """The master is killed. Another one goes on from the journal; who waited asks again.
+        """Kills the master. Another one continues from the journal; workers that waited ask again.
 
         Args:
-          known: the last that can be read of the journal, if its end is damaged.
+          known: the last state that can be read from the journal, if its end is damaged.
         """
         before = self.state
         kept = decisions_of(known or before, {}, {}, {})
@@ -103,24 +103,24 @@ class Job:
         return self.send(act.Tick())
 
     def later(self, seconds: float) -> None:
-        """Lets time pass, in which nothing happens."""
+        """Lets time pass; nothing happens in it."""
         self.now += seconds
 
     def add(self, *worker_ids: str) -> None:
-        """Somebody asks for more workers; these are launched."""
+        """Requests more workers, which are launched."""
         self.send(act.AddWorkers(len(worker_ids)))
         assert self.launches[-len(worker_ids) :] == list(worker_ids)
 
     def remove(self, worker_id: str) -> None:
-        """Somebody asks for a worker to leave."""
+        """Requests that a worker leaves."""
         self.send(act.RemoveWorker(worker_id))
 
     def interrupt(self) -> None:
-        """Somebody stops the job."""
+        """Interrupts the job."""
         self.send(act.StopJob("interrupted"))
 
     def joined(self, worker_id: str, training: int | None = None) -> None:
-        """A worker is warm for a training: its next one, if none is given."""
+        """Makes a worker warm for a training: its next one, if none is given."""
         training = training or self.training_of(worker_id) + 1
         self.send(
             protocol.Joined(
@@ -143,7 +143,7 @@ class Job:
         training: int | None = None,
         idle_s: float = 0.0,
     ) -> None:
-        """Workers come to the entrance from the round they were last assigned to."""
+        """Brings workers to the entrance, from the round they were last assigned to."""
         for worker_id in worker_ids:
             place = self.places.get(worker_id)
             self.send(
@@ -160,27 +160,27 @@ class Job:
             )
 
     def ready(self, *worker_ids: str) -> None:
-        """New workers become warm and come to the entrance."""
+        """Makes new workers warm, and brings them to the entrance."""
         for worker_id in worker_ids:
             self.joined(worker_id)
             self.enter(worker_id, has_state=False)
 
     def add_ready(self, *worker_ids: str) -> None:
-        """Workers are added, and become warm."""
+        """Adds workers, and makes them warm."""
         self.add(*worker_ids)
         self.ready(*worker_ids)
 
     def lose_contact(self, worker_id: str, step: int = 0) -> None:
-        """A member comes to the entrance because its collective has failed."""
+        """Brings a member to the entrance because its collective has failed."""
         self.enter(worker_id, step=step, failure="a collective failed")
 
     def resume(self, *worker_ids: str, step: int = 0) -> None:
-        """These workers, some of whom may be at the entrance already, enter a round and run it."""
+        """Lets these workers enter a round and run it. Some may be at the entrance already."""
         self.enter(*(w for w in worker_ids if w not in self.at_entrance), step=step)
         self.running(*worker_ids, step=step)
 
     def running(self, *worker_ids: str, step: int = 0) -> None:
-        """Members confirm that they run."""
+        """Lets members confirm that they run."""
         for worker_id in worker_ids:
             number = self.places[worker_id].round
             self.send(protocol.Running(worker_id=worker_id, round=number, step=step))
@@ -193,7 +193,7 @@ class Job:
         in_collective: bool = False,
         computing: bool = False,
     ) -> None:
-        """Workers are alive."""
+        """Sends heartbeats of workers."""
         for worker_id in worker_ids:
             self.send(
                 protocol.Heartbeat(
@@ -209,32 +209,32 @@ class Job:
             )
 
     def kill(self, *worker_ids: str) -> None:
-        """The launcher sees workers end by SIGKILL."""
+        """Reports to the master that workers ended by SIGKILL."""
         for worker_id in worker_ids:
             self.send(WorkerExit(worker_id, SIGKILL))
 
     def fail(self, *worker_ids: str) -> None:
-        """The launcher sees workers end by an error of their own."""
+        """Reports to the master that workers ended by an error of their own."""
         for worker_id in worker_ids:
             self.send(WorkerExit(worker_id, 1))
 
     def exit(self, *worker_ids: str) -> None:
-        """The launcher sees workers end with exit code 0."""
+        """Reports to the master that workers ended with exit code 0."""
         for worker_id in worker_ids:
             self.send(WorkerExit(worker_id, 0))
 
     def sigterm(self, worker_id: str) -> None:
-        """A worker tells that it got SIGTERM."""
+        """Reports that a worker got SIGTERM, as the worker does."""
         self.send(protocol.Leaving(worker_id=worker_id, reason="SIGTERM"))
 
     def done(self, *worker_ids: str, step: int = 0, training: int | None = None) -> None:
-        """Workers have finished their training."""
+        """Reports that workers have finished their training."""
         for worker_id in worker_ids:
             number = training or self.training_of(worker_id)
             self.send(protocol.Done(worker_id=worker_id, training=number, step=step))
 
     def start(self, num_workers: int | None = None, step: int = 0) -> None:
-        """All launched workers become warm and run the first round."""
+        """Makes all launched workers warm, and runs the first round."""
         ids = self.workers if num_workers is None else self.workers[:num_workers]
         self.ready(*ids)
         self.running(*self.members, step=step)
@@ -243,12 +243,12 @@ class Job:
 
     @property
     def workers(self) -> list[str]:
-        """Ids of the workers that the master knows, oldest first."""
+        """The ids of the workers that the master knows, oldest first."""
         return sorted(self.state.workers, key=lambda w: int(w[1:]))
 
     @property
     def members(self) -> list[str]:
-        """Members by rank of the newest assigned round."""
+        """The members of the newest assigned round, by rank."""
         forming, running = self.state.rounds.forming, self.state.rounds.running
         if isinstance(forming, Confirming):
             return list(forming.members)
@@ -256,7 +256,7 @@ class Job:
 
     @property
     def spares(self) -> list[str]:
-        """Warm workers without a rank, oldest first."""
+        """The warm workers without a rank, oldest first."""
         return [w for w in self.workers if self.worker(w).phase is WorkerPhase.READY]
 
     @property
@@ -275,7 +275,7 @@ class Job:
         return self.state.rounds.running.number if self.state.rounds.running else 0
 
     def training_of(self, worker_id: str) -> int:
-        """The training that a worker has last begun; 0 if it is not known."""
+        """Returns the training that a worker has last begun; 0 if it is not known."""
         worker = self.state.workers.get(worker_id)
         return worker.training if worker else 0
 
@@ -283,7 +283,7 @@ class Job:
         return self.state.workers[worker_id]
 
     def of(self, kind: type) -> list[Any]:
-        """All actions of a type."""
+        """Returns all actions of a type."""
         return [a for a in self.actions if isinstance(a, kind)]
 
     @property
@@ -304,7 +304,7 @@ class Job:
 
     @property
     def failure(self) -> str:
-        """Why the job has failed."""
+        """The reason for which the job has failed."""
         assert self.end is not None, "the job has not ended"
         assert not self.end.succeeded
         return self.end.reason
@@ -316,21 +316,21 @@ class Job:
         return ends[0] if ends else None
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Fields of all entries of `events.jsonl` with that name."""
+        """Returns the fields of all entries of `events.jsonl` with this name."""
         entries = [a.entry for a in self.of(act.Emit)]
         return [events.fields_of(e) for e in entries if events.name_of(type(e)) == name]
 
     def last(self, name: str) -> dict[str, Any]:
-        """Fields of the newest of them."""
+        """Returns the fields of the newest of these entries."""
         return self.events(name)[-1]
 
     def told_to_leave(self, worker_id: str) -> list[str]:
-        """The reasons with which a worker was sent away from the entrance."""
+        """Returns the reasons with which a worker was sent away from the entrance."""
         replies = [a.reply for a in self.of(act.Reply) if a.worker_id == worker_id]
         return [reply.leave for reply in replies if reply.leave]
 
     def told_over(self, worker_id: str) -> int:
-        """How often a worker was told that the training of its request is over."""
+        """Returns how often a worker was told that the training of its request is over."""
         replies = [a.reply for a in self.of(act.Reply) if a.worker_id == worker_id]
         return sum(reply.training_over for reply in replies)
 
@@ -345,12 +345,12 @@ class Job:
             assert self.state.version > before.version
 
     def _hold_decisions(self, before: State) -> None:
-        """What is only observed is what leaves the journal as it is."""
+        """Asserts that exactly the events that are only observed leave the journal unchanged."""
         old, new = (decisions_of(state, {}, {}, {}) for state in (before, self.state))
         assert is_only_observed(before, self.state) == old.equal(new)
 
     def _hold_time(self) -> None:
-        """Every second since the job began belongs to one part, also of those without a master."""
+        """Asserts that each second since the job began belongs to a part, also without a master."""
         spent = self.state.spent
         assert spent.until == self.now
         assert abs(spent.total_s - (self.now - self.began)) < 1e-6

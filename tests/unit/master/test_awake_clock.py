@@ -1,4 +1,4 @@
-"""The time in which the master stood still is nobody's."""
+"""The time in which the master stood still counts for no worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of people: what they lead to, and why they are refused."""
+"""Requests by people: their effects, and the reasons for refusals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONFIG = JobConfig(num_workers=3, min_workers=2, max_workers=4)
 
 
 def state_of(*seniorities: int | None, **changes: Any) -> State:
-    """Workers w0, w1, … of given seniorities; those that have none are still starting."""
+    """Returns a state of workers w0, w1, … with these seniorities; those without are starting."""
     phases = [WorkerPhase.STARTING if s is None else WorkerPhase.MEMBER for s in seniorities]
     workers = {
         f"w{i}": Worker(f"w{i}", launched_at=0.0, seniority=s, phase=phase)

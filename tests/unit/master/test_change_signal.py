@@ -1,4 +1,4 @@
-"""Many wait for the state to change, and all hear of it in one moment."""
+"""Many tasks wait for the state to change. One call wakes all of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_who_gives_up_takes_nobody_along_and_old_news_wake_nobody() -> None:
         )
         await asyncio.sleep(0)
         gone.cancel()
-        news.tell()  # of something else
+        news.tell()  # about another change
         for _ in range(5):
             await asyncio.sleep(0)
         assert gone.cancelled()

@@ -1,4 +1,4 @@
-"""Who of all workers saves a file: never two at a time, and somebody always does."""
+"""One of all workers saves a file: never two at a time, and one always does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ask(worker_id: str, name: str = "a.keras", **fields: object) -> protocol.Cla
 
 
 class Desk:
-    """Asks one after the other."""
+    """Asks one claim after the other."""
 
     def __init__(self) -> None:
         self.claims = Claims()
@@ -101,7 +101,7 @@ def test_a_worker_that_catches_up_does_not_write_old_files_over_new_ones() -> No
     assert desk.ask(ask("w0", training=2)) is DO
     desk.release("w0")
     assert desk.ask(ask("w1", training=1)) is DONE
-    assert desk.ask(ask("w1", training=2, number=1, call=1)) is WAIT  # one more at that point
+    assert desk.ask(ask("w1", training=2, number=1, call=1)) is WAIT  # one more claim at that point
     assert desk.ask(ask("w1", training=3)) is WAIT
 
 

@@ -1,4 +1,4 @@
-"""What strangers do to the endpoint's port: real sockets, and a server with few descriptors."""
+"""Strangers at the endpoint's port: real sockets, and a server with few descriptors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_without_descriptors_one_line_is_told_and_those_who_wait_are_served_late
         for _ in range(20):
             stack.enter_context(endpoint.connect())
         asking = stack.enter_context(endpoint.connect(QUESTION))
-        for _ in range(10):  # it tries again all the time
+        for _ in range(10):  # the server tries again all the time
             endpoint.tell("use up")
         endpoint.tell("give back")
         assert status_of(asking) == 200

@@ -28,7 +28,7 @@ from tests.harness.idle_launcher import IdleLauncher
 
 
 class Master:
-    """A controller that runs, and a client of it."""
+    """A running controller, and a client of it."""
 
     def __init__(self, config: JobConfig, job_dir: Path) -> None:
         self.output = io.StringIO()
@@ -93,7 +93,7 @@ class Master:
 def with_master(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[Callable[[Master], Awaitable[None]]], None]:
-    """Runs a scenario with a running master of two workers."""
+    """Returns a function that runs a scenario with a running master of two workers."""
     monkeypatch.setattr(controller_module, "TICK_S", 0.02)
 
     async def run(scenario: Callable[[Master], Awaitable[None]]) -> None:
@@ -291,7 +291,7 @@ CLAIM = protocol.ClaimRequest(
 
 
 def but(message: messages.Message, **fields: object) -> dict[str, Any]:
-    """A message in the form of JSON, with other values."""
+    """Returns a message in the form of JSON, with other values."""
     return {**msgspec.to_builtins(message), **fields}
 
 
@@ -477,9 +477,9 @@ def test_an_answer_kept_for_one_training_is_not_given_in_the_next(
         first = await master.join("w0")
         assert (await first).assignment is None, "ask again"
         other = await (await master.join("w1"))
-        while other.assignment is None:  # its long poll may be over before the round begins
+        while other.assignment is None:  # its long poll may end before the round begins
             other = await master.enter("w1")
-        # The place of w0 is kept for it, but it has begun another training.
+        # The place of w0 is kept for it. But w0 has begun another training.
         second = await (await master.join("w0", training=2))
         assert second.assignment is None
         while not (last := await master.enter("w1")).training_over:
@@ -491,7 +491,8 @@ def test_an_answer_kept_for_one_training_is_not_given_in_the_next(
 def test_the_job_ends_with_what_a_worker_refuses(with_master: Any) -> None:
     async def scenario(master: Master) -> None:
         for worker_id in ("w0", "w1"):
-            with contextlib.suppress(aiohttp.ClientError):  # of the second: the job has ended
+            # The second message fails: the job has ended.
+            with contextlib.suppress(aiohttp.ClientError):
                 await master.tell(
                     protocol.Refused(worker_id=worker_id, message="epochs=0 was given")
                 )
@@ -558,7 +559,7 @@ def test_slots_are_revoked_and_granted_over_http(with_master: Any) -> None:
 
 
 async def timeless_status(master: Master) -> control.JobStatus:
-    """The status without what grows with time."""
+    """Returns the status without values that grow with time."""
     _, answer = await master.call("GET", "/v1/status")
     return msgspec.structs.replace(messages.decode(answer, control.JobStatus), spent_s={})
 

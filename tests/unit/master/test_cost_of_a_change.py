@@ -1,4 +1,4 @@
-"""What a change of membership has cost: how long training stood still, and which steps are lost."""
+"""The cost of a change of membership: how long training stood still, and which steps are lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.unit.master.membership_driver import Job
 
 
 def stall(job: Job) -> object:
-    """Seconds for which training stood still before the newest round ran."""
+    """Returns the seconds for which training stood still before the newest round ran."""
     return pytest.approx(job.last("round_running")["stall_s"])
 
 
@@ -40,7 +40,7 @@ def test_a_joiner_that_asks_again_while_the_others_train_does_not_count_as_a_sta
 ) -> None:
     three.add_ready("w3")
     three.later(1.0)
-    three.enter("w3", has_state=False)  # its long poll came to an end
+    three.enter("w3", has_state=False)  # its long poll has ended
     three.later(4.0)
     three.resume("w0", "w1", "w2", "w3", step=11)
     assert stall(three) == 0.0
@@ -59,7 +59,7 @@ def test_the_stall_goes_on_over_a_second_break(three: Job) -> None:
 
 
 def parts(job: Job) -> list[float]:
-    """The stall before the newest round: until it was noticed, all had come, and all ran."""
+    """Returns the parts of the newest stall: until noticed, until all came, and until all ran."""
     entry = job.last("round_running")
     return [entry["noticed_s"], entry["entered_s"], entry["synced_s"]]
 
@@ -82,7 +82,7 @@ def test_the_stall_of_a_frozen_worker_begins_with_the_last_step_of_the_others(th
 
 
 def let_w1_fall_silent(three: Job) -> None:
-    """For 16 s, in which the others stay at step 10; then these go on without it."""
+    """Keeps w1 silent for 16 s, while the others stay at step 10. These continue without w1."""
     for _ in range(32):
         three.later(0.5)
         three.heartbeat("w0", "w2", step=10)

@@ -1,4 +1,4 @@
-"""A member dies or fails: which round breaks, and who is in the next one."""
+"""A member dies or fails: which round breaks, and which workers are in the next one."""
 
 from __future__ import annotations
 

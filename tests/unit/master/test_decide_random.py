@@ -1,6 +1,6 @@
-"""Membership under random sequences of plausible events: invariants, and never stuck.
+"""Membership under random sequences of plausible events: invariants hold, and it is never stuck.
 
-The invariants of single transitions are held by `Job.send` in `membership_driver.py`.
+`Job.send` in `membership_driver.py` checks the invariants of single transitions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.unit.master.membership_driver import SIGKILL, Job
 
 
 class Stage(enum.Enum):
-    """What a simulated worker process does."""
+    """The state of a simulated worker process."""
 
     STARTING = "starting"
     AT_ENTRANCE = "at the entrance"
@@ -50,7 +50,7 @@ class Process:
 
 
 class World:
-    """Simulated worker processes and their launcher round the machine under test."""
+    """Simulated worker processes and their launcher around the machine under test."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class World:
         awaits_joiners: bool = False,
     ) -> None:
         self.num_trainings = num_trainings
-        """How often the script trains."""
+        """Number of trainings in the script."""
         self.num_ended = 0
-        """Workers that have come to the end of the script."""
+        """Number of workers that have reached the end of the script."""
         self.job = Job(
             num_workers,
             micro_batches,
@@ -75,15 +75,15 @@ class World:
         self.processes: dict[str, Process] = {}
         self.seen_actions = 0
         self.deaf = False
-        """Whether the master is killed before anybody hears of what it decides."""
+        """Whether the master is killed before anybody is told of its decisions."""
         self.past: list[State] = []
-        """What was known before each operation."""
+        """The states before each operation."""
         self.absorb()
 
     # --- what processes do ---------------------------------------------------------------
 
     def absorb(self) -> None:
-        """Lets the processes take notice of the newest actions."""
+        """Applies the newest actions to the processes."""
         if self.deaf:
             return
         new = self.job.actions[self.seen_actions :]
@@ -114,7 +114,7 @@ class World:
         return [w for w, p in self.processes.items() if p.stage in stages]
 
     def round_over(self, worker_id: str) -> bool:
-        """Whether the worker knows that its round has come to an end."""
+        """Returns whether the worker knows that its round has ended."""
         number, state = self.job.places[worker_id].round, self.job.state
         leaves = self.processes[worker_id].got_sigterm or bool(state.stop)
         return leaves or number <= max(state.rounds.pending_through, state.rounds.broken_through)
@@ -122,7 +122,7 @@ class World:
     def enter(self, worker_id: str, failure: str = "") -> None:
         process = self.processes[worker_id]
         process.stage = Stage.AT_ENTRANCE
-        # Who has a state has taken its last step a while ago.
+        # A worker with a state took its last step a while ago.
         idle_s = 0.75 if process.has_state else 0.0
         self.job.enter(
             worker_id,
@@ -142,7 +142,7 @@ class World:
         self.enter(worker_id)
 
     def confirm(self, worker_id: str) -> None:
-        """The worker holds the root's state and starts to train."""
+        """Lets a worker get the root's state and start to train."""
         process, place = self.processes[worker_id], self.job.places[worker_id]
         root = self.processes.get(place.members[0], process)
         process.step, process.has_state = max(process.step, root.step), True
@@ -230,7 +230,7 @@ class World:
         self.end(worker_id, 0)
 
     def do_finish(self, worker_id: str) -> None:
-        """All of a running round have gone past the last step; one tells so first."""
+        """Ends a worker's training; all members of the running round are past the last step."""
         state = self.job.state
         outrun = self.processes[worker_id].training < state.training.number
         if outrun or (state.rounds.running and worker_id in state.rounds.running.members):
@@ -243,7 +243,7 @@ class World:
         self.absorb()
 
     def do_restart(self, choice: int) -> None:
-        """The master is killed, maybe after it has written down what nobody has heard of."""
+        """Kills the master, maybe after it has written decisions that no worker was told of."""
         if self.job.end:
             return
         places = dict(self.job.places)
@@ -252,12 +252,13 @@ class World:
         self.deaf = False
         self.seen_actions = len(self.job.actions)
         if self.job.end:
-            self.processes.clear()  # the next launcher ends whom it finds
+            self.processes.clear()  # the next launcher ends all that it finds
             return
         self.job.places = places
         self.job.restart()
         known = self.job.state.workers
-        # The next launcher ends whom the master before had given up, and starts who is missing.
+        # The next launcher ends workers that the master before had given up, and starts missing
+        # workers.
         self.processes = {w: p for w, p in self.processes.items() if w in known}
         for worker_id in known.keys() - self.processes.keys():
             assert known[worker_id].phase is WorkerPhase.STARTING
@@ -268,7 +269,7 @@ class World:
                 self.enter(worker_id)
 
     def restart_with_damaged_journal(self, num_lost: int) -> None:
-        """The next master knows what was known a few operations ago; all ids were in the logs."""
+        """Restarts the master with the state of a few operations ago; all ids were in the logs."""
         if self.job.end:
             return
         unused = self.job.state.next_worker_number
@@ -280,13 +281,13 @@ class World:
             self.job.send(WorkerExit(worker_id, None))
         self.absorb()
         for worker_id in [w for w, process in self.processes.items() if process.got_sigterm]:
-            self.do_sigterm(worker_id)  # its news say nothing of it: it tells again
+            self.do_sigterm(worker_id)  # the master does not know of it: it tells again
         for worker_id in self.ids(Stage.AT_ENTRANCE):
             if worker_id in self.processes:
                 self.enter(worker_id)
 
     def do_come(self, choice: int) -> None:
-        """A worker comes by itself."""
+        """Lets a worker join by itself."""
         request = JoinRequest(key="", host=f"host{choice % 2}")
         worker_id, refused = place_for(self.job.config, self.job.state, request)
         if not refused and not self.job.state.stop:
@@ -320,7 +321,7 @@ class World:
             self.job.send(plan.event)
             change = (request.grant or 0) - (request.revoke or 0)
             assert self.job.state.target_workers == before.target_workers + change
-            if request.revoke:  # who leaves by SIGTERM may have left fewer
+            if request.revoke:  # workers that leave by SIGTERM may have left fewer
                 assert self.job.config.min_workers <= self.job.state.target_workers
             assert self.job.state.target_workers <= self.job.config.max_workers
             self.absorb()
@@ -330,7 +331,7 @@ class World:
     def calm_down(self, all_finish: bool = False) -> None:
         """Lets every process do what it can, until nothing changes any more.
 
-        With `all_finish` the training comes to its last step, too.
+        With `all_finish`, the training also reaches its last step.
         """
         for _ in range(60 * self.num_trainings):
             moved = False
@@ -425,7 +426,7 @@ def test_a_job_whose_journal_was_damaged_is_never_stuck_once_all_have_calmed_dow
 
 
 def hold_that_all_train(world: World) -> None:
-    """Unless too few are left."""
+    """Asserts that all workers train, unless too few are left."""
     state = world.job.state
     if world.job.end:
         return
@@ -462,7 +463,7 @@ def test_a_job_of_which_one_worker_is_done_comes_to_its_end(
 
 
 def hold_end_of_script(world: World) -> None:
-    """The job has succeeded if, and only if, some worker has come to the end of the script."""
+    """Asserts that the job succeeds if, and only if, a worker has reached the end of the script."""
     end = world.job.end
     assert end is not None
     if world.num_ended:
@@ -494,7 +495,7 @@ def test_a_job_with_several_trainings_comes_to_its_end(
     world.calm_down(all_finish=True)
     state = world.job.state
     if world.job.end:
-        # Not before the last training, unless there was nobody left to go on.
+        # The job succeeds only after the last training, unless no worker was left to continue.
         assert not world.job.end.succeeded or state.training.number == num_trainings
     else:
         assert state.rounds.waiting_since is not None, "it says that it waits"

@@ -1,4 +1,4 @@
-"""How a worker was lost: what follows from it, and how it is told."""
+"""How a worker was lost: the consequences, and how it is told."""
 
 from __future__ import annotations
 

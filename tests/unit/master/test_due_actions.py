@@ -18,7 +18,7 @@ OBSERVED = State(training=Training(newest_step=3))
 
 
 class Desk:
-    """Notes in which order things happen."""
+    """Notes the order in which things happen."""
 
     def __init__(self, error: Exception | None = None, fails: str = "") -> None:
         self.happened: list[str] = []
@@ -111,7 +111,7 @@ def test_at_the_end_what_was_decided_is_carried_out_and_nothing_after_it() -> No
         desk.due.add_decision()
         await desk.due.kept()
         await waits
-        await asyncio.sleep(0)  # what had been called for later has its turn
+        await asyncio.sleep(0)  # lets calls scheduled earlier run
         assert desk.happened == everything
 
     run(scenario)

@@ -1,4 +1,4 @@
-"""Who waits for a place in a round gets the answer to what it has asked."""
+"""A worker that waits for a place in a round gets the answer to its own request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def request(training: int) -> protocol.EnterRequest:
 
 
 def nobody_decides(_: protocol.EnterRequest) -> None:
-    """The answer comes later."""
+    """Does nothing: the answer comes later."""
 
 
 def run(scenario: Callable[[Entrance], Awaitable[None]]) -> None:

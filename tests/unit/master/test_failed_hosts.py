@@ -1,4 +1,4 @@
-"""Hosts on which no worker can be started, and hosts that are lost with all of their workers."""
+"""Hosts on which no worker can be started, and hosts that are lost with all their workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONFIG = JobConfig(num_workers=0, max_workers=6, heartbeat_timeout_s=15.0, await
 
 
 class Job:
-    """The state of a job on several hosts, and what was decided last."""
+    """The state of a job on several hosts, and the last decisions."""
 
     def __init__(self, state: State | None = None) -> None:
         self.now = 100.0
@@ -39,7 +39,7 @@ class Job:
         self.state, self.actions = decide(CONFIG, self.state, event, self.now)
 
     def look(self, hosts: dict[str, int], after_s: float = 0.0) -> None:
-        """The hosts are found out anew."""
+        """Applies the result of a new look for hosts."""
         self.now += after_s
         self.watch.apply(hosts)
 
@@ -144,7 +144,7 @@ def member(number: int, host: str, heard_at: float) -> Worker:
 
 
 def training_on_two_hosts(*silent_since: float) -> Job:
-    """Two workers on a that are heard, and some on b that were heard last at these times."""
+    """Returns two workers on a that are not silent, and some on b last heard at these times."""
     workers = [member(0, "a", 100.0), member(1, "a", 100.0)]
     workers += [member(2 + n, "b", at) for n, at in enumerate(silent_since)]
     ids = tuple(w.worker_id for w in workers)

@@ -1,4 +1,4 @@
-"""The training is finished: when the job ends, and what losses mean on the last steps."""
+"""The training is finished: when the job ends, and what losses mean in the last steps."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_spares_and_starting_workers_do_not_hold_back_the_end() -> None:
 def test_a_joiner_that_was_called_while_the_members_finish_does_not_hold_back_the_end(
     three: Job,
 ) -> None:
-    """The members are past their last step, so that they do not come to the entrance."""
+    """The members are past their last step, so they do not come to the entrance."""
     three.add_ready("w3")
     assert three.pending_through == 1
     three.done("w0", "w1", "w2", step=30)

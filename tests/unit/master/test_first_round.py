@@ -1,4 +1,4 @@
-"""The first round: who shares it, who is waited for, and what people are told meanwhile."""
+"""The first round: its members, the workers waited for, and the messages in the meantime."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_start_below_min_workers_is_no_waiting_while_workers_are_starting() ->
 
 
 def test_a_start_in_good_order_says_nothing_of_waiting() -> None:
-    """The last worker is warm, but has not come to the entrance yet, for a moment."""
+    """The last worker is warm, but for a moment it has not come to the entrance yet."""
     job = running_job(2, min_workers=2)
     assert job.round_number == 1
     assert job.events("waiting") == []

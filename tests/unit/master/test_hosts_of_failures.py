@@ -1,4 +1,4 @@
-"""Workers fail again and again on the same of several hosts."""
+"""Workers fail again and again on the same one of several hosts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONFIG = JobConfig(num_workers=4)
 
 
 class Job:
-    """Workers train: w0 and w1 on host a, so many others on b."""
+    """Workers that train: w0 and w1 on host a, `on_b` more on host b."""
 
     def __init__(self, on_b: int = 1, room_on_a: int = 0) -> None:
         self.now = 100.0
@@ -36,7 +36,7 @@ class Job:
         self.state, self.actions = decide(CONFIG, self.state, event, self.now)
 
     def kill(self, worker_id: str, after_s: float = 20.0) -> act.Launch:
-        """Returns how its replacement is started, which then comes."""
+        """Kills a worker, and lets its replacement come; returns the replacement's launch."""
         self.now += after_s
         self.send(WorkerExit(worker_id, -9))
         (start,) = (a for a in self.actions if isinstance(a, act.Launch))
@@ -46,7 +46,7 @@ class Job:
         return start
 
     def kill_each(self, worker_id: str, times: int, after_s: float = 20.0) -> list[act.Launch]:
-        """The worker, then its replacement, and so on."""
+        """Kills the worker, then its replacement, and so on; returns the launches."""
         starts: list[act.Launch] = []
         for _ in range(times):
             starts.append(self.kill(worker_id, after_s))

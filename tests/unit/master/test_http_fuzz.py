@@ -1,5 +1,8 @@
-"""Bad requests, drawn at random from the description of the endpoint: no error of the master's own,
-and what is refused changes nothing. HVD_ELASTIC_FUZZ=10000 draws so many of each kind."""
+"""Bad requests, drawn at random from the endpoint's description.
+
+They must not cause an error of the master's own, and refused requests must change nothing.
+HVD_ELASTIC_FUZZ=10000 draws this many requests of each kind.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ BODIES = {
     for method, operation in methods.items()
 }
 ENDLESS = "/v1/stream"
-"""Has an answer that lasts as long as the job."""
+"""A path whose answer lasts as long as the job."""
 ENDING = sorted(operation for operation in BODIES if operation[0] != ENDLESS)
 EXAMPLES = int(os.environ.get("HVD_ELASTIC_FUZZ", "100"))
 drawn = settings(
@@ -42,7 +45,7 @@ drawn = settings(
 
 
 class Masters:
-    """A master, and a new one as soon as a request has been taken that changes the job."""
+    """A master. It is replaced as soon as a request has changed the job."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         self._directories = (directory / str(n) for n in itertools.count())
@@ -55,7 +58,7 @@ class Masters:
         self._before = self.master.status()
 
     def judge(self, method: str, path: str, body: bytes, headers: dict[str, str] | None) -> int:
-        """Sends a request; returns the status of the answer, which is never one of a failure."""
+        """Sends a request; returns the status of the answer, which is never a server error."""
         status, answer = self.master.call(method, path, body, headers)
         assert status < 500, (method, path, body, answer)
         changed = self.master.status() != self._before

@@ -1,4 +1,4 @@
-"""What workers cannot have done, and what they may well have done while nobody listened."""
+"""What workers cannot have done, and what they may have done while no master listened."""
 
 from __future__ import annotations
 

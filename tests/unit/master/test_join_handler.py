@@ -1,4 +1,4 @@
-"""Joiners at the master: a request that is repeated, and places that are gone meanwhile."""
+"""Joiners at the master: repeated requests, and places that are gone in the meantime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker joins a job that trains: which round it gets, and what the others notice."""
+"""A worker joins a job that trains: the round it gets, and the effects on the others."""
 
 from __future__ import annotations
 

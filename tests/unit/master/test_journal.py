@@ -22,7 +22,10 @@ COMMAND = ("--model=x", "--num_workers=2")
 
 
 def some_decisions() -> list[Decisions]:
-    """Those of a small job: two workers start, train, one dies, the other goes on."""
+    """Returns the decisions of a small job.
+
+    Two workers start and train, one dies, the other continues, and the job is interrupted.
+    """
     job = Job(2)
     kept = [decisions_of(job.state, {}, {}, {})]
     for act in (
@@ -37,7 +40,7 @@ def some_decisions() -> list[Decisions]:
 
 
 def write_all(path: Path, kept: list[Decisions]) -> list[int]:
-    """Returns where each entry ends."""
+    """Writes all entries; returns the position at which each ends."""
     ends, written = [], Journal(path)
     for decisions in kept:
         written.write(1, COMMAND, decisions)
@@ -133,7 +136,10 @@ def test_a_long_journal_is_replaced_by_its_last_entry(
 
 
 class Disk:
-    """Has no room as long as it is told so; `room` bytes of a write are written even then."""
+    """A disk that has only `room` bytes left; None is no limit.
+
+    These bytes of a write are written even if the rest fails.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.room: int | None = None
@@ -185,7 +191,7 @@ def test_the_decisions_of_before_are_written_again_when_there_is_room(
     with pytest.raises(OSError, match="No space left"):
         written.write(1, COMMAND, kept[1])
     disk.room = None
-    written.write(1, COMMAND, kept[0])  # as before what could not be written
+    written.write(1, COMMAND, kept[0])  # the same as before the failed write
     assert last_of(path) == kept[0]
 
 

@@ -1,4 +1,4 @@
-"""Workers that are asked to leave: by SIGTERM or on request, in a round or beside it."""
+"""Workers that are asked to leave: by SIGTERM or on request, in a round or outside of it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_member_that_is_told_to_leave_before_its_round_runs_leaves_in_the_next
     assert three.told_to_leave("w1") == ["removed on request"]
 
 
-# --- who holds no rank -------------------------------------------------------------------
+# --- a worker without a rank -------------------------------------------------------------
 
 
 def test_a_worker_that_waits_at_the_entrance_leaves_at_once(three: Job) -> None:

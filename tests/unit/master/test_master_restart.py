@@ -1,4 +1,4 @@
-"""Another master goes on from what the one before has decided."""
+"""Another master continues from the decisions of the one before."""
 
 from __future__ import annotations
 

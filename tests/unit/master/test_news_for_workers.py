@@ -1,4 +1,4 @@
-"""Which events are news that wake the workers' long polls, and which change nothing at all."""
+"""Which events wake the workers' long polls, and which change nothing at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.master.membership_driver import SIGKILL, Job
 
 
 def test_a_heartbeat_is_no_news_for_anybody(three: Job) -> None:
-    """Every version wakes the long poll of every worker."""
+    """Every new version wakes the long poll of every worker."""
     before = three.state.version
     three.later(1.0)
     three.heartbeat("w0", step=10)

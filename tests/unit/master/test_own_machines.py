@@ -1,4 +1,4 @@
-"""Each worker has a machine of its own, which others may take: a pod, say."""
+"""Each worker has its own machine, which others may take: a pod, for example."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_silent_worker_whose_machine_was_lost_is_forgiven() -> None:
 def test_workers_that_are_taken_while_they_start_do_not_end_the_job() -> None:
     job = Job(1, own_machines=True)
     for worker_id in ("w0", "w1", "w2", "w3"):
-        job.send(WorkerExit(worker_id, -15))  # of which its joiner has told
+        job.send(WorkerExit(worker_id, -15))  # its joiner has reported this
         taken(job, worker_id)
     assert job.workers == ["w4"]
     assert job.state.restarts.used == 0

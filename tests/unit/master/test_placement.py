@@ -15,7 +15,7 @@ def worker(
     seniority: int | None = None,
     host: str = "localhost",
 ) -> Worker:
-    """A worker at the entrance; `progress` None means that it holds no state."""
+    """Returns a worker at the entrance. If `progress` is None, it holds no state."""
     entry = protocol.EnterRequest(
         training=1,
         worker_id=worker_id,

@@ -1,4 +1,4 @@
-"""Each worker has a place on its host for as long as it is there; a replacement takes it over."""
+"""Each worker keeps its place on its host as long as it exists; its replacement takes the place."""
 
 from __future__ import annotations
 

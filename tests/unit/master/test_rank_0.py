@@ -1,4 +1,4 @@
-"""Which survivor becomes rank 0, from which the others take over the state."""
+"""Which survivor becomes rank 0; the others take over its state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command that is sent again, to the same master or to the next, counts once."""
+"""A command that is sent again, to the same master or to the next one, counts once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.harness.idle_master import LIMIT_S, PATIENT
 
 
 class Adopting(IdleLauncher):
-    """Finds all workers of the master before."""
+    """A launcher that finds all workers of the master before."""
 
     def adopt(self, worker_id: str, on_exit: OnExit) -> LaunchedWorker | None:
         self.on_exit[worker_id] = on_exit
@@ -36,7 +36,7 @@ class Adopting(IdleLauncher):
 
 @contextlib.asynccontextmanager
 async def running(job_dir: Path, launcher: IdleLauncher) -> AsyncIterator[Controller]:
-    """A master of two workers that start; or of those that another one has left."""
+    """Yields a master of two workers, which start or were left by another master."""
     console = Console(io.StringIO())
     controller = Controller(PATIENT, job_dir, console, Term(job_dir, (), console))
     await controller.start("127.0.0.1")
@@ -88,7 +88,7 @@ def test_the_next_master_gives_the_recorded_answer(tmp_path: Path) -> None:
             answer = controller.change_slots(grant)
             assert answer.workers == ("w2",)
             await controller.kept()
-            shutil.copytree(before, after)  # as if it had been killed now
+            shutil.copytree(before, after)  # as if the master had been killed now
         async with running(after, Adopting()) as controller:
             assert num_workers(controller) == 3
             assert controller.change_slots(grant) == answer
@@ -138,7 +138,7 @@ def test_the_newest_answers_are_kept(tmp_path: Path) -> None:
 
 
 class LosesAnswers(threading.Thread):
-    """Hands requests on to a master, and the answers back, but for so many of the first ones."""
+    """Passes requests to a master, and the answers back, except the first `losses` answers."""
 
     def __init__(self, job_dir: Path, losses: int) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""Failed workers are replaced, until the restarts are used up or starting is no use."""
+"""Failed workers are replaced, until the restarts are used up or starting is useless."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from a failure."""
+"""The decisions that follow a failure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hvd_elastic_keras.master.machine.state import Replacement, Restarts
         (1, 0, 1.0),
         (2, 0, 2.0),
         (9, 0, 30.0),
-        (9, 1, 30.0),  # too few to train
+        (9, 1, 30.0),  # too few workers are left to train
         (9, 2, 256.0),
         (9999, 2, 600.0),
     ],
@@ -48,11 +48,11 @@ def test_no_more_workers_are_started_than_restarts_are_allowed(used: int, allowe
     ("now", "progress", "counted"),
     [
         (160.0, (1, 9), 3),
-        (170.0, (1, 9), 2),  # the first one is long ago
-        (999.0, (1, 9), 1),  # at step 9, where it still is
+        (170.0, (1, 9), 2),  # the first failure is long ago
+        (999.0, (1, 9), 1),  # at step 9, where training still is
         (999.0, (1, 5), 2),
         (999.0, (1, 10), 0),
-        (999.0, (2, 0), 0),  # the next training
+        (999.0, (2, 0), 0),  # in the next training
     ],
 )
 def test_old_failures_are_forgotten_if_training_has_gone_on(
@@ -124,9 +124,9 @@ def test_an_error_that_all_workers_have_before_the_first_step_ends_the_job(
         (1, 1, 1, 0, True),
         (2, 1, 1, 0, False),
         (2, 2, 2, 0, True),
-        (2, 2, 1, 0, False),  # the other one was killed
+        (2, 2, 1, 0, False),  # the other worker was killed
         (8, 3, 3, 0, True),
-        (1, 1, 1, 1, False),  # one was ready before
+        (1, 1, 1, 1, False),  # one worker was ready before
     ],
 )
 def test_replacements_are_no_use_if_all_workers_of_the_start_end_with_an_error(

@@ -15,7 +15,7 @@ from tests.unit.master.membership_driver import Job
 
 @pytest.fixture
 def between() -> Job:
-    """Three workers that have finished training 1, in round 1, after 30 steps."""
+    """Returns three workers that have finished training 1, in round 1, after 30 steps."""
     job = Job(3, heartbeat_timeout_s=1e9)
     job.start()
     job.heartbeat("w0", "w1", "w2", step=30)
@@ -26,7 +26,7 @@ def between() -> Job:
 
 @pytest.fixture
 def second(between: Job) -> Job:
-    """The same workers, at step 5 of training 2, in round 2."""
+    """Returns the same workers at step 5 of training 2, in round 2."""
     between.ready("w0", "w1", "w2")
     between.running("w0", "w1", "w2")
     between.heartbeat("w0", "w1", "w2", step=5)
@@ -178,7 +178,7 @@ def test_a_worker_in_its_script_is_not_evicted_for_being_silent() -> None:
     assert job.killed == []
 
 
-# --- who comes too late ------------------------------------------------------------------
+# --- workers that come too late ----------------------------------------------------------
 
 
 def test_a_new_worker_is_sent_on_through_the_old_training_and_joins_the_current(
@@ -247,7 +247,7 @@ def test_a_worker_may_miss_a_whole_training(between: Job) -> None:
 
 
 def test_a_round_that_is_over_before_all_have_confirmed_it_has_run() -> None:
-    """Trainings of milliseconds: the messages of one worker overtake those of another."""
+    """Trainings take milliseconds: messages of one worker overtake messages of another."""
     job = Job(2)
     job.ready("w0", "w1")
     job.running("w1", step=4)

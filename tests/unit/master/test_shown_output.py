@@ -1,4 +1,4 @@
-"""Of what all workers print, people see one worker's lines, without a gap and not twice."""
+"""All workers print, but people see one worker's lines, without a gap and not twice."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_next_one_is_shown_when_the_one_that_was_is_lost() -> None:
     before = state("w0", "w1", "w2", members=members, phase=WorkerPhase.MEMBER)
     output.note_exit(before, WorkerExit("w2", -9))
     output.note_exit(before, WorkerExit("w0", -9))
-    # What w0 had printed may still be on its way.
+    # The output of w0 may still be on its way.
     assert shown(output, state("w1", members=members)) == ["w0", "w1"]
 
 

@@ -1,4 +1,4 @@
-"""Who is silent though its process runs is no dead worker: code in C may keep Python's lock."""
+"""A silent worker whose process runs is not dead: C code may keep Python's lock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ WAKES_UP = "import time; print(flush=True)\nwhile True: time.sleep(0.001)"
 
 
 def hold(job: Job, seconds: float, *, others: str = "", alive: bool = True) -> None:
-    """w1 is silent, and somebody tells that its process runs; others wait in their collective."""
+    """Keeps w1 silent while the others wait in their collective.
+
+    With `alive`, the process of w1 is reported to run.
+    """
     end = job.now + seconds
     while job.now < end:
         job.heartbeat(*others.split(), step=10, in_collective=True)
@@ -52,7 +55,7 @@ def test_who_is_silent_though_its_process_runs_is_told_once_and_replaced_in_the_
 
 
 def test_the_members_that_wait_for_it_are_not_taken_for_those_who_hold_up(three: Job) -> None:
-    three.heartbeat("w1", step=10, in_collective=True)  # a moment before it went on to a callback
+    three.heartbeat("w1", step=10, in_collective=True)  # a moment before it began a callback
     hold(three, 100, others="w0 w2")
     (line,) = [line for line in three.said if "for which the others wait" in line]
     assert line.startswith("w1 has not come to step 10")
@@ -109,7 +112,7 @@ def test_who_has_come_by_itself_and_runs_may_take_long_to_its_first_word() -> No
 
 @pytest.fixture
 def running() -> Iterator[subprocess.Popen[str]]:
-    """A process that runs again and again."""
+    """Yields a process that wakes up again and again."""
     process = subprocess.Popen([sys.executable, "-c", WAKES_UP], stdout=subprocess.PIPE, text=True)
     assert process.stdout
     process.stdout.readline()

@@ -1,4 +1,4 @@
-"""Slots that are revoked and granted: who leaves, who is replaced, what a deadline does."""
+"""Slots are revoked and granted: which workers leave or are replaced, what a deadline does."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONFIG = JobConfig(num_workers=4, min_workers=2, max_workers=6)
 
 @pytest.fixture
 def four() -> Job:
-    """Four workers that run round 1 at step 10."""
+    """Returns four workers that run round 1 at step 10."""
     job = Job(4)
     job.start(step=10)
     return job
@@ -78,7 +78,7 @@ def grant(job: Job, count: int) -> SlotsChange:
     return plan
 
 
-# --- who leaves --------------------------------------------------------------------------
+# --- workers that leave ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ def test_a_worker_that_has_not_been_started_yet_is_gone_at_once() -> None:
     assert job.workers == ["w0"]
     job.wait(0.5)
     assert (job.killed, job.said) == ([], ["slot revoked: w1 (not in the round)"])
-    # The controller finds out when its delay is over.
+    # The controller notices when its delay is over.
     job.exit("w1")
     assert job.events("worker_exited") == []
 
@@ -419,7 +419,7 @@ def test_without_a_deadline_nobody_is_killed(four: Job) -> None:
 
 @pytest.fixture
 def w4_joins(four: Job) -> Job:
-    """The round of `four` ends after the current step, because w4 is to join."""
+    """Returns `four` with a round that ends after the current step, because w4 is to join."""
     grant(four, 1)
     four.ready("w4")
     assert four.events("round_opened")[-1]["reason"] == "w4 joins"
@@ -427,7 +427,7 @@ def w4_joins(four: Job) -> Job:
 
 
 def line_of_next_round(job: Job, *ids: str) -> str:
-    """What is told when these workers have come to the entrance and run the round."""
+    """Lets these workers come to the entrance and run the round; returns the line about it."""
     job.enter(*ids, step=11)
     job.running(*job.members, step=11)
     line = job.said[-1]
@@ -493,7 +493,7 @@ def test_who_leaves_after_a_break_is_named_beside_the_death(four: Job) -> None:
 def test_who_is_to_leave_a_round_that_breaks_before_it_runs_is_named(four: Job) -> None:
     four.kill("w1")
     four.enter("w0", "w2", "w3", step=10)
-    four.send(act.RemoveWorker("w3"))  # has its place already
+    four.send(act.RemoveWorker("w3"))  # w3 already has its place
     four.kill("w2")
     assert line_of_next_round(four, "w0").endswith(
         ": w1 was killed by SIGKILL; w2 was killed by SIGKILL; w3 leaves (removed on request)"

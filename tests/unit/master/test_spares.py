@@ -1,4 +1,4 @@
-"""How many members a round has, and the warm workers beyond that: spares."""
+"""The number of members of a round, and the warm workers beyond that number: spares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Who is alive and holds the others up, or does not come to its training, is told and replaced."""
+"""A worker is alive, but holds up the others or never reaches its training.
+
+It is reported, told and replaced.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from tests.unit.master.membership_driver import PATIENT, Job, running_job
 
 
 def pass_time(job: Job, seconds: float, *, waiting: str = "w0 w2", busy: str = "w1") -> None:
-    """Workers stand at step 10, in its collective or in code of their own."""
+    """Keeps workers at step 10: some wait in the step's collective, some run other code."""
     end = job.now + seconds
     while job.now < end:
         job.heartbeat(*waiting.split(), step=10, in_collective=True)
@@ -55,7 +58,7 @@ def test_a_long_callback_of_all_holds_nobody_up(three: Job) -> None:
 
 
 def compute(job: Job, seconds: float, step: int, *, waiting: str = "w0 w2") -> None:
-    """w1 computes its part of a step, for which the others wait."""
+    """Lets w1 compute its part of a step, while the others wait for it."""
     end = job.now + seconds
     while job.now < end:
         job.heartbeat(*waiting.split(), step=step, in_collective=True)
@@ -140,7 +143,7 @@ def test_who_reads_up_to_where_the_others_are_may_take_hours() -> None:
 
 
 def hold_up(job: Job, seconds: float, **point: bool) -> None:
-    """The members stand at step 10, while w1, which is new, waits at the entrance."""
+    """Keeps member w0 at step 10, while the new worker w1 waits at the entrance."""
     end = job.now + seconds
     while job.now < end:
         job.heartbeat("w0", step=10, **point)

@@ -1,4 +1,4 @@
-"""The job is stopped by somebody: all leave after their step, and nobody is replaced."""
+"""The job is stopped on request: all workers leave after their step, and none is replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is silent or does not come is evicted; who has nothing to come for is not."""
+"""A worker that is silent or does not come is evicted, unless it has no reason to come."""
 
 from __future__ import annotations
 

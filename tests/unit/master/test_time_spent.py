@@ -1,4 +1,4 @@
-"""What the job's time is spent on. That the parts make up all of it, `membership_driver` holds."""
+"""How the job's time is spent. `membership_driver` checks that the parts make up all of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def spent(job: Job) -> dict[str, float]:
 
 
 def job_after_start() -> Job:
-    """Three workers that took 7 s to become warm, and 1 s to sync."""
+    """Returns three workers that took 7 s to become warm, and 1 s to sync."""
     job = Job(3)
     job.later(7.0)
     job.ready("w0", "w1", "w2")
@@ -32,7 +32,7 @@ def test_a_job_starts_syncs_and_trains() -> None:
     job.later(4.0)
     job.heartbeat("w0", "w1", "w2", step=3, phase="evaluating")
     job.later(2.0)
-    job.heartbeat("w1", step=3, phase="training")  # rank 0 counts
+    job.heartbeat("w1", step=3, phase="training")  # only rank 0 counts
     job.later(0.5)
     assert spent(job) == {"starting": 7.0, "training": 4.0, "evaluating": 2.5, "syncing": 1.0}
 

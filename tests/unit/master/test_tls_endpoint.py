@@ -1,4 +1,4 @@
-"""An endpoint that speaks TLS: who is answered, and what strangers find there."""
+"""An endpoint that uses TLS: which requests are answered, and what strangers find there."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def endpoint(job_dir: Path) -> Iterator[EndpointProcess]:
 
 @pytest.fixture
 def another(tmp_path: Path) -> str:
-    """The fingerprint of a certificate that another job shows."""
+    """Returns the fingerprint of a certificate of another job."""
     other = tmp_path / "other"
     other.mkdir()
     certificate.make(other)

@@ -48,5 +48,5 @@ def test_a_job_that_has_its_workers_again_does_not_fail_for_having_waited() -> N
     job.wait(99.0)
     job.ready("w2")
     assert job.members == ["w0", "w2"]
-    job.wait(2.0)  # they initialise and sync
+    job.wait(2.0)  # the workers initialise and sync
     assert not job.has_ended

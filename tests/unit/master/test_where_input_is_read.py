@@ -8,7 +8,7 @@ from tests.unit.master.membership_driver import Job
 
 
 def reads(job: Job, worker_id: str, step: int) -> protocol.InputPosition:
-    """A heartbeat of a worker that reads its input in training 1; the position that it tells."""
+    """Sends a heartbeat of a worker that reads its input in training 1; returns its position."""
     position = protocol.InputPosition(training=1, progress=step, phase="train", epoch=0, step=step)
     job.send(
         protocol.Heartbeat(
