@@ -214,7 +214,7 @@ def _spec(config: dict[str, Any], options: RunOptions, job_dir: Path) -> JobSpec
 
 
 def _check_script(path: str) -> None:
-    """Raises `ConfigurationError` if there is no such script, or if a flag does not suit scripts."""
+    """Raises `ConfigurationError` if there is no such script, or if a flag is not for scripts."""
     given = [f"--{name}" for name in _OF_MODELS if flags.FLAGS[name].present]
     exists = Path(path).is_file()
     if not exists and flags.FLAGS["model"].present:

@@ -1,4 +1,4 @@
-"""Handwritten digits that are in this folder: 1,797 real 8x8 images, no download.
+"""Handwritten digits in this folder: 1,797 real 8x8 images, without a download.
 
 Source: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine
 Learning Repository, 1998, doi:10.24432/C50P49, CC BY 4.0 (the test part of that data set).
@@ -17,10 +17,10 @@ Arrays = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
 
 
 def load(split: str) -> Arrays:
-    """Images of shape [n, 8, 8, 1] in [0, 1] and labels of shape [n], 0 to 9.
+    """Returns images of shape [n, 8, 8, 1] in [0, 1] and labels of shape [n], 0 to 9.
 
-    The cut into 1,437 "train" and 360 "validation" examples is fixed: neighbours in the original
-    order are of the same writer, so the examples are mixed before.
+    The split into 1,437 "train" and 360 "validation" examples is fixed. The examples are mixed
+    before it, because neighbours in the original order come from the same writer.
     """
     with np.load(FILE) as file:
         images, labels = file["images"], file["labels"]

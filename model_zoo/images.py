@@ -1,4 +1,4 @@
-"""What a configuration names: the bundled digits, or images of tensorflow-datasets."""
+"""Loads the images that a configuration names: the bundled digits, or from tensorflow-datasets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from model_zoo import digits, tfds_images
 
 
 def load(split: str, config: ml_collections.ConfigDict, data_dir: str) -> Any:
-    """Images of `config.image_shape` in [0, 1] and class numbers.
+    """Returns images of `config.image_shape` in [0, 1] and class numbers.
 
     Raises:
       DataError: the data set `config.dataset` has not been prepared in `data_dir`.

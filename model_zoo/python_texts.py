@@ -1,6 +1,6 @@
-"""English text that every Python brings along: docstrings of the standard library, and its manual.
+"""English texts that come with every Python: docstrings of the standard library, and the manual.
 
-Both depend on the release of Python, so all workers of a job need the same one.
+Both depend on the release of Python, so all workers of a job need the same release.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ PARTS = (
 """Packages and modules of the standard library with many docstrings."""
 LEAST_WORDS = 5
 HELD_OUT = 5
-"""One of so many docstrings is for validation."""
+"""A docstring is for validation if its checksum is a multiple of this."""
 
 
 @functools.cache
 def docstrings(split: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Docstrings, and of each the place in `PARTS` of where it is from.
+    """Returns docstrings, and for each the index in `PARTS` of its package or module.
 
-    Whether one belongs to "train" or "validation" follows from its text, so that copies of the
-    same text are never in both.
+    The text of a docstring decides whether it belongs to "train" or "validation". Copies of the
+    same text are therefore never in both.
     """
     found: dict[str, int] = {}
     for part, name in enumerate(PARTS):
@@ -58,6 +58,6 @@ def _docstrings_of(path: Path) -> Iterator[str]:
 
 @functools.cache
 def manual() -> str:
-    """The language reference, as `help()` shows it: about 80 topics, 0.5 million characters."""
+    """Returns the language reference of `help()`: about 80 topics, 0.5 million characters."""
     topics = pydoc_data.topics.topics
     return "\n\n".join(topics[name] for name in sorted(topics))

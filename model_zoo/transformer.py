@@ -1,4 +1,4 @@
-"""What the Transformers here have in common."""
+"""Layers that the Transformers of the model zoo share."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import keras
 
 @keras.saving.register_keras_serializable("model_zoo")
 class TokenAndPosition(keras.layers.Layer):  # type: ignore[misc]
-    """Numbers of tokens, int [n, length], to the sum of two embeddings, [n, length, size].
+    """Maps tokens, int [n, length], to the sum of two embeddings, [n, length, size].
 
     Args:
-      vocabulary_size: tokens are below it.
-      length: the longest sequence.
-      size: of an embedding.
-      mask_zero: whether token 0 is padding, to be masked by later layers.
+      vocabulary_size: number of tokens; all tokens are below it.
+      length: length of the longest sequence.
+      size: size of an embedding.
+      mask_zero: whether token 0 is padding, which later layers must mask.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class TokenAndPosition(keras.layers.Layer):  # type: ignore[misc]
             "size": size,
             "mask_zero": mask_zero,
         }
-        # Small, so that logits of a head that shares the table begin near zero.
+        # The values are small, so that logits of a head that shares the table begin near zero.
         small = keras.initializers.RandomNormal(stddev=0.02)
         self.tokens = keras.layers.Embedding(vocabulary_size, size, small, mask_zero=mask_zero)
         self.positions = keras.layers.Embedding(length, size, small.clone())
@@ -40,23 +40,23 @@ class TokenAndPosition(keras.layers.Layer):  # type: ignore[misc]
         self.positions.build(input_shape[1:])
 
     def call(self, tokens: Any) -> Any:
-        """The embeddings, of shape [n, length, size]."""
+        """Returns the embeddings, of shape [n, length, size]."""
         return self.tokens(tokens) + self.positions(keras.ops.arange(tokens.shape[-1]))
 
     def compute_mask(self, tokens: Any, mask: Any = None) -> Any:
-        """Where there is no padding, bool [n, length]; None without `mask_zero`."""
+        """Returns where there is no padding, bool [n, length]; None without `mask_zero`."""
         return self.tokens.compute_mask(tokens)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:
-        """[n, length, size]."""
+        """Returns [n, length, size]."""
         return (*input_shape, self._config["size"])
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
+        """Returns the arguments."""
         return {**super().get_config(), **self._config}
 
 
 def feed_forward(x: keras.KerasTensor, units: int, dropout: float) -> keras.KerasTensor:
-    """Two dense layers over the last dimension, which stays, and dropout."""
+    """Applies two dense layers and dropout. The last dimension keeps its size."""
     hidden = keras.layers.Dense(units, activation="gelu")(x)
     return keras.layers.Dropout(dropout)(keras.layers.Dense(x.shape[-1])(hidden))

@@ -24,7 +24,7 @@ def asked_for(job_dir: Path, console: Console) -> EntryListener:
 
 
 def beside_users(job_dir: Path, console: Console) -> EntryListener:
-    """Returns a listener that writes beside the user's own `keras.callbacks.TensorBoard`, if any."""
+    """Returns a listener that writes beside the user's `keras.callbacks.TensorBoard`, if any."""
     return _BesideUsers(job_dir, console).hear
 
 
@@ -54,7 +54,7 @@ class _BesideUsers:
             self._before.append((time_s, entry))
 
     def _used(self, entry: events.Entry) -> events.TensorBoardUsed | None:
-        """Returns the report of the callback, sent now or to an earlier launcher; None without one."""
+        """Returns the report of the callback, sent now or to an earlier launcher, if any."""
         if isinstance(entry, events.MasterRestarted):
             told = [t.entry for t in job_history.read(self._job_dir)]
             return next((e for e in reversed(told) if isinstance(e, events.TensorBoardUsed)), None)

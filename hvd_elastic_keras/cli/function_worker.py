@@ -25,7 +25,8 @@ def main() -> None:
     directory = Path(sys.argv[1])
     environment = env.worker_environment()
     worker_id = environment.worker_id if environment else "alone"
-    root_only = hvd_elastic_keras.root_only  # from here on, the job hears of refusals
+    # From this first use of the package on, an uncaught `ConfigurationError` ends the job.
+    root_only = hvd_elastic_keras.root_only
     try:
         function, args, kwargs = function_files.load_call(directory)
         value = function(*args, **kwargs)

@@ -110,7 +110,7 @@ class JobRequest:
 
     @property
     def num_micro_batches(self) -> int | None:
-        """Micro-batches of a global batch, or of a worker's batch if that grows; None while unknown."""
+        """Micro-batches of a global batch, or per worker if the batch grows; None while unknown."""
         if self.spec is None or not self.micro_batch_size:
             return None
         return -(-self.spec.training.cut_batch_size // self.micro_batch_size)

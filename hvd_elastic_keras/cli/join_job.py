@@ -135,7 +135,7 @@ def join_job(wish: JoinWish) -> int:
     Raises:
       ElasticError: there is no such job, or this host does not fit the job. Nothing was started.
     """
-    # By default, the first process of a container ignores SIGTERM until there is a worker.
+    # Else, as the first process of a container, it would ignore SIGTERM until there is a worker.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(wish.leave_exit_code))
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, _hung_up)

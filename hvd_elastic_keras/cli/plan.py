@@ -104,7 +104,7 @@ def _steps(request: JobRequest, found: Description) -> str:
 
 
 def _batch_norm(request: JobRequest, found: Description) -> Iterator[str]:
-    """Yields over what batch normalisation normalises, if the model has any."""
+    """Yields the batch over which batch normalisation normalises, if the model has any."""
     count = found.get("batch_norms", 0)
     if not count:
         return

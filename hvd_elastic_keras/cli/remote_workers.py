@@ -77,7 +77,7 @@ class RemoteWorkers:
         self._endpoint = endpoint
         self._interface = interface
         self._patience_s = job.enter_timeout_s
-        """A worker that has not come by then is given up, and stops looking for the master."""
+        """Seconds after which a worker that has not come is given up and stops its search."""
         self._job_dir = job_dir
         self._console = console
         self._controller = controller
@@ -103,7 +103,7 @@ class RemoteWorkers:
     async def followed(self) -> AsyncIterator[None]:
         """Follows the hosts, and their slots, inside of the block.
 
-        The first question to the host discovery comes after the next `await`.
+        The watch starts at the next `await`.
         """
         watching = asyncio.create_task(self._watch.run(self._request.first))
         watching.add_done_callback(self._tell_failure)

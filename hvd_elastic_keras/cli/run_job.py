@@ -63,8 +63,8 @@ async def run_job(request: JobRequest) -> int:
       ConfigurationError: something is wrong; no worker has been started.
     """
     request.check_workers_fit()
-    # Python tests the temporary directory once, by a file. A launcher killed during a later test
-    # would leave that file behind.
+    # Python tests the temporary directory with a file, only once. A launcher killed during the test
+    # would leave that file behind, so the test comes first.
     tempfile.gettempdir()
     job_signals.end_on_sigterm()
     console = console_for(request.verbosity, request.spec.job if request.spec else "")
@@ -80,7 +80,7 @@ async def run_job(request: JobRequest) -> int:
             if endpoint is None:
                 with refused_on_full_disk(request.job_dir):
                     request = await _accept(request, console, server)
-                if server and server.variables != request.worker_variables:
+                if server and server.variables != _server_variables(request):
                     server.close()  # the check has shown that workers have more threads
                     server = _fork_server(request, stack)
             begin()
@@ -91,7 +91,12 @@ def _fork_server(request: JobRequest, stack: contextlib.ExitStack) -> ForkServer
     """Starts a fork server for the workers of a model on this host. It ends with the stack."""
     if request.script or request.pods or not request.workers_here:
         return None
-    return stack.enter_context(contextlib.closing(ForkServer(request.worker_variables)))
+    return stack.enter_context(contextlib.closing(ForkServer(_server_variables(request))))
+
+
+def _server_variables(request: JobRequest) -> dict[str, str]:
+    # In a list of processes, a forked worker has the environment of the server: it names the job.
+    return {**request.worker_variables, env.JOB_DIR: str(request.job_dir)}
 
 
 async def _run_accepted(

@@ -40,7 +40,7 @@ def main() -> int:
         return 2
     session = ElasticSession(environment)
     try:
-        # This precedes the import of TensorFlow, so the master gets heartbeats and SIGTERM works.
+        # Start before TensorFlow is imported: the master gets a heartbeat, and SIGTERM is heard.
         session.start()
         spec = JobSpec.load(Path(environment.job_dir) / files.JOB)
         _prepare()

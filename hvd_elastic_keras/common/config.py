@@ -15,24 +15,29 @@ from hvd_elastic_keras.common.requirements import require_whole_number as _requi
 
 DEFAULT_GLOBAL_BATCH_SIZE = 128
 DEFAULT_MICRO_BATCHES = 8
-"""Micro-batches that a batch is cut into at most if the user does not say. A constant, never the
-number of workers: batch-norm statistics depend on the cut."""
+"""Most micro-batches into which a batch is cut by default.
+
+This is a constant and never the number of workers, because batch-norm statistics depend on the cut.
+"""
 LEAST_FOR_BATCH_NORM = 16
-"""Statistics over fewer examples are so noisy that a model may train worse than on one machine."""
+"""Least examples of a micro-batch with batch normalisation.
+
+Statistics over fewer examples are so noisy that a model may train worse than on one machine.
+"""
 
 
 GLOBAL = "global"
 PER_WORKER = "per_worker"
 BATCHES = (GLOBAL, PER_WORKER)
-"""Whether a step has the same batch whatever the number of workers, or each takes its own."""
+"""Kinds of batches: the same one for any number of workers, or a batch of each worker's own."""
 LINEAR, SQRT, NO_SCALING = "linear", "sqrt", "none"
 LR_SCALINGS = (LINEAR, SQRT, NO_SCALING)
-"""How the learning rate follows a batch that grows with the workers."""
+"""Ways in which the learning rate follows a batch that grows with the workers."""
 DEFAULT_LR_WARM_UP_STEPS = 100
 
 
 def check_growth(batch: object, lr_scaling: object, lr_warm_up_steps: Any) -> None:
-    """Raises `ConfigurationError` if one of these makes no sense, or has no effect."""
+    """Raises `ConfigurationError` if one of these values makes no sense, or has no effect."""
     for name, value in (("batch", batch), ("lr_scaling", lr_scaling)):
         definitions(TrainingConfig)[name][1].check(name, value)
     _require_whole_number("lr_warm_up_steps", lr_warm_up_steps, may_be_none=False)
@@ -53,13 +58,13 @@ def check_growth(batch: object, lr_scaling: object, lr_warm_up_steps: Any) -> No
 
 
 def check_seed(seed: Any) -> None:
-    """Raises `ConfigurationError` if there is no such seed."""
+    """Raises `ConfigurationError` if the value cannot be a seed."""
     _require_whole_number("seed", seed, may_be_none=False)
     require(0 <= seed < 2**31, "seed", seed, "between 0 and 2147483647")
 
 
 def check_batch_may_grow(options: RunOptions) -> None:
-    """Raises `ConfigurationError` if these cannot go with `batch="per_worker"`."""
+    """Raises `ConfigurationError` if these options exclude `batch="per_worker"`."""
     if options.deterministic:
         raise ConfigurationError(
             "deterministic=True was given with batch='per_worker', expected batch='global': the "
@@ -78,11 +83,10 @@ class BatchCut:
     """How a batch of any size is cut into micro-batches, however a model is trained.
 
     Attributes:
-      micro_batch_size: examples of a micro-batch; None chooses: as many equal
-        micro-batches as there can be up to 8, of which the last one may be smaller. With batch
-        normalisation, which sees one micro-batch at a time, none has fewer than 16 examples, unless
-        the batch itself has fewer.
-      batch: with "per_worker", where nobody shares a batch, None chooses the whole one.
+      micro_batch_size: examples of a micro-batch. None chooses as many equal micro-batches as
+        possible, up to 8; the last one may be smaller. With batch normalisation, which sees one
+        micro-batch at a time, each has at least 16 examples, unless the batch itself has fewer.
+      batch: with "per_worker", workers do not share a batch, so None chooses the whole batch.
 
     Raises:
       ConfigurationError: a size below 1.
@@ -97,7 +101,7 @@ class BatchCut:
         require(size is None or size >= 1, "micro_batch_size", size, ">= 1")
 
     def of(self, batch_size: int, has_batch_norm: bool) -> int:
-        """Examples per micro-batch: all have that many but the last, which may have fewer.
+        """Returns the examples per micro-batch. The last micro-batch may have fewer.
 
         >>> [BatchCut().of(size, has_batch_norm=False) for size in (128, 100, 7)]
         [16, 13, 1]
@@ -110,30 +114,30 @@ class BatchCut:
             return batch_size
         least = LEAST_FOR_BATCH_NORM if has_batch_norm else 1
         sizes = (-(-batch_size // count) for count in range(DEFAULT_MICRO_BATCHES, 0, -1))
-        # The last micro-batch has what is left.
+        # The last micro-batch has the remaining examples.
         return next((s for s in sizes if (batch_size % s or s) >= least), batch_size)
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig:
-    """What is trained, whoever computes it: the loss curve depends on these values alone.
+    """The settings of a training. Its loss curve depends on them alone, not on the workers.
 
     The fields that are `UNSET` belong to `RunOptions`. For these, the command line of `run` counts
-    before a value given here; without one, a file of flags, the environment or the default counts.
-    With `deterministic` and without `run`, call
+    before a value given here. Without a value here, a file of flags, the environment or the default
+    counts. With `deterministic` and without `run`, call
     `tf.config.threading.set_intra_op_parallelism_threads(1)` before making the model.
 
     Attributes:
       global_batch_size, micro_batch_size, epochs, steps, seed, drop_remainder, batch,
-        batch_size_per_worker, lr_scaling, lr_warm_up_steps: see the flags of the same names. A
-        `micro_batch_size` of 0 lets `BatchCut` choose when the model is known; a
-        `batch_size_per_worker` of 0 means `global_batch_size`; None for `epochs` or `steps` means
-        that the other one bounds the training.
+        batch_size_per_worker, lr_scaling, lr_warm_up_steps: see the flags of the same names. With a
+        `micro_batch_size` of 0, `BatchCut` chooses when the model is known. A
+        `batch_size_per_worker` of 0 means `global_batch_size`. None for `epochs` or `steps` means
+        that the other value bounds the training.
       shuffle: whether the examples of arrays and of sources with random access are reordered in
         every epoch.
 
     Raises:
-      ConfigurationError: a value is out of range, with the nearest values that are not.
+      ConfigurationError: a value is out of range; the message names allowed values.
 
     Example:
 
@@ -264,7 +268,7 @@ class TrainingConfig:
 
     @property
     def _cut_batch(self) -> tuple[str, int]:
-        """Name and size of what is cut into micro-batches."""
+        """Name and size of the batch that is cut into micro-batches."""
         name = "batch_size_per_worker" if self.batch_grows else "global_batch_size"
         return name, getattr(self, name)
 
@@ -286,7 +290,7 @@ class TrainingConfig:
 
     @property
     def asked(self) -> dict[str, Any]:
-        """The options among its values that it gives; see `RunOptions`."""
+        """The options that this configuration gives; see `RunOptions`."""
         return given(vars(self))
 
     @property
@@ -296,21 +300,21 @@ class TrainingConfig:
 
     @property
     def cut_batch_size(self) -> int:
-        """Examples of what is cut: a global batch, or one of a worker if the batch grows."""
+        """Examples of the batch that is cut: a global batch, or a worker's if the batch grows."""
         return self._cut_batch[1]
 
 
 @dataclasses.dataclass(frozen=True)
 class JobConfig:
-    """How many workers there are and how patient the master is (times in seconds).
+    """The number of workers and the time limits of the master (in seconds).
 
     Attributes:
       start_timeout_s: how long a first warm worker waits for others that are still starting.
-      join_window_s: how long a warm worker waits for others that start to join together with it.
+      join_window_s: how long a warm worker waits for starting workers, to join together with them.
       stop_grace_s: how long workers may take to leave when the job stops.
-      awaits_joiners: whether a job without workers waits for some that come by themselves.
-      own_machines: whether the launcher gives each worker a machine of its own, such as a pod, that
-        others may take back at any time; another worker takes its place then.
+      awaits_joiners: whether a job without workers waits for workers that come by themselves.
+      own_machines: whether the launcher gives each worker its own machine, such as a pod, which
+        others may take back at any time. Another worker then takes its place.
     """
 
     num_workers: Annotated[

@@ -10,10 +10,11 @@ and `ElasticCallback` have an argument, too. The first of these that gives an op
 5. the model's reference configuration
 6. the default
 
-What a source does not give is missing from its values, or `UNSET`: a default is no value. What the
-job asks for travels to the workers as one JSON value (`HVD_ELASTIC_OPTIONS`, `JobOptions`), and
-`Trainer` and `ElasticCallback` add what the script asks for. To add an option, add a field to
-`RunOptions` and use it: its flag, help text, check and row of `docs/reference.md` follow from that.
+If a source does not give an option, the option is missing from its values, or is `UNSET`; a source
+never holds defaults. The options of the job travel to the workers as one JSON value
+(`HVD_ELASTIC_OPTIONS`, `JobOptions`). `Trainer` and `ElasticCallback` add the options of the
+script. To add an option, add a field to `RunOptions` and use it: its flag, help text, check and row
+of `docs/reference.md` follow from that.
 """
 
 from __future__ import annotations
@@ -38,51 +39,51 @@ from hvd_elastic_keras.common.requirements import (
 EVEN = "even"
 SPEED = "speed"
 BALANCES = (EVEN, SPEED)
-"""How micro-batches are divided among the workers."""
+"""Ways to divide micro-batches among the workers."""
 IGNORE = "ignore"
 WARN = "warn"
 SKIP = "skip"
 STOP = "stop"
 ON_NONFINITE = (IGNORE, WARN, SKIP, STOP)
-"""What to do about a loss that is NaN or infinite."""
+"""Reactions to a loss that is NaN or infinite."""
 AUTO = "auto"
 LOOP = "loop"
 TOGETHER = "together"
 MICRO_BATCHES = (AUTO, LOOP, TOGETHER)
-"""How a worker computes the micro-batches of a step."""
+"""Ways in which a worker computes the micro-batches of a step."""
 NO_COMPRESSION = "none"
 FP16 = "fp16"
 BF16 = "bf16"
 COMPRESSIONS = (NO_COMPRESSION, FP16, BF16)
-"""How gradients travel between the workers: as they are, or rounded to 16 bits."""
+"""Formats of gradients between the workers: unchanged, or rounded to 16 bits."""
 MICRO_BATCH = "micro_batch"
 BATCH = "batch"
 BATCH_NORMS = (MICRO_BATCH, BATCH)
-"""What batch normalisation normalises over in training."""
+"""Batches over which batch normalisation normalises in training."""
 NO_EXPORT = "none"
 SAVED_MODEL = "saved_model"
 EXPORTS = (NO_EXPORT, SAVED_MODEL)
-"""What is written at the end, beside the model as Keras saves it."""
+"""Formats written at the end, in addition to the model as Keras saves it."""
 KEEP_CHECKPOINTS = 2
-"""One, and the one before it, should it be damaged."""
+"""The newest checkpoint, and the one before it in case the newest is damaged."""
 CHECKS_OF_TYPES = {bool: require_bool, int: require_whole_number, float: require_number}
 COMMAND_LINE = "command_line"
-"""Holds what the command line gives, in the JSON of `JobOptions`."""
+"""Name under which the JSON of `JobOptions` holds the options of the command line."""
 Asked: TypeAlias = Mapping[str, Any]
-"""Options by name that one source asks for; `UNSET`, or a name that is missing: not given."""
+"""Options by name that one source gives. A missing name, or `UNSET`, means not given."""
 NOTHING: Asked = {}
 
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """The definition of an option; stands beside the type of a field (`typing.Annotated`).
+    """The definition of an option; it follows the type of a field (`typing.Annotated`).
 
     Attributes:
       help: one or more sentences, for `--help` and `docs/reference.md`.
-      choices: the values of a text that has only these.
-      least: the smallest value of a number.
-      default: the default in words, where the value itself says little.
-      more: what only `docs/reference.md` says, as Markdown.
+      choices: the allowed values of a text; empty: any text.
+      least: the smallest allowed number.
+      default: the default in words, if the value itself says little.
+      more: additional text for `docs/reference.md` alone, as Markdown.
     """
 
     help: str
@@ -100,7 +101,7 @@ class Option:
         return f">= {self.least}"
 
     def check(self, name: str, value: Any) -> None:
-        """Raises `ConfigurationError` for a value that is no choice, or below the least one."""
+        """Raises `ConfigurationError` for a value that is not allowed."""
         if self.choices:
             require(value in self.choices, name, repr(value), self.expected)
         if self.least is not None:
@@ -122,7 +123,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Options that hold for all trainings of a job.
 
     Raises:
-      ConfigurationError: a value is none of those of an option.
+      ConfigurationError: an option cannot have the value given.
     """
 
     deterministic: Annotated[
@@ -324,12 +325,12 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @classmethod
     def of(cls, *sources: Asked) -> RunOptions:
-        """The options that count; the first of the sources that gives one does.
+        """Returns the options that count: each comes from the first source that gives it.
 
-        Names that are no option are left out: a configuration may have others.
+        Names that are no options are ignored, because a configuration may have other values.
 
         Raises:
-          ConfigurationError: a value is none of an option, or two of them exclude each other.
+          ConfigurationError: an option cannot have its value, or two options exclude each other.
         """
         values: dict[str, Any] = {}
         for source in reversed(sources):
@@ -337,38 +338,39 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return cls(**values)
 
     def replaced(self, values: Asked) -> RunOptions:
-        """With other values for some of them.
+        """Returns a copy with other values for some options.
 
         Raises:
-          ConfigurationError: as the constructor.
+          ConfigurationError: as for the constructor.
         """
         return msgspec.structs.replace(self, **given(values))
 
 
 def given(source: Asked) -> dict[str, Any]:
-    """The options among the values of a source, without those that it does not give."""
+    """Returns the options that a source gives; ignores its other values."""
     names = RunOptions.__struct_fields__
     return {n: source[n] for n in names if n in source and source[n] is not UNSET}
 
 
 NO_OPTIONS = RunOptions()
-"""What a job does that nobody asked for anything."""
+"""The options of a job for which no source gives any."""
 
 
 @dataclasses.dataclass(frozen=True)
 class JobOptions:
-    """What a job asks of all its trainings, whether a script may say otherwise or not.
+    """The options that a job gives to all its trainings; a script may override some of them.
 
-    As JSON, those of the environment and the like stand by their names, so that people can write
-    `{"deterministic": true}`; those of the command line are under `command_line`.
+    In JSON, options of the environment, a file or a reference configuration stand by their names,
+    so that people can write `{"deterministic": true}`. Options of the command line stand under
+    `command_line`.
 
     Attributes:
-      command_line: what the command line gives; it counts before what a script asks for.
-      otherwise: what a file, the environment or a reference configuration gives, for what the
-        script does not say.
+      command_line: options of the command line; they count before the options of a script.
+      otherwise: options of a file, the environment or a reference configuration; they count where a
+        script gives none.
 
     Raises:
-      ConfigurationError: a value is none of an option.
+      ConfigurationError: an option cannot have the value given.
     """
 
     command_line: Asked = dataclasses.field(default_factory=dict)
@@ -382,16 +384,16 @@ class JobOptions:
         return hash(self.encode())
 
     def with_script(self, asked: Asked = NOTHING) -> RunOptions:
-        """The options that count for a training whose script asks for some itself.
+        """Returns the options that count for a training whose script gives the options `asked`.
 
         Raises:
-          ConfigurationError: two of them exclude each other, or the script's alone are wrong.
+          ConfigurationError: two options exclude each other, or the script's own are wrong.
         """
         RunOptions.of(asked)
         return RunOptions.of(self.command_line, asked, self.otherwise)
 
     def encode(self) -> str:
-        """As JSON."""
+        """Returns the options as JSON."""
         content = dict(self.otherwise)
         if self.command_line:
             content[COMMAND_LINE] = dict(self.command_line)
@@ -399,10 +401,10 @@ class JobOptions:
 
     @classmethod
     def decode(cls, text: str) -> JobOptions:
-        """What `encode` made.
+        """Reads the JSON of `encode`.
 
         Raises:
-          ConfigurationError: the text is not that.
+          ConfigurationError: the text is no JSON of options.
         """
         try:
             content = msgspec.json.decode(text, type=dict[str, Any])
@@ -418,4 +420,4 @@ class JobOptions:
 
 
 NOTHING_ASKED = JobOptions()
-"""What a job asks for that was started without any option."""
+"""The options of a job that was started without any option."""

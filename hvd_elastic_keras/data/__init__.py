@@ -1,1 +1,1 @@
-"""Input: sources of examples, their partition into steps, and the pipeline of one worker."""
+"""The input: sources of examples, their partition into steps, and the pipeline of one worker."""

@@ -1,1 +1,1 @@
-"""Start and stop worker processes. They never import TensorFlow."""
+"""Launchers, which start and stop worker processes. They never import TensorFlow."""

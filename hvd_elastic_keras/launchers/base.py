@@ -1,4 +1,4 @@
-"""What a launcher offers to the master's controller."""
+"""The interface between a launcher and the master's controller."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ LOCALHOST = "localhost"
 
 @dataclasses.dataclass(frozen=True)
 class WorkerExit:
-    """A worker process is gone.
+    """The end of a worker process.
 
     Attributes:
-      return_code: as in `subprocess`: a negative one is the signal that killed the worker. None if
-        nobody knows it, because the host or the pod is gone.
-      reason: what follows the worker's id in a sentence; empty if only the return code is known.
-      taken: whether others have taken its machine (preempted, deleted, lost): no failure, and
-        another worker takes its place.
+      return_code: return code as in `subprocess`: a negative one is the signal that killed the
+        worker. None if nobody knows it, because the host or the pod is gone.
+      reason: text that follows the worker's id in a sentence; empty if only the return code is
+        known.
+      taken: whether the worker has lost its machine (preempted, deleted, lost). This is no failure,
+        and another worker takes its place.
     """
 
     worker_id: str
@@ -30,12 +31,12 @@ class WorkerExit:
 
     @property
     def failed(self) -> bool:
-        """Whether it did not end as it should."""
+        """Whether the worker did not end as it should."""
         return self.return_code != 0
 
     @property
     def by_own_error(self) -> bool:
-        """Whether its own program ended it with an error; false if something killed it."""
+        """Whether its own program ended it with an error; false if another process killed it."""
         return self.return_code is not None and self.return_code > 0 and not self.taken
 
 
@@ -53,7 +54,7 @@ class Launcher(Protocol):
     def launch(
         self, worker_id: str, host: str, on_exit: Callable[[WorkerExit], None]
     ) -> LaunchedWorker:
-        """Starts a worker on a host; `on_exit` is called once, in the event loop, at its end.
+        """Starts a worker on a host. Its end calls `on_exit` once, in the event loop.
 
         Raises:
           OSError: the process cannot be started.
@@ -62,21 +63,22 @@ class Launcher(Protocol):
     def adopt(self, worker_id: str, on_exit: Callable[[WorkerExit], None]) -> LaunchedWorker | None:
         """Looks after a worker that an earlier launcher of the job has started.
 
-        One that has ended meanwhile is reported to `on_exit` at once. None if it was never started.
+        If the worker has ended meanwhile, `on_exit` is called at once. Returns None if the worker
+        was never started.
         """
 
     def kill(self, worker_id: str) -> None:
-        """Ends a worker and everything it has started at once (SIGKILL)."""
+        """Ends a worker and all processes that it has started at once (SIGKILL)."""
 
     def running(self) -> list[str]:
-        """Ids of the workers that have not ended."""
+        """Returns the ids of the workers that have not ended."""
 
     def close(self) -> None:
-        """The job is over: removes what would let another launcher adopt its workers."""
+        """Ends the job: removes all notes by which another launcher could adopt its workers."""
 
 
 def exit_cause(return_code: int | None) -> str:
-    """The end of a process in words.
+    """Returns the end of a process in words.
 
     >>> exit_cause(-9), exit_cause(1)
     ('was killed by SIGKILL', 'failed with exit code 1')

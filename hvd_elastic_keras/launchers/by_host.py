@@ -1,4 +1,4 @@
-"""All workers of a job, each with the launcher that looks after it."""
+"""Brings together all workers of a job, each with the launcher that looks after it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hvd_elastic_keras.launchers.joined import JoinedWorkers
 
 
 class ByHost:
-    """A launcher for this machine, one for other hosts if there are any, and those who join."""
+    """A launcher for this machine, one for other hosts if there are any, and the joined workers."""
 
     def __init__(
         self, local: Launcher, joined: JoinedWorkers, remote: Launcher | None = None
@@ -34,23 +34,23 @@ class ByHost:
         return next((worker for worker in found if worker), None)
 
     def kill(self, worker_id: str) -> None:
-        """Ends a worker at once, if anybody can."""
+        """Ends a worker at once, if one of the launchers or a joiner can."""
         for launcher in self._launchers:
             launcher.kill(worker_id)
         self._joined.kill(worker_id)
 
     def running(self) -> list[str]:
-        """Ids of the workers that have not ended."""
+        """Returns the ids of the workers that have not ended."""
         known = [w for launcher in self._launchers for w in launcher.running()]
         return list(dict.fromkeys([*known, *self._joined.running(), *self._joined.ending()]))
 
     def close(self) -> None:
-        """The job is over."""
+        """Closes the launchers, because the job is over."""
         for launcher in self._launchers:
             launcher.close()
 
     def _gone(self, on_exit: Callable[[WorkerExit], None]) -> Callable[[WorkerExit], None]:
-        """Nobody waits for the joiner of a worker of whose end its launcher has told."""
+        """Wraps `on_exit`: when a launcher reports the end of a worker, its joiner is forgotten."""
 
         def exited(event: WorkerExit) -> None:
             self._joined.forget(event.worker_id)

@@ -1,4 +1,4 @@
-"""How long a host on which workers cannot be started is left alone. Pure."""
+"""Computes how long a host on which workers cannot be started is left alone. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LONGEST_PAUSE_S = 600.0
 
 @dataclasses.dataclass(frozen=True)
 class Failing:
-    """A host that has failed `times` in a row, and is left alone until `until`."""
+    """A host that has failed `times` times in a row, and is left alone until `until`."""
 
     times: int
     until: float
@@ -19,7 +19,7 @@ class Failing:
 
 @dataclasses.dataclass(frozen=True)
 class CoolDowns:
-    """The hosts that fail.
+    """The hosts on which workers cannot be started.
 
     >>> failing = CoolDowns().failed("a", 100.0)
     >>> failing.rests("a", 104.9), failing.rests("a", 105.0)
@@ -29,9 +29,9 @@ class CoolDowns:
     failing: Mapping[str, Failing] = dataclasses.field(default_factory=dict)
 
     def failed(self, host: str, now: float) -> CoolDowns:
-        """A worker could not be started there: the pause is twice as long each time.
+        """Returns the state after a failed start on a host. Each pause is twice as long.
 
-        Those that fail together, or while the host rests, count once.
+        Failures at the same time, or while the host rests, count once.
         """
         if self.rests(host, now):
             return self
@@ -40,16 +40,16 @@ class CoolDowns:
         return CoolDowns({**self.failing, host: Failing(times, until)})
 
     def works(self, host: str) -> CoolDowns:
-        """A worker of the host has come: what was before is forgotten."""
+        """Returns the state after a worker of the host has come; earlier failures are forgotten."""
         return CoolDowns({h: f for h, f in self.failing.items() if h != host})
 
     def rests(self, host: str, now: float) -> bool:
-        """Whether nothing should be started there."""
+        """Returns whether no worker should be started on a host now."""
         return host in self.failing and now < self.failing[host].until
 
 
 def pause_s(times: int) -> float:
-    """How long a host is left alone that has failed so many times in a row.
+    """Returns how long a host is left alone after this number of failures in a row.
 
     >>> [pause_s(times) for times in (1, 2, 3, 100)]
     [5.0, 10.0, 20.0, 600.0]

@@ -1,4 +1,4 @@
-"""Where a job learns which hosts it may use now: from the command line, a file, or a script."""
+"""Finds the hosts that a job may use now: from the command line, a file, or a script."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.launchers.hosts import Hosts, hosts_of_file, hosts_of_lines
 
 SCRIPT_LIMIT_S = 30.0
-"""So long a discovery script may take."""
+"""Seconds that a discovery script may take."""
 LAST_LINES = 3
 
 
 class Discovery(Protocol):
-    """Knows the hosts of a job. May be asked again and again, from any one thread at a time."""
+    """Finds the hosts of a job. It may be asked repeatedly, but by only one thread at a time."""
 
     def hosts(self) -> Hosts:
-        """Slots by host, now.
+        """Returns the present slots by host.
 
         Raises:
-          ConfigurationError: that cannot be found out at present.
+          ConfigurationError: the hosts cannot be found out at present.
         """
 
     def close(self) -> None:
-        """Ends what is being asked. Called from another thread, when the job is over."""
+        """Ends a question that is under way. Called from another thread, when the job is over."""
 
 
 class FixedHosts:
-    """Hosts that stay what they are."""
+    """Hosts that never change."""
 
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
 
     def hosts(self) -> Hosts:
-        """Slots by host."""
+        """Returns the slots by host."""
         return self._hosts
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Does nothing: no question is under way."""
 
 
 class HostFile:
-    """Hosts of a file, which is read again when it has changed."""
+    """Hosts from a file, which is read again when it has changed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -56,7 +56,7 @@ class HostFile:
         self._hosts: Hosts = {}
 
     def hosts(self) -> Hosts:
-        """Slots by host. See `Discovery.hosts`."""
+        """Returns the slots by host. See `Discovery.hosts`."""
         try:
             found = self._path.stat()
             version = (found.st_mtime_ns, found.st_size, found.st_ino)
@@ -68,11 +68,11 @@ class HostFile:
         return self._hosts
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Does nothing: no question is under way."""
 
 
 class HostScript:
-    """Hosts that a command prints, with the contract of `horovodrun --host-discovery-script`."""
+    """Hosts that a command prints, as for `horovodrun --host-discovery-script`."""
 
     def __init__(self, command: str, limit_s: float = SCRIPT_LIMIT_S) -> None:
         self._command = command
@@ -82,7 +82,7 @@ class HostScript:
         self._closed = False
 
     def hosts(self) -> Hosts:
-        """Slots by host; runs the command. See `Discovery.hosts`."""
+        """Runs the command and returns the slots by host. See `Discovery.hosts`."""
         process = self._start()
         try:
             output, errors = process.communicate(timeout=self._limit_s)
@@ -99,7 +99,7 @@ class HostScript:
         return hosts_of_lines(output, f"what {self._command} printed")
 
     def close(self) -> None:
-        """Ends the command if it runs, and lets nobody run it again."""
+        """Ends the command if it runs, and prevents further runs."""
         self._closed = True
         self._end()
 
@@ -119,7 +119,7 @@ class HostScript:
             return self._running
 
     def _end(self) -> None:
-        """Ends the command with all that it has started."""
+        """Kills the command and all processes of its group."""
         with self._lock, contextlib.suppress(ProcessLookupError):
             if self._running:
                 os.killpg(self._running.pid, signal.SIGKILL)
@@ -129,7 +129,7 @@ class HostScript:
 
 
 class LastKnownHosts:
-    """Asks another discovery; when it fails, the hosts stay what they were, with one warning."""
+    """Asks another discovery. While that fails, it keeps the last hosts and warns once."""
 
     def __init__(self, discovery: Discovery, known: Hosts, warn: Callable[[str], None]) -> None:
         self._discovery = discovery
@@ -138,7 +138,7 @@ class LastKnownHosts:
         self._warned = False
 
     def hosts(self) -> Hosts:
-        """Slots by host, as far as is known."""
+        """Returns the last known slots by host."""
         try:
             self._known = self._discovery.hosts()
         except (ConfigurationError, OSError) as error:
@@ -150,6 +150,6 @@ class LastKnownHosts:
         return self._known
 
     def close(self) -> None:
-        """Ends what is being asked, of which nobody is told."""
+        """Ends a question that is under way, without a warning."""
         self._warned = True
         self._discovery.close()

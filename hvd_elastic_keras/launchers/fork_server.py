@@ -1,9 +1,9 @@
-"""The launcher's end of a process that has imported what workers of a model import.
+"""The launcher's end of a fork server, a process with all imports of the workers of a model.
 
-Most of a small model's start-up are imports. A process forked from one that has made them starts
-without them, and shares their memory. Python's `multiprocessing` ("forkserver") forks to run
-functions; here each fork runs a module as a program. Python is started anew for each worker of a
-script, which may set variables before it imports TensorFlow.
+A small model spends most of its start-up on imports. A process forked from one that has done the
+imports starts without them, and shares their memory. Python's `multiprocessing` ("forkserver")
+forks to run functions; here each fork runs a module as a program. Workers of a script start Python
+anew, because a script may set variables before it imports TensorFlow.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ MODULES = (
     "hvd_elastic_keras.state.keras_saving",
 )
 READY_WITHIN_S = 60.0
-"""After this time, workers make the imports by themselves."""
+"""Seconds after which workers do the imports by themselves."""
 FORKED_WITHIN_S = 10.0
 
 
 class ForkServerError(Exception):
-    """The server has forked nothing, and will not."""
+    """The server has not forked a process, and will not do so."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A process that a fork server is asked for.
+    """A request for a process, sent to a fork server.
 
     Attributes:
-      module: its program.
-      arguments: of the program.
-      variables: environment variables, beside those of the server.
+      module: the module that the process runs as a program.
+      arguments: arguments of the program.
+      variables: environment variables, in addition to those of the server.
       keeper: command of a keeper. If given, the new process becomes it, and its child runs the
         program.
     """
@@ -57,11 +57,11 @@ class Request:
 
 
 class ForkServer:
-    """Starts importing at once, and serves when it is `ready`.
+    """A process that starts its imports at once, and forks when it is `ready`.
 
     Args:
       variables: the environment of the server.
-      modules: what it imports.
+      modules: modules that the server imports.
     """
 
     def __init__(self, variables: Mapping[str, str], modules: Sequence[str] = MODULES) -> None:
@@ -77,7 +77,7 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                # The launcher decides what a signal of the terminal does.
+                # The launcher decides how to answer a signal of the terminal.
                 start_new_session=True,
             )
         self._socket.setblocking(False)
@@ -101,7 +101,7 @@ class ForkServer:
 
     @property
     def is_ready(self) -> bool:
-        """Whether somebody has waited for the imports, and they have succeeded."""
+        """Whether `ready` was awaited, and the imports have succeeded."""
         waited = self._ready
         return waited is not None and waited.done() and not waited.cancelled() and waited.result()
 
@@ -109,7 +109,7 @@ class ForkServer:
         """Starts a process, which writes to two open files; returns its id.
 
         Raises:
-          ForkServerError: the server does not answer, and was ended.
+          ForkServerError: the server does not answer; it has been ended.
         """
         message, answer = json.dumps(dataclasses.asdict(request)).encode(), b""
         with contextlib.suppress(OSError):
@@ -137,12 +137,13 @@ class ForkServer:
             finally:
                 os.close(sink)
             line = output.readline()
-        if failed and not line:  # else it has been forked, and only the answer is missing
+        # A line means that the process was forked, and only the answer is missing.
+        if failed and not line:
             raise failed
         return line
 
     def close(self) -> None:
-        """Ends the server, and none of the processes that it has forked."""
+        """Ends the server, but none of the processes that it has forked."""
         if self._ready:
             self._ready.cancel()
         self._ready = None

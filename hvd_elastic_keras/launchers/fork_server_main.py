@@ -1,10 +1,11 @@
-"""The process of a `ForkServer`: imports what workers of a model import, once, and forks for each.
+"""The process of a `ForkServer`: does the imports of a model's workers once, then forks processes.
 
     python -m hvd_elastic_keras.launchers.fork_server_main SOCKET MODULE…
 
 SOCKET is the number of a connected socket. Once the modules are imported, the server sends `READY`.
 Then each message is one `Request` as JSON, with two open files: standard output and standard error
-of the new process. The answer is its process id. The server ends with the process that started it.
+of the new process. The answer is the id of the new process. The server ends with the process that
+started it.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from hvd_elastic_keras.launchers.keeper import FORKED, GO, KEEPER_PID
 
 READY = b"+"
 MOST_BYTES = 2**18
-"""Longer messages do not fit through a socket of packets."""
+"""Most bytes of a message. Longer messages do not fit through a packet socket."""
 PROCESS_ID = struct.Struct("=i")
 PR_SET_PDEATHSIG = 1
 HARMLESS_DEVICES = {"/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"}
-"""A process must not use a GPU that was opened before it was forked."""
+"""Devices that may be open before a fork; a GPU may not, since a forked process cannot use it."""
 
 
 def main(number: str, *modules: str) -> None:
-    """Imports, serves, and in each new process runs the module that was asked for."""
+    """Imports the modules and serves; in each new process, runs the requested module."""
     connection = socket.socket(fileno=int(number))
     # The kernel ends the server with its launcher, also during the imports; it does not end forks.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -52,7 +53,7 @@ def main(number: str, *modules: str) -> None:
 
 
 def _may_be_forked() -> bool:
-    """Whether imports have started no threads and opened no GPU."""
+    """Returns whether the imports have started no thread and opened no GPU."""
     links = (os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd"))
     opened = {os.readlink(link) for link in links if os.path.islink(link)}
     devices = {path for path in opened if path.startswith("/dev/")}
@@ -60,13 +61,13 @@ def _may_be_forked() -> bool:
 
 
 def _serve(connection: socket.socket) -> dict[str, Any] | None:
-    """Forks until the launcher closes its end: None. In a new process, returns its request."""
+    """Forks until the launcher closes its end, then returns None; returns the request in a fork."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended children leave no zombies
     while True:
         message, descriptors, _, _ = socket.recv_fds(connection, MOST_BYTES, 2)
         if not message:
             return None
-        forked = os.fork()  # OpenBLAS, whose threads are the only ones here, ends them before
+        forked = os.fork()  # the only threads here are OpenBLAS's, which it ends before a fork
         if not forked:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             connection.close()
@@ -104,7 +105,7 @@ def _fork_under_keeper(command: list[str]) -> None:
     if worker:
         for fd in (sink, waits, told):
             os.close(fd)
-        os.read(listens, 1)  # now the worker leads a session, which is killed as a whole
+        os.read(listens, 1)  # now the worker leads a session, which can be killed as a whole
         for fd in (source, go):
             os.set_inheritable(fd, True)
         os.execv(command[0], [*command, FORKED, str(worker), str(source), str(go)])
@@ -112,7 +113,7 @@ def _fork_under_keeper(command: list[str]) -> None:
     os.dup2(sink, 1)
     for fd in (source, sink, go, listens, told):
         os.close(fd)
-    if os.read(waits, 1) != GO:  # the keeper has refused it, or is gone
+    if os.read(waits, 1) != GO:  # the keeper has refused the worker, or is gone
         os._exit(1)
     os.close(waits)
     env.set_variables({KEEPER_PID: str(keeper)})

@@ -1,4 +1,4 @@
-"""Which hosts a job may use, and how many workers on each, as people and programs write it. Pure.
+"""Parses which hosts a job may use, and how many workers each may have. Pure.
 
 | where                      | form                                                             |
 |----------------------------|------------------------------------------------------------------|
@@ -6,7 +6,7 @@
 | `--hostfile`               | a line per host: `a slots=2` (horovodrun, Open MPI), `a:2`, `a`  |
 | `--host_discovery_script`  | a line per host: `a:2` or `a`, as for horovodrun                 |
 
-Without a number it is 1 slot. A host that is named several times has the sum, as with Open MPI.
+A host without a number has 1 slot. A host named several times has the sum, as with Open MPI.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from hvd_elastic_keras.common.errors import ConfigurationError
 
 Hosts = dict[str, int]
-"""Slots by host, in the order in which they are given."""
-# No name begins with a hyphen: ssh would take it for an option.
+"""Slots by host, in the order of the input."""
+# No name may begin with a hyphen, because ssh would take it for an option.
 _HOST = r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.@-]*)"
 _ENTRY = re.compile(rf"{_HOST}(?::(?P<slots>\d{{1,6}}))?")
 _WITH_OPTIONS = re.compile(rf"{_HOST}(?P<options>(?:\s+[a-z_-]+\s*=\s*\d{{1,6}})+)")
@@ -26,35 +26,35 @@ _SLOTS = re.compile(r"(?<![a-z_-])slots\s*=\s*(\d+)")
 
 
 def hosts_of_flag(text: str) -> Hosts:
-    """Hosts as in `--hosts`.
+    """Parses the text of `--hosts`.
 
     >>> hosts_of_flag("a:2,b")
     {'a': 2, 'b': 1}
 
     Raises:
-      ConfigurationError: it cannot be read, or there is not a single slot.
+      ConfigurationError: the text is malformed, or there is no slot at all.
     """
     return _with_a_slot(_sum(_entry(p.strip(), "--hosts") for p in text.split(",")), "--hosts")
 
 
 def hosts_of_lines(text: str, name: str) -> Hosts:
-    """Hosts as in a file, or as a discovery script prints them; `name` is that of the source.
+    """Parses the lines of a file or of a discovery script; `name` is the name of the source.
 
     >>> hosts_of_lines("a slots=2 max_slots=4  # rack 1", "hosts.txt")
     {'a': 2}
 
     Raises:
-      ConfigurationError: it cannot be read.
+      ConfigurationError: the text is malformed.
     """
     lines = enumerate((line.partition("#")[0].strip() for line in text.splitlines()), 1)
     return _sum(_entry(line, f"line {number} of {name}") for number, line in lines if line)
 
 
 def hosts_of_file(text: str, name: str) -> Hosts:
-    """Hosts as in `--hostfile`.
+    """Parses the text of a `--hostfile`.
 
     Raises:
-      ConfigurationError: it cannot be read, or there is not a single slot.
+      ConfigurationError: the text is malformed, or there is no slot at all.
     """
     return _with_a_slot(hosts_of_lines(text, name), name)
 

@@ -1,16 +1,16 @@
-"""Keeps one local worker: starts it, writes its log, notes how it ended. It outlives the launcher.
+"""Keeps one local worker: starts it, writes its log, notes how it ended. Outlives the launcher.
 
     python -I -S keeper.py RECORD LOG SCRATCH COMMAND…
     python -I -S keeper.py RECORD LOG SCRATCH --forked PID SOURCE GO
 
-The worker that is started by the second one is a child of this process already, which a fork server
-has made: it prints to SOURCE, and begins when a byte comes through GO.
+In the second form, a fork server has already made the worker as a child of this process. The worker
+prints to SOURCE, and begins when a byte comes through GO.
 
-Were the launcher the worker's parent, nobody would know the worker's exit code once the launcher
-is killed, and what it prints would end in a broken pipe. Only the standard library is imported, and
-little of it: this process starts in milliseconds and stays as long as the worker.
+If the launcher were the worker's parent, nobody would know the worker's exit code after the
+launcher is killed, and the worker's output would end in a broken pipe. This process imports only a
+little of the standard library, so it starts in milliseconds. It stays as long as the worker.
 
-What a worker has started ends with it, also what has left its process group.
+All processes that a worker has started end with it, also those that have left its process group.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ KEEPER_PID = "HVD_ELASTIC_KEEPER_PID"
 FORKED = "--forked"
 GO = b"+"
 OUTPUT = "output"
-"""A FIFO in the worker's scratch directory: what it prints, for the launcher that listens."""
+"""Name of a FIFO in the worker's scratch directory, with its output for the launcher."""
 RECORD_BYTES = 4096
-"""Taken at the start, so that the end can be noted on a full disk, too."""
+"""Size of a record from the start on, so that the end can be noted on a full disk, too."""
 DRAIN_S = 1.0
-"""Somebody may hold the worker's output open."""
+"""Seconds to wait for the rest of the output, which another process may hold open."""
 PR_SET_CHILD_SUBREAPER = 36
 CHILDREN_END_WITHIN_S = 5.0
 POLL_S = 0.005
 CHUNK = 65536
 INHERITED_BY_PYTHON_ONLY = [signal.SIGPIPE, signal.SIGXFSZ]
-"""Ignored by this interpreter, but not by the worker."""
+"""Signals that this interpreter ignores, but the worker does not."""
 
 
 class Listener:
-    """The launcher's end of a FIFO; there may be none, and another one later."""
+    """The launcher that reads a FIFO. There may be none now, and another one later."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -62,14 +62,14 @@ class Listener:
                 self._fd = None
 
     def _open(self) -> None:
-        with contextlib.suppress(OSError):  # nobody reads
+        with contextlib.suppress(OSError):  # no launcher reads
             self._fd = os.open(self._path, os.O_WRONLY | os.O_NONBLOCK)
-            # A launcher that is busy is waited for, as with a pipe.
+            # Writes wait for a busy launcher, as with a pipe.
             os.set_blocking(self._fd, True)
 
 
 def _stat(pid: int | str) -> list[str]:
-    """State, parent and more of a process (see proc(5)); empty if there is none."""
+    """Returns state, parent and more of a process (see proc(5)); empty if there is none."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             return file.read().rpartition(")")[2].split()
@@ -78,30 +78,30 @@ def _stat(pid: int | str) -> list[str]:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a process has started, in clock ticks; None if there is none (zombies are none)."""
+    """Returns the start time of a process in clock ticks; None if it is gone or a zombie."""
     fields = _stat(pid)
     return None if not fields or fields[0] in "ZX" else int(fields[19])
 
 
 def become_parent_of_orphans() -> None:
-    """From now on, a descendant whose parent ends is a child of this process (Linux 3.4)."""
+    """Makes this process the parent of descendants whose parent ends (since Linux 3.4)."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def children() -> set[int]:
-    """Processes whose parent is this one, zombies included."""
+    """Returns the children of this process, including zombies."""
     own = str(os.getpid())
     pids = [name for name in os.listdir("/proc") if name.isdigit()]
     return {int(pid) for pid in pids if _stat(pid)[1:2] == [own]}
 
 
 def end_children(spared: Container[int] = ()) -> None:
-    """Ends all that a worker has left that is gone, daemons in sessions of their own included.
+    """Ends all processes left by a worker that is gone, including daemons in their own sessions.
 
     Each is a child of this process, or becomes one when its parent ends.
 
     Args:
-      spared: children that are not the worker's.
+      spared: children that do not belong to the worker.
     """
     deadline = time.monotonic() + CHILDREN_END_WITHIN_S
     while time.monotonic() < deadline:
@@ -117,7 +117,10 @@ def end_children(spared: Container[int] = ()) -> None:
 
 
 def forget_ended_orphans(worker: int) -> None:
-    """They do not stay as zombies. Returns at once, at the latest when the worker has ended."""
+    """Removes ended orphans, which would stay as zombies. Returns at once.
+
+    Stops when it finds that the worker itself has ended.
+    """
     with contextlib.suppress(ChildProcessError):
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             if ended.si_pid == worker:
@@ -164,7 +167,7 @@ def _pump(source: int, log: int, listener: Listener) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the worker to its end; its exit code stands in the record."""
+    """Runs the worker to its end, and writes its exit code to the record."""
     become_parent_of_orphans()
     record_path, log_path, scratch, *command = arguments
     if not os.path.isdir(scratch):
@@ -189,7 +192,7 @@ def main(arguments: list[str]) -> int:
     }
     _note(record, {**known, "exit": None})
     if go is not None:
-        with contextlib.suppress(BrokenPipeError):  # it was killed meanwhile
+        with contextlib.suppress(BrokenPipeError):  # the worker was killed meanwhile
             os.write(go, GO)
         os.close(go)
     listener = Listener(os.path.join(scratch, OUTPUT))
@@ -204,7 +207,7 @@ def main(arguments: list[str]) -> int:
     _note(record, {**known, "exit": os.waitstatus_to_exitcode(status)})
     end_children()
     pump.join(DRAIN_S)
-    import shutil  # takes as long to import as all the rest: not before the worker has started
+    import shutil  # imported late, because it takes as long as all other imports
 
     shutil.rmtree(scratch, ignore_errors=True)
     return 0

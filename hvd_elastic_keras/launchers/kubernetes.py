@@ -1,8 +1,8 @@
-"""Workers as plain pods, one each, so that a queue or the scheduler may take single ones.
+"""Workers as plain pods, one pod each, so that a queue or the scheduler may take single ones.
 
-In a pod, a joiner (`run --join`) looks after the worker and tells the master of its end; the status
-of the pod tells what has become of it where the joiner cannot. What is wanted is compared with what
-the API server lists. While that does not answer, training goes on.
+In a pod, a joiner (`run --join`) looks after the worker and tells the master of its end. Where the
+joiner cannot do so, the status of the pod tells how the worker ended. The launcher compares the
+wanted pods with the list of the API server. While the server does not answer, training goes on.
 """
 
 from __future__ import annotations
@@ -30,26 +30,28 @@ from hvd_elastic_keras.launchers.kubernetes_requests import Answers, PodRequests
 from hvd_elastic_keras.launchers.kubernetes_watch import Pod, PodWatch
 
 KUBERNETES = "kubernetes"
-"""All pods of a job as one host with many slots."""
+"""Name of the host that stands for all pods of a job. It has many slots."""
 PID_UNKNOWN = 0
-"""Until the worker tells its process id."""
+"""Process id of a worker that has not reported its own yet."""
 KILL_GRACE_S = 1
-"""The least that the nodes are asked for: with 0, nobody waits for the process to end."""
+"""Shortest grace time of a pod (seconds). With 0, nobody waits for its process to end."""
 LOST_AFTER_S = 30.0
-"""So long after its time to leave, a pod whose end no node confirms is lost."""
+"""Seconds after its grace time at which a pod counts as lost if no node confirms its end."""
 CLOSE_WITHIN_S = 20.0
 HARMLESS_CODES = (joining.ENDED_WELL, joining.LEFT)
 
 
 @dataclasses.dataclass(frozen=True)
 class Told:
-    """Who hears of what, in the event loop.
+    """Callbacks of the launcher, called in the event loop.
 
     Attributes:
-      pending: of a worker, and why it does not run yet; see `machine.actions.Pending`.
-      failed: of a worker whose pod cannot be made, and why.
-      leaving: of a worker whose pod somebody deletes, and why; it has time to finish its step.
-      people: of a line for the console.
+      pending: gets a worker id, and why the worker does not run yet; see
+        `machine.actions.Pending`.
+      failed: gets a worker id, and why its pod cannot be made.
+      leaving: gets a worker id, and why somebody deletes its pod. The worker has time to finish its
+        step.
+      people: gets a line for the console.
     """
 
     pending: Callable[[str, str | None], None]
@@ -60,25 +62,25 @@ class Told:
 
 @dataclasses.dataclass
 class _Kept:
-    """What is known of a worker that has not ended."""
+    """The data about a worker that has not ended."""
 
     on_exit: Callable[[WorkerExit], None]
     created_at: float | None
-    """When its pod was there for certain; None if it may not be there yet."""
+    """Time since when its pod certainly exists; None if it may not exist yet."""
     pod: Pod | None = None
     unwanted: bool = False
     pending: str | None = ""
     limit: asyncio.TimerHandle | None = None
-    """Ends the patience with a pod that is to be gone."""
+    """Timer after which a pod that should be gone counts as lost."""
 
 
 class KubernetesLauncher:
     """Creates, follows and deletes the pods of a job.
 
     Args:
-      arguments: of `hvd_elastic_keras.run` in the pod of a worker.
-      owner: what all pods go with.
-      log_dir: gets a file for each worker, so that no later launcher uses its id again.
+      arguments: returns the arguments of `hvd_elastic_keras.run` in the pod of a worker.
+      owner: reference to the owner of all pods; they are deleted together with it.
+      log_dir: directory that gets a file for each worker, so that no later launcher reuses its id.
     """
 
     def __init__(
@@ -127,7 +129,7 @@ class KubernetesLauncher:
         return LaunchedWorker(host, PID_UNKNOWN)
 
     def adopt(self, worker_id: str, on_exit: Callable[[WorkerExit], None]) -> LaunchedWorker | None:
-        """Looks after a pod of an earlier launcher: if there is none, the next list tells."""
+        """Looks after a pod of an earlier launcher. If it is missing, the next list shows that."""
         self._keep(worker_id, _Kept(on_exit, created_at=0.0))
         return LaunchedWorker(KUBERNETES, PID_UNKNOWN)
 
@@ -140,20 +142,20 @@ class KubernetesLauncher:
                 self._delete(worker_id, kept)
 
     def running(self) -> list[str]:
-        """Ids of the workers whose pods have not ended."""
+        """Returns the ids of the workers whose pods have not ended."""
         return list(self._workers)
 
     def start(self) -> None:
-        """Begins to follow the pods. What is heard is told when the event loop goes on."""
+        """Begins to follow the pods. Callbacks run when the event loop goes on."""
         self._watch.start()
 
     def abandon(self) -> None:
-        """Follows the pods no more, and leaves them to the next launcher."""
+        """Stops following the pods, and leaves them to the next launcher."""
         self._watch.close()
         self._requests.close()
 
     def close(self) -> None:
-        """The job is over: nothing of it stays in the cluster."""
+        """Removes everything of the job from the cluster, because the job is over."""
         self.abandon()
         asking = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(ApiError),
@@ -185,7 +187,7 @@ class KubernetesLauncher:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the job is over
             self._loop.call_soon_threadsafe(function, *arguments)
 
-    # --- what has become of them: in the event loop --------------------------------------
+    # --- handling of changes, called in the event loop ------------------------------------
 
     def _keep(self, worker_id: str, kept: _Kept) -> None:
         self._workers[worker_id] = kept
@@ -210,7 +212,7 @@ class KubernetesLauncher:
             self._told.failed(worker_id, error)
 
     def _compare(self, pods: list[Pod], asked_at: float) -> None:
-        """Takes a list of all pods; those that are missing in it are gone."""
+        """Takes a list of all pods. A pod that is missing in it is gone."""
         for pod in pods:
             self._see(pod, gone=False)
         there = {_worker_of(pod) for pod in pods}
@@ -249,7 +251,7 @@ class KubernetesLauncher:
         self._ended.add(worker_id)
         if kept.limit:
             kept.limit.cancel()
-        # Of those that have failed, people want to see the logs.
+        # Failed pods stay, because people want to see their logs.
         if not gone and (end.taken or end.return_code in HARMLESS_CODES):
             self._requests.delete(worker_id, 0)
         kept.on_exit(WorkerExit(worker_id, end.return_code, end.reason, end.taken))
@@ -260,7 +262,7 @@ class KubernetesLauncher:
             kept.limit = self._loop.call_later(wait_s, self._lose, worker_id, kept)
 
     def _lose(self, worker_id: str, kept: _Kept) -> None:
-        """No node has confirmed the end of a pod."""
+        """Handles a pod whose end no node has confirmed in time."""
         kept.limit = None
         if self._workers.get(worker_id) is not kept:
             return

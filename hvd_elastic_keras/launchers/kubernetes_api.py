@@ -1,7 +1,8 @@
 """The few requests of the launcher to a Kubernetes API server, in JSON.
 
 The official client finds the cluster and signs in (pods, kubeconfig, and plug-ins of providers).
-Requests are our own: its models refuse fields that are newer or older than the client.
+Requests are our own, because the client's models refuse fields that are newer or older than the
+client.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 Json = dict[str, Any]
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 TIMEOUT_S = (5.0, 30.0)
-"""To connect, and to answer."""
+"""Seconds to connect, and seconds to wait for an answer."""
 ALREADY_EXISTS, GONE, NOT_FOUND, INVALID = 409, 410, 404, (400, 422)
 MERGE_PATCH = "application/merge-patch+json"
 
 
 class ApiError(Exception):
-    """The API server has refused a request, or has not answered (`status` is 0 then)."""
+    """The API server has refused a request, or has not answered (then `status` is 0)."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -41,7 +42,7 @@ class Cluster:
     """Requests for the objects of one namespace.
 
     Args:
-      configuration: of the official client.
+      configuration: configuration of the official client.
     """
 
     def __init__(self, configuration: Any, namespace: str) -> None:
@@ -55,11 +56,11 @@ class Cluster:
             self._session.cert = (configuration.cert_file, configuration.key_file)
 
     def create(self, kind: str, body: Json, *, dry_run: bool = False) -> Json:
-        """Creates an object, or only says whether that would be possible."""
+        """Creates an object; with `dry_run`, only checks whether that is possible."""
         return self._ask("POST", kind, body=body, query={"dryRun": "All"} if dry_run else {})
 
     def read(self, kind: str, name: str, group: str = "") -> Json:
-        """An object."""
+        """Reads an object."""
         return self._ask("GET", f"{kind}/{name}", group=group)
 
     def change(self, kind: str, name: str, body: Json) -> Json:
@@ -67,7 +68,7 @@ class Cluster:
         return self._ask("PATCH", f"{kind}/{name}", body=body)
 
     def delete(self, kind: str, name: str, grace_s: int | None = None) -> None:
-        """Deletes an object, if it is there; a pod may take `grace_s` seconds, or what it says."""
+        """Deletes an object, if any. A pod may take `grace_s` seconds, else its own grace time."""
         body = {"propagationPolicy": "Background"}
         grace = {} if grace_s is None else {"gracePeriodSeconds": grace_s}
         try:
@@ -77,12 +78,12 @@ class Cluster:
                 raise
 
     def pods(self, selector: str) -> tuple[list[Json], str]:
-        """The pods with these labels, and the version from which to watch on."""
+        """Returns the pods with these labels, and the version from which to watch."""
         found = self._ask("GET", "pods", query={"labelSelector": selector})
         return found["items"], found["metadata"]["resourceVersion"]
 
     def watch_pods(self, selector: str, version: str, limit_s: int) -> Iterator[tuple[str, Json]]:
-        """What happens to pods since a version: ADDED, MODIFIED or DELETED, and the pod.
+        """Yields the changes of pods since a version: ADDED, MODIFIED or DELETED, and the pod.
 
         Raises:
           ApiError: the version is too old (410), or the connection is lost.
@@ -100,7 +101,7 @@ class Cluster:
                 raise ApiError(0, str(error)) from error
 
     def may(self, verb: str, resource: str) -> bool:
-        """Whether this account has a right in the namespace."""
+        """Returns whether this account has a right in the namespace."""
         wanted = {"namespace": self.namespace, "verb": verb, "resource": resource}
         review = {
             "apiVersion": "authorization.k8s.io/v1",
@@ -136,7 +137,7 @@ class Cluster:
         query: dict[str, str] | None = None,
         wait_s: float | None = None,
     ) -> requests.Response:
-        """A request; an answer that is waited for comes as a stream."""
+        """Sends a request; with `wait_s`, the answer is a stream."""
         kind = MERGE_PATCH if method == "PATCH" else "application/json"
         try:
             answer = self._session.request(
@@ -147,7 +148,7 @@ class Cluster:
                 headers={"Content-Type": kind, "Accept": "application/json"},
                 timeout=(TIMEOUT_S[0], wait_s or TIMEOUT_S[1]),
                 stream=wait_s is not None,
-                verify=self._verify,  # that of a session gives way to REQUESTS_CA_BUNDLE
+                verify=self._verify,  # REQUESTS_CA_BUNDLE would override the session's own
             )
         except requests.RequestException as error:
             raise ApiError(0, f"the API server at {self.host} does not answer: {error}") from error
@@ -157,7 +158,7 @@ class Cluster:
 
 
 class _SignedIn(requests.auth.AuthBase):
-    """Adds what the official client has to prove who asks; tokens may change at any time."""
+    """Adds the credentials of the official client. Tokens may change at any time."""
 
     def __init__(self, configuration: Any) -> None:
         self._configuration = configuration
@@ -184,12 +185,12 @@ def _refusal(answer: requests.Response) -> str:
 
 
 def connect(namespace: str, *, in_cluster: bool) -> Cluster:
-    """The cluster that this process is in or, outside, that of the kubeconfig.
+    """Connects to the cluster of this process or, outside of a cluster, of the kubeconfig.
 
-    `namespace` is empty for that of the pod or of the kubeconfig's context.
+    An empty `namespace` means the namespace of the pod or of the kubeconfig's context.
 
     Raises:
-      ConfigurationError: there is none, or the client is not installed.
+      ConfigurationError: there is no cluster, or the client is not installed.
     """
     try:
         config = importlib.import_module("kubernetes.config")

@@ -1,4 +1,4 @@
-"""The pod of a worker, as it is asked for. Pure: manifests are JSON with nothing secret in them."""
+"""The manifest of the pod of a worker. Pure: manifests are JSON without secrets."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ TOKEN_DIRECTORY = "/var/run/hvd-elastic"
 TOKEN_KEY = "token"
 TOKEN_FILE = f"{TOKEN_DIRECTORY}/{TOKEN_KEY}"
 MOST_NAME_CHARACTERS = 50
-"""A pod's name is that of its host, and may have 63."""
+"""Longest name of a job. A pod's name is also its host name, and may have 63 characters."""
 OURS = ("restartPolicy", "terminationGracePeriodSeconds", "serviceAccountName")
-"""Fields of a pod's specification that flags decide, or this program."""
+"""Fields of a pod's specification that flags or this program decide."""
 OURS_OF_CONTAINER = ("args", "image")
 JOINED_BY_NAME = ("containers", "volumes", "volumeMounts")
 """Lists of a template that are merged entry by entry."""
@@ -30,13 +30,13 @@ JOINED_BY_NAME = ("containers", "volumes", "volumeMounts")
 
 @dataclasses.dataclass(frozen=True)
 class PodSettings:
-    """What the pods of a job have in common.
+    """The settings that the pods of a job have in common.
 
     Attributes:
-      job: begins the name of each, and is that of the Secret with the token.
-      template: a pod's specification; what is not given here comes from it.
-      queue: of Kueue; empty for none.
-      grace_period_s: how long a worker may take to leave when its pod is deleted.
+      job: prefix of the names of all pods, and name of the Secret with the token.
+      template: specification of a pod, for all fields that these settings do not give.
+      queue: queue of Kueue; empty for none.
+      grace_period_s: seconds that a worker may take to leave when its pod is deleted.
     """
 
     job: str
@@ -49,22 +49,22 @@ class PodSettings:
     template: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def pod_name(self, worker_id: str) -> str:
-        """The same for every master of the job."""
+        """Returns the name of the pod of a worker, the same for every master of the job."""
         return f"{self.job}-{worker_id}"
 
     @property
     def selector(self) -> str:
-        """Finds the pods of this job."""
+        """The label selector that finds the pods of this job."""
         return f"{JOB_LABEL}={self.job_id}"
 
     def labels(self, worker_id: str) -> dict[str, str]:
-        """Of the pod of a worker."""
+        """Returns the labels of the pod of a worker."""
         queue = {QUEUE_LABEL: self.queue} if self.queue else {}
         return {**APP_LABELS, JOB_LABEL: self.job_id, WORKER_LABEL: worker_id, **queue}
 
 
 def job_name(name: str, job_id: str) -> str:
-    """A name that Kubernetes takes, and no other job has.
+    """Returns a name that Kubernetes accepts and no other job has.
 
     >>> job_name("My_model", "0123456789abcdef")
     'my-model-01234567'
@@ -75,7 +75,7 @@ def job_name(name: str, job_id: str) -> str:
 
 
 def check_job_name(name: str) -> None:
-    """Raises `ConfigurationError` if pods cannot be named so."""
+    """Raises `ConfigurationError` if pods cannot have this name."""
     if len(name) > MOST_NAME_CHARACTERS or not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name):
         raise ConfigurationError(
             f"--job_name={name} was given, expected at most {MOST_NAME_CHARACTERS} small letters, "
@@ -84,10 +84,10 @@ def check_job_name(name: str) -> None:
 
 
 def check_template(template: object) -> Json:
-    """The specification that a template holds: a whole Pod, or what is below its `spec`.
+    """Returns the specification in a template, which is a whole Pod or only its `spec`.
 
     Raises:
-      ConfigurationError: it is none, or says what is not its to say.
+      ConfigurationError: the template is no specification, or has a field that is not allowed.
     """
     spec = template.get("spec", template) if isinstance(template, dict) else template
     if not isinstance(spec, dict):
@@ -123,7 +123,7 @@ def _check_lists(part: Json) -> None:
 def manifest(
     settings: PodSettings, worker_id: str, arguments: list[str], owner: Json | None
 ) -> Json:
-    """What the API server is asked to create; `arguments` are those of `hvd_elastic_keras.run`."""
+    """Returns the manifest of a pod that runs `hvd_elastic_keras.run` with `arguments`."""
     metadata: Json = {
         "name": settings.pod_name(worker_id),
         "namespace": settings.namespace,
@@ -136,7 +136,7 @@ def manifest(
 
 
 def owner_reference(owner: Json, kind: str, api_version: str = "v1") -> Json:
-    """Says that an object goes when its owner goes."""
+    """Returns a reference by which an object is deleted together with its owner."""
     metadata = owner["metadata"]
     return {
         "apiVersion": api_version,
@@ -147,7 +147,7 @@ def owner_reference(owner: Json, kind: str, api_version: str = "v1") -> Json:
 
 
 def merged(template: Any, ours: Any) -> Any:
-    """A template with our values: objects field by field, named lists entry by entry."""
+    """Merges our values into a template: objects field by field, named lists entry by entry."""
     result = dict(template)
     for key, value in ours.items():
         if key in JOINED_BY_NAME:
@@ -195,6 +195,6 @@ def _spec(settings: PodSettings, arguments: list[str]) -> Json:
 
 
 def belongs_to(settings: PodSettings, worker_id: str, pod: Json) -> bool:
-    """Whether a pod is that of a worker of this job."""
+    """Returns whether a pod belongs to this worker of this job."""
     labels = pod["metadata"].get("labels") or {}
     return (labels.get(JOB_LABEL), labels.get(WORKER_LABEL)) == (settings.job_id, worker_id)

@@ -1,4 +1,4 @@
-"""What the status of a pod says of its worker, in words. Pure: pods are JSON, as from the API."""
+"""Puts the status of a pod into words about its worker. Pure: pods are JSON, as from the API."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DISRUPTIONS = {
     "DeletionByPodGC": "is gone with its node {node}",
     "TerminationByKubelet": "was ended by its node {node}",
 }
-"""By the reason of the condition `DisruptionTarget`."""
+"""Texts by the reason of the condition `DisruptionTarget`."""
 TAKEN_BY_NODE = {
     "Evicted": "was evicted by its node {node}",
     "Preempting": "was preempted on its node {node} by a pod that the cluster needs",
@@ -33,13 +33,13 @@ TAKEN_BY_NODE = {
     "UnexpectedAdmissionError": "was not taken by its node {node}",
     "NodeAffinity": "was not taken by its node {node}",
 }
-"""By `status.reason` of a pod that has failed."""
+"""Texts by `status.reason` of a failed pod."""
 NO_ROOM_ON_NODE = "OutOf"
 
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
-    """How a worker has ended; see `launchers.base.WorkerExit`."""
+    """The end of a worker; see `launchers.base.WorkerExit`."""
 
     return_code: int | None
     reason: str = ""
@@ -47,7 +47,10 @@ class Ending:
 
 
 def pending_reason(pod: Pod) -> str | None:
-    """Why a pod does not run yet; empty if nothing is known against it, None if it runs or ran."""
+    """Returns why a pod does not run yet.
+
+    An empty text means that no obstacle is known; None means that the pod runs or has run.
+    """
     status = pod.get("status") or {}
     if status.get("phase", "Pending") != "Pending" or _terminated(pod):
         return None
@@ -77,7 +80,11 @@ def _waiting_reason(pod: Pod) -> str:
 
 
 def ending(pod: Pod, *, deleted_by_us: bool, gone: bool = False) -> Ending | None:
-    """How the worker of a pod has ended; None if it has not. `gone` is a pod that is no more."""
+    """Returns how the worker of a pod has ended; None if it has not.
+
+    Args:
+      gone: whether the pod does not exist any more.
+    """
     terminated = _terminated(pod)
     failed_as_pod = (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
     if not (gone or terminated or failed_as_pod):
@@ -93,18 +100,18 @@ def ending(pod: Pod, *, deleted_by_us: bool, gone: bool = False) -> Ending | Non
 
 
 def why_leaving(pod: Pod) -> str:
-    """Why a worker has to leave whose pod is deleted, but has not ended."""
+    """Returns why a worker has to leave. Its pod is being deleted, but has not ended."""
     why = _why_taken(pod)
     return f"it {why}" if why else "somebody has deleted its pod"
 
 
 def lost_with_node(pod: Pod) -> Ending:
-    """That of a pod which should be gone, and whose node does not confirm it."""
+    """Returns the ending for a pod that should be gone, but whose node does not confirm that."""
     return Ending(None, f"is lost with its node {_node(pod)}, which does not answer", taken=True)
 
 
 def _why_taken(pod: Pod) -> str:
-    """What the cluster says of why it has taken the pod; empty if it says nothing."""
+    """Returns the reason for which the cluster has taken the pod; empty if it gives none."""
     status = pod.get("status") or {}
     disruption = _condition(pod, "DisruptionTarget")
     if disruption.get("status") == "True":
@@ -120,7 +127,7 @@ def _why_taken(pod: Pod) -> str:
 
 
 def _why_deleted(pod: Pod, deleted_by_us: bool) -> str:
-    """Whose doing it is that a pod is deleted; empty if it is the launcher's own."""
+    """Returns why a pod is deleted; empty if the launcher itself has deleted it."""
     if _node_is_silent(pod):
         return lost_with_node(pod).reason
     return "" if deleted_by_us else "is gone: somebody has deleted its pod"
@@ -164,7 +171,10 @@ def _worker_status(pod: Pod) -> Pod:
 
 
 def _node_is_silent(pod: Pod) -> bool:
-    """Whether a pod that runs, and is not probed, is taken for not ready: it is its node then."""
+    """Returns whether a running pod is marked not ready.
+
+    Without a readiness probe, the cause is then its node.
+    """
     runs = "running" in (_worker_status(pod).get("state") or {})
     return runs and _condition(pod, "Ready").get("status") == "False"
 

@@ -1,4 +1,4 @@
-"""Asks for pods and deletes them, each in a thread of its own, again and again until it is done."""
+"""Creates and deletes pods. Each request has its own thread and is repeated until it succeeds."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from hvd_elastic_keras.launchers.kubernetes_pod import PodSettings, belongs_to
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 15.0
 AT_A_TIME = 8
-"""Requests."""
+"""Most requests at the same time."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """Who hears of what has become of a request for a pod; they are called in its thread.
+    """Callbacks for the result of a request for a pod, called in the thread of the request.
 
     Attributes:
-      created: of a worker, and since when its pod is there for certain (`time.monotonic`).
-      refused: of a worker whose pod cannot be made or is not wanted any more, and why.
-      delayed: of a worker whose pod cannot be made yet, and why.
+      created: gets a worker id, and since when its pod certainly exists (`time.monotonic`).
+      refused: gets a worker id, and why its pod cannot be made or is not wanted any more.
+      delayed: gets a worker id, and why its pod cannot be made yet.
     """
 
     created: Callable[[str, float], None]
@@ -38,8 +38,8 @@ class PodRequests:
     """Creates and deletes the pods of workers.
 
     Args:
-      manifest: of the pod of a worker.
-      is_wanted: whether a worker that has no pod yet is to get one.
+      manifest: returns the manifest of the pod of a worker.
+      is_wanted: returns whether a worker that has no pod yet is to get one.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class PodRequests:
         self._few = threading.Semaphore(AT_A_TIME)
 
     def create(self, worker_id: str) -> None:
-        """Asks for the pod of a worker; one that is there already is as good."""
+        """Asks for the pod of a worker. A pod of this worker that exists already is used."""
         threading.Thread(target=self._create, args=(worker_id,), daemon=True).start()
 
     def delete(self, worker_id: str, grace_s: int) -> None:
@@ -64,7 +64,7 @@ class PodRequests:
         threading.Thread(target=self._delete, args=(worker_id, grace_s), daemon=True).start()
 
     def close(self) -> None:
-        """Asks for nothing any more."""
+        """Stops all requests."""
         self._closed.set()
 
     def _create(self, worker_id: str) -> None:
@@ -102,7 +102,7 @@ class PodRequests:
     def _until(
         self, is_over: Callable[[], bool], told: Callable[[BaseException], None] | None = None
     ) -> tenacity.Retrying:
-        """Repeats a request that may be granted later, and tells why it was not yet."""
+        """Repeats a request that may be granted later, and reports why it was not granted yet."""
 
         def tell(state: tenacity.RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome else None
@@ -123,7 +123,7 @@ class PodRequests:
 
 
 class ForeignPodError(ApiError):
-    """There is a pod of this name that is not of this job."""
+    """A pod of this name exists, but does not belong to this job."""
 
     def __init__(self, name: str, namespace: str) -> None:
         super().__init__(
@@ -134,7 +134,7 @@ class ForeignPodError(ApiError):
 
     @property
     def is_hopeless(self) -> bool:
-        """Others decide about that pod."""
+        """True, because others decide about that pod."""
         return True
 
 

@@ -1,4 +1,4 @@
-"""The Secret of a job: it holds the token, and owns all pods, so that nothing survives it."""
+"""The Secret of a job: it holds the token, and owns all pods, so that no pod outlives it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from hvd_elastic_keras.launchers.kubernetes_pod import (
 
 
 def put_secret(cluster: Cluster, settings: PodSettings, token: str, owner: Json | None) -> Json:
-    """Makes the Secret, or takes over that of an earlier launcher of the job.
+    """Creates the Secret, or takes over the Secret of an earlier launcher of the job.
 
-    Returns what a pod says of its owner.
+    Returns:
+      The owner reference by which pods name the Secret as their owner.
 
     Raises:
-      ConfigurationError: there is one of another job.
-      ApiError: it cannot be made.
+      ConfigurationError: a Secret of this name belongs to another job.
+      ApiError: the Secret cannot be created.
     """
     content = {TOKEN_KEY: base64.b64encode(token.encode()).decode()}
     metadata: Json = {"name": settings.job, "labels": {**APP_LABELS, JOB_LABEL: settings.job_id}}
@@ -51,9 +52,10 @@ def _check_ours(secret: Json, settings: PodSettings) -> None:
 
 
 def owner_of_master(cluster: Cluster, pod_name: str) -> Json:
-    """What owns a job whose master runs in a pod: what keeps up this pod or, if nothing, the pod.
+    """Returns the owner of a job whose master runs in a pod.
 
-    A StatefulSet that replaces the pod of its master takes over the workers.
+    The owner is the controller of this pod or, without a controller, the pod itself. So if a
+    StatefulSet replaces the pod of its master, the workers are kept.
     """
     pod = cluster.read("pods", pod_name)
     owners = pod["metadata"].get("ownerReferences") or []

@@ -1,7 +1,7 @@
-"""Follows the pods of a job: list, watch for a limited time, list again.
+"""Follows the pods of a job: lists them, watches for a limited time, and lists them again.
 
-Nothing depends on a single event: what is missed is in the next list. A version that is too old
-(410) and a broken connection are normal, and mean the next list.
+Nothing depends on a single event: a missed change is in the next list. A version that is too old
+(410) and a broken connection are normal, and lead to the next list.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from hvd_elastic_keras.launchers.kubernetes_api import ApiError, Cluster
 
 Pod = dict[str, Any]
 WATCH_S = 30
-"""Until the next list, which brings what was missed."""
+"""Seconds until the next list, which brings missed changes."""
 PAUSE_S = 0.2
 LONGEST_PAUSE_S = 10.0
 DELETED = "DELETED"
 
 
 class PodWatch:
-    """A thread that tells of pods.
+    """A thread that reports the pods of a job.
 
     Args:
-      on_list: hears of all pods, and when they were asked for (`time.monotonic`).
-      on_pod: hears of one pod, and whether it is gone.
-      on_trouble: hears why the API server does not answer, and "" when it does again.
+      on_list: gets all pods, and the time when they were asked for (`time.monotonic`).
+      on_pod: gets one pod, and whether it is gone.
+      on_trouble: gets the reason why the API server does not answer, and "" when it answers again.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class PodWatch:
         self._thread = threading.Thread(target=self._run, name="pods", daemon=True)
 
     def start(self) -> None:
-        """Begins to tell."""
+        """Begins to report pods."""
         self._thread.start()
 
     def close(self) -> None:
-        """Tells of nothing any more."""
+        """Stops all reports."""
         self._closed.set()
 
     def _run(self) -> None:
@@ -61,7 +61,7 @@ class PodWatch:
                 self._watch(self._list())
 
     def _list(self) -> str:
-        """Tells of all pods; returns their version."""
+        """Reports all pods; returns the version of the list."""
         asking = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(ApiError),
             wait=tenacity.wait_random_exponential(multiplier=PAUSE_S, max=LONGEST_PAUSE_S),

@@ -1,7 +1,7 @@
 """Workers as processes of this machine, each in a process group of its own.
 
-A worker does not end with its launcher: its parent is a `keeper`, and the next launcher of the job
-may adopt it.
+A worker does not end with its launcher, because its parent is a `keeper`. The next launcher of the
+job may adopt the worker.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ UNSEEN = (
     "both were killed, or this machine was restarted"
 )
 LONGEST_LINE = 2**16
-"""Characters that are kept of a line that a worker prints."""
+"""Most characters kept of a line that a worker prints."""
 CUT = f" … (cut after {LONGEST_LINE:,} characters; the whole line is in the worker's log)"
 KEEPER = (sys.executable, "-I", "-S", str(Path(keeper.__file__).resolve()))
 
 
 class WorkerRecord(msgspec.Struct, frozen=True):
-    """What a keeper notes of its worker.
+    """The notes of a keeper about its worker.
 
     Attributes:
-      started: when the process has started, in clock ticks; with it, a `pid` is not mistaken.
-      exit: as `WorkerExit.return_code`; None as long as the worker runs.
+      started: time at which the process started, in clock ticks. With it, another process with the
+        same `pid` is not mistaken for the worker.
+      exit: return code, as in `WorkerExit.return_code`; None while the worker runs.
     """
 
     pid: int
@@ -57,19 +58,19 @@ class WorkerRecord(msgspec.Struct, frozen=True):
 
     @property
     def is_kept(self) -> bool:
-        """Whether its keeper lives, and with it or soon after it the worker ends."""
+        """Whether the keeper lives. Without it, the worker ends at once or soon."""
         return keeper.start_ticks(self.keeper) == self.keeper_started
 
     @property
     def noted_in(self) -> Path | None:
-        """Where the keeper of a living worker has its notes; None if it is gone."""
+        """The directory in which a living keeper writes its notes; None if the keeper is gone."""
         with contextlib.suppress(OSError, IndexError):
             command = Path(f"/proc/{self.keeper}/cmdline").read_bytes().split(b"\0")
             return Path(os.fsdecode(command[len(KEEPER)])).parent
         return None
 
     def belongs_to(self, directory: Path) -> bool:
-        """Whether its keeper has its notes there, and not where they were copied from."""
+        """Returns whether the keeper writes its notes in `directory`, and not in its original."""
         with contextlib.suppress(OSError):
             return self.noted_in is not None and self.noted_in.samefile(directory)
         return False
@@ -82,16 +83,17 @@ class WorkerRecord(msgspec.Struct, frozen=True):
 
 
 def kept_workers(directory: Path) -> dict[str, WorkerRecord]:
-    """The local workers that live, by id, whatever has become of their launcher.
+    """Returns the living local workers by id, whether their launcher lives or not.
 
-    In a copy of a job directory, they are those of the other job; see `WorkerRecord.belongs_to`.
+    In a copy of a job directory, these are the workers of the other job; see
+    `WorkerRecord.belongs_to`.
     """
     found = ((path.stem, _read(path)) for path in directory.glob("*.json"))
     return {worker_id: kept for worker_id, kept in found if kept and kept.is_kept}
 
 
 def end_kept_workers(workers: Collection[WorkerRecord]) -> None:
-    """Ends workers that no launcher looks after, and waits until they are gone."""
+    """Ends workers without a launcher, and waits until they are gone."""
     for kept in workers:
         kept.kill()
     for kept in workers:
@@ -115,14 +117,20 @@ def _decoded(data: bytes) -> WorkerRecord | None:
 class LocalLauncher:
     """Starts the `command` of each worker; output goes to `log_dir/<worker id>.log`.
 
-    Each has a directory of its own for temporary files, which goes when it ends, however that is.
+    Each worker has its own directory for temporary files, which is removed when the worker ends, in
+    whatever way.
 
-    What a worker prints to stdout is also handed to `on_output(worker_id, line)`. `variables` are
-    what is the same in the environment of all (`env.worker_variables`). Keepers note in
-    `record_dir` what they know of their workers.
-    `file_limits` are the workers' limits of open files, if they are not to be this process's own.
-    A `fork_server`, once it is ready, starts workers whose command is `python -m MODULE…`. If it
-    is gone, `warn` says so.
+    Args:
+      command: returns the command of a worker.
+      log_dir: directory for the logs of the workers.
+      record_dir: directory for the notes of keepers about their workers.
+      environment: returns the environment of a worker.
+      on_output: called with worker id and line for each line that a worker prints to stdout.
+      variables: environment variables that are the same for all workers
+        (`env.worker_variables`).
+      file_limits: limits of open files for the workers; None: the limits of this process.
+      fork_server: starts workers once it is ready; the command must then be `python -m MODULE…`.
+      warn: called with a text if the fork server is gone.
     """
 
     def __init__(
@@ -148,7 +156,7 @@ class LocalLauncher:
         self._fork_server = fork_server
         self._warn = warn
         self._job = f"{zlib.crc32(os.fsencode(record_dir.resolve())):08x}"
-        """In the names of the workers' directories for temporary files."""
+        """Part of the names of the workers' directories for temporary files."""
         self._loop = asyncio.get_running_loop()
         self._workers: dict[str, WorkerRecord] = {}
 
@@ -166,7 +174,7 @@ class LocalLauncher:
             return self._launch(worker_id, on_exit)
 
     def _launch(self, worker_id: str, on_exit: Callable[[WorkerExit], None]) -> LaunchedWorker:
-        self._remove_scratch(worker_id)  # of a launcher that was killed here; stops its keeper, too
+        self._remove_scratch(worker_id)  # left by a launcher killed here; its keeper then stops
         scratch = tempfile.mkdtemp(prefix=f"{env.SCRATCH_PREFIX}{worker_id}-{self._job}-")
         try:
             os.mkfifo(Path(scratch, keeper.OUTPUT))
@@ -186,7 +194,7 @@ class LocalLauncher:
         return LaunchedWorker(LOCALHOST, kept.pid)
 
     def adopt(self, worker_id: str, on_exit: Callable[[WorkerExit], None]) -> LaunchedWorker | None:
-        """Looks after a worker that another launcher has started. See `Launcher.adopt`."""
+        """Looks after a worker that an earlier launcher has started. See `Launcher.adopt`."""
         kept = _read(self._record(worker_id))
         if kept is None:
             return None
@@ -210,16 +218,16 @@ class LocalLauncher:
             kept.kill()
 
     def running(self) -> list[str]:
-        """Ids of the workers that have not ended."""
+        """Returns the ids of the workers that have not ended."""
         return list(self._workers)
 
     def close(self) -> None:
-        """The job is over: nobody will adopt anybody."""
+        """Removes all notes, because the job is over and no launcher will adopt a worker."""
         shutil.rmtree(self._record_dir, ignore_errors=True)
         self._remove_scratch("*")
 
     def _remove_scratch(self, worker_id: str) -> None:
-        """Removes what was left before a keeper had come to look after it."""
+        """Removes temporary directories left by a launcher that was killed before a keeper ran."""
         pattern = f"{env.SCRATCH_PREFIX}{worker_id}-{self._job}-*"
         for path in Path(tempfile.gettempdir()).glob(pattern):
             shutil.rmtree(path, ignore_errors=True)
@@ -228,7 +236,7 @@ class LocalLauncher:
         return self._record_dir / f"{worker_id}.json"
 
     def _start_keeper(self, worker_id: str, scratch: str) -> Callable[[], int] | None:
-        """Returns what waits for the keeper's end, if it is a child of this process."""
+        """Returns a function that waits for the keeper's end, if it is a child of this process."""
         path = self._log_dir / f"{worker_id}.log"
         variables, command = self._variables(worker_id, scratch), self._command(worker_id)
         keeper = [*KEEPER, str(self._record(worker_id)), str(path), scratch]
@@ -277,9 +285,9 @@ class LocalLauncher:
 
         def wait_for_end() -> None:
             keepers_code = wait()
-            kept.kill()  # if it was the keeper that was killed
+            kept.kill()  # the keeper may have been killed, not the worker
             shutil.rmtree(kept.scratch, ignore_errors=True)
-            with record:  # which may have been removed
+            with record:  # open already, because the file may have been removed
                 last = _decoded(record.read())
             code = last.exit if last else None
             reason = _without_keeper(keepers_code) if code is None else ""
@@ -302,7 +310,7 @@ class LocalLauncher:
 
 
 def lines_of(printed: TextIO) -> Iterator[str]:
-    """The lines that a worker prints, without their ends; the end of a very long one is left out.
+    """Yields the lines that a worker prints, without newlines; cuts the end of very long lines.
 
     >>> import io
     >>> [len(line) for line in lines_of(io.StringIO("a\\n" + "b" * 10**6))]
@@ -321,7 +329,7 @@ def _is_whole(line: str) -> bool:
 def _spawned(
     command: Sequence[str], variables: Mapping[str, str], errors: IO[str]
 ) -> tuple[str, Callable[[], int]]:
-    """Starts a process; returns the first line that it prints, and what waits for its end."""
+    """Starts a process; returns its first line, and a function that waits for its end."""
     process = subprocess.Popen(
         command,
         env=variables,
@@ -335,17 +343,17 @@ def _spawned(
 
 
 def _without_keeper(code: int | None) -> str:
-    """Why a worker ended whose exit code its keeper has not noted; see `WorkerExit.reason`.
+    """Returns why a worker without a noted exit code ended; see `WorkerExit.reason`.
 
     Args:
-      code: that of the keeper; None if it was started by another launcher.
+      code: exit code of the keeper; None if another launcher has started it.
     """
     cause = "is gone" if code is None else exit_cause(code)
     return f"was ended together with its parent process (keeper.py), which {cause}"
 
 
 def _wait_for(kept: WorkerRecord) -> int | None:
-    """Waits for the end of a keeper that is no child of this process: nobody knows its code."""
+    """Waits for a keeper that is no child of this process; returns None, its code is unknown."""
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(kept.keeper)
         try:

@@ -1,4 +1,4 @@
-"""How many files and connections the launcher may have open, and those it starts."""
+"""Limits of open files and connections, for the launcher and the processes that it starts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import contextlib
 import resource
 
 FILES_PER_WORKER = 6
-"""Three connections, and the pipes of a local one; strangers may take a quarter of all."""
+"""Three connections, and the pipes of a local worker. Strangers may take a quarter of all."""
 OTHER_FILES = 256
 Limits = tuple[int, int]
 """The soft and the hard limit."""
 
 
 def raise_limit() -> Limits:
-    """Lets this process open as many as the system permits; returns the limits before."""
+    """Lets this process open as many files as the system permits; returns the earlier limits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -21,19 +21,19 @@ def raise_limit() -> Limits:
 
 
 def needed_for(workers: int) -> int:
-    """Files that a launcher of so many workers may have open."""
+    """Returns the number of files that a launcher of `workers` workers may have open."""
     return workers * FILES_PER_WORKER + OTHER_FILES
 
 
 def most_workers(limit: int) -> int:
-    """How many workers a launcher that may open so many files can have; not below 0."""
+    """Returns how many workers a launcher can have that may open `limit` files; at least 0."""
     return max(0, limit - OTHER_FILES) // FILES_PER_WORKER
 
 
 def too_few_for(workers: int) -> str:
-    """What to do where this process cannot keep up connections to so many; empty if it can.
+    """Returns a warning if this process may open too few files for `workers`; else empty.
 
-    To be asked when the limit is raised.
+    Call it after the limit is raised.
     """
     least = needed_for(workers)
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -46,6 +46,6 @@ def too_few_for(workers: int) -> str:
 
 
 def set_limit(pid: int, limits: Limits) -> None:
-    """Gives another process of this user its limits: `select()` fails there with high numbers."""
-    with contextlib.suppress(ValueError, OSError):  # it may have ended already
+    """Sets the limits of another process, in which `select()` fails with high file numbers."""
+    with contextlib.suppress(ValueError, OSError):  # the process may have ended already
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)

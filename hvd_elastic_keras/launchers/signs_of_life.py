@@ -1,9 +1,9 @@
-"""Whether a process of this machine runs: from outside, whatever its own code does.
+"""Finds out from outside whether a process of this machine runs, whatever its own code does.
 
-Python code of a process may stand still although it is well: code in C that keeps Python's lock
-(GIL), in an extension or while it writes to slow storage, lets no other thread run, and no
-heartbeat is sent. Threads that wait for the lock wake up many times a second. Those of a process
-that is stopped or frozen do not.
+The Python code of a process may stand still although the process is well. Code in C may hold
+Python's lock (GIL), in an extension or while it writes to slow storage. Then no other thread runs,
+and no heartbeat is sent. But threads that wait for the lock wake up many times a second. The
+threads of a stopped or frozen process do not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 from pathlib import Path
 
 STOPPED = "TtZXx"
-"""States of a process that does nothing any more, or not before somebody lets it go on."""
+"""States of a process that has ended, or does nothing until somebody continues it."""
 
 
 class SignsOfLife:
@@ -31,12 +31,15 @@ class SignsOfLife:
         self._seen: int | None = None
 
     def since_last_look(self) -> bool:
-        """Whether it has run since then; false at the first look, and if it is stopped or gone."""
+        """Whether the process has run since the last look.
+
+        False at the first look, and for a process that is stopped or gone.
+        """
         before, self._seen = self._seen, self._switches()
         return None not in (before, self._seen) and before != self._seen
 
     def _switches(self) -> int | None:
-        """How often its threads have left a processor; None if it is stopped or gone."""
+        """Returns how often its threads have left a processor; None if it is stopped or gone."""
         try:
             stat = (self._process / "stat").read_text(errors="replace")
             threads = list((self._process / "task").iterdir())
@@ -48,7 +51,7 @@ class SignsOfLife:
 
 
 def _switches_of(thread: Path) -> int:
-    with contextlib.suppress(OSError):  # it has ended
+    with contextlib.suppress(OSError):  # the thread has ended
         lines = (thread / "status").read_text(errors="replace").splitlines()
         return sum(int(line.split()[1]) for line in lines if "voluntary_ctxt_switches:" in line)
     return 0

@@ -1,4 +1,4 @@
-"""What a cloud says in advance about taking this machine back, as its metadata service tells it.
+"""Reads a cloud's notice that it will take this machine back, from its metadata service.
 
 Google Cloud: https://cloud.google.com/compute/docs/instances/create-use-preemptible (`preempted`).
 AWS: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html, by
@@ -15,17 +15,17 @@ import requests
 
 REQUEST_TIMEOUT_S = 2.0
 GCP_SECONDS = 30.0
-"""So long after the notice Google Cloud lets a machine run."""
+"""Seconds that Google Cloud lets a machine run after its notice."""
 AWS_TOKEN_SECONDS = 21600
 AWS_SECONDS = 120.0
-"""So long before the end the notice of AWS comes."""
+"""Seconds before the end at which the notice of AWS comes."""
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """This machine goes.
+    """A notice that the cloud takes this machine back.
 
     Attributes:
-      within_s: seconds until then.
+      within_s: seconds until the machine goes.
     """
 
     text: str
@@ -36,15 +36,15 @@ class Provider(Protocol):
     """A cloud that may take this machine back."""
 
     def notice(self) -> Notice | None:
-        """What it says now; None if the machine stays.
+        """Returns the present notice; None if the machine stays.
 
         Raises:
-          requests.RequestException: its metadata service does not answer as documented.
+          requests.RequestException: the metadata service does not answer as documented.
         """
 
 
 class GoogleCloud:
-    """Google Cloud, whose metadata service is reached at `host`."""
+    """Google Cloud, with its metadata service at `host`."""
 
     def __init__(self, host: str) -> None:
         self._url = f"http://{host}/computeMetadata/v1/instance/preempted"
@@ -61,7 +61,7 @@ class GoogleCloud:
 
 
 class Aws:
-    """AWS, whose metadata service has this URL."""
+    """AWS, with its metadata service at `url`."""
 
     def __init__(self, url: str) -> None:
         self._url = f"{url.rstrip('/')}/latest"
@@ -99,7 +99,7 @@ class _InstanceAction(msgspec.Struct):
 
 
 def aws_notice(content: bytes, now: datetime.datetime) -> Notice:
-    """What an instance action means; one that cannot be read is one all the same.
+    """Returns the notice in an instance action; an unreadable action counts as a notice, too.
 
     >>> moment = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
     >>> aws_notice(b'{"action": "stop", "time": "2026-01-01T00:01:30Z"}', moment)
@@ -115,5 +115,5 @@ def aws_notice(content: bytes, now: datetime.datetime) -> Notice:
 
 def _session() -> requests.Session:
     session = requests.Session()
-    session.trust_env = False  # a proxy is not asked for what only this machine can answer
+    session.trust_env = False  # only this machine can reach the service, so use no proxy
     return session

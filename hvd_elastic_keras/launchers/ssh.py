@@ -1,8 +1,9 @@
 """Workers on other hosts, started with the user's own OpenSSH client.
 
 On the other host a joiner (`run --join`) looks after the worker, and tells the master of its end.
-The connection only starts it and brings its output: if it is lost, the worker trains on. Here each
-client has a keeper, as a local worker has, so that it outlives the launcher.
+The connection only starts the joiner and brings its output: if the connection is lost, the worker
+trains on. On this host, each ssh client has a keeper, like a local worker, so that the client
+outlives the launcher.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hvd_elastic_keras.launchers.local import LocalLauncher
 from hvd_elastic_keras.launchers.ssh_command import RemoteStart, SshSettings, failure
 
 WITH_INPUT = ("/bin/sh", "-c", 'exec "$@" < "$0"')
-"""Runs a command whose standard input is a file, which is named first."""
+"""Runs a command with a file as its standard input; the file is the first argument."""
 MOST_LOG_BYTES = 20_000
 
 
@@ -26,12 +27,13 @@ class SshLauncher:
     """Starts joiners on other hosts; output goes to `log_dir/<worker id>.log`.
 
     Args:
-      record_dir: for notes of the clients that run; removed when the job is over.
-      environment: of the clients.
-      start: what a worker is told on standard input.
-      has_come: whether the master has heard of a worker, or does not wait for it any more.
+      record_dir: directory for notes about the running clients; removed when the job is over.
+      environment: returns the environment of the client of a worker.
+      start: returns the `RemoteStart` of a worker on a host.
+      has_come: returns whether the master has heard of a worker, or does not wait for it any more.
       on_failed: called in the event loop with worker id, host and reason, if the connection of a
-        worker has ended before it has come. Nobody's `on_exit` is called: joiners tell the master.
+        worker ends before the worker has come. This launcher never calls `on_exit`, because joiners
+        report the end of a worker to the master.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class SshLauncher:
     def launch(
         self, worker_id: str, host: str, on_exit: Callable[[WorkerExit], None]
     ) -> LaunchedWorker:
-        """Starts a worker on a host. The process id is that of the client here."""
+        """Starts a worker on a host. The returned process id belongs to the client on this host."""
         self._hosts[worker_id] = host
         for directory in (self._record_dir.parent, self._record_dir):
             directory.mkdir(mode=0o700, exist_ok=True)
@@ -85,15 +87,15 @@ class SshLauncher:
         return LaunchedWorker(self._hosts[worker_id], client.pid) if client else None
 
     def kill(self, worker_id: str) -> None:
-        """Ends the client; a joiner ends its worker when it hears that the job has given it up."""
+        """Ends the client. The joiner hears that the job has given up its worker, and ends it."""
         self._clients.kill(worker_id)
 
     def running(self) -> list[str]:
-        """Ids of the workers whose clients have not ended."""
+        """Returns the ids of the workers whose clients have not ended."""
         return self._clients.running()
 
     def close(self) -> None:
-        """The job is over."""
+        """Removes the notes about the clients, because the job is over."""
         self._clients.close()
 
     def _command(self, worker_id: str) -> list[str]:
@@ -113,11 +115,11 @@ class SshLauncher:
         return self._record_dir / f"{worker_id}.host"
 
     def _ended(self, exit: WorkerExit) -> None:
-        """The client of a worker has ended."""
+        """Handles the end of the client of a worker."""
         worker_id = exit.worker_id
         self._start_file(worker_id).unlink(missing_ok=True)
         host = self._hosts.pop(worker_id)
-        # Of an adopted worker nobody knows yet whether it lives: its heartbeats tell.
+        # Whether an adopted worker lives is not known yet; its heartbeats will tell.
         if worker_id not in self._adopted and not self._has_come(worker_id):
             said = files.end_of(self._log_dir / f"{worker_id}.log", MOST_LOG_BYTES)
             self._on_failed(worker_id, host, failure(self._settings, host, exit.return_code, said))

@@ -1,7 +1,7 @@
-"""What is run to start a worker by ssh, and what went wrong if it did not start. Pure.
+"""The command that starts a worker by ssh, and the likely reason if no worker starts. Pure.
 
-Nothing secret stands in a command line: token and environment go through standard input, to
-`ssh_end` on the other host.
+A command line holds nothing secret: token and environment go through standard input to `ssh_end` on
+the other host.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ OPTIONS = (
     *("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),
     *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
 )
-"""After the user's own: ssh takes the first value of an option."""
+"""Options that follow the user's own, because ssh takes the first value of an option."""
 REMOTE_END = "hvd_elastic_keras.launchers.ssh_end"
 SSH_FAILED = 255
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
@@ -25,13 +25,13 @@ SAID_LINES = 3
 
 @dataclasses.dataclass(frozen=True)
 class SshSettings:
-    """How workers are started on other hosts.
+    """Settings for the start of workers on other hosts.
 
     Attributes:
-      ssh: the client with options of the user's.
-      python: the interpreter there.
-      directory: where it is started there.
-      python_path: PYTHONPATH there; empty leaves what there is.
+      ssh: the ssh client with the user's options.
+      python: the Python interpreter on the other host.
+      directory: directory on the other host in which workers start.
+      python_path: PYTHONPATH on the other host; empty keeps the value there.
       variables: further environment variables of the workers.
     """
 
@@ -42,16 +42,16 @@ class SshSettings:
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
 
     def command(self, host: str) -> list[str]:
-        """What is run here; `RemoteStart` has to follow on standard input."""
+        """Returns the command to run here; its standard input must be a `RemoteStart`."""
         return [*self.ssh, *OPTIONS, "--", host, self.remote_command]
 
     def question(self, host: str) -> list[str]:
-        """What is run here to learn what the user's configuration says of a host."""
+        """Returns the command that prints the user's ssh configuration for a host."""
         return [*self.ssh, "-G", "--", host]
 
     @property
     def remote_command(self) -> str:
-        """What the shell of the other host is asked for.
+        """The command for the shell of the other host.
 
         >>> SshSettings(("ssh",), "python3", "/my code").remote_command
         "cd '/my code' && exec python3 -m hvd_elastic_keras.launchers.ssh_end"
@@ -63,11 +63,12 @@ class SshSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """Where ssh goes for a host.
+    """The address to which ssh connects for a host.
 
     Attributes:
-      name: that has an address, or the address itself.
-      by_others: whether another host or program makes the connection, and maybe knows the name.
+      name: a name that has an address, or the address itself.
+      by_others: whether another host or program makes the connection. It may know a name that this
+        host does not know.
     """
 
     name: str
@@ -75,7 +76,7 @@ class Target:
 
 
 def target_of(answer: str, host: str) -> Target:
-    """What `ssh -G` says of a host; the host itself if it says nothing.
+    """Returns the target of a host in the answer of `ssh -G`; without an answer, the host itself.
 
     >>> target_of("user me\\nhostname 10.0.0.7\\nproxyjump gate", "alias")
     Target(name='10.0.0.7', by_others=True)
@@ -89,16 +90,16 @@ def target_of(answer: str, host: str) -> Target:
 
 
 class RemoteStart(msgspec.Struct, frozen=True):
-    """What the other host is told on standard input, in one line."""
+    """The start of a worker, sent to the other host on standard input in one line."""
 
     arguments: list[str]
-    """Of `python -m hvd_elastic_keras.run`, which reads `token` on standard input."""
+    """Arguments of `python -m hvd_elastic_keras.run`, which reads `token` on standard input."""
     token: str
     variables: dict[str, str]
 
 
 def failure(settings: SshSettings, host: str, code: int | None, said: str) -> str:
-    """Why no worker came from a host: the likely reason, what was run, and what the host said."""
+    """Returns why no worker came from a host: likely reason, command, and output of the host."""
     lines = [line.strip() for line in said.splitlines() if line.strip()][-SAID_LINES:]
     ran = shlex.join([*settings.ssh, host, settings.remote_command])
     what = f"it said: {' / '.join(lines)}" if lines else f"it ended with exit code {code}"

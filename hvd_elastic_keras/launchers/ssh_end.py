@@ -1,9 +1,9 @@
-"""The other end of an ssh connection: becomes the worker that the launcher asks for.
+"""The remote end of an ssh connection: becomes the worker that the launcher asks for.
 
     python -m hvd_elastic_keras.launchers.ssh_end
 
-Reads a `RemoteStart` on standard input. Who is told to read the token on standard input finds it
-in a pipe there.
+Reads a `RemoteStart` on standard input. `hvd_elastic_keras.run` then finds the token in a pipe that
+is its standard input.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Waits for descriptors of any number; `select.select` takes those below 1024 only."""
+"""Waits for descriptors of any number; `select.select` accepts only numbers below 1024."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import select
 
 
 def until_readable(descriptor: int, limit_s: float | None = None) -> bool:
-    """Whether something can be read, or will not come any more, within a time, if one is given."""
+    """Waits until data or its end can be read, at most `limit_s`; returns whether it can."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(None if limit_s is None else 1000 * limit_s))
 
 
 def until_ended(process: int) -> None:
-    """Returns when a process has ended; it need not be a child of this one."""
+    """Waits until a process has ended. It need not be a child of this process."""
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process)
         try:

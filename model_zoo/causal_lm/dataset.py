@@ -1,4 +1,4 @@
-"""Text to continue: Python's manual, or tiny Shakespeare through tensorflow-datasets."""
+"""Texts for a language model: Python's manual, or tiny Shakespeare from tensorflow-datasets."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hvd_elastic_keras import TfdsSource
 from model_zoo import python_texts
 
 HELD_OUT = 0.1
-"""The end of the language reference, for validation."""
+"""Share of the language reference, at its end, that is used for validation."""
 Tokens = npt.NDArray[np.int32]
 
 
 def dataset(split: str, config: ml_collections.ConfigDict, data_dir: str) -> tuple[Tokens, Tokens]:
-    """Windows of bytes, int32 [n, config.length], and the same one byte further."""
+    """Returns windows of bytes, int32 [n, config.length], and the same windows one byte later."""
     text = np.frombuffer(_text(split, config, data_dir), np.uint8)
     stride = config.stride if split == "train" else config.length
     windows = np.lib.stride_tricks.sliding_window_view(text, config.length + 1)[::stride]

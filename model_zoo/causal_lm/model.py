@@ -1,4 +1,4 @@
-"""A decoder-only Transformer over bytes: Radford et al., GPT-2, 2019, in small."""
+"""A small decoder-only Transformer over bytes: Radford et al., GPT-2, 2019."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ VOCABULARY_SIZE = 256
 
 
 def model(config: ml_collections.ConfigDict) -> keras.Model:
-    """Bytes, int [n, config.length], to logits of the byte after each, [n, config.length, 256]."""
+    """Returns a model from bytes to logits of the next byte.
+
+    The input is int [n, config.length], the output [n, config.length, 256].
+    """
     layers = keras.layers
     tokens = layers.Input((config.length,), dtype="int32")
     x = TokenAndPosition(VOCABULARY_SIZE, config.length, config.size)(tokens)
@@ -29,12 +32,15 @@ def model(config: ml_collections.ConfigDict) -> keras.Model:
 
 
 def loss() -> keras.losses.Loss:
-    """Mean over all bytes, in nats; divided by log(2), bits per byte."""
+    """Returns the mean over all bytes, in nats. Divide it by log(2) for bits per byte."""
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def optimizer(config: ml_collections.ConfigDict) -> keras.optimizers.Optimizer:
-    """AdamW, gradients clipped; the learning rate rises, then falls along a cosine to a tenth."""
+    """Returns AdamW with clipped gradients.
+
+    The learning rate rises, and then falls along a cosine to a tenth.
+    """
     schedule = keras.optimizers.schedules.CosineDecay(
         initial_learning_rate=0.0,
         decay_steps=config.decay_steps,
@@ -50,5 +56,5 @@ def optimizer(config: ml_collections.ConfigDict) -> keras.optimizers.Optimizer:
 
 
 def metrics() -> list[str]:
-    """Share of bytes that are the likeliest ones."""
+    """Returns the metric: the share of bytes that the model finds most likely."""
     return ["accuracy"]

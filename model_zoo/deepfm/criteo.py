@@ -1,7 +1,7 @@
 """Lines of Criteo's display advertising challenge: parsed, read, or made up.
 
-A line has a label (1: clicked), 13 counts and 26 texts, separated by tabs; any of them but the
-label may be empty. Source: Criteo Labs, "Display Advertising Challenge", 2014.
+A line has a label (1: clicked), 13 counts and 26 texts, separated by tabs. All except the label may
+be empty. Source: Criteo Labs, "Display Advertising Challenge", 2014.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ NUM_COUNTS = 13
 NUM_TEXTS = 26
 NUM_FIELDS = NUM_COUNTS + NUM_TEXTS
 VALIDATION_EVERY = 10
-"""Each so-manieth line is held out."""
+"""One line in this number is held out for validation."""
 
 
 class MadeUpLines:
-    """A source of lines in the form of Criteo's, of clicks that nobody made.
+    """A source of lines in Criteo's format, with made-up clicks.
 
-    Each field has a few values, some frequent and most rare; each value has a weight and a vector.
-    The chance of a click follows from the sum of the weights and of the products of the vectors:
-    what a factorization machine can find, and a linear model cannot.
+    Each field has a few values, some frequent and most rare. Each value has a weight and a vector.
+    The sum of the weights and of the products of the vectors gives the chance of a click. A
+    factorization machine can find this rule, a linear model cannot.
     """
 
     values_per_field = 20
@@ -44,7 +44,7 @@ class MadeUpLines:
         self._places = places
 
     def _chances(self, places: np.ndarray) -> np.ndarray:
-        """Of a click, of shape [count]; the rule is the same for both splits."""
+        """Returns the chances of a click, of shape [count]. Both splits have the same rule."""
         rule = np.random.default_rng(1)
         weights = rule.normal(0, 0.1, (NUM_FIELDS, self.values_per_field))
         vectors = rule.normal(0, 0.25, (NUM_FIELDS, self.values_per_field, self.vector_size))
@@ -65,7 +65,7 @@ class MadeUpLines:
 
 
 def read(split: str, data_dir: str) -> tf.data.Dataset:
-    """The lines of `train.txt`, in its order: nine of ten for training, the tenth for validation.
+    """Returns the lines of `train.txt` in order: nine of ten for training, one for validation.
 
     Raises:
       DataError: the file is not in `data_dir`.
@@ -84,9 +84,9 @@ def read(split: str, data_dir: str) -> tf.data.Dataset:
 
 
 def parse(line: tf.Tensor, buckets: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """A line to the numbers of its 39 values, int64 [39] below `buckets`, and its label, [1].
+    """Returns the numbers of a line's 39 values, int64 [39] below `buckets`, and its label [1].
 
-    Counts become classes as in the winners' solution: the square of the logarithm, rounded down.
+    Counts become classes, as in the winners' solution: the square of the logarithm, rounded down.
     """
     parts = tf.strings.split(line, "\t")
     parts = tf.ensure_shape(parts, [1 + NUM_FIELDS])
@@ -95,7 +95,7 @@ def parse(line: tf.Tensor, buckets: int) -> tuple[tf.Tensor, tf.Tensor]:
     classes = tf.where(numbers > 2, tf.floor(tf.math.log(tf.maximum(numbers, 1.0)) ** 2), numbers)
     classes = tf.strings.as_string(tf.cast(classes, tf.int64))
     values = tf.concat([tf.where(counts == "", "", classes), texts], 0)
-    # The field is a part of the value: the same text means something else in another field.
+    # The field is a part of the value, because a text means something else in another field.
     ids = tf.strings.to_hash_bucket_fast(tf.strings.join([_FIELDS, values], ":"), buckets)
     return ids, tf.strings.to_number(parts[:1])
 

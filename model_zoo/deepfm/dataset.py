@@ -1,4 +1,4 @@
-"""Click logs: the file of Criteo's challenge from `--data_dir`, or lines that are made up."""
+"""Click logs: the file of Criteo's challenge from `--data_dir`, or made-up lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from model_zoo.deepfm import criteo
 
 
 def dataset(split: str, config: ml_collections.ConfigDict, data_dir: str) -> Any:
-    """Lines, and what makes of each the numbers of its 39 values and its label."""
+    """Returns lines, and a function from a line to the numbers of its 39 values and its label."""
     lines: Any
     if config.dataset == "criteo":
         lines = criteo.read(split, data_dir)

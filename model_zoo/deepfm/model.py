@@ -9,9 +9,10 @@ from model_zoo.deepfm.criteo import NUM_FIELDS
 
 
 def model(config: ml_collections.ConfigDict) -> keras.Model:
-    """Numbers of values, int [n, 39] below `config.buckets`, to the logit [n, 1] of a click.
+    """Returns a model from numbers of values to the logit of a click.
 
-    A factorization machine and a deep network share one table of embeddings.
+    The input is int [n, 39] below `config.buckets`, the output [n, 1]. A factorization machine and
+    a deep network share one table of embeddings.
     """
     layers = keras.layers
     values = layers.Input((NUM_FIELDS,), dtype="int64")
@@ -32,9 +33,9 @@ def model(config: ml_collections.ConfigDict) -> keras.Model:
 
 
 def _products(vectors: keras.KerasTensor) -> keras.KerasTensor:
-    """The sum of the inner products of all pairs, [n, fields, size] to [n, 1].
+    """Returns the sum of the inner products of all pairs, from [n, fields, size] to [n, 1].
 
-    As half of (square of sum - sum of squares): Rendle, "Factorization Machines", 2010.
+    It is half of (square of sum - sum of squares): Rendle, "Factorization Machines", 2010.
     """
     ops = keras.ops
     square_of_sum = ops.square(ops.sum(vectors, axis=1))
@@ -43,15 +44,15 @@ def _products(vectors: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def loss() -> keras.losses.Loss:
-    """Labels are 0 and 1, the model gives a logit."""
+    """Returns a loss for labels 0 and 1 and a model that gives a logit."""
     return keras.losses.BinaryCrossentropy(from_logits=True)
 
 
 def optimizer(config: ml_collections.ConfigDict) -> keras.optimizers.Optimizer:
-    """Adam, as in the paper."""
+    """Returns Adam, as in the paper."""
     return keras.optimizers.Adam(config.learning_rate)
 
 
 def metrics() -> list[keras.metrics.Metric]:
-    """Area under the ROC curve, the usual measure of predicted clicks."""
+    """Returns the area under the ROC curve, the usual measure of predicted clicks."""
     return [keras.metrics.AUC(name="auc", from_logits=True)]

@@ -6,5 +6,5 @@ from model_zoo import digits
 
 
 def dataset(split: str) -> digits.Arrays:
-    """1,437 training and 360 validation examples."""
+    """Returns 1,437 training or 360 validation examples."""
     return digits.load(split)

@@ -7,7 +7,7 @@ import ml_collections
 
 
 def model(config: ml_collections.ConfigDict) -> keras.Model:
-    """Images [n, 8, 8, 1] to class probabilities [n, 10]."""
+    """Returns a model from images [n, 8, 8, 1] to class probabilities [n, 10]."""
     layers = keras.layers
     return keras.Sequential(
         [
@@ -27,15 +27,15 @@ def model(config: ml_collections.ConfigDict) -> keras.Model:
 
 
 def loss() -> str:
-    """Labels are class numbers."""
+    """Returns a loss for labels that are class numbers."""
     return "sparse_categorical_crossentropy"
 
 
 def optimizer(config: ml_collections.ConfigDict) -> keras.optimizers.Optimizer:
-    """Adam."""
+    """Returns Adam."""
     return keras.optimizers.Adam(config.get("learning_rate", 2e-3))
 
 
 def metrics() -> list[str]:
-    """Share of right answers."""
+    """Returns the metric: the share of right answers."""
     return ["accuracy"]

@@ -9,7 +9,10 @@ IMAGE_SIZE = 28
 
 
 def model(config: ml_collections.ConfigDict) -> keras.Model:
-    """Images of `config.image_shape` in [0, 1], enlarged to 28x28, to probabilities [n, 10]."""
+    """Returns a model from images of `config.image_shape` in [0, 1] to probabilities [n, 10].
+
+    The model enlarges smaller images to 28x28.
+    """
     layers = keras.layers
     enlarge = config.image_shape[0] != IMAGE_SIZE
     return keras.Sequential(
@@ -29,15 +32,15 @@ def model(config: ml_collections.ConfigDict) -> keras.Model:
 
 
 def loss() -> str:
-    """Labels are class numbers."""
+    """Returns a loss for labels that are class numbers."""
     return "sparse_categorical_crossentropy"
 
 
 def optimizer(config: ml_collections.ConfigDict) -> keras.optimizers.Optimizer:
-    """Adam."""
+    """Returns Adam."""
     return keras.optimizers.Adam(config.learning_rate)
 
 
 def metrics() -> list[str]:
-    """Share of right answers."""
+    """Returns the metric: the share of right answers."""
     return ["accuracy"]

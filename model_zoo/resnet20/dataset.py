@@ -1,4 +1,4 @@
-"""The bundled digits; CIFAR-10 through tensorflow-datasets."""
+"""The bundled digits, or CIFAR-10 from tensorflow-datasets."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from model_zoo import images
 
 
 def dataset(split: str, config: ml_collections.ConfigDict, data_dir: str) -> Any:
-    """Images of `config.image_shape` in [0, 1] and class numbers."""
+    """Returns images of `config.image_shape` in [0, 1] and class numbers."""
     return images.load(split, config, data_dir)

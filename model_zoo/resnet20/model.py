@@ -11,13 +11,14 @@ FILTERS = (16, 32, 64)
 
 
 def model(config: ml_collections.ConfigDict) -> keras.Model:
-    """Images of `config.image_shape`, values in [0, 1], to `config.num_classes` logits.
+    """Returns a model from images to `config.num_classes` logits.
 
-    With n = `config.blocks_per_stage` it has 6n + 2 layers: 20 with 3, 56 with 9.
+    Images have `config.image_shape` and values in [0, 1]. With n = `config.blocks_per_stage`, the
+    model has 6n + 2 layers: 20 with n = 3, 56 with n = 9.
 
-    In training, images are shifted by up to `config.max_shift` pixels (what comes in is black) and,
-    with `config.flip`, mirrored: layers of the model, so that every epoch draws anew and a worker
-    that joins late draws the same.
+    In training, images are shifted by up to `config.max_shift` pixels (with a black border) and,
+    with `config.flip`, mirrored. Layers of the model do this. Therefore every epoch draws new
+    values, and a worker that joins late draws the same values as the others.
     """
     layers = keras.layers
     inputs = keras.Input(tuple(config.image_shape))
@@ -39,7 +40,7 @@ def model(config: ml_collections.ConfigDict) -> keras.Model:
 def _convolution(
     x: keras.KerasTensor, filters: int, strides: int, config: ml_collections.ConfigDict
 ) -> keras.KerasTensor:
-    """A convolution of 3x3 and batch norm."""
+    """Applies a 3x3 convolution and batch norm."""
     x = keras.layers.Conv2D(
         filters,
         3,
@@ -54,7 +55,7 @@ def _convolution(
 def _block(
     x: keras.KerasTensor, filters: int, strides: int, config: ml_collections.ConfigDict
 ) -> keras.KerasTensor:
-    """Two convolutions beside a shortcut without weights ("option A" of the paper)."""
+    """Applies two convolutions and adds a shortcut without weights ("option A" of the paper)."""
     shortcut = x
     if strides > 1:
         shortcut = keras.layers.AveragePooling2D(1, strides)(shortcut)  # every second pixel
@@ -66,17 +67,20 @@ def _block(
 
 
 def loss() -> keras.losses.Loss:
-    """Labels are class numbers, the model gives logits."""
+    """Returns a loss for labels that are class numbers and a model that gives logits."""
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def optimizer(config: ml_collections.ConfigDict) -> keras.optimizers.Optimizer:
-    """SGD with momentum; the learning rate falls to a tenth at each of `config.decay_steps`."""
+    """Returns SGD with momentum.
+
+    The learning rate falls to a tenth at each of `config.decay_steps`.
+    """
     rates = [config.learning_rate * 0.1**i for i in range(len(config.decay_steps) + 1)]
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay(list(config.decay_steps), rates)
     return keras.optimizers.SGD(schedule, momentum=0.9, weight_decay=config.weight_decay)
 
 
 def metrics() -> list[str]:
-    """Share of right answers."""
+    """Returns the metric: the share of right answers."""
     return ["accuracy"]

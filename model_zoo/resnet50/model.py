@@ -11,11 +11,12 @@ from model_zoo import augmentation
 
 
 def model(config: ml_collections.ConfigDict) -> keras.Model:
-    """Images of `config.image_shape`, values in [0, 1], to `config.num_classes` probabilities.
+    """Returns a model from images to `config.num_classes` probabilities.
 
-    Images smaller than `config.model_size` are enlarged first: the network halves its input five
-    times and needs 32 pixels. With `config.augmentation`, images are changed in training: "shift"
-    shifts and mirrors them, "crop" takes a random part of each, and mirrors.
+    Images have `config.image_shape` and values in [0, 1]. Images smaller than `config.model_size`
+    are enlarged first: the network halves its input five times and needs 32 pixels.
+    `config.augmentation` changes images in training: "shift" shifts and mirrors them, "crop" takes
+    a random part of each and mirrors it.
     """
     inputs = keras.Input(tuple(config.image_shape))
     size = config.model_size
@@ -32,7 +33,7 @@ def model(config: ml_collections.ConfigDict) -> keras.Model:
     )
     for layer in network.layers:
         if isinstance(layer, keras.layers.BatchNormalization):
-            # 0.99 suits long training: after some dozen steps the averages would be useless.
+            # 0.99 only suits long training: the averages would be useless after a few dozen steps.
             layer.momentum = config.batch_norm_momentum
     outputs = keras.layers.Dense(config.num_classes, activation="softmax")(network(x))
     return keras.Model(inputs, outputs, name="resnet50")
@@ -48,9 +49,10 @@ def _augmented(x: keras.KerasTensor, config: ml_collections.ConfigDict) -> keras
 
 
 def loss(config: ml_collections.ConfigDict) -> Any:
-    """Labels are class numbers; with `config.label_smoothing`, a part of them goes to all classes.
+    """Returns a loss for labels that are class numbers.
 
-    Szegedy et al., "Rethinking the Inception Architecture", 2016, section 7.
+    `config.label_smoothing` gives a part of each label to all classes: Szegedy et al., "Rethinking
+    the Inception Architecture", 2016, section 7.
     """
     if not config.label_smoothing:
         return "sparse_categorical_crossentropy"
@@ -67,9 +69,10 @@ def loss(config: ml_collections.ConfigDict) -> Any:
 
 
 def optimizer(config: ml_collections.ConfigDict) -> keras.optimizers.Optimizer:
-    """SGD with momentum, or Adam; the learning rate rises linearly, then falls along a cosine.
+    """Returns SGD with momentum, or Adam.
 
-    Goyal et al., "Accurate, Large Minibatch SGD", 2017; Loshchilov and Hutter, "SGDR", 2017.
+    The learning rate rises linearly, and then falls along a cosine: Goyal et al., "Accurate, Large
+    Minibatch SGD", 2017; Loshchilov and Hutter, "SGDR", 2017.
     """
     schedule = keras.optimizers.schedules.CosineDecay(
         initial_learning_rate=0.0,
@@ -88,5 +91,5 @@ def optimizer(config: ml_collections.ConfigDict) -> keras.optimizers.Optimizer:
 
 
 def metrics() -> list[str]:
-    """Share of right answers."""
+    """Returns the metric: the share of right answers."""
     return ["accuracy"]

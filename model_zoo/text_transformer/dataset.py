@@ -1,4 +1,4 @@
-"""Texts to classify: IMDB through tensorflow-datasets, or docstrings of the standard library."""
+"""Texts to classify: IMDB from tensorflow-datasets, or docstrings of the standard library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from model_zoo import python_texts
 
 
 def dataset(split: str, config: ml_collections.ConfigDict, data_dir: str) -> Any:
-    """Words as numbers, int64 [config.num_words], and class numbers."""
+    """Returns words as numbers, int64 [config.num_words], and class numbers."""
     if config.dataset == "docstrings":
         texts, labels = python_texts.docstrings(split)
         return to_numbers(tf.constant(texts), config).numpy(), np.array(labels)
@@ -31,10 +31,10 @@ def dataset(split: str, config: ml_collections.ConfigDict, data_dir: str) -> Any
 
 
 def to_numbers(texts: tf.Tensor, config: ml_collections.ConfigDict) -> tf.Tensor:
-    """Texts [n] to the numbers of their first words, int64 [n, config.num_words]; 0 is padding.
+    """Turns texts [n] into numbers of their first words, int64 [n, config.num_words]; 0 is padding.
 
-    A word's number is a hash from 1 to `config.vocabulary_size` - 1, so that no vocabulary has to
-    be made of the data first.
+    A word's number is a hash from 1 to `config.vocabulary_size` - 1. Therefore no vocabulary has to
+    be made from the data first.
     """
     plain = tf.strings.regex_replace(tf.strings.lower(texts), "[^a-z0-9']+", " ")
     words = tf.strings.split(plain)[:, : config.num_words]

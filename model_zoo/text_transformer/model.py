@@ -9,9 +9,10 @@ from model_zoo.transformer import TokenAndPosition, feed_forward
 
 
 def model(config: ml_collections.ConfigDict) -> keras.Model:
-    """Numbers of words, int [n, config.num_words] with 0 for padding, to [n, classes] logits.
+    """Returns a model from numbers of words to logits [n, classes].
 
-    Padding is masked in attention and left out of the mean over the words.
+    The input is int [n, config.num_words], with 0 for padding. Padding is masked in attention and
+    left out of the mean over the words.
     """
     layers = keras.layers
     words = layers.Input((config.num_words,), dtype="int64")
@@ -30,15 +31,15 @@ def model(config: ml_collections.ConfigDict) -> keras.Model:
 
 
 def loss() -> keras.losses.Loss:
-    """Labels are class numbers, the model gives logits."""
+    """Returns a loss for labels that are class numbers and a model that gives logits."""
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def optimizer(config: ml_collections.ConfigDict) -> keras.optimizers.Optimizer:
-    """Adam."""
+    """Returns Adam."""
     return keras.optimizers.Adam(config.learning_rate)
 
 
 def metrics() -> list[str]:
-    """Share of right answers."""
+    """Returns the metric: the share of right answers."""
     return ["accuracy"]

@@ -1,4 +1,4 @@
-"""A U-Net that says of each pixel what it belongs to."""
+"""A U-Net that predicts the class of each pixel."""
 
 from model_zoo.unet.dataset import dataset
 from model_zoo.unet.model import loss, metrics, model, optimizer

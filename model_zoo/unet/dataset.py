@@ -1,4 +1,4 @@
-"""Images and masks: Oxford-IIIT Pet through tensorflow-datasets, or scenes of bundled digits."""
+"""Images and masks: Oxford-IIIT Pet from tensorflow-datasets, or scenes of bundled digits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from model_zoo.unet import digit_scenes
 
 
 def dataset(split: str, config: ml_collections.ConfigDict, data_dir: str) -> Any:
-    """Images [size, size, channels] in [0, 1], and the class number of each pixel [size, size]."""
+    """Returns images [size, size, channels] in [0, 1], and the class of each pixel [size, size]."""
     if config.dataset == "digit_scenes":
         count = config.num_train if split == "train" else config.num_validation
         return digit_scenes.make(split, count)

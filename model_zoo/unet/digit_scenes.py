@@ -1,4 +1,4 @@
-"""Scenes of several bundled digits, and of each pixel which digit it belongs to."""
+"""Scenes of several bundled digits, and masks that say which digit each pixel belongs to."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from model_zoo import digits
 NUM_CLASSES = 11
 """0 is background, d + 1 is the digit d."""
 INK = 0.3
-"""Pixels darker than this belong to a digit."""
+"""Pixels with a value above this belong to a digit."""
 NOISE = 0.1
 _SIZE = 16
-"""Of a digit in a scene: 8x8 pixels, each doubled."""
+"""Height and width of a digit in a scene: 8x8 pixels, each doubled."""
 
 
 def make(
     split: str, count: int, digits_per_side: int = 2
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
-    """Scenes with a digit in each of the cells of a square, shifted within it, and noise.
+    """Returns noisy scenes: squares of cells, with a digit at a random place in each cell.
 
-    The digits of "validation" are other ones than those of "train".
+    "validation" and "train" use different images of digits.
 
     Returns:
       Images of shape [count, s, s, 1] in [0, 1] and masks of shape [count, s, s], where s is 20

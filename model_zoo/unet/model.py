@@ -7,10 +7,10 @@ import ml_collections
 
 
 def model(config: ml_collections.ConfigDict) -> keras.Model:
-    """Images of `config.image_shape` in [0, 1] to logits of each pixel's class.
+    """Returns a model from images of `config.image_shape` in [0, 1] to logits of pixel classes.
 
-    Height and width are multiples of 2 ** (number of `config.filters` - 1). Convolutions are padded
-    and have batch norm, unlike those of the paper, so that masks have the size of the images.
+    Height and width are multiples of 2 ** (number of `config.filters` - 1). Unlike in the paper,
+    convolutions have batch norm, and are padded so that masks have the size of the images.
     """
     layers = keras.layers
     inputs = layers.Input(tuple(config.image_shape))
@@ -41,16 +41,16 @@ def _two_convolutions(
 
 
 def loss() -> keras.losses.Loss:
-    """Mean over all pixels."""
+    """Returns the mean loss over all pixels."""
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def optimizer(config: ml_collections.ConfigDict) -> keras.optimizers.Optimizer:
-    """Adam."""
+    """Returns Adam."""
     return keras.optimizers.Adam(config.learning_rate)
 
 
 def metrics(config: ml_collections.ConfigDict) -> list[str | keras.metrics.Metric]:
-    """Share of right pixels, and intersection over union, mean over the classes."""
+    """Returns the share of right pixels, and the mean intersection over union of the classes."""
     iou = keras.metrics.MeanIoU(config.num_classes, name="mean_iou", sparse_y_pred=False)
     return ["accuracy", iou]

@@ -1,4 +1,4 @@
-"""Wide & Deep on census tables, with Keras's preprocessing layers in the model."""
+"""Wide & Deep on census tables, with Keras's preprocessing layers inside the model."""
 
 from model_zoo.wide_deep.dataset import dataset
 from model_zoo.wide_deep.model import loss, metrics, model, optimizer

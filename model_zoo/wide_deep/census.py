@@ -1,4 +1,4 @@
-"""Tables of people as in the census of 1994: read from UCI's files, or made up.
+"""Tables of people, as in the census of 1994: read from UCI's files, or made up.
 
 Source of the columns and files: B. Becker and R. Kohavi, "Adult", UCI Machine Learning Repository,
 1996, doi:10.24432/C5XW20.
@@ -33,15 +33,15 @@ _WORDS = {
     "relationship": "Wife Own-child Husband Not-in-family Other-relative Unmarried",
 }
 VOCABULARIES = {name: words.split() for name, words in _WORDS.items()}
-"""Texts of a column; education in the order of education_num, from 1."""
+"""The texts of each column. Texts of education are in the order of education_num, from 1."""
 Table = dict[str, npt.NDArray[np.generic]]
-"""By column: numbers as float32, texts as strings, of shape [n, 1]."""
+"""Values by column, of shape [n, 1]: numbers as float32, texts as strings."""
 Labels = npt.NDArray[np.float32]
 """Shape [n, 1]: 1 for an income of more than 50,000 dollars a year."""
 
 
 def read(split: str, data_dir: str) -> tuple[Table, Labels]:
-    """The 32,561 people of `adult.data`, or for "validation" the 16,281 of `adult.test`.
+    """Returns the 32,561 people of `adult.data`, or the 16,281 of `adult.test` for "validation".
 
     Raises:
       DataError: the file is not in `data_dir`.
@@ -55,7 +55,7 @@ def read(split: str, data_dir: str) -> tuple[Table, Labels]:
         )
     with path.open(newline="") as file:
         rows = csv.reader(file, skipinitialspace=True)
-        # adult.test begins with a line of another kind; both files end with an empty one.
+        # adult.test begins with a line of another kind, and both files end with an empty line.
         people = [row for row in rows if len(row) == len(FILE_COLUMNS)]
     columns = dict(zip(FILE_COLUMNS, zip(*people, strict=True), strict=True))
     table = {name: np.array(columns[name], np.float32)[:, np.newaxis] for name in NUMBERS}
@@ -65,14 +65,14 @@ def read(split: str, data_dir: str) -> tuple[Table, Labels]:
 
 
 def make_up(split: str, count: int) -> tuple[Table, Labels]:
-    """People who do not exist: a fixed rule gives their chance of a high income, a die decides."""
+    """Returns made-up people. A fixed rule gives the chance of a high income, and a die decides."""
     table, chance = _people_and_chances(split, count)
     dice = np.random.default_rng([1, split == "train"]).random((count, 1))
     return table, (dice < chance).astype(np.float32)
 
 
 def best_accuracy(split: str, count: int) -> float:
-    """That of somebody who knows the rule by which `make_up` makes people."""
+    """Returns the best possible accuracy, which requires the rule of `make_up`."""
     _, chance = _people_and_chances(split, count)
     return float(np.maximum(chance, 1 - chance).mean())
 
@@ -101,7 +101,10 @@ def _chance(
     places: dict[str, npt.NDArray[np.int64]],
     rule: np.random.Generator,
 ) -> npt.NDArray[np.float64]:
-    """Of a high income: smooth in the numbers, with jumps for pairs of education and occupation."""
+    """Returns the chance of a high income.
+
+    It is smooth in the numbers, and jumps between pairs of education and occupation.
+    """
     pairs = rule.normal(0, 1.5, (len(VOCABULARIES["education"]), len(VOCABULARIES["occupation"])))
     married = places["marital_status"] == 0
     logit = (

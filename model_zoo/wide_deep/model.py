@@ -7,7 +7,7 @@ import ml_collections
 
 from model_zoo.wide_deep.census import NUMBERS, VOCABULARIES
 
-# Means and variances of adult.data; those of gain and loss are of log(1 + x).
+# Means and variances of adult.data; for gain and loss, of log(1 + x).
 MEANS = {
     "age": 38.6,
     "education_num": 10.1,
@@ -25,14 +25,15 @@ VARIANCES = {
 ON_LOG_SCALE = ("capital_gain", "capital_loss")
 AGES = [18, 25, 30, 35, 40, 45, 50, 55, 60, 65]
 CROSSED = (("education", "occupation"), ("age", "occupation"))
-"""Keras crosses pairs only; "age" is that in classes."""
+"""Keras only crosses pairs. "age" stands for the age in classes."""
 
 
 def model(config: ml_collections.ConfigDict) -> keras.Model:
-    """A row of the table, in a dict of [n, 1] by column, to the logit [n, 1] of a high income.
+    """Returns a model from rows of the table to the logit [n, 1] of a high income.
 
-    Vocabularies and classes are fixed, so nothing has to be adapted to the data first, and the
-    saved model takes rows as they are.
+    The input is a dict of columns, each of shape [n, 1]. Vocabularies and classes are fixed.
+    Therefore nothing has to be adapted to the data first, and the saved model takes rows as they
+    are.
     """
     layers = keras.layers
     numbers = {name: layers.Input((1,), name=name) for name in NUMBERS}
@@ -52,7 +53,7 @@ Columns = dict[str, keras.KerasTensor]
 def _wide_features(
     numbers: Columns, texts: Columns, config: ml_collections.ConfigDict
 ) -> keras.KerasTensor:
-    """Indicators of texts and of their crosses: what is to be learnt by heart."""
+    """Returns indicators of texts and of their crosses, which the model learns by heart."""
     layers = keras.layers
     indicators = [
         layers.StringLookup(vocabulary=words, output_mode="one_hot")(texts[name])
@@ -68,7 +69,7 @@ def _wide_features(
 def _deep_features(
     numbers: Columns, texts: Columns, config: ml_collections.ConfigDict
 ) -> keras.KerasTensor:
-    """Scaled numbers, and embeddings of texts: what generalises."""
+    """Returns scaled numbers and embeddings of texts, which generalise."""
     layers = keras.layers
     features = []
     for name, column in numbers.items():
@@ -77,24 +78,24 @@ def _deep_features(
         features.append(scaled(x))
     for name, words in VOCABULARIES.items():
         place = layers.StringLookup(vocabulary=words)(texts[name])
-        # One more for texts that are not in the vocabulary ("?" in the files).
+        # One more row is for texts that are not in the vocabulary ("?" in the files).
         embedding = layers.Embedding(len(words) + 1, config.embedding_size)(place)
         features.append(layers.Flatten()(embedding))
     return layers.Concatenate()(features)
 
 
 def loss() -> keras.losses.Loss:
-    """Labels are 0 and 1, the model gives a logit."""
+    """Returns a loss for labels 0 and 1 and a model that gives a logit."""
     return keras.losses.BinaryCrossentropy(from_logits=True)
 
 
 def optimizer(config: ml_collections.ConfigDict) -> keras.optimizers.Optimizer:
-    """Adam for both parts; the paper has FTRL for the wide one and AdaGrad for the deep one."""
+    """Returns Adam for both parts. The paper uses FTRL for the wide and AdaGrad for the deep."""
     return keras.optimizers.Adam(config.learning_rate)
 
 
 def metrics() -> list[keras.metrics.Metric]:
-    """Share of right answers, and area under the ROC curve."""
+    """Returns the share of right answers, and the area under the ROC curve."""
     return [
         keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0),
         keras.metrics.AUC(name="auc", from_logits=True),

@@ -18,7 +18,7 @@ from hvd_elastic_keras.common.error_text import error_in
 
 PROBE = "hvd_elastic_keras.worker.probes.imports"
 IMPORT_TIMEOUT_S = 300.0
-"""On a busy machine with a cold disk, TensorFlow alone may take a minute."""
+"""Limit for the imports: on a busy machine with a cold disk, TensorFlow alone may take a minute."""
 DISTRIBUTION = "hvd-elastic-keras"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 TESTED_SYSTEM = "Linux x86_64"

@@ -1,7 +1,7 @@
-"""What a worker has read of each batch, in a few numbers that workers can compare.
+"""Describes each batch that a worker has read in a few numbers, so that workers can compare them.
 
-Data that every worker reads whole (a `tf.data.Dataset`, a `PyDataset`, a generator) must be the
-same in all. What is random in them, and not seeded, may show in any batch.
+Every worker reads some data whole: a `tf.data.Dataset`, a `PyDataset`, a generator. These data must
+be the same on all workers. Randomness without a seed may show in any batch.
 """
 
 from __future__ import annotations
@@ -20,26 +20,28 @@ import tensorflow as tf
 from hvd_elastic_keras.data.examples.structure import Structure
 
 SAMPLED = 1024
-"""Numbers of a tensor that are looked at."""
+"""Most numbers of a tensor that are sampled."""
 SAMPLED_TEXTS = 16
 TOLERANCE = 1e-4
-"""Of the sum of absolute values: other processors may round a preprocessing step differently."""
+"""Relative to the sum of absolute values: processors may round a preprocessing step differently."""
 Rows = npt.NDArray[np.float64]
-"""Shape [batches, 3 + 2 * tensors]: pass, position in it, checksum of shapes and texts; the sums of
-each tensor."""
+"""Shape [batches, 3 + 2 * tensors].
+
+The columns are: pass, position in the pass, checksum of shapes and texts, then two sums per tensor.
+"""
 NO_BATCH = -1.0
-"""In place of a pass, in a row that says nothing."""
+"""Stands in place of a pass in a row without a batch."""
 LEAST_WIDTH = 3
-"""Of a row: pass, position and checksum."""
+"""Least width of a row: pass, position and checksum."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """The first batch that was not the same in all workers.
+    """The first batch that was not the same on all workers.
 
     Attributes:
-      number, position: its pass and its position in it, both from 0.
-      odd: ranks of those that are outnumbered; empty if nobody is.
+      number, position: the pass, and the position in the pass; both count from 0.
+      odd: ranks of the workers that are in the minority; empty if there is no minority.
     """
 
     number: int
@@ -48,16 +50,16 @@ class Difference:
 
 
 class BatchLog:
-    """Notes batches while it is told to; forgets them when they have been compared."""
+    """Notes batches while it is switched on. Forgets them once they are taken for a comparison."""
 
     def __init__(self) -> None:
         self._on = False
         self._rows: dict[tuple[int, int], list[float]] = {}
         self._width = 0
-        """Of a row, which is the same in all workers: known from the first batch, noted or not."""
+        """Width of a row: the same on all workers, known from the first batch, noted or not."""
 
     def switch(self, on: bool) -> None:
-        """Whether to note from now on; nothing is kept while there is nobody to compare with."""
+        """Switches noting on or off. It is off while there is no other worker to compare with."""
         self._on = on
         if not on:
             self._rows.clear()
@@ -72,7 +74,7 @@ class BatchLog:
             self._rows[number, position] = row
 
     def take(self) -> Rows:
-        """What has been noted since the last time; one row that says nothing if there is none."""
+        """Returns the rows noted since the last call; one row without a batch if there are none."""
         rows = [[number, position, *row] for (number, position), row in self._rows.items()]
         self._rows.clear()
         nothing = [[NO_BATCH] * max(self._width, LEAST_WIDTH)]
@@ -80,10 +82,9 @@ class BatchLog:
 
 
 def description(batch: Structure) -> list[float]:
-    """A batch in a few numbers, from a sample of each tensor.
+    """Describes a batch in a few numbers, from a sample of each tensor.
 
-    In the order of their places, every n-th number is looked at, so that the sample reaches to the
-    end of the batch.
+    The sample is every n-th number of a tensor, so that it reaches to the end of the batch.
     """
     leaves = tf.nest.flatten(batch, expand_composites=True)
     checksum = 0
@@ -107,7 +108,7 @@ def _texts(leaf: Any) -> list[bytes]:
 
 
 def _stride(size: int, most: int) -> int:
-    """Odd, so that it does not fall on the same channel or column each time."""
+    """Returns an odd stride, so that samples do not always fall on the same channel or column."""
     return -(-size // most) | 1 if size > most else 1
 
 
@@ -115,16 +116,16 @@ _WEIGHTS = np.cos(np.arange(SAMPLED, dtype=np.float64))
 
 
 def _sums(flat: Any) -> list[float]:
-    """The sums of |x[i]| and of x[i] cos(i)."""
+    """Returns the sum of |x[i]| and the sum of x[i] cos(i)."""
     sample = flat[:: _stride(flat.size, SAMPLED)].astype(np.float64)
     return [float(np.abs(sample).sum()), float(np.dot(sample, _WEIGHTS[: sample.size]))]
 
 
 def first_difference(rows: Sequence[Rows]) -> Difference | None:
-    """The first batch that workers have noted differently.
+    """Returns the first batch that workers have noted differently; None if there is none.
 
     Args:
-      rows: what each worker has noted, by rank. A batch that only one has noted tells nothing.
+      rows: the rows of each worker, by rank. A batch that only one worker has noted is ignored.
     """
     found: dict[tuple[float, float], list[tuple[int, Any]]] = {}
     for rank, mine in enumerate(rows):

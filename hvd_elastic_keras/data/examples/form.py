@@ -17,11 +17,11 @@ Leaf = tuple[str, tf.TensorSpec]
 
 
 class ExampleForm:
-    """What examples have to look like.
+    """The form that all examples must have.
 
     Args:
       spec: structure (tuples and dicts) of `tf.TensorSpec`s of one example.
-      name: of the data, for messages.
+      name: name of the data, for messages.
     """
 
     def __init__(self, spec: Structure, name: str) -> None:
@@ -41,10 +41,10 @@ class ExampleForm:
 
     @classmethod
     def of(cls, examples: Sequence[Any], name: str) -> ExampleForm:
-        """The form that fits all of some examples: where their shapes differ, None stands.
+        """Returns the form that fits all these examples, with None where their shapes differ.
 
         Raises:
-          DataError: they differ in more than that.
+          DataError: the examples differ in more than their shapes.
         """
         specs = [tf.nest.map_structure(_spec_of, _without_lists(e)) for e in examples]
         form = cls(specs[0], name)
@@ -58,10 +58,10 @@ class ExampleForm:
         return all(leaf.shape.is_fully_defined() for leaf in self.flat_spec)
 
     def columns(self, examples: Sequence[Any], indices: Sequence[int]) -> list[Array]:
-        """Arrays of shape [number of examples, …], one for each place in the structure.
+        """Returns arrays of shape [number of examples, …], one for each place in the structure.
 
         Args:
-          indices: of the examples, for messages.
+          indices: indices of the examples, for messages.
 
         Raises:
           DataError: an example has another form.
@@ -78,10 +78,10 @@ class ExampleForm:
         ]
 
     def arrays(self, example: Any, index: int) -> list[Array]:
-        """The arrays of one example.
+        """Returns the arrays of one example.
 
         Raises:
-          DataError: it has another form.
+          DataError: the example has another form.
         """
         values = self._flatten(example, index)
         return [
@@ -90,7 +90,7 @@ class ExampleForm:
         ]
 
     def pack(self, tensors: Sequence[Any]) -> Structure:
-        """The structure of an example, or of a batch, from its tensors."""
+        """Returns the structure of an example, or of a batch, from its tensors."""
         return tf.nest.pack_sequence_as(self.spec, list(tensors))
 
     def _flatten(self, example: Any, index: int) -> Sequence[Any]:
@@ -114,9 +114,10 @@ class ExampleForm:
             return column
         plain = () if is_text else (np.ndarray, np.generic)
         for row, value in enumerate(values):
-            # Most need no more than this look; the full check takes longer than the copy.
+            # This quick check suffices for most values. The full check takes longer than the copy.
             fits = isinstance(value, plain) and value.dtype == dtype and value.shape == shape
-            # [()]: the text itself; an array of objects would hold the array round it.
+            # [()] takes the text itself. Without it, an array of objects would hold the array
+            # around the text.
             column[row] = value if fits else self._checked(value, leaf, indices[row])[()]
         return column
 
@@ -165,7 +166,7 @@ class _MismatchError(Exception):
 
 
 def _visit(spec: Any, path: str, call: Callable[[str, Any], None]) -> None:
-    """Calls with each leaf in the order of `tf.nest`."""
+    """Calls `call` with each leaf, in the order of `tf.nest`."""
     if isinstance(spec, dict):
         for key in sorted(spec):
             _visit(spec[key], f"{path}[{key!r}]", call)
@@ -177,7 +178,7 @@ def _visit(spec: Any, path: str, call: Callable[[str, Any], None]) -> None:
 
 
 def _visit_along(spec: Any, value: Any, found: list[Any]) -> None:
-    """Collects the values in the places of the leaves of `spec`."""
+    """Collects the values that stand in the places of the leaves of `spec`."""
     if isinstance(spec, dict):
         if not isinstance(value, dict) or value.keys() != spec.keys():
             raise _MismatchError(f"{_kind(value)}, expected a dict with the keys {sorted(spec)}")
@@ -195,7 +196,7 @@ def _visit_along(spec: Any, value: Any, found: list[Any]) -> None:
 
 
 def _without_lists(example: Any) -> Any:
-    """A list [x, y] is taken for a tuple, as many data sets give it; deeper lists are arrays."""
+    """Turns a list [x, y] into a tuple: many data sets return lists. Deeper lists are arrays."""
     return tuple(example) if isinstance(example, list) else example
 
 
@@ -216,7 +217,7 @@ def _to_array(value: Any) -> Array:
         array[()] = value
     if array.dtype.kind in "SU":
         return array.astype(object)
-    # Keras computes in float32; twice the memory would buy nothing.
+    # Keras computes in float32, so float64 would only take twice the memory.
     return array.astype(np.float32) if array.dtype == np.float64 else array
 
 

@@ -1,4 +1,4 @@
-"""The user's `preprocess`: traced once, run in parallel threads, and its errors explained."""
+"""Runs the user's `preprocess`: traces it once, runs it in threads, and explains its errors."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Preprocess = Callable[..., Structure]
 
 
 def traced(preprocess: Preprocess, spec: Structure) -> Preprocess:
-    """`preprocess` as one function that every epoch and round uses without tracing it again.
+    """Returns `preprocess` as one function that no epoch or round has to trace again.
 
-    It takes arguments as `tf.data` gives them.
+    The function takes arguments in the way that `tf.data` passes them.
 
     Args:
-      spec: of an example.
+      spec: spec of an example.
     """
     several = type(spec) is tuple
 
@@ -36,23 +36,27 @@ def traced(preprocess: Preprocess, spec: Structure) -> Preprocess:
 
 
 def arguments(example: Structure) -> tuple[Any, ...]:
-    """An example as `tf.data` gives it to a function: tuples are several arguments."""
+    """Returns an example as the arguments that `tf.data` passes: a tuple is several arguments."""
     return example if type(example) is tuple else (example,)
 
 
 def num_threads() -> int:
-    """Threads of `preprocess`; more than one even on one core: it may wait for something."""
+    """Returns the number of threads of `preprocess`.
+
+    It is more than 1 even on one core, because `preprocess` may wait for something.
+    """
     return max(2, os.cpu_count() or 1)
 
 
 def plain_options() -> tf.data.Options:
-    """Options of a pipeline as it stands, with fixed numbers of threads."""
+    """Returns options that leave a pipeline as it is, with fixed numbers of threads."""
     options = tf.data.Options()
-    # TensorFlow would write all that functions read, arrays of a user's above all, into a graph at
-    # the beginning of each epoch: 80 ms for 740 MB. There is nothing to rewrite.
+    # Optimization would have nothing to improve. But TensorFlow would write everything that
+    # functions read, above all the user's arrays, into a graph at the beginning of each epoch: 80
+    # ms for 740 MB.
     options.experimental_optimization.apply_default_optimizations = False
-    # Numbers of threads are fixed, and an iterator waits for its tuning thread when it is
-    # deleted: up to 2 s were measured, at the end of an epoch or of a round.
+    # The numbers of threads are fixed, so tuning has no use. But an iterator waits for its tuning
+    # thread when it is deleted, at the end of an epoch or of a round: up to 2 s were measured.
     options.autotune.enabled = False
     return options
 
@@ -61,9 +65,9 @@ class Preparation:
     """Runs `preprocess` on the examples of a batch.
 
     Args:
-      preprocess: from an example to `(x, y)`, in TensorFlow's operations.
-      element_spec: of an example.
-      name: of the data, for messages.
+      preprocess: turns an example into `(x, y)`, in TensorFlow operations.
+      element_spec: spec of an example.
+      name: name of the data, for messages.
 
     Attributes:
       batch_spec: specs of a prepared batch of any size.
@@ -90,10 +94,13 @@ class Preparation:
         )
 
     def __call__(self, first: int, batch: Structure) -> Structure:
-        """The prepared examples, of which the first one has this number.
+        """Returns the prepared examples.
+
+        Args:
+          first: number of the first example.
 
         Raises:
-          DataError: `preprocess` fails on one of them.
+          DataError: `preprocess` fails on one of the examples.
         """
         count = structure.num_examples(batch)
         if not count:
@@ -113,10 +120,10 @@ def explained(
     examples: Iterable[tuple[int, Structure]],
     name: str,
 ) -> ElasticError:
-    """What to say of an error in a batch: looks for the example that `preprocess` fails on.
+    """Explains an error in a batch: finds the example on which `preprocess` fails.
 
     Args:
-      examples: of the batch, with their numbers.
+      examples: examples of the batch, with their numbers.
     """
     for number, example in examples:
         try:
@@ -135,9 +142,9 @@ def explained(
 
 
 def reason(error: tf.errors.OpError) -> str:
-    """What TensorFlow says without the names of its nodes.
+    """Returns the last line of TensorFlow's message, without the names of its nodes.
 
-    Of an exception in Python that is its last line, not the traceback.
+    The last line of a Python exception is its message; the traceback stands above.
     """
     text = re.sub(r"\{\{.*?\}\}", "", str(error.message).split("\n\t [[", maxsplit=1)[0])
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]

@@ -1,8 +1,8 @@
-"""Which errors of reading are final, and which may pass.
+"""Tells final errors of reading from errors that may pass.
 
-A wrong example stays wrong, and the job ends with what is wrong. Storage that does not answer may
-do so for the next worker: only this worker ends, and is replaced as after any failure. If that is
-no use, the job ends after some of them.
+A wrong example stays wrong, so the job ends with an error that says what is wrong. Storage that
+does not answer may answer the next worker. Then only this worker ends, and is replaced as after any
+failure. If this does not help, the job ends after several failures.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ MAY_PASS = (
     tf.errors.UnavailableError,
     tf.errors.UnknownError,
 )
-"""`UnknownError` is what TensorFlow makes of most exceptions in Python."""
+"""TensorFlow turns most Python exceptions into an `UnknownError`."""
 
 
 def read_error(text: str, cause: Exception) -> DataError | InputUnavailableError:
-    """What to raise for an error of reading, with a text for people."""
+    """Returns the error to raise for an error of reading, with a text for people."""
     passes = isinstance(cause, MAY_PASS) and not isinstance(cause, FINAL)
     return InputUnavailableError(text) if passes else DataError(text)

@@ -1,6 +1,6 @@
 """Nested batches: tuples, lists and dicts of tensors, in which some places may hold None.
 
-Keras allows None (no targets, no sample weights); graphs and collectives take tensors only.
+Keras allows None (no targets, no sample weights). Graphs and collectives take tensors only.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Structure = Any
 OF_ROWS = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
 """Specs of tensors that can be cut into rows."""
 SUMMED_AT_ONCE = 2**18
-"""Numbers of which a fingerprint makes copies at a time."""
+"""How many numbers a fingerprint copies at a time."""
 FINGERPRINT_RTOL = 1e-3
-"""Other processors may round a preprocessing step differently, but not by that much."""
+"""Processors may round a preprocessing step differently, but not by this much."""
 
 
 class Layout:
-    """The form of a batch: which places hold tensors, and of what kind.
+    """The form of a batch: which places hold tensors, and what kinds of tensors.
 
     Args:
-      spec: specs of the tensors of a batch of any size, or None where batches have nothing.
-      per_row: as `per_row` returns it. None: 1 for each tensor.
+      spec: specs of the tensors of a batch of any size, or None where batches have no tensor.
+      per_row: entries per example, as the function `per_row` returns them. None: 1 for each tensor.
     """
 
     def __init__(self, spec: Structure, per_row: Sequence[int] | None = None) -> None:
@@ -42,12 +42,12 @@ class Layout:
         self.per_row = tuple(per_row or (1,) * len(self._filled))
 
     def flatten(self, batch: Structure) -> list[tf.Tensor]:
-        """The tensors of a batch, in the order of `flat_spec`."""
+        """Returns the tensors of a batch, in the order of `flat_spec`."""
         leaves = tf.nest.flatten(batch)
         return [leaves[i] for i in self._filled]
 
     def pack(self, tensors: list[tf.Tensor]) -> Structure:
-        """The batch that `flatten` was given."""
+        """Returns the batch from which `flatten` made these tensors."""
         leaves: list[Any] = [None] * self._size
         for index, tensor in zip(self._filled, tensors, strict=True):
             leaves[index] = tensor
@@ -55,12 +55,12 @@ class Layout:
 
 
 def batch_of(spec: tf.TensorSpec) -> tf.TensorSpec:
-    """The spec of a batch of any size, from that of an example."""
+    """Returns the spec of a batch of any size, from the spec of an example."""
     return tf.TensorSpec([None, *spec.shape], spec.dtype)
 
 
 def batched(spec: Any) -> Any:
-    """The spec of a batch of any size, from that of one batch (or the tensor itself).
+    """Returns the spec of a batch of any size, from the spec of one batch or from the batch itself.
 
     >>> batched(tf.TensorSpec([64, 8], tf.float32)).shape.as_list()
     [None, 8]
@@ -109,16 +109,16 @@ def _kind(spec: Any) -> str:
 
 
 def num_examples(batch: Structure) -> int:
-    """Size of the first dimension of the first tensor that has any."""
+    """Returns the size of the first dimension of the first tensor that has dimensions."""
     return next(n for n in _first_dimensions(batch) if n is not None)
 
 
 def per_row(batch: Structure) -> tuple[int, ...]:
-    """How many entries along the first axis of each tensor belong to an example.
+    """Returns how many entries along the first axis of each tensor belong to an example.
 
-    An example is an entry of the first tensor that is no single number. Of a tensor that has k
-    times as many entries, k belong to each example. A tensor of another size, or a single number,
-    belongs to no example: 0.
+    An example is an entry of the first tensor that is not a single number. If another tensor has k
+    times as many entries, k entries belong to each example. A tensor of another size, or a single
+    number, belongs to no example: 0.
 
     >>> per_row((tf.zeros([16, 8]), tf.zeros([64, 8]), tf.zeros([5]), tf.constant(0.5)))
     (1, 4, 0, 0)
@@ -135,15 +135,15 @@ def _entries(leaf: Any, size: int | None, total: int) -> int:
     if size is None or total == 0 or size % total:
         return int(size == total)
     entries = size // total
-    # Of rows of different forms everybody has all before the step.
+    # Ragged and sparse tensors with several rows per example go whole to every worker.
     return entries if entries <= 1 or isinstance(leaf, tf.Tensor) else 0
 
 
 def can_be_cut(batch: Structure, entries: Sequence[int]) -> bool:
-    """Whether a batch has as many entries per example as the first one.
+    """Returns whether a batch has as many entries per example as the first one.
 
     Args:
-      entries: of each tensor, per example, as `per_row` returns it.
+      entries: entries of each tensor per example, as `per_row` returns them.
     """
     total, sizes = num_examples(batch), _first_dimensions(batch)
     pairs = zip(sizes, entries, strict=True)
@@ -154,8 +154,8 @@ def check_cut(batch: Structure, entries: Sequence[int], name: str, which: str) -
     """Raises `DataError` unless `can_be_cut`.
 
     Args:
-      name: of the data, for messages.
-      which: batch this is, for messages.
+      name: name of the data, for messages.
+      which: name of the batch, for messages.
     """
     if can_be_cut(batch, entries):
         return
@@ -171,7 +171,7 @@ def check_cut(batch: Structure, entries: Sequence[int], name: str, which: str) -
 
 
 def _first_dimensions(batch: Structure) -> list[int | None]:
-    """None of a single number."""
+    """Returns the first dimension of each tensor; None for a single number."""
     leaves = [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
     return [_first_dimension(leaf) if leaf.shape.rank else None for leaf in leaves]
 
@@ -183,10 +183,10 @@ def _first_dimension(leaf: Any) -> int:
 
 
 def cut(batch: Structure, low: int, high: int, entries: Sequence[int] | None = None) -> Structure:
-    """Examples [low, high) of a batch; all of what belongs to no example.
+    """Returns examples [low, high) of a batch. Tensors that belong to no example stay whole.
 
     Args:
-      entries: of each tensor, per example, as `per_row` returns it. None: 1.
+      entries: entries of each tensor per example, as `per_row` returns them. None: 1.
     """
     flat = tf.nest.flatten(batch)
     counts = itertools.repeat(1) if entries is None else iter(entries)
@@ -195,7 +195,10 @@ def cut(batch: Structure, low: int, high: int, entries: Sequence[int] | None = N
 
 
 def rows_of(tensor: Any, low: Any, high: Any, entries: int = 1) -> Any:
-    """Examples [low, high) of a tensor that has so many entries for each; 0: all of it."""
+    """Returns examples [low, high) of a tensor; `entries` is the number of entries per example.
+
+    With `entries` 0, returns the whole tensor.
+    """
     if not entries:
         return tensor
     if not isinstance(tensor, tf.SparseTensor):
@@ -207,7 +210,7 @@ def rows_of(tensor: Any, low: Any, high: Any, entries: int = 1) -> Any:
 
 
 def empty(spec: Structure) -> Structure:
-    """A batch without examples; dimensions that may have any size have size 0."""
+    """Returns a batch without examples. Dimensions that may have any size get size 0."""
     return tf.nest.map_structure(_empty, spec)
 
 
@@ -229,13 +232,13 @@ def _empty(spec: Any) -> Any:
 
 
 def fingerprint(batch: Structure) -> list[list[Any]]:
-    """A short description in terms of JSON that differs for other examples or another order."""
+    """Returns a short description as JSON values. It differs for other examples or orders."""
     leaves = tf.nest.flatten(batch, expand_composites=True)
     return [_leaf_fingerprint(np.asarray(leaf)) for leaf in leaves if leaf is not None]
 
 
 def same_fingerprint(a: list[list[Any]], b: list[list[Any]]) -> bool:
-    """Whether two fingerprints are of the same examples, up to rounding."""
+    """Returns whether two fingerprints describe the same examples, up to rounding."""
     if len(a) != len(b):
         return False
     return all(
@@ -254,9 +257,10 @@ def _leaf_fingerprint(array: Any) -> list[Any]:
 
 
 def _sums(flat: Any) -> tuple[float, float]:
-    """The sums of |x[i]| and of x[i] cos(i), in little memory: a global batch may have gigabytes.
+    """Returns the sum of |x[i]| and the sum of x[i] cos(i).
 
-    cos(start + i) = cos(start) cos(i) - sin(start) sin(i), so that one piece of weights will do.
+    It needs little memory, because a global batch may have gigabytes. Since cos(start + i) =
+    cos(start) cos(i) - sin(start) sin(i), the same weights serve for all pieces.
     """
     positions = np.arange(min(flat.size, SUMMED_AT_ONCE), dtype=np.float64)
     cosines, sines = np.cos(positions), np.sin(positions)

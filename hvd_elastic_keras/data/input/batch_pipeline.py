@@ -20,11 +20,12 @@ from hvd_elastic_keras.observe.notices import notices
 
 
 class BatchPipeline:
-    """Reads whole global batches, of any size, and uses this worker's part of each.
+    """Reads whole global batches of any size, and uses this worker's part of each.
 
     Args:
       source: the user's batches.
-      micro_batch_size: examples per forward and backward pass; from the size of the first batch.
+      micro_batch_size: a function that takes the size of the first batch and returns the examples
+        per forward and backward pass.
     """
 
     def __init__(self, source: BatchSource, micro_batch_size: Callable[[int], int]) -> None:
@@ -39,9 +40,9 @@ class BatchPipeline:
         self._global_batch_size = size
         self._counted: int | None = None
         self._expected: int | None = None
-        """What a checkpoint has counted, until it has been seen to be so."""
+        """The count from a checkpoint, until reading has confirmed it."""
         self._ended_at: int | None = None
-        """Where this worker has found the end of a pass, as it was last time."""
+        """The position at which this worker last found the end of a pass."""
         self._cut_off: set[int] = set()
 
     @property
@@ -110,7 +111,7 @@ class BatchPipeline:
         return self.batches_per_pass
 
     def batches(self, epoch: int, share: Share, first_step: int) -> Iterator[LocalBatch]:
-        """An epoch is one pass here."""
+        """See `WorkerBatches`. An epoch is one pass here."""
         self._reader.seek(epoch, first_step)
         step = first_step
         while (batch := self._reader.batch(step)) is not None:
@@ -129,9 +130,10 @@ class BatchPipeline:
     def groups(
         self, number: int, first: int, size: int, stop: int | None = None
     ) -> Iterator[list[Structure]]:
-        """So many successive batches of a pass at a time, whole; at its end there may be fewer.
+        """Yields groups of `size` successive batches of a pass, each whole.
 
-        Those from number `stop` on are left for later.
+        At the end of the pass, a group may be smaller. Batches from number `stop` on are left for
+        later.
         """
         self._reader.seek(number, first)
         self._reader.keep = size
@@ -154,7 +156,7 @@ class BatchPipeline:
             yield batches
 
     def _look_behind(self, number: int) -> None:
-        """Looks whether a pass goes on after as many batches as those before it had."""
+        """Checks whether a pass goes on after the number of batches that earlier passes had."""
         if not self.ends_unannounced:
             return
         name, count = self.source.name, self._counted
@@ -172,7 +174,7 @@ class BatchPipeline:
             self._cut_off.add(number)
 
     def _note_end(self, count: int) -> None:
-        """A pass has ended before anybody said so."""
+        """Notes the end of a pass whose length was not announced."""
         expected = self._expected
         if expected is not None and count != expected:
             raise DataError(_CHANGED.format(name=self.source.name, now=count, count=expected))
@@ -202,11 +204,11 @@ class BatchPipeline:
         )
 
     def ids(self, epoch: int, steps: Sequence[tuple[int, int]]) -> list[Ids]:
-        """Batches may have any size, so that examples are numbered in each anew."""
+        """See `ExamplePlan`. Examples are numbered within each batch, which may have any size."""
         return [_ids_of_batch(step, count) for step, count in steps]
 
     def ids_of_epoch(self, epoch: int) -> None:
-        """Only reading a pass to its end tells."""
+        """Returns None: the ids are only known after reading the pass to its end."""
 
 
 _CHANGED = (

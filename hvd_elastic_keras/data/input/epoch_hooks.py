@@ -1,8 +1,8 @@
-"""The beginnings and ends of the epochs of a `fit`, of which its data hear as in plain Keras.
+"""Calls the hooks of the data at the beginnings and ends of epochs, as in plain Keras.
 
-A `keras.utils.PyDataset` may shuffle itself in its hooks, or a training and its validation may have
-the same one. So each worker calls all hooks once and in Keras's order, also those of epochs that it
-was not there for.
+A `keras.utils.PyDataset` may shuffle itself in its hooks, and a training and its validation may
+share one. Therefore each worker calls all hooks once and in Keras's order, including the hooks of
+epochs that it has missed.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Protocol
 
 
 class HasHooks(Protocol):
-    """Data that hear of their epochs, as a data adapter of Keras does."""
+    """Data with hooks for the beginnings and ends of epochs, like a data adapter of Keras."""
 
     def on_epoch_begin(self) -> None:
-        """Keras begins to read an epoch."""
+        """Called when Keras begins to read an epoch."""
 
     def on_epoch_end(self) -> None:
-        """Keras has read an epoch to its end, or resets the data before an evaluation."""
+        """Called when Keras has read an epoch to its end, or resets data for an evaluation."""
 
     def on_stop(self) -> None:
-        """A callback has ended an epoch before its end, which Keras then does not come to."""
+        """Called when a callback has stopped an epoch early: Keras then never reaches its end."""
 
 
 class Moment(enum.IntEnum):
-    """When data hear of something, in the order within an epoch."""
+    """The moments at which hooks are called, in their order within an epoch."""
 
     TRAINING_BEGINS = 0
     TRAINING_ENDS = 1
@@ -57,16 +57,16 @@ class EpochHooks:
         self._evaluates_after = evaluates_after
         self._next = (initial_epoch, Moment.TRAINING_BEGINS)
         self.stopped = False
-        """Whether a callback has ended the newest epoch within its training."""
+        """Whether a callback has ended the newest epoch during its training."""
 
     def come_to(self, epoch: int, moment: Moment) -> None:
-        """Calls what is due up to a moment, that of the moment itself included."""
+        """Calls all hooks that are due up to a moment, including the hook of the moment itself."""
         while self._next <= (epoch, moment):
             self._call(*self._next)
             self._pass()
 
     def stop(self, epoch: int) -> None:
-        """A callback has ended the training within an epoch: Keras does not call its end."""
+        """Notes that a callback has ended the training within an epoch: its end is not called."""
         self.come_to(epoch, Moment.TRAINING_BEGINS)
         if self._next == (epoch, Moment.TRAINING_ENDS):
             self._train.on_stop()

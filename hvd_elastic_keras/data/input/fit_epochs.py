@@ -1,4 +1,4 @@
-"""The epochs of one `fit`, laid on the passes over its data."""
+"""Maps the epochs of one `fit` to passes over its data."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hvd_elastic_keras.data.plan.partition import StepShare
 
 
 class FitInput:
-    """The input of one `fit`: its epochs laid on the passes over the data.
+    """The input of one `fit`. Its epochs are mapped to passes over the data.
 
     Args:
       inner: reads the passes.
-      passes: how epochs lie on them.
-      index_of: number of an epoch, counted from the first one that reads this input.
+      passes: the rule that maps epochs to passes.
+      index_of: returns the number of an epoch, counted from the first one that reads this input.
     """
 
     def __init__(self, inner: PassInput, passes: Passes, index_of: Callable[[int], int]) -> None:
@@ -102,7 +102,7 @@ class FitInput:
             return
         batches = self.inner.batches(of_pass.number, share, of_pass.offset + first_step)
         step = first_step
-        # Not one batch more than asked for: it might take long, or be the end of a generator.
+        # It reads no batch more than asked for: that might take long, or be the end of a generator.
         while of_pass.steps is None or step < of_pass.steps:
             batch = next(batches, None)
             if batch is None:
@@ -116,7 +116,7 @@ class FitInput:
     def call_hooks(
         self, evaluate: FitInput | None, evaluates_after: Callable[[int], bool], initial_epoch: int
     ) -> None:
-        """Lets these data and those of the evaluation hear of the epochs of a `fit`."""
+        """Makes `come_to` and `stop` call the hooks of these data and of the evaluation's data."""
         other = None if evaluate is None else evaluate.inner
         self._hooks = EpochHooks(self.inner, other, evaluates_after, initial_epoch)
 

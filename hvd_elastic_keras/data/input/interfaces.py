@@ -1,4 +1,4 @@
-"""What the training loop asks of its input, in small interfaces."""
+"""Small interfaces of the training loop's input."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class LocalBatch:
     """One worker's part of one step: tensors of shape [stop - start, …] and their cut.
 
     Attributes:
-      ids: shape [stop - start], int64, what these examples are called in a ledger.
-      worker_batches: sizes of those that all workers take together, by rank, where the batch grows
-        with them.
-      is_whole: whether this is all of a batch that cannot be cut as the first one: every worker has
-        it.
+      ids: shape [stop - start], int64; the ids of these examples in a ledger.
+      worker_batches: sizes of the batches that all workers take in this step, by rank, if the batch
+        grows with the workers.
+      is_whole: whether this is a whole batch on every worker, because it cannot be cut like the
+        first batch.
     """
 
     data: Structure
@@ -34,19 +34,19 @@ class LocalBatch:
 
 
 class BatchSizes(Protocol):
-    """How large batches are, and how they are cut into micro-batches."""
+    """The sizes of batches and of their micro-batches."""
 
     @property
     def batch_spec(self) -> Structure:
-        """Specs of a batch of any size; None where batches have nothing."""
+        """Specs of a batch of any size; None where batches have no tensor."""
 
     @property
     def per_row(self) -> Sequence[int] | None:
-        """Entries of each tensor per example, as `structure.per_row` says; None: one."""
+        """Entries of each tensor per example, as in `structure.per_row`; None: one."""
 
     @property
     def nothing(self) -> Structure:
-        """A batch without examples, with all that belongs to none."""
+        """A batch without examples. Tensors that belong to no example stay in it."""
 
     @property
     def global_batch_size(self) -> int:
@@ -58,38 +58,38 @@ class BatchSizes(Protocol):
 
     @property
     def num_examples(self) -> int | None:
-        """Examples of a pass; None if only reading to the end would tell."""
+        """Examples of a pass; None if the number is only known after reading to the end."""
 
     @property
     def num_micro_batches(self) -> int:
-        """Micro-batches of a full global batch: the most workers that have something to do."""
+        """Micro-batches of a full global batch. More workers than this would have nothing to do."""
 
     def cut_into(self, micro_batch_size: int) -> None:
-        """Cuts all batches into others than before. For the time before the first step."""
+        """Changes the size of micro-batches. Call it before the first step only."""
 
 
 class PassLength(Protocol):
-    """How many batches one pass over the data has, which may be known only at its end."""
+    """The number of batches in one pass over the data. It may be known only at its end."""
 
     @property
     def batches_per_pass(self) -> int | None:
-        """Global batches in one pass over the data; None as long as nobody knows."""
+        """Global batches in one pass over the data; None while this is unknown."""
 
     @property
     def ends_unannounced(self) -> bool:
-        """Whether only reading to the end tells how long a pass is, and each pass anew."""
+        """Whether the length of each pass is only known after reading it to its end."""
 
     def know_batches_per_pass(self, count: int | None) -> None:
-        """Learns from another worker what reading to the end would tell."""
+        """Takes the number of batches per pass from another worker."""
 
     def expect_batches_per_pass(self, count: int | None) -> None:
-        """Learns the same from a checkpoint. Reading raises `DataError` if it is not so now."""
+        """Takes the number from a checkpoint. Reading raises `DataError` if it is different now."""
 
     def confirm_end(self) -> None:
-        """All workers have come to the end of a pass where this one has: all are as long."""
+        """Notes that all workers have found the end of a pass at the same position as this one."""
 
     def cut_off(self, epoch: int) -> bool:
-        """Whether the pass of an epoch that has ended has more batches than those before it."""
+        """Returns whether the pass of a finished epoch has more batches than earlier passes."""
 
 
 class WorkerBatches(Protocol):
@@ -97,79 +97,85 @@ class WorkerBatches(Protocol):
 
     @property
     def log(self) -> BatchLog | None:
-        """Notes what is read; None where each worker reads its own part only."""
+        """Notes the batches that are read; None if each worker reads its own part only."""
 
     @property
     def from_front(self) -> bool:
-        """Whether a step is reached only by reading what lies before it in its pass."""
+        """Whether a step can be reached only by reading everything before it in its pass."""
 
     def read_up_to(self, epoch: int, step: int, goes_on: Callable[[], bool]) -> None:
-        """Reads what lies before a step, where it has to be read, as long as `goes_on` says so.
+        """Reads everything before a step, if this is necessary, while `goes_on` returns True.
 
-        `step` is counted as in `batches`. Another thread must not use this input meanwhile. A pass
-        of which no step has been taken is not opened: who was the first to come to it may be lost,
-        and the others are at the end of the one before, which this worker could not read again.
+        `step` is counted as in `batches`. No other thread may use this input meanwhile. A pass
+        without a finished step is not opened. The first worker that has reached this pass may get
+        lost while the others are at the end of the previous pass. This worker could then not read
+        the previous pass again.
         """
 
     def steps(self, epoch: int) -> int | None:
-        """Steps of an epoch; None if only reading to the end tells."""
+        """Returns the steps of an epoch; None if they are only known after reading to the end."""
 
     def batches(self, epoch: int, share: Share, first_step: int) -> Iterator[LocalBatch]:
-        """This worker's batches of an epoch from `first_step` on, to its end."""
+        """Yields this worker's batches of an epoch, from `first_step` to its end."""
 
     def first_batch(self) -> Structure:
-        """The first global batch of the training."""
+        """Returns the first global batch of the training."""
 
 
 class ExamplePlan(Protocol):
-    """Which examples belong to which step, without reading them."""
+    """Says which examples belong to which step, without reading them."""
 
     def part(self, step: int, share: Share, num_examples: int) -> StepShare:
-        """What a worker with this share has of a step of so many examples, all together."""
-
-    def ids(self, epoch: int, steps: Sequence[tuple[int, int]]) -> list[Ids]:
-        """Ids of the examples of some steps of an epoch.
+        """Returns the part of a worker with this share in a step.
 
         Args:
-          steps: number and examples of each.
+          num_examples: examples of the step, all workers together.
+        """
+
+    def ids(self, epoch: int, steps: Sequence[tuple[int, int]]) -> list[Ids]:
+        """Returns the ids of the examples of some steps of an epoch.
+
+        Args:
+          steps: number of the step and number of its examples, for each step.
 
         Returns:
-          In the order of micro-batches: shape [examples] each.
+          An array of shape [examples] for each step, in the order of micro-batches.
         """
 
     def ids_of_epoch(self, epoch: int) -> Iterable[int] | None:
-        """Ids of all examples of a whole epoch; None if only its steps tell."""
+        """Returns the ids of all examples of an epoch; None if known only for its steps."""
 
 
 class EpochEnds(Protocol):
-    """Hears of what Keras does with the data at the beginnings and ends of epochs."""
+    """Calls the hooks of the data where Keras would, at the beginnings and ends of epochs."""
 
     def come_to(self, epoch: int, moment: Moment) -> None:
-        """Lets the data hear of the beginnings and ends of epochs up to a moment, once each.
+        """Calls the hooks for the beginnings and ends of epochs up to a moment, once each.
 
-        Called for the training data, also in evaluations: those of both may be the same.
+        It is called on the training data, also in evaluations: both may have the same data.
         """
 
     def stop(self, epoch: int) -> None:
-        """Hears that a callback has ended the training within an epoch."""
+        """Notes that a callback has ended the training within an epoch."""
 
     def finish(self, epoch: int) -> None:
-        """Leaves the data as after a training that has ended before an epoch.
+        """Leaves the data as plain Keras would after a training that ended before an epoch.
 
-        The next one may have the same data, which go on where this one has left them.
+        The next training may use the same data, which continue from there.
         """
 
 
 class PassInput(BatchSizes, PassLength, WorkerBatches, ExamplePlan, HasHooks, Protocol):
-    """Reads passes over the data, on which the epochs of a `fit` are laid."""
+    """Reads passes over the data, to which the epochs of a `fit` are mapped."""
 
     def finish_epochs(self, epochs: int, *, stopped: bool) -> None:
-        """Leaves the data as after so many epochs of a `fit`, or evaluations.
+        """Leaves the data as after a number of epochs of a `fit`, or evaluations.
 
         Args:
-          stopped: whether a callback has ended the last one within its training.
+          epochs: number of epochs, or of evaluations.
+          stopped: whether a callback has ended the last epoch during its training.
         """
 
 
 class Input(BatchSizes, PassLength, WorkerBatches, ExamplePlan, EpochEnds, Protocol):
-    """What the training loop reads: the steps of an epoch, cut into micro-batches."""
+    """The input of the training loop: the steps of an epoch, cut into micro-batches."""

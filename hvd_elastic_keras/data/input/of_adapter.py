@@ -1,4 +1,4 @@
-"""The input of a running `keras.Model.fit`, from the data adapter that Keras has made of it."""
+"""Makes the input of a running `keras.Model.fit` from its Keras data adapter."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from hvd_elastic_keras.keras_internals.global_seed import python_is_seeded
 
 @dataclasses.dataclass(frozen=True)
 class OrderSeed:
-    """What shuffled data take their order from.
+    """The seed that determines the order of shuffled data.
 
     Attributes:
-      number: orders follow from it where Keras's own cannot be said.
-      is_given: orders follow from it in any case.
+      number: determines the order if Keras's own order cannot be determined.
+      is_given: whether the user gave `number`: then it always determines the order.
     """
 
     number: int
@@ -48,15 +48,15 @@ class OrderSeed:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FitReader:
-    """Who reads data in a `fit`, and when.
+    """Describes which reader of a `fit` reads some data, and when.
 
     Attributes:
-      name: of the data, for messages.
+      name: name of the data, for messages.
       reader: training or evaluation.
-      passes: how epochs lie on passes over the data.
-      index_of: number of an epoch, counted from the first one that reads these data.
-      epochs: of the `fit`.
-      evaluated: those that end with an evaluation, counted from the first one.
+      passes: the rule that maps epochs to passes over the data.
+      index_of: returns the number of an epoch, counted from the first one that reads these data.
+      epochs: number of epochs of the `fit`.
+      evaluated: the epochs that end with an evaluation, counted from the first one.
       other: the passes of the other reader, if both read the same dataset in turns.
     """
 
@@ -69,7 +69,7 @@ class FitReader:
     other: Passes | None = None
 
     def iterators(self, dataset: tf.data.Dataset) -> FitIterators:
-        """Those that Keras makes over the dataset."""
+        """Returns the iterators that Keras makes over the dataset."""
         trains = self.reader is Reader.TRAINING
         return FitIterators(
             train=self.passes if trains else self.other,
@@ -90,10 +90,11 @@ def input_of(
     """Makes an adapter's data restartable at any batch, in the same order on all workers.
 
     Args:
-      adapter: Keras's; it already holds `class_weight` and `sample_weight`.
-      reader: who reads them.
-      micro_batch_size: examples per forward and backward pass, from those of a batch.
-      seed: what shuffled data take their order from.
+      adapter: Keras's adapter; it already holds `class_weight` and `sample_weight`.
+      reader: describes the reader of the data.
+      micro_batch_size: a function that takes the examples of a batch and returns the examples per
+        forward and backward pass.
+      seed: determines the order of shuffled data.
       beside: the input of the training, if it reads the same dataset.
 
     Raises:
@@ -106,19 +107,19 @@ def input_of(
 def per_worker_input_of(
     adapter: Any, reader: FitReader, micro_batch_size: Callable[[int], int], seed: OrderSeed
 ) -> PerWorkerInput:
-    """As `input_of`, for training data of which every worker takes whole batches.
+    """Does the same as `input_of` for training data if every worker takes whole batches.
 
-    The steps of the reader's passes are batches of one worker.
+    A step of the reader's passes is then the batch of one worker.
 
     Raises:
-      DataError: as `input_of`.
+      DataError: as for `input_of`.
     """
     inner = _inner(adapter, reader, micro_batch_size, seed)
     return PerWorkerInput(inner, reader.index_of, reader.passes)
 
 
 def check_no_steps_per_epoch(steps_per_epoch: int | None) -> None:
-    """Raises `ConfigurationError` where it is not clear whose steps they would be."""
+    """Raises `ConfigurationError` if `steps_per_epoch` is given where its meaning is unclear."""
     if steps_per_epoch is not None:
         raise ConfigurationError(
             f"steps_per_epoch={steps_per_epoch} was given to fit together with "
@@ -200,7 +201,7 @@ def check_order(adapter: Any, name: str) -> None:
 
 
 def check_repeatable(adapter: Any) -> None:
-    """Raises `DataError` for data that a `fit` which is called again would not have whole."""
+    """Raises `DataError` for data that a second call of `fit` could not read from the beginning."""
     if isinstance(adapter, GeneratorDataAdapter):
         raise DataError(
             "x came as a generator to fit in a function of elastic.run, which begins anew in every "
@@ -212,14 +213,14 @@ def check_repeatable(adapter: Any) -> None:
 def check_apart(train: Any, validation: Any) -> None:
     """Raises `DataError` if the datasets of two adapters take the seeds of one shuffle in turn.
 
-    Not if they are the same: then it is known when each takes them.
+    Two adapters of the same dataset are accepted: then it is known when each takes a seed.
     """
     if not are_one(train, validation):
         iterators.check_apart(_dataset_of(train), _dataset_of(validation))
 
 
 def are_apart(train: Any, validation: Any) -> bool:
-    """Whether `check_apart` refuses nothing."""
+    """Returns whether `check_apart` refuses nothing."""
     try:
         check_apart(train, validation)
     except DataError:
@@ -228,7 +229,7 @@ def are_apart(train: Any, validation: Any) -> bool:
 
 
 def are_one(train: Any, validation: Any) -> bool:
-    """Whether two adapters hold the same dataset, whose iterators take all seeds at their start."""
+    """Returns whether two adapters hold the same dataset, with all seeds taken at the start."""
     dataset = _dataset_of(train)
     if dataset is None or dataset is not _dataset_of(validation):
         return False

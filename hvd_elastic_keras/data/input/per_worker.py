@@ -1,9 +1,9 @@
-"""The input of a batch that grows with the workers: each of them takes a batch of its own.
+"""The input if the batch grows with the workers: each worker takes a batch of its own.
 
-An epoch is a sequence of worker batches: of `batch_size_per_worker` examples each (the last one may
-be smaller), or the user's own batches. A step takes the next ones, one for each worker in the order
-of ranks; the last step of an epoch takes what is left. How many a step takes is all that depends on
-the workers, so that any step can be the first one of a round.
+An epoch is a sequence of worker batches. A worker batch has `batch_size_per_worker` examples (the
+last one may have fewer), or is one of the user's own batches. A step takes the next worker batches,
+one for each worker in the order of ranks. The last step of an epoch takes the rest. Only the number
+of worker batches per step depends on the workers, so any step can be the first one of a round.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class PerWorkerInput(FitInput):
     """An input whose worker batches are the global batches of `inner`.
 
     Args:
-      inner: cuts an epoch as for one worker that is alone.
-      index_of: number of an epoch, counted from the first one that reads this input.
-      passes: how epochs lie on the passes; its steps are worker batches here.
+      inner: cuts an epoch as for a single worker.
+      index_of: returns the number of an epoch, counted from the first one that reads this input.
+      passes: the rule that maps epochs to passes; its steps are worker batches here.
     """
 
     def __init__(
@@ -43,18 +43,21 @@ class PerWorkerInput(FitInput):
         self._nothing = inner.nothing
 
     def worker_batches_left(self, epoch: int, first: int) -> int | None:
-        """How many an epoch has from number `first` on; None if only reading to the end tells."""
+        """Returns the number of worker batches of an epoch from number `first` on.
+
+        Returns None if the number is only known after reading to the end.
+        """
         count = self.steps(epoch)
         return None if count is None else max(0, count - first)
 
     def of_worker(self, epoch: int, first: int, rank: int, size: int) -> Iterator[LocalBatch]:
-        """A worker's part of the steps of an epoch from worker batch `first` on, to its end.
+        """Yields a worker's part of the steps of an epoch, from worker batch `first` to its end.
 
         Args:
-          epoch: as the training counts.
+          epoch: number of the epoch, as the training counts.
           first: number of the worker batch that rank 0 takes first.
-          rank: of this worker.
-          size: number of workers, and so of worker batches that a step takes.
+          rank: rank of this worker.
+          size: number of workers, which is also the number of worker batches in a step.
         """
         inner, of_pass = self._inner_input, self._range_of(epoch)
         stop = None if of_pass.steps is None else of_pass.offset + of_pass.steps
@@ -68,7 +71,7 @@ class PerWorkerInput(FitInput):
             yield from self._of_batches(inner, of_pass.number, first, rank, groups)
 
     def ids_of_worker_batches(self, epoch: int, first: int, sizes: Sequence[int]) -> list[Ids]:
-        """Ids of the examples of successive worker batches, from number `first` on."""
+        """Returns the ids of the examples of successive worker batches, from number `first` on."""
         of_pass = self._range_of(epoch)
         numbered = enumerate(sizes, of_pass.offset + first)
         return self._inner_input.ids(of_pass.number, list(numbered))

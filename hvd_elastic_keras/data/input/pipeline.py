@@ -1,4 +1,4 @@
-"""The input of one worker in one round: its batches from a cursor on, with their cut."""
+"""The input of one worker in one round: its batches from a cursor on, and their micro-batches."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from hvd_elastic_keras.data.sources.example_source import ExampleSource
 
 
 class Pipeline:
-    """Cuts a source of single examples into the steps of an epoch; the same for every worker.
+    """Cuts a source of single examples into the steps of an epoch, in the same way on every worker.
 
     Args:
       drop_remainder: whether to leave out the last step of an epoch if it would be smaller.
 
     Raises:
-      DataError: nothing would be left.
+      DataError: `drop_remainder` would leave no step.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Pipeline:
 
     @property
     def per_row(self) -> None:
-        """Sources give single examples."""
+        """None: sources give single examples."""
 
     @property
     def nothing(self) -> Structure:
@@ -85,7 +85,7 @@ class Pipeline:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps of an epoch, the smaller last one included."""
+        """Steps of an epoch, including a smaller last one."""
         return self.partition.steps_per_epoch
 
     @property
@@ -104,23 +104,23 @@ class Pipeline:
         return False
 
     def know_batches_per_pass(self, count: int | None) -> None:
-        """It is known already."""
+        """Does nothing: the number is already known."""
 
     def expect_batches_per_pass(self, count: int | None) -> None:
-        """It is known already."""
+        """Does nothing: the number is already known."""
 
     def confirm_end(self) -> None:
-        """It is known already."""
+        """Does nothing: the number is already known."""
 
     def cut_off(self, epoch: int) -> bool:
-        """The source refuses epochs of different lengths."""
+        """Returns False: the source refuses epochs of different lengths."""
         return False
 
     def steps(self, epoch: int) -> int | None:
         return self.steps_per_epoch
 
     def batches(self, epoch: int, share: Share, first_step: int) -> Iterator[LocalBatch]:
-        self._first = None  # asked for before the training only
+        self._first = None  # only needed before the training
         batches = self.source.batches(epoch, self.partition, share, first_step)
         for step in range(first_step, self.steps_per_epoch):
             ids, data = next(batches)
@@ -128,7 +128,8 @@ class Pipeline:
 
     def first_batch(self) -> Structure:
         if self._first is None:
-            # Of an epoch without further steps: nothing is read ahead but from memory.
+            # This pretends that the epoch has no further steps, so that only data in memory are
+            # read ahead.
             size = self.partition.examples_of_step(0)
             alone = dataclasses.replace(self.partition, num_examples=size)
             whole = Share(0, self.num_micro_batches)
@@ -136,22 +137,22 @@ class Pipeline:
         return self._first
 
     def come_to(self, epoch: int, moment: Moment) -> None:
-        """Sources have no hooks."""
+        """Does nothing: sources have no hooks."""
 
     def stop(self, epoch: int) -> None:
-        """Sources have no hooks."""
+        """Does nothing: sources have no hooks."""
 
     def finish(self, epoch: int) -> None:
         self.source.finish(epoch)
 
     def on_epoch_begin(self) -> None:
-        """Sources have no hooks."""
+        """Does nothing: sources have no hooks."""
 
     def on_epoch_end(self) -> None:
-        """Sources have no hooks."""
+        """Does nothing: sources have no hooks."""
 
     def on_stop(self) -> None:
-        """Sources have no hooks."""
+        """Does nothing: sources have no hooks."""
 
     def finish_epochs(self, epochs: int, *, stopped: bool) -> None:
         self.source.finish(epochs)
@@ -160,7 +161,7 @@ class Pipeline:
         return self.partition.step_share(step, share.first, share.last)
 
     def ids(self, epoch: int, steps: Sequence[tuple[int, int]]) -> list[Ids]:
-        """The order takes little longer for all at once than for one."""
+        """See `ExamplePlan`. Computes all steps at once: that takes little longer than one step."""
         size = self.global_batch_size
         positions = [np.arange(step * size, step * size + count) for step, count in steps]
         ends = np.cumsum([count for _, count in steps])[:-1]

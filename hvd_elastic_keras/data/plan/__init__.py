@@ -1,1 +1,1 @@
-"""Which examples belong to which micro-batch of which step. Pure functions of numbers."""
+"""Assigns examples to the micro-batches of steps. Contains pure functions of numbers."""

@@ -19,14 +19,14 @@ from hvd_elastic_keras.common.errors import LedgerError
 Ids = npt.NDArray[np.int64]
 IdSet = BitMap | BitMap64
 BATCH_STRIDE = 2**32
-"""Where data come in batches of the user's, an id is batch number * BATCH_STRIDE + place in it."""
+"""If the data are the user's batches, an id is batch number * BATCH_STRIDE + place in the batch."""
 NARROW, WIDE = "n", "w"
 PIECES = 8
 PIECE_BITS = 8
 
 
 def id_set(ids: Iterable[int]) -> IdSet:
-    """A bitmap of 32 bits where these suffice: it is several times faster than one of 64."""
+    """Returns a bitmap. Uses 32 bits if they suffice: this is several times faster than 64."""
     if isinstance(ids, BitMap | BitMap64):
         return ids
     if isinstance(ids, range):  # BitMap takes any range, and crashes later (pyroaring 1.2)
@@ -39,7 +39,7 @@ def id_set(ids: Iterable[int]) -> IdSet:
 
 
 def packed(ids: Iterable[int]) -> str:
-    """A set of ids as text: a Roaring bitmap in base 64."""
+    """Returns a set of ids as text: a Roaring bitmap in base 64."""
     bitmap = id_set(ids)
     bitmap.run_optimize()
     mark = NARROW if isinstance(bitmap, BitMap) else WIDE
@@ -47,22 +47,22 @@ def packed(ids: Iterable[int]) -> str:
 
 
 def difference(first: IdSet, second: IdSet) -> IdSet:
-    """The ids of the first set that are not in the second one."""
+    """Returns the ids of the first set that are not in the second one."""
     if isinstance(first, BitMap) and isinstance(second, BitMap):
         return first - second
     return wide(first) - wide(second)
 
 
 def wide(ids: IdSet) -> BitMap64:
-    """The same ids in 64 bits."""
+    """Returns the same ids in 64 bits."""
     return ids if isinstance(ids, BitMap64) else BitMap64(ids)
 
 
 def unpacked(text: str) -> IdSet:
-    """What `packed` made.
+    """Returns the set of ids from which `packed` made this text.
 
     Raises:
-      LedgerError: it did not make this.
+      LedgerError: `packed` did not make this text.
     """
     try:
         content = base64.b64decode(text[1:], validate=True)
@@ -71,15 +71,15 @@ def unpacked(text: str) -> IdSet:
         raise LedgerError(f"{text[:40]!r} is not a set of examples.") from error
 
 
-# --- what workers tell each other ------------------------------------------------------------
+# --- digests that workers exchange -----------------------------------------------------------
 
 
 def digest(ids: Ids) -> int:
-    """A number below 2**64 for a bag of ids; digests of parts add up, modulo 2**64.
+    """Returns a digest of a bag of ids, below 2**64. Digests of parts add up, modulo 2**64.
 
-    The sum of a mixing function of each id (splitmix64: Steele et al., "Fast Splittable
-    Pseudorandom Number Generators", 2014), so that other ids have another digest but by a chance
-    of 2**-64.
+    The digest is the sum of a mixing function of each id (splitmix64: Steele et al., "Fast
+    Splittable Pseudorandom Number Generators", 2014). Other ids have the same digest only with a
+    probability of 2**-64.
     """
     with np.errstate(over="ignore"):
         z = ids.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
@@ -89,11 +89,11 @@ def digest(ids: Ids) -> int:
 
 
 def pieces(value: int) -> list[int]:
-    """A digest in numbers so small that sums over 65,536 workers are exact in float32."""
+    """Splits a digest into small numbers: sums of them over 65,536 workers are exact in float32."""
     mask = 2**PIECE_BITS - 1
     return [value >> (PIECE_BITS * i) & mask for i in range(PIECES)]
 
 
 def digest_of_sums(sums: Sequence[float]) -> int:
-    """The digest of all workers' ids from the sums of their `pieces`."""
+    """Returns the digest of all workers' ids, from the sums of their `pieces`."""
     return sum(int(s) << (PIECE_BITS * i) for i, s in enumerate(sums)) % 2**64

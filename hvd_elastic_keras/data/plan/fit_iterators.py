@@ -1,8 +1,8 @@
-"""The iterators that Keras makes over the data of a `fit`, one after the other. Pure numbers.
+"""Numbers the iterators that Keras makes over the data of a `fit`. Pure functions of numbers.
 
-A dataset that is shuffled anew each time it is read gives each iterator the next seeds. So a pass
-has the order of plain `fit` if its iterator has the same number; some are never read there. (As
-`EpochIterator` of Keras.)
+A dataset that is shuffled anew each time it is read gives each iterator the next seeds. A pass
+therefore has the order of plain `fit` if its iterator has the same number. Plain `fit` also makes
+some iterators that it never reads. The numbers follow `EpochIterator` of Keras.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hvd_elastic_keras.data.plan.fit_passes import Passes
 
 
 class Reader(enum.Enum):
-    """Who reads a dataset in a `fit`."""
+    """The two readers of a dataset in a `fit`."""
 
     TRAINING = "training"
     EVALUATION = "evaluation"
@@ -26,8 +26,8 @@ class MadeIterator:
     """An iterator that Keras makes.
 
     Attributes:
-      epoch: in which it is made, counted from the first one of this `fit`.
-      reads: the pass that is read from it, by reader and number; None: nobody reads from it.
+      epoch: the epoch in which it is made, counted from the first one of this `fit`.
+      reads: the pass that is read from it, as reader and number; None if it is never read.
     """
 
     epoch: int
@@ -39,11 +39,11 @@ class FitIterators:
     """The iterators of one dataset in one `fit`.
 
     Attributes:
-      train: how the epochs lie on passes, if the training reads this dataset.
-      evaluate: the same of evaluations.
-      batches: of the dataset, if it says how many; None if not, or if they have no end.
-      epochs: of the fit.
-      evaluated: the epochs that end with an evaluation, counted as `MadeIterator.epoch`.
+      train: the rule that maps epochs to passes, if the training reads this dataset.
+      evaluate: the rule that maps evaluations to passes, if the evaluation reads this dataset.
+      batches: number of batches of the dataset; None if unknown or infinite.
+      epochs: number of epochs of the `fit`.
+      evaluated: the epochs that end with an evaluation, counted as in `MadeIterator.epoch`.
     """
 
     train: Passes | None
@@ -73,12 +73,12 @@ class FitIterators:
             yield MadeIterator(epoch, None if one_pass else following)
 
     def _ends(self, passes: Passes, index: int) -> bool:
-        """Whether Keras sees that a pass has ended, and makes the next iterator at once."""
+        """Returns whether Keras notices the end of a pass, and makes the next iterator at once."""
         of_pass = passes.range_of_epoch(index, self.batches)
         return self.batches is not None and of_pass.offset + (of_pass.steps or 0) >= self.batches
 
     def index_of(self, reader: Reader, number: int) -> int:
-        """How many are made before that of a pass."""
+        """Returns how many iterators are made before the iterator of a pass."""
         index = -1
         for index, made in enumerate(self):
             if made.reads == (reader, number):
@@ -86,19 +86,24 @@ class FitIterators:
         return index + 1
 
     def training_before(self, index: int) -> int:
-        """The last one before number `index` that the training reads; -1 if there is none."""
+        """Returns the last iterator before `index` that the training reads; -1 if there is none."""
         numbers = [i for i, made in zip(range(index), self, strict=False) if _trains(made)]
         return numbers[-1] if numbers else -1
 
     def ends_with_training(self, number: int) -> bool:
-        """Whether one is made at the end of the training of the epoch of that evaluation."""
+        """Returns whether an iterator is made when the training of the evaluation's epoch ends.
+
+        Args:
+          number: number of the evaluation.
+        """
         return self.train is not None and self._ends(self.train, self.evaluated[number])
 
     def made_by(self, reader: Reader, count: int, *, stopped: bool = False) -> int:
-        """How many are made in so many epochs, or up to the epoch of so many evaluations.
+        """Returns how many iterators are made in `count` epochs, or until `count` evaluations.
 
         Args:
-          stopped: whether a callback has ended the last one within its training.
+          reader: says whether `count` counts epochs (training) or evaluations.
+          stopped: whether a callback has ended the last epoch during its training.
         """
         epochs = count
         if reader is Reader.EVALUATION:

@@ -1,7 +1,8 @@
-"""How the epochs of `keras.Model.fit` lie on the passes over its input. Pure numbers.
+"""Maps the epochs of `keras.Model.fit` to passes over its input. Pure functions of numbers.
 
-Without `steps_per_epoch` an epoch is one pass. With it, an epoch takes so many batches and the
-next one goes on from there; a pass that ends ends its epoch, too. (As `EpochIterator` of Keras.)
+Without `steps_per_epoch`, an epoch is one pass. With it, an epoch takes `steps_per_epoch` batches,
+and the next epoch continues after them. The end of a pass also ends its epoch. This follows
+`EpochIterator` of Keras.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import dataclasses
 class PassRange:
     """The batches of one epoch: `steps` of pass `number`, from batch `offset` on.
 
-    `steps` is None if only reading to the end of the pass tells.
+    `steps` is None if the number is only known after reading to the end of the pass.
     """
 
     number: int
@@ -23,11 +24,11 @@ class PassRange:
 
 @dataclasses.dataclass(frozen=True)
 class Passes:
-    """The rule of one `fit`.
+    """The rule that maps the epochs of one `fit` to passes.
 
     Attributes:
       steps_per_epoch: as given to `fit`; None if an epoch is one pass.
-      goes_on: whether an epoch goes on where the last one ended (training), or always starts at
+      goes_on: whether an epoch continues where the last one ended (training), or always starts at
         the front (validation).
     """
 
@@ -35,9 +36,9 @@ class Passes:
     goes_on: bool = True
 
     def range_of_epoch(self, index: int, batches_per_pass: int | None) -> PassRange:
-        """The batches of epoch number `index`, counted from the first one of this `fit`.
+        """Returns the batches of epoch number `index`, counted from the first one of this `fit`.
 
-        `batches_per_pass` is None if it is unknown, or infinite.
+        `batches_per_pass` is None if it is unknown or infinite.
 
         >>> [Passes(4).range_of_epoch(e, 10) for e in range(2, 4)]
         [PassRange(number=0, offset=8, steps=2), PassRange(number=1, offset=0, steps=4)]

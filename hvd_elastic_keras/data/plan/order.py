@@ -1,8 +1,8 @@
 """The order of an epoch: which example stands at which position. Pure functions of numbers.
 
-But for `ListedOrder`, nothing is kept in memory, and any part of an order can be computed anywhere:
-a restart at position n costs what one at position 0 does. Workers do not occur here; which
-positions belong to which step and worker says `partition.py`.
+Only `ListedOrder` keeps an order in memory. Any part of the other orders can be computed anywhere:
+a restart at position n costs the same as a restart at position 0. This module knows no workers;
+`partition.py` says which positions belong to which step and worker.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Protocol
 import tensorflow as tf
 
 WINDOW_BLOCKS = 16
-"""Blocks whose examples are mixed with each other, unless a source says how many."""
+"""Number of blocks whose examples are mixed with each other, unless a source gives another one."""
 ROUNDS = 4
-"""Of the cipher behind `index_shuffle`; what it uses itself."""
+"""Rounds of the cipher behind `index_shuffle`, which uses the same number."""
 
 
 class ExampleOrder(Protocol):
-    """Which example stands at which position of an epoch."""
+    """Says which example stands at which position of an epoch."""
 
     def indices(self, positions: tf.Tensor) -> tf.Tensor:
         """The examples at `positions`: shape [n], int64, n may be 0."""
@@ -27,7 +27,7 @@ class ExampleOrder(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class ListedOrder:
-    """An order that is kept in memory, because its rule is not ours.
+    """An order that is kept in memory, because this package does not define its rule.
 
     Attributes:
       examples: shape [num_examples], int64, in their order.
@@ -47,16 +47,16 @@ class ListedOrder:
 class Order:
     """A permutation of the examples [0, num_examples) for each (seed, epoch).
 
-    The permutation is `tf.random.experimental.index_shuffle` over all examples. With blocks, for a
-    storage that is slow unless neighbours are read together, it is made of two:
-    blocks of `block_size` neighbours (the last one may be shorter) are permuted, and then the
-    examples of each `window_blocks` successive blocks are mixed. So the examples of a window come
-    from that many places of the storage only.
+    Without blocks, the permutation is `tf.random.experimental.index_shuffle` over all examples.
+    Blocks are for storage that is slow unless neighbours are read together. The permutation then
+    has two parts. First, blocks of `block_size` neighbours are permuted; the last block may be
+    shorter. Then the examples of each `window_blocks` successive blocks are mixed. The examples of
+    a window therefore come from only `window_blocks` places in the storage.
 
     Attributes:
-      seed, epoch: the permutation follows from these. In a graph the epoch may be a tensor (shape
-        [], int64), but not with blocks.
-      shuffle: whether it is another one than that of the storage.
+      seed, epoch: these define the permutation. In a graph, the epoch may be a tensor (shape [],
+        int64), but not with blocks.
+      shuffle: whether to permute the examples; else the order is the order of the storage.
       block_size: neighbours that stay in the same window; 0 permutes all examples at once.
 
     Example, the examples of the first step of 32:
@@ -77,8 +77,8 @@ class Order:
         positions = tf.cast(positions, tf.int64)
         if not self.shuffle or self.num_examples <= 1:
             return positions
-        # One more, dropped again: index_shuffle refuses an empty list, which is what a worker
-        # without a part in the last step of an epoch has.
+        # One more position is added and dropped again: index_shuffle refuses an empty list. A
+        # worker without a part in the last step of an epoch has an empty list.
         padded = tf.pad(positions, [[0, 1]])
         return (self._blockwise(padded) if self.block_size else self._all(padded))[:-1]
 
@@ -97,14 +97,15 @@ class Order:
         start = window * size
         longest = tf.minimum(size, self.num_examples - start)
         same = tf.zeros_like(window)
-        # The operation itself: index_shuffle mishandles one seed per value (TensorFlow 2.18-2.21).
+        # This calls the raw operation: index_shuffle mishandles one seed per value (TensorFlow
+        # 2.18-2.21).
         seeds = tf.stack([same, same + self.seed, self._draw(2) + window], axis=1)
         return start + tf.raw_ops.RandomIndexShuffle(
             index=positions - start, seed=seeds, max_index=longest - 1, rounds=ROUNDS
         )
 
     def _in_blocks(self, positions: tf.Tensor) -> tf.Tensor:
-        """Puts blocks in another order. The shorter last one goes to a place between the others."""
+        """Permutes the blocks. The shorter last block goes to a place between the others."""
         size = tf.constant(self.block_size, tf.int64)
         full, rest = divmod(self.num_examples, self.block_size)
         if not full:
@@ -113,7 +114,7 @@ class Order:
         tail = place * size
         slot = tf.where(positions < tail, positions, positions - rest) // size
         within = tf.where(positions < tail, positions, positions - rest) % size
-        # What lies in the tail gets a slot that exists, and is replaced.
+        # Positions in the tail get an existing slot here; their result is replaced below.
         in_tail = (positions >= tail) & (positions < tail + rest)
         slot = tf.where(in_tail, tf.zeros_like(slot), slot)
         block = self._shuffled(slot, full - 1, draw=0)
@@ -124,6 +125,6 @@ class Order:
         return tf.random.experimental.index_shuffle(values, seed=seed, max_index=largest)
 
     def _draw(self, number: int) -> int:
-        """A number of its own for each permutation of each epoch: blocks, tail, then windows."""
+        """Returns a unique number for each permutation of an epoch: blocks, tail, then windows."""
         windows = -(-self.num_examples // (self.block_size * self.window_blocks))
         return self.epoch * (windows + 2) + number

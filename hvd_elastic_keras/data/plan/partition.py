@@ -1,9 +1,9 @@
-"""Which examples belong to which micro-batch of which step. Pure functions of numbers.
+"""Assigns examples to the micro-batches of steps. Pure functions of numbers.
 
-A step takes the positions [step * G, step * G + G) of the epoch's order, G being the global
-batch size; the last step of an epoch takes what is left. Micro-batch j of a step takes
-[j * m, (j + 1) * m) of these. Workers do not occur here: they only decide who computes a
-micro-batch (`common/batch_plan.py`).
+A step takes the positions [step * G, step * G + G) of the epoch's order, where G is the global
+batch size. The last step of an epoch takes the remaining positions. Micro-batch j of a step takes
+[j * m, (j + 1) * m) of these, where m is the micro-batch size. None of this depends on the workers:
+`common/batch_plan.py` decides which worker computes a micro-batch.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Partition:
         return _step_share(offset, size, self.micro_batch_size, first, last)
 
     def epoch_share(self, share: Share, first_step: int, every: int = 1) -> EpochShare:
-        """What a worker reads of an epoch: its part of `first_step` and each `every`-th after."""
+        """Returns what a worker reads: its part of `first_step` and each `every`-th step after."""
         size, micro = self.global_batch_size, self.micro_batch_size
         low, high = (min(bound * micro, size) for bound in (share.first, share.last))
         steps = range(first_step, self.steps_per_epoch, every)
@@ -85,7 +85,11 @@ class EpochShare:
     total: int
 
     def positions(self, numbers: Any) -> Any:
-        """Positions in the epoch's order of the examples with these numbers: tensors or arrays."""
+        """Returns the positions of examples in the epoch's order. Takes tensors or arrays.
+
+        Args:
+          numbers: numbers of the examples among those of this worker.
+        """
         step = self.first_step + numbers // self.per_step * self.every
         return step * self.global_batch_size + self.low + numbers % self.per_step
 
@@ -96,9 +100,9 @@ class StepShare:
 
     Attributes:
       start, stop: positions in the epoch's order.
-      offsets: shape [micro-batches + 1], int32; micro-batch i of the slice is
-        [offsets[i], offsets[i + 1]) relative to `start`. None is empty, but in the last step of
-        an epoch there may be fewer of them, or none at all.
+      offsets: shape [micro-batches + 1], int32; micro-batch i of the slice is [offsets[i],
+        offsets[i + 1]) relative to `start`. No micro-batch is empty. In the last step of an epoch,
+        there may be fewer micro-batches, or none.
       first_micro_batch: index of the first micro-batch within the global batch.
       first_example: position of `start` within the global batch.
       num_examples_of_step: examples in the whole global batch, all workers together.
@@ -115,10 +119,10 @@ class StepShare:
 def step_share_of_batch(
     num_examples: int, micro_batch_size: int, share: Share, num_micro_batches: int
 ) -> StepShare:
-    """One worker's part of a batch of any size, positions counted from its front.
+    """Returns one worker's part of a batch of any size. Positions count from the batch's front.
 
-    A batch of other than the usual size has more or fewer micro-batches; they are divided in the
-    proportions of the usual ones. Where the usual batch is not cut, none is.
+    A batch of an unusual size has more or fewer micro-batches. They are divided among the workers
+    in the same proportions as in a usual batch. If the usual batch is not cut, no batch is cut.
 
     Args:
       num_examples: examples in this batch.
@@ -134,13 +138,14 @@ def step_share_of_batch(
 
 
 def step_share_of_worker_batch(sizes: Sequence[int], rank: int, micro_batch_size: int) -> StepShare:
-    """One worker's part of a step in which each takes a batch of its own, counted from its front.
+    """Returns one worker's part of a step in which each worker takes a batch of its own.
 
-    The micro-batches of a step are numbered in the order of ranks. Who has no batch has none.
+    Positions count from the front of this worker's batch. The micro-batches of a step are numbered
+    in the order of ranks. A worker without a batch has no micro-batches.
 
     Args:
-      sizes: examples of the workers' batches in this step, by rank; the last ranks' may be missing.
-      rank: of this worker.
+      sizes: examples of the workers' batches in this step, by rank; the last ranks may be missing.
+      rank: rank of this worker.
     """
     own = sizes[rank] if rank < len(sizes) else 0
     before = sum(-(-size // micro_batch_size) for size in sizes[:rank])
@@ -156,7 +161,7 @@ def step_share_of_worker_batch(sizes: Sequence[int], rank: int, micro_batch_size
 def _step_share(
     offset: int, num_examples: int, micro_batch_size: int, first: int, last: int
 ) -> StepShare:
-    """Micro-batches [first, last) of a batch that begins at position `offset`."""
+    """Returns micro-batches [first, last) of a batch that begins at position `offset`."""
     bounds = np.minimum(np.arange(first, last + 1) * micro_batch_size, num_examples)
     return StepShare(
         start=offset + int(bounds[0]),

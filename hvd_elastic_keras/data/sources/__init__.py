@@ -1,1 +1,1 @@
-"""Where examples come from."""
+"""The sources of examples."""

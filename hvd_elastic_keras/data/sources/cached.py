@@ -1,4 +1,4 @@
-"""Examples that are read and decoded once, and kept in memory."""
+"""A source that reads and decodes examples once, and keeps them in memory."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ DEFAULT_BYTES = 2**30
 
 
 class CachedSource:
-    """A source whose examples are prepared at their first use and kept from then on.
+    """A source that prepares examples at their first use and keeps them from then on.
 
-    For data that fit into memory once they are decoded, but cost more to decode than to train on.
-    Every worker keeps what it has used itself; in the course of epochs that is everything.
+    It is for data that fit into memory once they are decoded, but cost more to decode than to train
+    on. Every worker keeps the examples that it has used itself; over several epochs, these are all
+    examples.
 
     Args:
-      source: of the examples.
-      prepare: what is done once, such as decoding, in TensorFlow's operations. What is to be
-        different in each epoch, such as augmentation, belongs into the `preprocess` beside this
-        source.
-      max_bytes: so much is kept; other examples are prepared each time.
+      source: source of the examples.
+      prepare: a function that runs once for each example, such as decoding, in TensorFlow
+        operations. Anything that must differ from epoch to epoch, such as augmentation, belongs in
+        the `preprocess` next to this source.
+      max_bytes: bytes of examples to keep; other examples are prepared each time.
 
     Raises:
       DataError: `max_bytes` is negative.

@@ -20,16 +20,16 @@ ADVICE = (
 
 
 class DatasetBatches:
-    """A `tf.data.Dataset` of batches, of which a position within a pass is reached by reading.
+    """A `tf.data.Dataset` of batches. A position within a pass can only be reached by reading.
 
     Args:
-      dataset: of batches.
-      name: of the data, for messages.
-      made: the iterators that Keras makes over it, whose seeds the passes are to have. None: one
-        for each pass.
-      reader: who of these this is.
+      dataset: dataset of batches.
+      name: name of the data, for messages.
+      made: the iterators that Keras makes over the dataset; the passes get their seeds. None: one
+        iterator for each pass.
+      reader: which of the readers this is.
       beside: the batches of the training, if the evaluation reads the same dataset.
-      first: the first batch, if it must not be read here: an iterator would take seeds.
+      first: the first batch, if it must not be read here because an iterator would take seeds.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class DatasetBatches:
         )
 
     def open(self, number: int, position: int) -> Iterator[Structure]:
-        """From the front: a dataset starts nowhere else, so `position` is 0."""
+        """Opens a pass at its front. A dataset starts nowhere else, so `position` is 0."""
         if self._made is None:
             return self._iterators.of_pass(number)
         index, keep = self._made.index_of(self._reader, number), -1
@@ -72,22 +72,22 @@ class DatasetBatches:
         return self._iterators.at(index, number, keep=keep)
 
     def on_epoch_begin(self) -> None:
-        """Iterators are made when they are read."""
+        """Does nothing: iterators are made when they are read."""
 
     def on_epoch_end(self) -> None:
-        """Iterators are made when they are read."""
+        """Does nothing: iterators are made when they are read."""
 
     def on_stop(self) -> None:
-        """Keras does not make the iterator that follows the end of a pass."""
+        """Notes the stop: Keras then does not make the iterator that follows the end of a pass."""
         self._stopped = True
 
     def finish(self, epochs: int, *, stopped: bool) -> None:
-        """Makes the iterators that nobody reads: the next `fit` may have the same dataset."""
+        """Makes the iterators that are never read: the next `fit` may use the same dataset."""
         if self._made is not None and self._training is None:
             self._iterators.make(self._made.made_by(self._reader, epochs, stopped=stopped))
 
 
 def known_length(dataset: tf.data.Dataset) -> int | None:
-    """Batches of a dataset, if it says how many."""
+    """Returns the number of batches of a dataset; None if it is unknown or infinite."""
     cardinality = int(dataset.cardinality())
     return cardinality if cardinality >= 0 else None

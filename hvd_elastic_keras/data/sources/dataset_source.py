@@ -1,4 +1,4 @@
-"""Single examples from a `tf.data.Dataset`, which is read from the front."""
+"""A source of single examples from a `tf.data.Dataset`, which is read from the front."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ Part = tuple[StepShare, Structure]
 class DatasetSource:
     """Any deterministic `tf.data.Dataset` of single examples, read from the front.
 
-    Every worker reads all global batches and uses its part of each, so that a change of
-    membership needs no restart; a newcomer replays the epoch up to the cursor. What costs much
-    belongs into `preprocess`, which runs on a worker's own examples only, and not in a replay.
+    Every worker reads all global batches and uses its part of each. A change of membership
+    therefore needs no restart, and a newcomer replays the epoch up to the cursor. Expensive work
+    belongs in `preprocess`: it runs on a worker's own examples only, and not in a replay.
 
     Args:
-      factory: gives the dataset of an epoch, in the same order whoever asks.
-      name: of the data, for messages.
-      preprocess: from an example of the dataset to `(x, y)`, in TensorFlow's operations.
-      num_examples: how many a dataset has that does not tell, if somebody has counted them.
+      factory: returns the dataset of an epoch, in the same order on every worker.
+      name: name of the data, for messages.
+      preprocess: turns an example of the dataset into `(x, y)`, in TensorFlow operations.
+      num_examples: number of examples, if it has been counted for a dataset that does not tell it.
       must_repeat: whether to refuse a dataset that has another order in another process.
 
     Raises:
-      DataError: examples have no common shape, there are none, or they have no end.
+      DataError: examples have no common shape, the dataset is empty, or it is infinite.
     """
 
     from_front = True
@@ -64,7 +64,8 @@ class DatasetSource:
         if must_repeat:
             check_order(dataset, f"The dataset of {name}")
         cardinality = _cardinality(dataset, name)
-        # The one that counts has its number whether this process needs it or not.
+        # The iterator that counts the examples has a number in every process, even in one that does
+        # not need to count.
         before = 0 if cardinality is not None else 1
         self._name = name
         self._iterators = NumberedIterators(factory, name, before=before)
@@ -76,7 +77,7 @@ class DatasetSource:
         self.batch_spec = self._preparation.batch_spec if self._preparation else self._raw_spec
         self.log = BatchLog()
         self._readers: dict[int, BatchReader] = {}
-        """By batch size. There is one, as long as nobody asks for batches of another size."""
+        """Readers by batch size. There is only one unless batches of another size are asked for."""
 
     def order(self, epoch: int) -> Order:
         """The order of the dataset itself."""
@@ -98,16 +99,16 @@ class DatasetSource:
             self._reader(partition.global_batch_size).seek(epoch, step, goes_on)
 
     def finish(self, epochs: int) -> None:
-        """The next training may have the same shuffled dataset."""
+        """Makes the remaining iterators: the next training may use the same shuffled dataset."""
         self._iterators.make_passes(epochs)
 
     def _parts(
         self, epoch: int, partition: Partition, share: Share, first_step: int, every: int
     ) -> Iterator[Part]:
-        """This worker's examples as the dataset gives them."""
+        """Yields this worker's examples as the dataset gives them."""
         size = partition.global_batch_size
         reader = self._reader(size)
-        # What has been prepared ahead is asked for again after a change of membership.
+        # Batches that have been prepared ahead are asked for again after a change of membership.
         reader.keep = every * (1 + (PREFETCH if self._preparation else 0))
         reader.seek(epoch, first_step)
         for step in range(first_step, partition.steps_per_epoch, every):
@@ -121,13 +122,13 @@ class DatasetSource:
             yield part, structure.cut(batch, part.start - step * size, part.stop - step * size)
 
     def _check_end(self, reader: BatchReader, epoch: int, partition: Partition) -> None:
-        """Raises `DataError` if there is more than in other epochs."""
+        """Raises `DataError` if the dataset has more examples than in other epochs."""
         used, size = partition.num_examples, partition.global_batch_size
         left_out = self.num_examples - used
         if left_out >= size or used % size:
-            return  # a part of an epoch; or the last batch was not full
+            return  # only a part of an epoch is used, or the last batch was not full
         left = reader.left_over()
-        # With drop_remainder it does not matter how much is left out, as long as no step is.
+        # With drop_remainder, any number of examples may be left out, but not a whole step.
         if left >= size or (left and not left_out):
             raise self._other_length(epoch, used + left, " or more")
 
@@ -170,7 +171,7 @@ class DatasetSource:
 
 @dataclasses.dataclass
 class _BatchesOfEpochs:
-    """Examples of datasets in batches of one size; pass n is the dataset of epoch n."""
+    """The examples of datasets in batches of one size; pass n is the dataset of epoch n."""
 
     iterators: NumberedIterators
     size: int
@@ -183,7 +184,7 @@ class _BatchesOfEpochs:
     )
 
     def open(self, number: int, position: int) -> Iterator[Structure]:
-        """From the front: a dataset starts nowhere else, so `position` is 0."""
+        """Opens a pass at its front. A dataset starts nowhere else, so `position` is 0."""
         return self.iterators.of_pass(number, lambda d: d.batch(self.size).prefetch(PREFETCH))
 
 
@@ -204,7 +205,7 @@ def _check_elements(dataset: tf.data.Dataset, name: str) -> None:
 
 
 def _cardinality(dataset: tf.data.Dataset, name: str) -> int | None:
-    """The number of examples; None if only reading to the end tells."""
+    """Returns the number of examples; None if it is only known after reading to the end."""
     cardinality = int(dataset.cardinality())
     if cardinality == tf.data.INFINITE_CARDINALITY:
         raise DataError(

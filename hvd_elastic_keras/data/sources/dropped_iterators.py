@@ -1,9 +1,9 @@
-"""Iterators of `tf.data.Dataset`s in a user's own loop, deleted where nobody waits for it.
+"""Deletes iterators of `tf.data.Dataset`s in a user's own loop where nobody waits for it.
 
-When a round ends inside of `for batch in dataset`, the loop's iterator is deleted before the worker
-can enter the next round. TensorFlow may miss the wish to end the iterator's autotune thread, and
-then waits until that looks up by itself, at intervals that double up to a minute: seconds for which
-all workers stand still.
+When a round ends inside `for batch in dataset`, the loop's iterator is deleted before the worker
+can enter the next round. The iterator's autotune thread may miss TensorFlow's request to end.
+TensorFlow then waits until the thread looks up by itself, at intervals that double up to a minute.
+During these seconds, all workers stand still.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from hvd_elastic_keras.data.sources.iterators import drop_in_background
 
 @contextlib.contextmanager
 def deleted_in_background() -> Iterator[None]:
-    """Lets no iterator that is made inside hold up the thread that gives it up."""
+    """Marks a block in which dropping an iterator does not make the dropping thread wait."""
     make = tf.data.Dataset.__iter__
 
     @functools.wraps(make)
     def make_iterator(dataset: tf.data.Dataset) -> Any:
         iterator = make(dataset)
         if tf.executing_eagerly():
-            # The attributes, not the iterator itself: it goes when the user's code gives it up.
+            # This holds the attributes, not the iterator: the iterator must die when the user's
+            # code drops it.
             weakref.finalize(iterator, _take_apart, vars(iterator)).atexit = False
         return iterator
 
@@ -40,7 +41,7 @@ def deleted_in_background() -> Iterator[None]:
 
 
 def _take_apart(attributes: dict[str, Any]) -> None:
-    """Moves all that a dying iterator holds to a thread that deletes it."""
+    """Moves everything that a dying iterator holds to a thread that deletes it."""
     held = [dict(attributes)]
     attributes.clear()
     drop_in_background(held)

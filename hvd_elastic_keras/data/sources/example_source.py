@@ -1,4 +1,4 @@
-"""What a `Pipeline` reads: single examples with a fixed order in each epoch."""
+"""The interface of sources for a `Pipeline`: single examples in a fixed order in each epoch."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from hvd_elastic_keras.data.plan.partition import Partition
 
 
 class ExampleSource(Protocol):
-    """Examples with a fixed order in each epoch."""
+    """Examples in a fixed order in each epoch."""
 
     batch_spec: Structure
-    """Specs of a batch of any size; None where batches have nothing."""
+    """Specs of a batch of any size; None where batches have no tensor."""
     num_examples: int
     from_front: bool
-    """Whether a position is reached only by reading what lies before it."""
+    """Whether a position can be reached only by reading everything before it."""
 
     @property
     def log(self) -> BatchLog | None:
-        """Notes what is read; None where each worker reads its own part only."""
+        """Notes the batches that are read; None if each worker reads its own part only."""
 
     def order(self, epoch: int) -> ExampleOrder:
-        """Which example stands at which position of an epoch."""
+        """Returns the order of an epoch: which example stands at which position."""
 
     def batches(
         self, epoch: int, partition: Partition, share: Share, first_step: int, every: int = 1
     ) -> Iterator[tuple[tf.Tensor, Structure]]:
-        """This worker's part of the steps of an epoch: of `first_step` and each `every`-th after.
+        """Yields this worker's part of `first_step` and of each `every`-th step after it.
 
-        Yields the ids of examples (shape [examples of this worker], int64) and a structure of
-        tensors of shape [examples of this worker, …]; which examples is
-        `partition.step_share(step, share.first, share.last)`.
+        A part is the ids of examples (shape [examples of this worker], int64) and a structure of
+        tensors of shape [examples of this worker, …]. `partition.step_share(step, share.first,
+        share.last)` says which examples these are. The last step is the last one of the epoch.
         """
 
     def read_up_to(
         self, epoch: int, partition: Partition, step: int, goes_on: Callable[[], bool]
     ) -> None:
-        """Reads what lies before a step, where it has to be read, as long as `goes_on` says so."""
+        """Reads everything before a step, if this is necessary, while `goes_on` returns True."""
 
     def finish(self, epochs: int) -> None:
-        """Leaves the data as after a training of so many epochs."""
+        """Leaves the data as after a training of `epochs` epochs."""

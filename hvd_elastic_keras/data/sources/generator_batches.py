@@ -1,9 +1,10 @@
-"""A Python generator of batches, as `fit` reads it: it goes on, and nobody can rewind it.
+"""A Python generator of batches, as `fit` reads it. It cannot be rewound.
 
-Keras takes two batches to see their form. Every pass begins with these two again, and then goes on
-where the generator is. While a batch is used, the next one is read: after an evaluation that ends
-with `validation_steps`, that one is lost. Here it is always one, so that all workers have the same
-batches; in Keras it may be more, if the generator is now faster and now slower than the steps.
+Keras takes two batches to see their form. Every pass begins with these two again, and then
+continues where the generator is. While a batch is used, the next one is read. After an evaluation
+that ends with `validation_steps`, this next batch is lost. Here exactly one batch is lost, so that
+all workers have the same batches. In Keras more may be lost, if the generator is sometimes faster
+and sometimes slower than the steps.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _END = object()
 
 
 class GeneratorBatches:
-    """The batches of a generator, each of which is asked for once.
+    """The batches of a generator. Each batch is asked for once.
 
     Args:
       first: the batches that Keras has taken to see their form.
-      rest: the generator itself, which goes on behind them.
-      spec: of a batch, as Keras has seen it.
-      name: of the data, for messages.
-      passes: how epochs lie on the passes.
+      rest: the generator itself, which continues after them.
+      spec: spec of a batch, as Keras has seen it.
+      name: name of the data, for messages.
+      passes: the rule that maps epochs to passes.
     """
 
     batches_per_pass: int | None = None
@@ -62,12 +63,12 @@ class GeneratorBatches:
         self._ahead: concurrent.futures.Future[Any] | None = None
 
     def open(self, number: int, position: int) -> Iterator[Structure]:
-        """From the front: `position` is 0.
+        """Opens a pass at its front: `position` is 0.
 
         Raises:
-          ElasticError: the generator has gone on in this process.
+          ElasticError: the generator has already gone further in this process.
         """
-        # A training that goes on to a second pass has come to the end of the generator.
+        # A training that reaches a second pass has read the generator to its end.
         epochs = (math.inf if number else 0) if self._passes.goes_on else number
         before = self._taken_after(epochs)
         if self._taken > before:
@@ -80,18 +81,18 @@ class GeneratorBatches:
         return self._pass()
 
     def on_epoch_begin(self) -> None:
-        """A generator has no such hook."""
+        """Does nothing: a generator has no such hook."""
 
     def on_epoch_end(self) -> None:
-        """A generator has no such hook."""
+        """Does nothing: a generator has no such hook."""
 
     def on_stop(self) -> None:
-        """A generator has no such hook."""
+        """Does nothing: a generator has no such hook."""
 
     def finish(self, epochs: int, *, stopped: bool) -> None:
-        """Takes what has been read ahead, or what other workers have taken meanwhile.
+        """Takes the batches that have been read ahead, or that other workers have taken meanwhile.
 
-        The script may use the generator afterwards, so that no thread may be in it.
+        The script may use the generator afterwards, so no thread may be in it then.
         """
         with contextlib.suppress(Exception):  # nobody uses these batches
             self._take_up_to(0 if stopped else self._taken_after(epochs))
@@ -99,12 +100,12 @@ class GeneratorBatches:
             concurrent.futures.wait([self._ahead])
 
     def _taken_after(self, epochs: float) -> float:
-        """Batches of the rest that are used or lost in so many epochs."""
+        """Returns how many batches of `rest` are used or lost in `epochs` epochs."""
         steps, again = self._passes.steps_per_epoch, len(self._first)
         if not epochs:
             return 0
         if steps is None:
-            return math.inf  # each goes on to the end
+            return math.inf  # each epoch reads to the end
         if self._passes.goes_on:
             return max(0, epochs * steps + 1 - again)
         return epochs * max(0, steps + 1 - again)
@@ -123,25 +124,25 @@ class GeneratorBatches:
             yield batch
 
     def _ask(self) -> concurrent.futures.Future[Any]:
-        """Has the next batch read, if that is not so yet."""
+        """Starts reading the next batch, unless a thread already reads it."""
         if self._ahead is None:
             self._ahead = self._pool.submit(next, self._rest, _END)
         return self._ahead
 
     def _take(self) -> Any:
-        """The next batch of the rest, as it is; `_END` at its end, also if asked again."""
+        """Returns the next batch of `rest`, not converted; always `_END` after its end."""
         ahead, self._ahead = self._ask(), None
         batch = ahead.result()
         self._taken += batch is not _END
         return batch
 
     def _next(self) -> Structure:
-        """The next batch of the rest; None at its end."""
+        """Returns the next batch of `rest`; None at its end."""
         batch = self._take()
         return None if batch is _END else self._converted(batch)
 
     def _converted(self, batch: Any) -> Structure:
-        """A batch as tensors of the types that the first ones have."""
+        """Returns a batch as tensors with the same dtypes as the first batches."""
         try:
             return tf.nest.map_structure(self._tensor, self._spec, batch)
         except (TypeError, ValueError) as error:

@@ -1,9 +1,9 @@
 """Iterators of a `tf.data.Dataset` whose order in each pass is the same in every process.
 
-A dataset that is shuffled anew in each pass takes seeds one after the other, and whatever reads
-from it takes one: an epoch, but also counting it, or looking at its first example. So pass n is
-defined to be its n-th iterator here, and iterators that nobody reads are made for what a process
-that joins later, or goes on from a checkpoint, has not read.
+A dataset that is shuffled anew in each pass takes a new seed for each iterator. An epoch takes a
+seed, but so does counting the dataset, or looking at its first example. Here, pass n is therefore
+defined as the n-th iterator of the dataset. A process that joins later, or continues from a
+checkpoint, has not read some passes. It makes their iterators without reading them.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from hvd_elastic_keras.keras_internals.dataset_parts import parts_of
 from hvd_elastic_keras.observe.notices import counter
 
 DatasetFactory = Callable[[int], tf.data.Dataset]
-"""Gives the dataset of a pass: in the same order whoever asks."""
+"""Returns the dataset of a pass, in the same order in every process."""
 Form = Callable[[tf.data.Dataset], tf.data.Dataset]
-"""What is made of a dataset to read it: batches, say."""
+"""Turns a dataset into the dataset that is read, for example into batches."""
 COUNTED_AT_ONCE = 256
-"""Examples between two looks at the clock."""
+"""Examples counted between two updates of the progress bar."""
 
 
 class NumberedIterators:
     """The iterators of successive passes.
 
     Args:
-      dataset_of: gives the dataset of a pass. Those that are the same object, or share a
+      dataset_of: returns the dataset of a pass. Datasets that are the same object, or share a
         `shuffle(...)`, share its seeds.
-      name: of the data, for messages.
-      before: iterators that come before that of pass 0.
-      form: what is read is that of each dataset.
+      name: name of the data, for messages.
+      before: number of iterators that come before the iterator of pass 0.
+      form: turns each dataset into the dataset that is read.
     """
 
     def __init__(
@@ -55,28 +55,28 @@ class NumberedIterators:
         self._seeds = {id(part) for part in reshuffles(self._first)}
         self._made = 0
         self._kept: dict[int, Iterator[Any]] = {}
-        """Made before their time, by number; the newest only."""
+        """Iterators made before they are needed, by number. Only the newest one is kept."""
 
     def first(self, form: Form) -> Iterator[Any]:
-        """The one before those of pass 0."""
+        """Returns the iterator that comes before the iterator of pass 0."""
         self._made += 1
         return iter(form(self._first))
 
     def of_pass(self, number: int, form: Form | None = None) -> Iterator[Any]:
-        """The iterator of a pass, if passes have one iterator each."""
+        """Returns the iterator of a pass, if each pass has one iterator."""
         return self.at(self._before + number, number, form=form)
 
     def at(
         self, index: int, number: int, *, keep: int = -1, form: Form | None = None
     ) -> Iterator[Any]:
-        """The iterator with a number of its own, for a pass.
+        """Returns iterator number `index`, for pass `number`.
 
         Args:
-          keep: one that comes before it and is asked for later.
-          form: in place of that of all.
+          keep: number of an earlier iterator that will be asked for later.
+          form: replaces the form that all iterators have.
 
         Raises:
-          ElasticError: the pass is over in this process and has had seeds that are gone.
+          ElasticError: the pass is over in this process, and its seeds are gone.
         """
         dataset = self._dataset_of(number)
         if self._counts(dataset):
@@ -94,12 +94,12 @@ class NumberedIterators:
         return iter((form or self._form)(dataset))
 
     def make_passes(self, count: int) -> None:
-        """As `make`, until so many passes have theirs."""
+        """Makes iterators that are not read, until `count` passes have one."""
         if count and self._counts(self._dataset_of(count - 1)):
             self.make(self._before + count)
 
     def make(self, count: int, *, keep: int = -1) -> None:
-        """Makes iterators that nobody reads until there are so many: each takes its seed."""
+        """Makes iterators that are not read until there are `count`: each takes its seed."""
         if not self._seeds:
             self._made = max(self._made, count)
         while self._made < count:
@@ -116,20 +116,20 @@ class NumberedIterators:
 
 
 def reshuffles(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
-    """The parts of a dataset that have another order for each iterator."""
+    """Returns the parts of a dataset that have another order for each iterator."""
     return [part for part in parts_of(dataset) if dataset_parts.reshuffles(part)]
 
 
 def repeats_shuffle(dataset: tf.data.Dataset) -> bool:
-    """Whether one iterator takes further seeds while it is read."""
+    """Returns whether one iterator takes further seeds while it is read."""
     return any(dataset_parts.is_repeat(part) and reshuffles(part) for part in parts_of(dataset))
 
 
 def check_order(dataset: tf.data.Dataset, name: str) -> None:
     """Raises `DataError` if another worker would read a dataset in another order.
 
-    Looks for `shuffle` without any seed, for parallel steps that need not keep the order, and for
-    functions that draw random numbers which another worker cannot draw again.
+    It looks for a `shuffle` without a seed, for parallel steps that need not keep the order, and
+    for functions that draw random numbers which another worker cannot draw again.
     """
     if dataset.options().deterministic is False:
         raise DataError(
@@ -168,7 +168,7 @@ def check_apart(train: Any, validation: Any) -> None:
 
 
 def counted(examples: Iterator[Any], name: str) -> int:
-    """Reads to the end and tells how far it is."""
+    """Returns the number of examples. Reads to the end and shows its progress."""
     count = 0
     what = f"counting the examples of {name} (assert_cardinality(n) in the dataset would save it)"
     with counter(what, "examples") as bar:
@@ -179,7 +179,7 @@ def counted(examples: Iterator[Any], name: str) -> int:
 
 
 def as_numbers(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """A dataset with as many elements, to be counted."""
+    """Returns a dataset with the same number of elements, for counting."""
     return dataset.map(lambda *_: np.int8(0)).batch(COUNTED_AT_ONCE)
 
 
@@ -187,6 +187,7 @@ def drop_in_background(iterator: list[Any]) -> None:
     """Deletes an iterator without waiting for its threads, which may take seconds.
 
     Args:
-      iterator: holds the only reference to it; the last one to go would do the waiting.
+      iterator: a list with the only reference to the iterator: whoever drops the last reference has
+        to wait.
     """
     threading.Thread(target=iterator.clear, name="elastic-drop-iterator", daemon=True).start()

@@ -20,13 +20,13 @@ from hvd_elastic_keras.data.sources.reader import PREFETCH
 
 
 class PyDatasetBatches:
-    """A `keras.utils.PyDataset`, which gives any batch by its index.
+    """The batches of a `keras.utils.PyDataset`, which returns any batch by its index.
 
     Args:
       dataset: the user's object; its hooks are called as `fit` calls them.
       standardize: Keras's conversion of a batch, which also applies `class_weight`.
-      shuffle: whether the order of batches is another one in each pass.
-      seed: the orders follow from it. None: from Python's `random` as it is now, as in Keras.
+      shuffle: whether the order of batches differs from pass to pass.
+      seed: determines the orders. None: the present state of Python's `random` does, as in Keras.
     """
 
     name = "the PyDataset"
@@ -41,7 +41,7 @@ class PyDatasetBatches:
         self._random_state = random.getstate()
         self._random = random.Random()
         self._drawn = 0
-        """Orders that `_random` has drawn, of which `_order` is the last."""
+        """Number of orders that `_random` has drawn; `_order` is the last one."""
         self._order: list[int] = []
         known = self.batches_per_pass
         if known == 0:
@@ -49,19 +49,19 @@ class PyDatasetBatches:
         some = [self._load(i) for i in range(2 if known is None else min(2, known))]
         self.batch_spec = _common_spec(some)
         structure.check_sliceable(self.batch_spec, "the PyDataset")
-        # Not by `open`, which would read ahead before the first `on_epoch_begin`.
+        # This does not call `open`, which would read ahead before the first `on_epoch_begin`.
         index = next(iter(self._indices(0, 0)))
         self.first: Structure | None = some[index] if index < len(some) else self._load(index)
 
     def open(self, number: int, position: int) -> Iterator[Structure]:
-        """Any position of a pass."""
+        """Opens a pass at any position."""
         return self._read(self._indices(number, position))
 
     def on_epoch_begin(self) -> None:
         """Calls the user's hook."""
         self._dataset.on_epoch_begin()
         if self._shuffle and self._seed is None:
-            # What the script draws next has to be as after plain `fit`.
+            # The script must draw the same random numbers afterwards as after plain `fit`.
             random.shuffle(list(range(self.batches_per_pass)))
 
     def on_epoch_end(self) -> None:
@@ -69,10 +69,10 @@ class PyDatasetBatches:
         self._dataset.on_epoch_end()
 
     def on_stop(self) -> None:
-        """Keras calls no hook then."""
+        """Does nothing: Keras calls no hook in this case."""
 
     def finish(self, epochs: int, *, stopped: bool) -> None:
-        """Hooks are called, and orders drawn, when their time comes."""
+        """Does nothing: hooks are called, and orders are drawn, at their own time."""
 
     def _indices(self, number: int, position: int) -> Iterable[int]:
         size = self.batches_per_pass
@@ -88,9 +88,9 @@ class PyDatasetBatches:
         return [int(i) for i in order.numpy()[position:]]
 
     def _order_of_keras(self, number: int, size: int) -> list[int]:
-        """Each pass has the next order that Python's `random` gives.
+        """Returns the order of a pass: each pass takes the next order of Python's `random`.
 
-        Not from `random` itself, from which others may draw meanwhile.
+        It is drawn from a copy, because other code may draw from `random` itself meanwhile.
         """
         if number < self._drawn - 1 or not self._drawn:
             self._random.setstate(self._random_state)
@@ -132,7 +132,7 @@ def _to_tensor(value: Any) -> Any:
 
 
 def _common_spec(batches: list[Structure]) -> Structure:
-    """The spec that fits all batches: dimensions in which they differ become None."""
+    """Returns the spec that fits all batches: dimensions in which they differ become None."""
 
     def merge(*leaves: Any) -> Any:
         if leaves[0] is None:

@@ -1,9 +1,9 @@
-"""Examples from a source with random access; each worker reads and prepares only its own.
+"""Reads examples from a source with random access. Each worker reads and prepares only its own.
 
-What happens to an example, in this order: its position in the epoch's order is that of this
-worker's share of a step (`partition.py`), the order gives its index (`order.py`), the source gives
-the example, `preprocess` runs on it in parallel threads, and it becomes part of a batch. Nothing
-comes before the position, so that a worker starts anywhere at the same cost.
+An example goes through these stages. This worker's share of a step gives its position in the
+epoch's order (`partition.py`). The order gives its index (`order.py`). The source gives the
+example. `preprocess` runs on it in parallel threads. It becomes part of a batch. Since everything
+starts with the position, a worker starts anywhere at the same cost.
 """
 
 from __future__ import annotations
@@ -41,28 +41,29 @@ from hvd_elastic_keras.observe.notices import counted_places
 
 log = logging.getLogger(__name__)
 LONGEST_READ = 256
-"""Examples that are asked for at a time; fewer if a worker's part of a step is smaller."""
+"""Most examples that are asked for at a time; fewer if a worker's part of a step is smaller."""
 OPEN_AHEAD = 2
-"""Steps before the end of an epoch at which the next one's iterator is made: that takes as long."""
+"""Making the next epoch's iterator starts this number of steps before the end: it takes as long."""
 _opener = concurrent.futures.ThreadPoolExecutor(1, "elastic-open-ahead")
 MOST_NAMED = 4
-"""Examples that a message names."""
+"""Most examples that a message names."""
 NUM_LOOKED_AT = 4
-"""Examples whose common form is that of all, where the source does not say it."""
+"""Examples that determine the form of all examples, if the source does not say it."""
 
 
 @runtime_checkable
 class Source(Protocol):
     """Examples that can be read in any order, such as a tfds or Grain data source.
 
-    A PyTorch map-style data set is one, too. It may have more, which is found by its name:
+    A PyTorch map-style data set is a source, too. A source may also have these optional members:
 
-    - `__getitems__(indices) -> list`: several examples at a time, where that is faster.
+    - `__getitems__(indices) -> list`: returns several examples at a time, if that is faster.
     - `element_spec`: structure of `tf.TensorSpec`s of an example. Without it, some examples are
-      looked at; dimensions in which they differ may have any size.
-    - `block_size`: so many neighbours are read best together. Epochs then mix the examples of
-      `window_blocks` (16 if there is no such attribute) blocks at a time, in place of all.
-    - `read_threads`: threads in which it may be read at the same time; 1 if there is no such
+      read to find it; dimensions in which they differ may have any size.
+    - `block_size`: number of neighbours that are best read together. An epoch then mixes the
+      examples of `window_blocks` blocks at a time (16 if there is no such attribute), instead of
+      all examples.
+    - `read_threads`: threads that may read the source at the same time; 1 if there is no such
       attribute.
 
     Example:
@@ -79,7 +80,10 @@ class Source(Protocol):
         """Number of examples."""
 
     def __getitem__(self, index: Any) -> Any:
-        """The example at `index`, in [0, len): arrays, numbers or bytes, in tuples or dicts."""
+        """Returns the example at `index`, in [0, len).
+
+        An example is arrays, numbers or bytes, in tuples or dicts.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,13 +98,14 @@ class RandomAccessExamples:
     """A `Source`, read in the order of (seed, epoch).
 
     Args:
-      source: the user's.
-      preprocess: from an example to `(x, y)`, in TensorFlow's operations; None if examples are
-        that already.
-      name: of the data, for messages.
+      source: the user's source.
+      preprocess: turns an example into `(x, y)`, in TensorFlow operations; None if examples already
+        have this form.
+      name: name of the data, for messages.
 
     Raises:
-      DataError: the source is empty, or its examples or those of `preprocess` have no common form.
+      DataError: the source is empty, or its examples, or the results of `preprocess`, have no
+        common form.
     """
 
     from_front = False
@@ -155,32 +160,32 @@ class RandomAccessExamples:
                 else:
                     yield self._next(iterator, epoch, range(part.start, part.stop))
         finally:
-            # What is being read or prepared just now would be waited for.
+            # Deleting it here would wait for the examples that are being read or prepared.
             drop_in_background(iterator)
 
     def read_up_to(
         self, epoch: int, partition: Partition, step: int, goes_on: Callable[[], bool]
     ) -> None:
-        """Any position can be read at once."""
+        """Does nothing: any position can be read at once."""
 
     def finish(self, epochs: int) -> None:
-        """Nothing is left of a training."""
+        """Does nothing: a training leaves no trace in this source."""
 
     def _opened(self, epoch: int, epoch_share: EpochShare) -> Any:
-        """An iterator over an `EpochShare`."""
+        """Returns an iterator over an `EpochShare`."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.what == (epoch, epoch_share):
             return ahead.iterator.result()
         return iter(self._dataset(epoch, epoch_share))
 
     def _open_ahead(self, epoch: int, epoch_share: EpochShare) -> None:
-        """Makes the iterator that is likely to be the next one. It reads nothing yet."""
+        """Makes the iterator that will probably be needed next. It reads nothing yet."""
         if epoch_share.total:
             iterator = _opener.submit(lambda: iter(self._dataset(epoch, epoch_share)))
             self._ahead = _Ahead((epoch, epoch_share), iterator)
 
     def _dataset(self, epoch: int, epoch_share: EpochShare) -> tf.data.Dataset:
-        """The batches of an `EpochShare` of positions, with the indices of their examples."""
+        """Returns the batches of an `EpochShare`, with the indices of their examples."""
         order, reader, size = self.order(epoch), self._reader, max(1, epoch_share.per_step)
         one_by_one = not reader.form.stackable
         read = 1 if one_by_one else size if self._preprocess is None else min(size, LONGEST_READ)
@@ -228,8 +233,8 @@ class RandomAccessExamples:
 class _Reader:
     """Reads examples for a `tf.data` pipeline, and checks them.
 
-    An exception of the source ends the pipeline with an error of TensorFlow's; `raise_failure`
-    says what it was.
+    An exception in the source ends the pipeline with a TensorFlow error. `raise_failure` then
+    raises an error that names the exception.
     """
 
     def __init__(self, source: Source, name: str) -> None:
@@ -240,7 +245,7 @@ class _Reader:
         self.block_size = int(getattr(source, "block_size", None) or 0)
         self.window_blocks = int(getattr(source, "window_blocks", None) or WINDOW_BLOCKS)
         self.threads = int(getattr(source, "read_threads", None) or 1)
-        # An iterator that is dropped may still be reading when its successor begins.
+        # A dropped iterator may still be reading when the next one begins.
         self._reading = threading.BoundedSemaphore(self.threads)
         self._name = name
         self._failures: list[tuple[Exception, list[int]]] = []
@@ -259,10 +264,10 @@ class _Reader:
             raise self._unreadable(error, index) from error
 
     def example(self, index: int) -> Structure:
-        """One example, as tensors.
+        """Returns one example, as tensors.
 
         Raises:
-          DataError: the source cannot give it, or it has another form.
+          DataError: the source cannot return the example, or it has another form.
         """
         try:
             with self._reading:
@@ -272,19 +277,19 @@ class _Reader:
         return self.form.pack([tf.constant(array) for array in arrays])
 
     def stacked(self, indices: tf.Tensor) -> Structure:
-        """Examples of the same shapes, stacked: tensors of shape [n, …]."""
+        """Returns examples of the same shapes, stacked: tensors of shape [n, …]."""
         return self._call(self._load_columns, indices, [None])
 
     def one(self, index: tf.Tensor) -> Structure:
-        """One example."""
+        """Returns one example."""
         return self._call(self._load_arrays, index, [])
 
     def forget_failures(self) -> None:
-        """Called before a new iterator: what an old one has read ahead does not matter."""
+        """Forgets failures. Called before a new iterator: failures of an old one do not matter."""
         self._failures.clear()
 
     def raise_failure(self) -> None:
-        """Raises `DataError` if a read has failed before, with the example that it failed on."""
+        """Raises `DataError` if a read has failed before, and names the failed example."""
         if not self._failures:
             return
         failure, indices = self._failures[0]
@@ -292,7 +297,7 @@ class _Reader:
         if not isinstance(failure, ElasticError):
             for index in indices:
                 self.example(index)
-        # Read alone, each of them may be well.
+        # Each example may be readable by itself.
         raise self._unreadable(failure, *indices) from failure
 
     def _unreadable(self, error: Exception, *indices: int) -> ElasticError:
@@ -310,7 +315,7 @@ class _Reader:
 
     def _call(self, load: Callable[[Any], list[Array]], index: tf.Tensor, dims: list[Any]) -> Any:
         specs = self.form.flat_spec
-        # Stateless as to the graph: it gives the same for the same index.
+        # It counts as stateless in the graph: the same index gives the same example.
         tensors = tf.numpy_function(load, [index], [s.dtype for s in specs], stateful=False)
         for tensor, spec in zip(tensors, specs, strict=True):
             tensor.set_shape([*dims, *spec.shape])

@@ -1,7 +1,7 @@
-"""Random numbers that the functions of a `tf.data.Dataset` draw: whether all workers get the same.
+"""Checks whether the functions of a `tf.data.Dataset` draw the same random numbers on all workers.
 
-Looked up in the graphs of the functions, so that it is known before anything is read. What Python
-code draws (`tf.py_function`) cannot be seen there; see `batch_log.py` for that.
+The check reads the graphs of the functions, so the answer is known before any data are read. It
+cannot see random numbers that Python code draws (`tf.py_function`); see `batch_log.py` for these.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ SEEDED_OPS = frozenset(
         *("SampleDistortedBoundingBox", "SampleDistortedBoundingBoxV2"),
     }
 )
-"""Each call goes on where the last one was; every iterator begins anew at the seed."""
+"""Operations in which each call continues after the last one. Every iterator starts at the seed."""
 GENERATOR_OPS = frozenset({"RngReadAndSkip", "RngSkip"})
-"""Of `tf.random.Generator`, whose state outlives an iterator."""
+"""Operations of `tf.random.Generator`, whose state outlives an iterator."""
 ASSIGNMENTS = frozenset({"AssignVariableOp", "AssignAddVariableOp"})
 KERAS_SEED = "seed_generator"
-"""In the names of the variables of `keras.random.SeedGenerator`."""
+"""A part of the names of the variables of `keras.random.SeedGenerator`."""
 STATELESS = (
     "draw from a seed of each element's own: tf.random.stateless_uniform(..., seed=[1, number]), "
     "tf.image.stateless_random_flip_left_right(..., seed=[1, number]), with its number from "
@@ -38,11 +38,11 @@ STATELESS = (
 
 
 def check_random_functions(part: tf.data.Dataset, name: str) -> None:
-    """Raises `DataError` if a part of a dataset draws other numbers in another worker.
+    """Raises `DataError` if a part of a dataset draws different numbers on different workers.
 
     Args:
-      part: what one call of `map`, `interleave` and so on has added to a dataset.
-      name: of the data, for messages.
+      part: the part that one call of `map`, `interleave` and so on has added to a dataset.
+      name: name of the data, for messages.
     """
     parallel = _is_parallel(part)
     for function in functions_of(part):
@@ -77,7 +77,7 @@ def check_random_functions(part: tf.data.Dataset, name: str) -> None:
 
 
 def _nodes(graph: Any) -> Iterator[Any]:
-    """Those of a graph and of all functions that it may call."""
+    """Yields the nodes of a graph and of all functions that it may call."""
     yield from graph.node
     for function in graph.library.function:
         yield from function.node_def
@@ -91,13 +91,13 @@ def _has_lasting_state(graph: Any, nodes: list[Any]) -> bool:
 
 
 def _is_parallel(part: tf.data.Dataset) -> bool:
-    """Whether several calls of a part's function may run at the same time."""
+    """Returns whether several calls of a part's function may run at the same time."""
     if is_op_determinism_enabled():
-        return False  # tf.data runs them one after the other then
+        return False  # tf.data then runs the calls one after the other
     return dataset_parts.is_parallel(part)
 
 
 def _method(part: tf.data.Dataset) -> str:
-    """The method of `tf.data.Dataset` that has made a part."""
+    """Returns the name of the method of `tf.data.Dataset` that has made a part."""
     kind = type(part).__name__.strip("_").removesuffix("V2").removesuffix("Dataset")
     return {"FlatMap": "flat_map"}.get(kind, kind.removeprefix("Parallel").lower())

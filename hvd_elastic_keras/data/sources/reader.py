@@ -1,4 +1,4 @@
-"""Reads a user's batches in order, again and again, from any position of any pass."""
+"""Reads a user's batches in order, repeatedly and from any position of any pass."""
 
 from __future__ import annotations
 
@@ -21,26 +21,28 @@ from hvd_elastic_keras.observe.notices import notices, progress
 log = logging.getLogger(__name__)
 PREFETCH = 2
 LONG_REPLAY_S = 5.0
-"""After a longer replay people are told how to do without."""
+"""After a longer replay, a notice tells people how to avoid it."""
 _hinted: set[str] = set()
-"""Data of which they have been told."""
+"""Names of the data for which the notice has been shown."""
 
 
 class ReadBatches(Protocol):
-    """Batches with a fixed order in each pass."""
+    """Batches in a fixed order in each pass."""
 
     name: str
-    """Of the data, for messages."""
+    """Name of the data, for messages."""
     batch_spec: Structure
-    """Specs of a batch of any size; None where batches have nothing."""
+    """Specs of a batch of any size; None where batches have no tensor."""
     batches_per_pass: int | None
-    """None if unknown, or infinite."""
+    """Number of batches per pass; None if it is unknown or infinite."""
     advice: str
-    """How people get data that need no replay. Empty if these are such data: any position of a pass
-    can be opened, and not its front only."""
+    """Advice for people: which data need no replay.
+
+    Empty if these data need none: any position of a pass can be opened, not only its front.
+    """
 
     def open(self, number: int, position: int) -> Iterator[Structure]:
-        """The batches of pass `number` from `position` on."""
+        """Returns the batches of pass `number` from `position` on."""
 
 
 class BatchSource(ReadBatches, Protocol):
@@ -50,30 +52,31 @@ class BatchSource(ReadBatches, Protocol):
     """The first batch of pass 0, if it is known without reading that pass."""
 
     def on_epoch_begin(self) -> None:
-        """Keras begins to read an epoch."""
+        """Called when Keras begins to read an epoch."""
 
     def on_epoch_end(self) -> None:
-        """Keras has read an epoch to its end, or resets the data before an evaluation."""
+        """Called when Keras has read an epoch to its end, or resets data for an evaluation."""
 
     def on_stop(self) -> None:
-        """A callback has ended an epoch before its end."""
+        """Called when a callback has stopped an epoch early."""
 
     def finish(self, epochs: int, *, stopped: bool) -> None:
-        """Leaves the data as after so many epochs of a `fit`, or evaluations.
+        """Leaves the data as after a number of epochs of a `fit`, or evaluations.
 
         Args:
-          stopped: whether a callback has ended the last one within its training.
+          epochs: number of epochs, or of evaluations.
+          stopped: whether a callback has ended the last epoch during its training.
         """
 
 
 class BatchReader:
     """Reads batches one after the other and remembers the last `keep` of them.
 
-    After a change of membership those of the same step are asked for again; nothing is read twice
-    then.
+    After a change of membership, the batches of the same step are asked for again. They are then
+    not read twice.
 
     Args:
-      log: takes note of what is read.
+      log: notes the batches that are read.
     """
 
     def __init__(self, source: ReadBatches, log: BatchLog) -> None:
@@ -83,9 +86,9 @@ class BatchReader:
         self._next = 0
         self._last: collections.deque[Structure] = collections.deque()
         self._ahead: list[Structure] = []
-        """What `left_over` has looked at."""
+        """A batch that `left_over` has read ahead."""
         self._failure: Exception | None = None
-        """What has ended this pass."""
+        """The error that has ended this pass."""
         self._log = log
         self.keep = 1
 
@@ -93,7 +96,7 @@ class BatchReader:
         """Makes sure that `batch(position)` of pass `number` can be read at once.
 
         Args:
-          goes_on: asked between batches that are replayed; if it says no, nothing is made sure.
+          goes_on: called between replayed batches; if it returns False, the replay stops early.
         """
         oldest = self._next - len(self._last)
         if number != self._pass or position < oldest:
@@ -106,7 +109,7 @@ class BatchReader:
             self._replay(position, goes_on)
 
     def _replay(self, position: int, goes_on: Callable[[], bool]) -> None:
-        """Reads what lies before `position`; that is the only way to get there."""
+        """Reads everything before `position`; that is the only way to get there."""
         began, name = time.monotonic(), self._source.name
         what = f"reading {name} again up to the current step"
         with progress(what, position - self._next, "batches") as bar:
@@ -122,10 +125,10 @@ class BatchReader:
             )
 
     def batch(self, position: int) -> Structure:
-        """The batch at a position of the pass, or None if that has ended before.
+        """Returns the batch at a position of the pass, or None if the pass has ended before.
 
         Raises:
-          DataError: TensorFlow cannot read it.
+          DataError: TensorFlow cannot read the batch.
         """
         while self._next <= position:
             batch = self._following()
@@ -139,7 +142,7 @@ class BatchReader:
         return self._last[position - self._next]
 
     def left_over(self) -> int:
-        """Examples of the batch that comes after those read so far; 0 if there is none."""
+        """Returns the number of examples in the next batch; 0 if there is no batch left."""
         if not self._ahead:
             self._ahead.append(self._following())
         return 0 if self._ahead[0] is None else structure.num_examples(self._ahead[0])
@@ -148,7 +151,7 @@ class BatchReader:
         if self._ahead:
             return self._ahead.pop()
         if self._failure is not None:
-            raise self._failure  # the iterator would go on behind it
+            raise self._failure  # the iterator itself would continue after the failed batch
         try:
             return next(self._iterator[0], None)
         except tf.errors.CancelledError:

@@ -1,4 +1,4 @@
-"""Where examples come from: arrays, a source with random access, or a `tf.data.Dataset`."""
+"""Makes a source from the user's data: arrays, a random-access source, or a `tf.data.Dataset`."""
 
 from __future__ import annotations
 
@@ -25,10 +25,14 @@ from hvd_elastic_keras.data.sources.random_access import RandomAccessExamples
 from hvd_elastic_keras.data.sources.reader import PREFETCH
 
 LOAD_THREADS = 2
-"""Threads that gather batches from arrays: memory has no use for more."""
+"""Threads that gather batches from arrays. More would not be faster: the arrays are in memory."""
 DataLike = Any
-"""Arrays (a `Structure`); or a `tf.data.Dataset` of single examples, a function from the epoch to
-one, or a `Source`, each alone or with a `Preprocess`."""
+"""Data that users may give.
+
+These are arrays (a `Structure`); or a `tf.data.Dataset` of single examples, a function that takes
+the epoch and returns such a dataset, or a `Source`. Each of these three may come with a
+`Preprocess`.
+"""
 
 
 def as_source(
@@ -40,14 +44,14 @@ def as_source(
     num_examples: int | None = None,
     must_repeat: bool = False,
 ) -> ExampleSource:
-    """Wraps what the user gave.
+    """Returns a source that reads the user's data.
 
     Args:
-      num_examples: how many a dataset has that does not tell, if somebody has counted them.
+      num_examples: number of examples, if it has been counted for a dataset that does not tell it.
       must_repeat: whether to refuse a dataset that has another order in another process.
 
     Raises:
-      DataError: it is none of the kinds in `DataLike`, or cannot be read.
+      DataError: the data are none of the kinds in `DataLike`, or cannot be read.
     """
     data, preprocess = split_preprocess(data)
     if isinstance(data, tf.data.Dataset) or (callable(data) and not is_source(data)):
@@ -69,17 +73,17 @@ def as_source(
 
 
 def split_preprocess(data: DataLike) -> tuple[DataLike, Preprocess | None]:
-    """What is read, and the function that examples go through afterwards, if there is one."""
+    """Splits data into the part that is read and the `preprocess` function, if there is one."""
     if isinstance(data, tuple | list) and len(data) == 2 and _is_function(data[1]):
         return data[0], data[1]
     return data, None
 
 
 def is_source(data: Any) -> bool:
-    """Whether these are examples with random access.
+    """Returns whether these data are single examples with random access.
 
     Raises:
-      DataError: it gives batches.
+      DataError: the data are batches.
     """
     if isinstance(data, tuple | list | dict | str) or hasattr(data, "__array__"):
         return False
@@ -97,7 +101,7 @@ def _is_function(value: Any) -> bool:
 
 @dataclasses.dataclass
 class _Reading:
-    """Batches that are being loaded, and which come next: how they are cut, and their number."""
+    """Batches that are being loaded, with the cut and the number of the next batch."""
 
     batches: Iterator[tuple[tf.Tensor, ...]]
     follows: tuple[tuple[Partition, Share, int], int]
@@ -107,7 +111,7 @@ class ArraySource:
     """Arrays in memory. Epoch e reads them in the order of a permutation made from (seed, e).
 
     Args:
-      listed: shape [examples], int64: the order of every epoch, if it is not to be such a one.
+      listed: shape [examples], int64: the order of every epoch; None for the permutations above.
     """
 
     from_front = False
@@ -154,7 +158,8 @@ class ArraySource:
         cut = (partition, share, every)
         for step in range(first_step, partition.steps_per_epoch, every):
             number = epoch * partition.steps_per_epoch + step
-            # An epoch goes on where the one before ended; only the first one begins anew.
+            # An epoch goes on in the iterator of the previous epoch; only the first one needs a new
+            # one.
             if self._reading is None or self._reading.follows != (cut, number):
                 self._reading = _Reading(self._loaded(number, *cut), (cut, number))
             ids, *tensors = next(self._reading.batches)
@@ -164,7 +169,10 @@ class ArraySource:
     def _loaded(
         self, first: int, partition: Partition, share: Share, every: int
     ) -> Iterator[tuple[tf.Tensor, ...]]:
-        """Leaves of batches of all epochs, the steps of which are numbered without a break."""
+        """Returns the leaves of the batches of all epochs, from step number `first` on.
+
+        Step numbers continue from epoch to epoch.
+        """
         global_size, micro_size = partition.global_batch_size, partition.micro_batch_size
         arrays = self._layout.flatten(self._arrays)
 
@@ -187,10 +195,10 @@ class ArraySource:
     def read_up_to(
         self, epoch: int, partition: Partition, step: int, goes_on: Callable[[], bool]
     ) -> None:
-        """Any position can be read at once."""
+        """Does nothing: any position can be read at once."""
 
     def finish(self, epochs: int) -> None:
-        """Nothing is left of a training."""
+        """Does nothing: a training leaves no trace in this source."""
 
 
 def _to_tensor(array: Any) -> tf.Tensor | None:
@@ -198,7 +206,7 @@ def _to_tensor(array: Any) -> tf.Tensor | None:
         return array
     with tf.device("CPU:0"):
         if isinstance(array, np.ndarray) and array.dtype == np.float64:
-            # Keras computes in float32; twice the memory would buy nothing.
+            # Keras computes in float32, so float64 would only take twice the memory.
             array = array.astype(np.float32)
         try:
             return tf.convert_to_tensor(array)

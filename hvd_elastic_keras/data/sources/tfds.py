@@ -1,4 +1,4 @@
-"""Data sets of tensorflow-datasets as a source with random access."""
+"""A source with random access for data sets of tensorflow-datasets."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from hvd_elastic_keras.observe.notices import notices
 
 
 class TfdsSource:
-    """The serialised examples of a prepared data set; `decode` makes features of them.
+    """The serialised examples of a prepared data set. `decode` turns an example into its features.
 
-    Files in the formats array_record and tfrecord (the default of tensorflow-datasets) are read
-    at random places; of tfrecord files an index is made once (see `TFRecordSource`).
+    Files in the formats array_record and tfrecord (the default of tensorflow-datasets) are read at
+    random places. For tfrecord files, an index is made once (see `TFRecordSource`).
 
     Args:
       name: as for `tfds.builder`, such as "mnist" or "mnist:3.0.1".
-      split: such as "train", "train[:90%]" or "train[90%:]".
-      data_dir: where it has been prepared; empty means ~/tensorflow_datasets.
+      split: a split such as "train", "train[:90%]" or "train[90%:]".
+      data_dir: where the data set has been prepared; empty means ~/tensorflow_datasets.
       skip_corrupt: see `TFRecordSource`.
-      block_size: see `Source`; for a storage on which reading here and there is slow.
+      block_size: see `Source`; for storage on which random access is slow.
 
     Raises:
-      DataError: it is unknown, not prepared (with the command that does it), or in another format.
+      DataError: the data set is unknown, is in another format, or is not prepared. In the last case
+        the error names the command that prepares it.
 
     Example:
 
@@ -69,11 +70,11 @@ class TfdsSource:
         return list(self._records.__getitems__(indices))
 
     def decode(self, record: tf.Tensor) -> Structure:
-        """The features of one example, for the beginning of a `preprocess`."""
+        """Returns the features of one example. Call it at the beginning of a `preprocess`."""
         return self._builder.info.features.deserialize_example(record)
 
     def decode_supervised(self, record: tf.Tensor) -> Structure:
-        """The features of one example that `as_supervised=True` gives, mostly `(x, y)`."""
+        """Returns the features that `as_supervised=True` selects, usually `(x, y)`."""
         keys = self._builder.info.supervised_keys
         if keys is None:
             raise DataError(
@@ -108,7 +109,10 @@ def _prepared(name: str, data_dir: str) -> Any:
 
 
 def _command(builder: Any, name: str, data_dir: str) -> str:
-    """The `tfds` command line does the same, but not without apache_beam (release 4.9.10)."""
+    """Returns the command that prepares a data set.
+
+    The `tfds` command line does the same, but needs apache_beam (release 4.9.10).
+    """
     module = type(builder).__module__
     own = "" if module.startswith("tensorflow_datasets.") else f"{module}, "
     where = f", data_dir={data_dir!r}" if data_dir else ""
@@ -119,7 +123,7 @@ def _command(builder: Any, name: str, data_dir: str) -> str:
 
 
 def _records(builder: Any, split: str, skip_corrupt: bool | None) -> Any:
-    """A source of serialised examples."""
+    """Returns a source of serialised examples."""
     import tensorflow_datasets as tfds
 
     formats = tfds.core.FileFormat

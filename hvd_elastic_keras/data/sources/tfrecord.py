@@ -1,4 +1,4 @@
-"""TFRecord files as a source with random access."""
+"""A source with random access for TFRecord files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MOST_SHOWN = 3
 
 @dataclasses.dataclass(frozen=True)
 class FilePart:
-    """Records [skip, skip + take) of a file; all the rest if `take` is None."""
+    """Records [skip, skip + take) of a file; all records from `skip` on if `take` is None."""
 
     path: Path
     skip: int = 0
@@ -45,22 +45,23 @@ class FilePart:
 
 
 class TFRecordSource:
-    """The records of uncompressed TFRecord files; an example is the bytes of one record.
+    """The records of uncompressed TFRecord files. An example is the bytes of one record.
 
-    The first use reads all files once, checks them, and keeps an index of each: in a hidden file
-    beside it, or in ~/.cache/hvd_elastic_keras where that cannot be written. It is made again when
-    the size or the time of the file change. Checksums are verified again at every reading.
+    The first use reads all files once, checks them, and keeps an index of each file. The index is a
+    hidden file next to the data file, or a file in ~/.cache/hvd_elastic_keras if that place is not
+    writable. It is made again when the size or the modification time of the data file changes.
+    Checksums are verified again at every reading.
 
     Args:
-      files: paths, or a pattern such as `data/train-*`; the order of the examples is that of the
-        files (of their names, for a pattern).
-      skip_corrupt: whether corrupt records are left out, with a warning; otherwise they are an
-        error. None: as a file of flags or the environment says, else not. `--skip_corrupt` on the
-        command line counts in any case.
-      block_size: see `Source`; for a storage on which reading here and there is slow.
+      files: paths, or a pattern such as `data/train-*`. Examples have the order of the files; files
+        that match a pattern are sorted by name.
+      skip_corrupt: whether to leave out corrupt records, with a warning; else they are an error.
+        None: as in a file of flags or the environment, else not. `--skip_corrupt` on the command
+        line always takes precedence.
+      block_size: see `Source`; for storage on which random access is slow.
 
     Raises:
-      DataError: there is no such file, or it is compressed, empty or corrupt.
+      DataError: there is no such file, or it is compressed or corrupt.
 
     Example:
 
@@ -88,7 +89,7 @@ class TFRecordSource:
         self._parts = _parts_of(files)
         self._paths = [part.path for part in self._parts]
         asked = {} if skip_corrupt is None else {"skip_corrupt": skip_corrupt}
-        # One index for a file, however many parts of it there are.
+        # A file has one index, even if several parts of it are read.
         indexes = {path: tfrecord_index.index_of(path) for path in dict.fromkeys(self._paths)}
         if not env.run_options(asked).skip_corrupt:
             _refuse_corrupt(indexes)
@@ -106,10 +107,10 @@ class TFRecordSource:
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[bytes]:
-        """The bytes of several records.
+        """Returns the bytes of several records.
 
         Raises:
-          DataError: a record is not what it was when the index was made.
+          DataError: a record has changed since the index was made.
         """
         numbers = np.asarray(indices, np.int64)
         if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(self):
@@ -138,7 +139,7 @@ class TFRecordSource:
 
 
 class _OpenFiles:
-    """Reads from files by their number; some of them stay open."""
+    """Reads from files by their number, and keeps some of them open."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = paths
@@ -146,7 +147,7 @@ class _OpenFiles:
         self._lock = threading.Lock()
 
     def read(self, file: int, offset: int, size: int) -> bytes:
-        with self._lock:  # nobody closes what is being read
+        with self._lock:  # no other thread closes the file during the read
             descriptor = self._open.get(file)
             if descriptor is None:
                 descriptor = self._opened(file)
@@ -198,11 +199,11 @@ def _refuse_corrupt(indexes: dict[Path, tfrecord_index.FileIndex]) -> None:
 def _tell_left_out(
     parts: Sequence[FilePart], indexes: dict[Path, tfrecord_index.FileIndex], left_out: list[int]
 ) -> None:
-    """Warns of what is left out, if anything.
+    """Warns of records that are left out, if there are any.
 
     Args:
-      left_out: how many records of each part; where nothing tells how many come after a damaged
-        length, they count as one.
+      left_out: number of left-out records of each part. If the number after a damaged length is
+        unknown, they count as one.
     """
     count = sum(left_out)
     if not count:
@@ -227,7 +228,7 @@ def _tell_left_out(
 
 
 class _Slice(NamedTuple):
-    """Where the good records of a part are, their lengths, and how many others there are."""
+    """The offsets and lengths of the good records of a part, and the number of other records."""
 
     offsets: Array
     lengths: Array
@@ -235,9 +236,10 @@ class _Slice(NamedTuple):
 
 
 def _records_of(part: FilePart, index: tfrecord_index.FileIndex) -> _Slice:
-    """The good records of a part.
+    """Returns the good records of a part.
 
-    Parts count the corrupt records, too, as far as they are known: others then stay what they are.
+    Parts also count corrupt records, as far as these are known. The other records of a part then
+    stay the same.
     """
     stop = None if part.take is None else part.skip + part.take
     if not index.corrupt:
@@ -250,6 +252,6 @@ def _records_of(part: FilePart, index: tfrecord_index.FileIndex) -> _Slice:
     corrupt = np.array([c.offset for c in index.corrupt], np.int64)
     wanted = np.sort(np.concatenate([index.offsets, corrupt]))[part.skip : stop]
     good = np.isin(index.offsets, wanted)
-    # After a damaged length there may be more of them than the index knows.
+    # After a damaged length, there may be more records than the index knows.
     count = len(wanted) if part.take is None else part.take
     return _Slice(index.offsets[good], index.lengths[good], count - int(good.sum()))

@@ -1,4 +1,4 @@
-"""Where the records of a TFRecord file are: built once by reading the file, kept beside it.
+"""An index of the records in a TFRecord file. It is built once and kept next to the file.
 
 The format of a record (tensorflow/core/lib/io/record_writer.h), little-endian:
 
@@ -36,7 +36,7 @@ CHECKSUM_WRONG = "its checksum does not fit"
 LENGTH_WRONG = "the checksum of its length does not fit, so that the rest of the file is unreadable"
 TRUNCATED = "the file ends in the middle of it"
 _UNUSABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
-"""What reading a kept index raises that is not there, or damaged."""
+"""Errors from reading a kept index that is missing or damaged."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,10 +52,10 @@ class FileIndex:
     """The records of one file.
 
     Attributes:
-      size, modified_ns: of the file when it was read.
+      size, modified_ns: size and modification time of the file when it was read.
       offsets: shape [records], int64; where each good record begins.
-      lengths: shape [records], int64; of their data.
-      corrupt: the records that are not good.
+      lengths: shape [records], int64; lengths of the data of the good records.
+      corrupt: the records that cannot be read.
     """
 
     size: int
@@ -66,18 +66,18 @@ class FileIndex:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """The checksum that TFRecord files have: a CRC32C, rotated and moved by a constant."""
+    """Returns the checksum of TFRecord files: a CRC32C, rotated, plus a constant."""
     crc: int = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def index_of(path: Path) -> FileIndex:
-    """The index of a file: the one that is kept if the file is still the same, or a new one.
+    """Returns the index of a file: the kept one if the file has not changed, else a new one.
 
-    Several processes may ask at the same time: each index is written with one rename.
+    Several processes may call this at the same time, because an index is written with one rename.
 
     Raises:
-      DataError: it is compressed, or cannot be read.
+      DataError: the file is compressed, or cannot be read.
     """
     try:
         status = path.stat()
@@ -93,21 +93,24 @@ def index_of(path: Path) -> FileIndex:
 
 
 def beside(path: Path) -> Path:
-    """Where an index is kept if that can be written. Patterns such as *.tfrecord* do not match."""
+    """Returns where an index is kept if that place is writable.
+
+    Patterns such as *.tfrecord* do not match its hidden name.
+    """
     return path.with_name(f".{path.name}.index.npz")
 
 
 def in_cache(path: Path) -> Path:
-    """Where an index is kept otherwise."""
+    """Returns where an index is kept if the place next to the file is not writable."""
     name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]
     return env.cache_dir() / "tfrecord" / f"{name}.index.npz"
 
 
 def build(path: Path) -> FileIndex:
-    """Reads a file from the front to the end and checks both checksums of every record.
+    """Reads a whole file, verifies both checksums of every record, and returns its index.
 
     Raises:
-      DataError: it is compressed.
+      DataError: the file is compressed.
     """
     with path.open("rb", buffering=2**20) as file:
         status = os.fstat(file.fileno())
@@ -145,7 +148,7 @@ def _refuse_compressed(file: BinaryIO, path: Path) -> None:
 
 
 def _records(file: BinaryIO, size: int) -> Iterator[tuple[int, int, str]]:
-    """Offset and length of the data of each record, and what is wrong with it, if anything."""
+    """Yields each record's offset, length of data, and what is wrong with it ("" if good)."""
     offset = 0
     while offset < size:
         header = file.read(HEADER.size)
@@ -167,7 +170,7 @@ def _records(file: BinaryIO, size: int) -> Iterator[tuple[int, int, str]]:
 
 
 def _load(place: Path, status: os.stat_result) -> FileIndex | None:
-    """What was kept in `place` if it is of a file of this state."""
+    """Returns the index in `place` if it belongs to the present state of the file."""
     try:
         with np.load(place, allow_pickle=False) as content:
             version, size, modified_ns = (int(v) for v in content["key"])

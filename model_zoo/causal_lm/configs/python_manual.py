@@ -1,4 +1,4 @@
-"""The default: Python's language reference, which is in the standard library; no download."""
+"""The default: Python's language reference from the standard library, without a download."""
 
 from ml_collections import ConfigDict
 
@@ -6,7 +6,7 @@ from model_zoo.causal_lm.configs import tiny_shakespeare
 
 
 def get_config() -> ConfigDict:
-    """Values that training starts from: those of tiny Shakespeare, but for the following."""
+    """Returns the values of tiny Shakespeare, with these changes."""
     config = tiny_shakespeare.get_config()
     config.dataset = "python_manual"
     config.length = 64

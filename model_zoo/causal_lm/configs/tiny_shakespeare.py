@@ -4,7 +4,7 @@ from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """Values that training starts from."""
+    """Returns the values of this configuration."""
     config = ConfigDict()
     config.dataset = "tiny_shakespeare"
     config.length = 256

@@ -4,7 +4,7 @@ from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """Values that training starts from."""
+    """Returns the values of this configuration."""
     config = ConfigDict()
     config.dataset = "criteo"
     config.shuffled_lines = 100_000

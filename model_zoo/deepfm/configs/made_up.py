@@ -1,4 +1,4 @@
-"""The default: clicks that are made up, no download."""
+"""The default: made-up clicks, without a download."""
 
 from ml_collections import ConfigDict
 
@@ -6,7 +6,7 @@ from model_zoo.deepfm.configs import criteo
 
 
 def get_config() -> ConfigDict:
-    """Values that training starts from: those of the real file, but for the following."""
+    """Returns the values for the real file, with these changes."""
     config = criteo.get_config()
     config.dataset = "made_up"
     config.num_train = 32_000

@@ -1,10 +1,10 @@
-"""98 % of the validation digits in some seconds."""
+"""A configuration that gets 98 % of the validation digits right within seconds."""
 
 from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """Values that training starts from."""
+    """Returns the values of this configuration."""
     config = ConfigDict()
     config.global_batch_size = 128
     config.micro_batch_size = 16

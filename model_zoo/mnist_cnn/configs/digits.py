@@ -6,7 +6,7 @@ from model_zoo.mnist_cnn.configs import mnist
 
 
 def get_config() -> ConfigDict:
-    """Values that training starts from: those of MNIST, but for the following."""
+    """Returns the values for MNIST, with these changes."""
     config = mnist.get_config()
     config.dataset = "digits"
     config.image_shape = (8, 8, 1)

@@ -4,7 +4,7 @@ from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """Values that training starts from."""
+    """Returns the values of this configuration."""
     config = ConfigDict()
     config.dataset = "cifar10"
     config.train_split = "train"
@@ -23,7 +23,7 @@ def get_config() -> ConfigDict:
     config.batch_norm_momentum = 0.9
     config.learning_rate = 0.1
     config.decay_steps = (32_000, 48_000)
-    # Keras does not send the decay through the momentum of 0.9, which makes it ten times as strong:
-    # 1e-3 here is the 1e-4 of the paper.
+    # In the paper, the decay passes through the momentum of 0.9, which makes it ten times as
+    # strong. In Keras it does not, so 1e-3 here equals the paper's 1e-4.
     config.weight_decay = 1e-3
     return config

@@ -4,7 +4,7 @@ from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """Values that training starts from."""
+    """Returns the values of this configuration."""
     config = ConfigDict()
     config.dataset = "cifar10"
     config.train_split = "train"
@@ -25,5 +25,5 @@ def get_config() -> ConfigDict:
     config.learning_rate = 0.1
     config.warmup_steps = 980
     config.decay_steps = 18620
-    config.weight_decay = 5e-3  # as 5e-4 through a momentum of 0.9
+    config.weight_decay = 5e-3  # equals 5e-4 where the decay passes through a momentum of 0.9
     return config

@@ -4,7 +4,7 @@ from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """Values that training starts from."""
+    """Returns the values of this configuration."""
     config = ConfigDict()
     config.dataset = "digits"
     config.image_shape = (8, 8, 1)
@@ -20,5 +20,5 @@ def get_config() -> ConfigDict:
     config.learning_rate = 1e-3
     config.warmup_steps = 6
     config.decay_steps = 54
-    config.weight_decay = 0.0  # for SGD
+    config.weight_decay = 0.0  # only SGD uses it
     return config

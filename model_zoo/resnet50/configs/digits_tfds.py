@@ -1,4 +1,4 @@
-"""The configuration `digits`, with the same images through tensorflow-datasets."""
+"""The configuration `digits`, with the same images from tensorflow-datasets."""
 
 from ml_collections import ConfigDict
 
@@ -6,7 +6,7 @@ from model_zoo.resnet50.configs import digits
 
 
 def get_config() -> ConfigDict:
-    """Values that training starts from."""
+    """Returns the values of this configuration."""
     config = digits.get_config()
     config.dataset = "bundled_digits"
     config.train_split = "train"

@@ -1,4 +1,4 @@
-"""The default: which part of the standard library is a docstring from? No download."""
+"""The default: predicts which part of the standard library a docstring is from. No download."""
 
 from ml_collections import ConfigDict
 
@@ -7,7 +7,7 @@ from model_zoo.text_transformer.configs import imdb
 
 
 def get_config() -> ConfigDict:
-    """Values that training starts from: those of IMDB, but for the following."""
+    """Returns the values for IMDB, with these changes."""
     config = imdb.get_config()
     config.dataset = "docstrings"
     config.num_classes = len(python_texts.PARTS)

@@ -1,10 +1,10 @@
-"""IMDB reviews: one block of the size of Keras's example "Text classification with Transformer"."""
+"""IMDB reviews: one block, the size of Keras's example "Text classification with Transformer"."""
 
 from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """Values that training starts from."""
+    """Returns the values of this configuration."""
     config = ConfigDict()
     config.dataset = "imdb_reviews"
     config.train_split = "train"

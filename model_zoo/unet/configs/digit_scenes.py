@@ -1,4 +1,4 @@
-"""The default: which pixel belongs to which digit? Scenes of bundled digits, no download."""
+"""The default: predicts the digit of each pixel, in scenes of bundled digits. No download."""
 
 from ml_collections import ConfigDict
 
@@ -7,7 +7,7 @@ from model_zoo.unet.configs import oxford_iiit_pet
 
 
 def get_config() -> ConfigDict:
-    """Values that training starts from: those of the pets, but for the following."""
+    """Returns the values for the pets, with these changes."""
     config = oxford_iiit_pet.get_config()
     config.dataset = "digit_scenes"
     config.num_train = 2_000

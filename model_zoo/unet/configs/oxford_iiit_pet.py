@@ -1,10 +1,10 @@
-"""Oxford-IIIT Pet: 3,680 images for training, 3,669 for validation; pet, background, border."""
+"""Oxford-IIIT Pet: 3,680 training and 3,669 validation images; classes pet, background, border."""
 
 from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """Values that training starts from."""
+    """Returns the values of this configuration."""
     config = ConfigDict()
     config.dataset = "oxford_iiit_pet"
     config.train_split = "train"

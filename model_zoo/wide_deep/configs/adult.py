@@ -1,10 +1,10 @@
-"""UCI's "Adult" files; hidden layers and batch are usual values, not tuned."""
+"""UCI's "Adult" files. Hidden layers and batch have usual values, not tuned ones."""
 
 from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """Values that training starts from."""
+    """Returns the values of this configuration."""
     config = ConfigDict()
     config.dataset = "adult"
     config.cross_bins = 1000

@@ -1,4 +1,4 @@
-"""The default: people who are made up, no download."""
+"""The default: made-up people, without a download."""
 
 from ml_collections import ConfigDict
 
@@ -6,7 +6,7 @@ from model_zoo.wide_deep.configs import adult
 
 
 def get_config() -> ConfigDict:
-    """Values that training starts from: those of the real files, but for the following."""
+    """Returns the values for the real files, with these changes."""
     config = adult.get_config()
     config.dataset = "made_up"
     config.num_train = 16_000
