@@ -11,7 +11,7 @@
 
     train(state)
 
-The names are those of `horovod.tensorflow.elastic`; docs/coming_from.md says what differs.
+The names are the same as in `horovod.tensorflow.elastic`; docs/coming_from.md says what differs.
 """
 
 from __future__ import annotations

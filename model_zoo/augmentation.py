@@ -12,7 +12,7 @@ ASPECT = (3 / 4, 4 / 3)
 
 
 def shifted(x: keras.KerasTensor, max_shift: int, mirror: bool) -> keras.KerasTensor:
-    """In training, shifts images by up to `max_shift` pixels and mirrors every second one.
+    """In training, shifts images by up to `max_shift` pixels and mirrors half of them at random.
 
     A shifted image has a black border: this is a crop of an image with black padding, as in He et
     al., "Deep Residual Learning for Image Recognition", 2015, section 4.2. Without `mirror`, no

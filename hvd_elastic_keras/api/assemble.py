@@ -60,7 +60,7 @@ def train(training: Training, membership: Membership) -> None:
 
     Raises:
       MasterUnreachableError: the launcher is gone.
-      CollectiveFailedError: the same step fails again and again although nobody is lost.
+      CollectiveFailedError: the same step fails again and again although no worker is lost.
       ConfigurationError: the model or the data cannot be trained. If the script does not catch this
         error, the job ends with the error's text.
     """
@@ -234,7 +234,7 @@ def _may_be_late(training: Training, variables: ModelVariables, step: Partitione
 def open_to(session: Session, membership: Membership) -> list[Notice]:
     """Makes the training notice membership changes, and the input's notices reach the user.
 
-    Returns the notices that nobody has shown yet.
+    Returns the notices that have not been shown yet.
     """
     world_of_process().follow(session)
     return notices.report_to(_reporter(session, membership))

@@ -254,7 +254,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             check_apart(call.adapter, call.validation)
         elif not are_apart(call.adapter, call.validation):
             notices.tell(f"warning: {_IN_TURNS}")
-        # Inputs of an unfinished `fit` are used again: reading the data anew might change its
+        # Inputs of an unfinished `fit` are used again: reading the data again might change its
         # order.
         kept = fit_in_elastic_run.inputs_left(call.data, call.model)
         source, evaluate = kept[0] if kept else None, kept[1] if len(kept) > 1 else None

@@ -2,11 +2,11 @@
 
     until the function has returned and all workers know it:
         enter a round            wait for a place, hvd.init()
-        call reset callbacks     rank and size are those of the round
+        call reset callbacks     they see the rank and size of the round
         sync                     if a worker is behind rank 0
         call the function        until it returns, the membership changes, or a collective fails
 
-The order within a round is that of `run_fn` in `horovod/common/elastic.py`.
+The order within a round follows `run_fn` in `horovod/common/elastic.py`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def run(function: Callable[..., T]) -> Callable[..., T | None]:
     Raises (the wrapper):
       ConfigurationError: the first argument is not an elastic state.
       MasterUnreachableError: the launcher is gone.
-      CollectiveFailedError: the same step fails again and again although nobody is lost.
+      CollectiveFailedError: the same step fails again and again although no worker is lost.
     """
 
     @functools.wraps(function)

@@ -1,6 +1,6 @@
 """`ElasticState`: everything the user's own training loop needs to continue on any worker.
 
-The verbs are those of Elastic Horovod (`horovod/common/elastic.py`): commit, restore, sync, reset.
+The verbs come from Elastic Horovod (`horovod/common/elastic.py`): commit, restore, sync, reset.
 """
 
 from __future__ import annotations

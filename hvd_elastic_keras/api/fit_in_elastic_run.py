@@ -117,7 +117,7 @@ class FitsInside:
             _Current.fits, self.resets = outer, False
 
     def agree(self, model: keras.Model, terms: Terms) -> Terms:
-        """Returns the terms of rank 0: of the `fit` that it continues, or else its `terms`.
+        """Returns rank 0's terms: from the `fit` that it continues, or else its own `terms`.
 
         This is a collective: all workers of the round call it when they come to `fit`.
         """

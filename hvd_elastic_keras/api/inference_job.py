@@ -153,7 +153,8 @@ class InferenceJob:
         """Returns the outputs for the first examples. This also makes all variables of the model.
 
         Raises:
-          DataError: the model does not accept the data, or does not return one row per example.
+          DataError: the model does not accept the data, or does not return arrays with one row per
+            example.
         """
         batch = structure.cut(self.pipeline.first_batch(), 0, TRIED_EXAMPLES)
         try:

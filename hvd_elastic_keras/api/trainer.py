@@ -133,7 +133,7 @@ class Trainer:
 
         Raises:
           MasterUnreachableError: the launcher is gone.
-          CollectiveFailedError: the same step fails again and again although nobody is lost.
+          CollectiveFailedError: the same step fails again and again although no worker is lost.
           ConfigurationError: the newest checkpoint in the job directory belongs to another
             training.
         """

@@ -88,7 +88,7 @@ class EpochShare:
         """Returns the positions of examples in the epoch's order. Takes tensors or arrays.
 
         Args:
-          numbers: numbers of the examples among those of this worker.
+          numbers: numbers of this worker's examples, counted from 0.
         """
         step = self.first_step + numbers // self.per_step * self.every
         return step * self.global_batch_size + self.low + numbers % self.per_step

@@ -187,7 +187,7 @@ def drop_in_background(iterator: list[Any]) -> None:
     """Deletes an iterator without waiting for its threads, which may take seconds.
 
     Args:
-      iterator: a list with the only reference to the iterator: whoever drops the last reference has
-        to wait.
+      iterator: a list with the only reference to the iterator. The thread that drops the last
+        reference has to wait.
     """
     threading.Thread(target=iterator.clear, name="elastic-drop-iterator", daemon=True).start()
