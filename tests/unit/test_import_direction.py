@@ -252,7 +252,7 @@ OUTER = re.compile(
     r"hvd_elastic_keras\."
     r"((run|ctl|report|doctor|elastic|horovod)$|cli\b|chaos\b|audit\.report|worker\.probes\b"
     r"|launchers\.(kubernetes|ssh|discovery|hosts|cool_down|spot_notices)"
-    r"|observe\.(explain|job_course|job_history|pages|prometheus|report_page|timeline|web_files)"
+    r"|observe\.(explain|job_course|job_history|pages|prometheus|report_page|tensorboard|timeline|web_files)"
     r"|(api|loop)\.inference_|step\.predict_step|api\.horovod_|common\.tf_config|worker\.launched_)"
 )
 """Rooms that plug into the core: other places to run workers, pages, reports, tools, other jobs."""

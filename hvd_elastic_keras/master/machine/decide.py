@@ -6,16 +6,15 @@ process. The rules are in these modules:
 | module         | concern                                                               |
 |----------------|-----------------------------------------------------------------------|
 | `arrivals`     | workers start, become warm, ask for a place, confirm and report       |
-| `joiners`      | who comes by itself                                                   |
-| `gathering`    | who is called to a round, and when it has its members                 |
+| `joiners`      | workers that join by themselves                                       |
+| `gathering`    | which workers a round calls, when it has its members, and their ranks |
 | `rounds`       | a round is opened, breaks, runs                                       |
-| `slots`        | how many workers are kept up, and who has to leave                    |
-| `trainings`    | a job may train several times; rounds are for the current training    |
+| `slots`        | how many workers are kept up, and which of them have to leave         |
+| `trainings`    | a job may train several times; how it goes on, and how it ends        |
 | `lost_workers` | a worker is gone: for its round, and whether it is replaced           |
 | `failed_hosts` | hosts without workers, and those that are lost with all of them       |
-| `time_limits`  | who is silent or late                                                 |
-| `stalls`       | who is alive and does not go on                                       |
-| `job_end`      | how the job ends                                                      |
+| `time_limits`  | workers that are silent or late                                       |
+| `stalls`       | workers that are alive and do not go on                               |
 """
 
 from __future__ import annotations
