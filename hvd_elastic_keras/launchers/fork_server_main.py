@@ -10,6 +10,7 @@ started it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -41,6 +42,9 @@ def main(number: str, *modules: str) -> None:
     connection = socket.socket(fileno=int(number))
     # The kernel ends the server with its launcher, also during the imports; it does not end forks.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    with contextlib.suppress(BlockingIOError):  # the launcher lives, and has not asked yet
+        if not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+            return  # the launcher had ended before this process could be told
     gc.disable()  # imports leave little garbage
     for name in modules:
         importlib.import_module(name)

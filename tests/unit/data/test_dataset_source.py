@@ -92,7 +92,7 @@ def test_who_skips_a_training_has_the_orders_of_the_next_one() -> None:
 def test_a_pass_whose_seeds_are_gone_takes_a_new_process() -> None:
     source = source_of(shuffled())
     epoch_of(source, 2)
-    with pytest.raises(ElasticError, match="Pass 1 of the data is wanted again") as caught:
+    with pytest.raises(ElasticError, match="Pass 1 of the data has to be read again") as caught:
         epoch_of(source, 1)
     assert not isinstance(caught.value, DataError)  # which would end the job
 

@@ -279,7 +279,7 @@ async def run():
     server = ForkServer(os.environ, [sys.argv[1]])
     if sys.argv[1] == "keras":
         assert await server.ready()
-    else:
+    elif sys.argv[1] == "endless":
         open(os.environ["GATE"]).close()  # it imports just now
     print(server.process_id, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -287,7 +287,7 @@ asyncio.run(run())
 """
 
 
-@pytest.mark.parametrize("library", ["keras", "endless"])
+@pytest.mark.parametrize("library", ["keras", "endless", "not_begun"])
 def test_a_server_ends_with_its_launcher(
     programs: Callable[..., Workers], library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +296,9 @@ def test_a_server_ends_with_its_launcher(
     os.mkfifo(tmp_path / "gate")
     (tmp_path / "packages" / "endless.py").write_text(
         "import os, threading\nopen(os.environ['GATE'], 'w').close()\nthreading.Event().wait()\n"
+    )
+    (tmp_path / "packages" / "not_begun.py").write_text(
+        "import threading\nthreading.Event().wait()\n"
     )
     killed = subprocess.run(
         [sys.executable, "-c", ENDS_WITH_LAUNCHER, library],
