@@ -162,7 +162,8 @@ def _refuse_growth_flags() -> None:
 def job_config() -> JobConfig:
     """Returns the number of workers and the time limits of the master, from flags."""
     values = {name: f.value for name, f in JOB_FLAGS.items()}
-    values["max_workers"] = values["max_workers"] or max(16, 2 * values["num_workers"])
+    most = max(JobConfig.max_workers, 2 * values["num_workers"])
+    values["max_workers"] = values["max_workers"] or most
     if join_flags.MASTER_ONLY.value:
         values["num_workers"] = 0
     awaits = join_flags.MASTER_ONLY.value or not host_port.is_loopback(join_flags.BIND.value)

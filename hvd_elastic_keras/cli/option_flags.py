@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -35,7 +34,7 @@ def defined(config: type, *, may_be_unset: bool) -> dict[str, Flag]:
 def _defined(name: str, kind: type, option: Option, default: Any, may_be_unset: bool) -> Flag:
     text, value = option.help, default
     if may_be_unset or option.default:
-        words = default_in_words(option, default) if may_be_unset else option.default
+        words = default_in_words(option, default, may_be_unset=may_be_unset)
         text, value = f"{text} Default: {words}.", None
     if option.choices:
         return flags.DEFINE_enum(name, value, option.choices, text)
@@ -47,41 +46,21 @@ def _defined(name: str, kind: type, option: Option, default: Any, may_be_unset: 
     return define(name, value, text, lower_bound=option.least)
 
 
-def default_in_words(option: Option, default: Any) -> str:
-    """Returns the default, in words, of an option that a reference configuration may set.
+def default_in_words(option: Option, default: Any, *, may_be_unset: bool) -> str:
+    """Returns the default of an option in words; see `defined`.
 
-    >>> default_in_words(Option("Write a ledger."), False)
+    >>> default_in_words(Option("Write a ledger."), False, may_be_unset=True)
     "the configuration's, else off"
-    """
-    return f"the configuration's, else {in_words(option, default)}"
-
-
-def in_words(option: Option, default: Any) -> str:
-    """Returns the default of an option in words.
-
-    >>> in_words(Option("Wait."), 1800.0)
+    >>> default_in_words(Option("Wait."), 1800.0, may_be_unset=False)
     '1800'
     """
-    if isinstance(default, bool):
-        return "on" if default else "off"
-    value = f"{default:g}" if isinstance(default, float) else default
-    return option.default or str(value)
-
-
-def reference_rows(config: type, *, may_be_unset: bool) -> list[str]:
-    """Returns the rows of `docs/reference.md` for the options of a configuration, as Markdown."""
-    defaults, rows = config(), []
-    for name, (_, option) in definitions(config).items():
-        words = default_in_words if may_be_unset else in_words
-        default = _flags_marked(words(option, getattr(defaults, name)))
-        choices = "".join(f"`{choice}` " for choice in option.choices)
-        meaning = f"{_flags_marked(option.help)} {option.more}".rstrip()
-        rows.append(f"| `--{name}` {choices}| {default} | {meaning} |")
-    return rows
-
-
-def _flags_marked(text: str) -> str:
-    return re.sub(r"(?<![`\w])(--\w+(?:[=/]\w+)?)", r"`\1`", text)
+    if option.default:
+        words = option.default
+    elif isinstance(default, bool):
+        words = "on" if default else "off"
+    else:
+        words = f"{default:g}" if isinstance(default, float) else str(default)
+    return f"the configuration's, else {words}" if may_be_unset else words
 
 
 FLAGS = defined(RunOptions, may_be_unset=True)

@@ -156,8 +156,8 @@ class TrainingConfig:
     micro_batch_size: Annotated[
         int,
         Option(
-            "Examples of a micro-batch, of which workers compute whole ones. It divides the global "
-            "batch, or with --batch=per_worker that of a worker.",
+            "Examples per micro-batch. Workers compute whole micro-batches. It must divide the "
+            "global batch, or with --batch=per_worker the batch of a worker.",
             least=1,
             default="1/8 of the global batch, but at least 16 examples if the model has batch "
             "normalisation; with --batch=per_worker, the whole batch of a worker",
@@ -353,8 +353,7 @@ class JobConfig:
     heartbeat_timeout_s: Annotated[
         float,
         Option(
-            "A worker that is silent for so many seconds is ended and replaced, unless its process "
-            "runs.",
+            "Seconds after which a silent worker is ended and replaced, unless its process runs.",
             least=3,
             more="If it runs, code in C keeps Python's lock (GIL): a line says so, and "
             "`--stall_timeout_s` counts.",
@@ -363,8 +362,8 @@ class JobConfig:
     stall_timeout_s: Annotated[
         float,
         Option(
-            "A worker whose callback or input holds the others up for so many seconds is ended and "
-            "replaced. A line says so after a minute.",
+            "Seconds after which a worker is ended and replaced if its callback or input holds the "
+            "others up. A line names the worker after a minute.",
             least=1,
             more="The worker's log then has the stacks of its threads. A worker that hangs while "
             "it computes its part of a step is replaced after 30 times as long as such a part has "
@@ -375,8 +374,8 @@ class JobConfig:
     start_up_timeout_s: Annotated[
         float,
         Option(
-            "A worker that has not come to its training so many seconds after its start is ended "
-            "and replaced. A line says so after a minute.",
+            "Seconds in which a worker has to come from its start to its training; otherwise it is "
+            "ended and replaced. A line names the worker after a minute.",
             least=1,
         ),
     ] = 7200.0
@@ -397,9 +396,8 @@ class JobConfig:
     master_timeout_s: Annotated[
         float,
         Option(
-            "If the launcher is killed, its workers train on for so many seconds, in which the "
-            "same command (or --resume) takes them over; then rank 0 writes a checkpoint, and all "
-            "leave.",
+            "Seconds that workers train on if the launcher is killed. Meanwhile the same command "
+            "(or --resume) takes them over; after that, rank 0 writes a checkpoint, and all leave.",
             least=1,
             more="It writes none if [it may be cut off](hosts.md). A worker that has finished "
             "waits as long for a master to tell.",

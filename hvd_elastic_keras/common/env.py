@@ -43,7 +43,6 @@ from pathlib import Path
 
 from hvd_elastic_keras.common.options import NOTHING, NOTHING_ASKED, Asked, JobOptions, RunOptions
 
-OWN_PREFIX = "HVD_ELASTIC_"
 MASTER = "HVD_ELASTIC_MASTER"
 TOKEN = "HVD_ELASTIC_TOKEN"
 FINGERPRINT = "HVD_ELASTIC_FINGERPRINT"

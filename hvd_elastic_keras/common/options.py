@@ -199,9 +199,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     batch_norm: Annotated[
         str,
         Option(
-            "What batch normalisation normalises over in training: each micro-batch by itself, or "
-            "the whole batch of all workers, as plain Keras does, with one more round of "
-            "collectives forward and one backward for each layer.",
+            "The examples over which batch normalisation normalises in training: each micro-batch "
+            "by itself, or the whole batch of all workers, as plain Keras does, with one more "
+            "round of collectives forward and one backward for each layer.",
             choices=BATCH_NORMS,
             more="`--deterministic` refuses the whole batch.",
         ),
@@ -225,7 +225,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     check_weights_every_n_steps: Annotated[
         int,
         Option(
-            "Compare checksums of all that the workers hold after every so many steps; a worker "
+            "Steps between two comparisons of checksums of all that the workers hold. A worker "
             "that differs is named, ends, and is replaced. 0: never.",
             least=0,
             more="A comparison takes one pass over the state. Workers on processors of different "
@@ -241,24 +241,23 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     checkpoint_every_n_epochs: Annotated[
         int,
         Option(
-            "Write a checkpoint after every so many epochs. 0: never. It is written in the "
-            "background, whenever this, --checkpoint_every_n_steps or --checkpoint_every_minutes "
-            "is due.",
+            "Epochs between two checkpoints. 0: never. A checkpoint is written in the background, "
+            "whenever this, --checkpoint_every_n_steps or --checkpoint_every_minutes is due.",
             least=0,
         ),
     ] = 1
     checkpoint_every_n_steps: Annotated[
         int,
         Option(
-            "Write a checkpoint after every so many steps, or commits in a loop of your own. "
-            "0: never. 1: the next one begins when the last one is written.",
+            "Steps between two checkpoints, or commits in a loop of your own. 0: never. 1: the "
+            "next one begins when the last one is written.",
             least=0,
             more="See [checkpoints.md](checkpoints.md).",
         ),
     ] = 0
     checkpoint_every_minutes: Annotated[
         float,
-        Option("Write a checkpoint this many minutes after the last one. 0: never.", least=0),
+        Option("Minutes between two checkpoints. 0: never.", least=0),
     ] = 0.0
     keep_checkpoints: Annotated[
         int, Option("How many checkpoints, the newest, are kept.", least=1)

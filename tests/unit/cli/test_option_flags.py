@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -19,11 +20,28 @@ REFERENCE = (REPOSITORY / "docs" / "reference.md").read_text().splitlines()
 CONFIGURATIONS = ((RunOptions, True), (TrainingConfig, True), (JobConfig, False))
 
 
+def reference_rows(config: type, *, may_be_unset: bool) -> list[str]:
+    """Returns the rows of `docs/reference.md` that follow from the definitions of options."""
+    defaults, rows = config(), []
+    for name, (_, option) in definitions(config).items():
+        value = getattr(defaults, name)
+        default = option_flags.default_in_words(option, value, may_be_unset=may_be_unset)
+        choices = "".join(f"`{choice}` " for choice in option.choices)
+        meaning = f"{flags_marked(option.help)} {option.more}".rstrip()
+        rows.append(f"| `--{name}` {choices}| {flags_marked(default)} | {meaning} |")
+    return rows
+
+
+def flags_marked(text: str) -> str:
+    """Marks the flags in a text as code."""
+    return re.sub(r"(?<![`\w])(--\w+(?:[=/]\w+)?)", r"`\1`", text)
+
+
 @pytest.mark.parametrize(("config", "may_be_unset"), CONFIGURATIONS)
 def test_the_reference_has_the_row_that_follows_from_the_definition(
     config: type, may_be_unset: bool
 ) -> None:
-    expected = option_flags.reference_rows(config, may_be_unset=may_be_unset)
+    expected = reference_rows(config, may_be_unset=may_be_unset)
     missing = [row for row in expected if row not in REFERENCE]
     assert not missing, "write these rows to docs/reference.md:\n" + "\n".join(missing)
 
@@ -71,7 +89,7 @@ def test_an_option_is_added_by_its_definition_alone(made: dict[str, option_flags
     assert (made["speed_of_test"].value, made["is_test"].value) == (3.0, False)
     with pytest.raises(flags.IllegalFlagValueError, match=r"0\.1"):
         flags.FLAGS["speed_of_test"].parse("0.1")
-    assert option_flags.reference_rows(NewConfig, may_be_unset=False) == [
+    assert reference_rows(NewConfig, may_be_unset=False) == [
         "| `--speed_of_test` | 2 | How fast. |",
         "| `--colour_of_test` `red` `blue` | red | Which one. |",
         "| `--is_test` | on | Whether; see `--job_dir/ledger`. |",
