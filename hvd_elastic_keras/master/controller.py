@@ -221,7 +221,7 @@ class Controller:
             self.dispatch(act.StopJob(reason))
             self._limit_stop(reason)
             self.console.line(
-                f"{reason}: stopping after the current step (a second one stops at once)"
+                f"{reason}: stopping after the current step (ask again to stop at once)"
             )
         else:
             self._end_now(reason)
