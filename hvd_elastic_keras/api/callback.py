@@ -36,7 +36,6 @@ from hvd_elastic_keras.data.input.of_adapter import (
     are_one,
     check_apart,
     check_no_steps_per_epoch,
-    check_order,
     check_repeatable,
     input_of,
     per_worker_input_of,
@@ -249,8 +248,6 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             ends_with_last=BATCH_END_GETS_LAST_STEP,
         )
         if not alone:
-            for adapter, name in ((call.adapter, "x"), (call.validation, "validation_data")):
-                check_order(adapter, name)
             check_apart(call.adapter, call.validation)
         elif not are_apart(call.adapter, call.validation):
             notices.tell(f"warning: {_IN_TURNS}")
@@ -260,8 +257,9 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         source, evaluate = kept[0] if kept else None, kept[1] if len(kept) > 1 else None
         if source is None:
             order_seed = OrderSeed(seed, self._seed is not None)
-            source = self._input(call, schedule, order_seed)
-            evaluate = _validation_input(call, schedule, order_seed, self._cut, source)
+            source = self._input(call, schedule, order_seed, alone)
+            reader = _reader(call, schedule, Reader.EVALUATION, alone)
+            evaluate = _validation_input(call, reader, order_seed, self._cut, source)
             source.call_hooks(evaluate, schedule.evaluates_after, schedule.initial_epoch)
         environment = membership.environment
         return Training(
@@ -289,11 +287,11 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             data=call.data,
         )
 
-    def _input(self, call: FitCall, schedule: Schedule, seed: OrderSeed) -> FitInput:
+    def _input(self, call: FitCall, schedule: Schedule, seed: OrderSeed, alone: bool) -> FitInput:
         """Returns the training data, cut into micro-batches."""
         source = (per_worker_input_of if self.batch_grows else input_of)(
             call.adapter,
-            _reader(call, schedule, Reader.TRAINING),
+            _reader(call, schedule, Reader.TRAINING, alone),
             micro_batch_size=lambda size: size,  # until the model is built
             seed=seed,
         )
@@ -324,7 +322,7 @@ def _check_one(callbacks: list[keras.callbacks.Callback]) -> None:
 
 def _validation_input(
     call: FitCall,
-    schedule: Schedule,
+    reader: FitReader,
     seed: OrderSeed,
     training_cut: BatchCut,
     training: FitInput,
@@ -335,14 +333,14 @@ def _validation_input(
     cut = BatchCut(training_cut.micro_batch_size)
     return input_of(
         call.validation,
-        _reader(call, schedule, Reader.EVALUATION),
+        reader,
         micro_batch_size=lambda size: cut.of(size, has_batch_norm=False),
         seed=seed,
         beside=training if are_one(call.adapter, call.validation) else None,
     )
 
 
-def _reader(call: FitCall, schedule: Schedule, reader: Reader) -> FitReader:
+def _reader(call: FitCall, schedule: Schedule, reader: Reader, alone: bool) -> FitReader:
     """Describes how the training, or the evaluation, reads its data."""
     trains = reader is Reader.TRAINING
     training, evaluation = (
@@ -354,6 +352,7 @@ def _reader(call: FitCall, schedule: Schedule, reader: Reader) -> FitReader:
     return FitReader(
         name="x" if trains else "validation_data",
         reader=reader,
+        alone=alone,
         passes=training if trains else evaluation,
         index_of=(lambda epoch: epoch - first) if trains else schedule.evaluations_before,
         epochs=call.epochs - first,

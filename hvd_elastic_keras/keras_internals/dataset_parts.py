@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.data.ops import map_op, shuffle_op
+from tensorflow.python.data.ops import (
+    batch_op,
+    dataset_ops,
+    map_op,
+    repeat_op,
+    shuffle_op,
+    skip_op,
+    take_op,
+    zip_op,
+)
+from tensorflow.python.data.util import structure
+from tensorflow.python.ops import gen_dataset_ops
 
 ATTRIBUTES = {
-    shuffle_op._ShuffleDataset: ("_seed", "_seed2", "_reshuffle_each_iteration"),
-    map_op._ParallelMapDataset: ("_deterministic", "_num_parallel_calls"),
+    shuffle_op._ShuffleDataset: (
+        *("_buffer_size", "_seed", "_seed2", "_reshuffle_each_iteration", "_input_dataset"),
+    ),
+    map_op._MapDataset: ("_map_func", "_input_dataset"),
+    map_op._ParallelMapDataset: ("_deterministic", "_num_parallel_calls", "_map_func"),
+    batch_op._BatchDataset: ("_batch_size", "_drop_remainder", "_input_dataset"),
+    repeat_op._RepeatDataset: ("_count", "_input_dataset"),
+    skip_op._SkipDataset: ("_count", "_input_dataset"),
+    take_op._TakeDataset: ("_count", "_input_dataset"),
+    zip_op._ZipDataset: ("_datasets",),
 }
 """Attributes that the constructors set, and that are read here."""
+MOST_SERIALIZED_BYTES = 2**28
+"""A shuffle above more bytes of tensors than this is not made again: see `shuffled_like`."""
 
 
 def parts_of(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
@@ -69,6 +90,128 @@ def missing_attributes() -> list[str]:
         for name in names
         if name not in kind.__init__.__code__.co_names
     ]
+
+
+def input_of(part: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the only dataset that a part is made of."""
+    (found,) = part._inputs()
+    return found
+
+
+def is_map(part: tf.data.Dataset) -> bool:
+    """Whether a part is a `map`."""
+    return isinstance(part, map_op._MapDataset | map_op._ParallelMapDataset)
+
+
+def call_map(part: tf.data.Dataset, call: Callable[[Any, list[Any]], Any], element: Any) -> Any:
+    """Returns what a `map` makes of one element.
+
+    Args:
+      call: receives the traced function and its tensors; returns a list of tensors.
+    """
+    function = part._map_func
+    flat = structure.to_tensor_list(part._input_dataset.element_spec, element)
+    found = call(function.function, flat)
+    return structure.from_compatible_tensor_list(function.output_structure, list(found))
+
+
+def passes_elements_on(part: tf.data.Dataset) -> bool:
+    """Whether a part changes neither the elements nor their order: `prefetch`, options."""
+    return type(part).__name__.strip("_") in ("PrefetchDataset", "OptionsDataset")
+
+
+def zipped(part: tf.data.Dataset) -> Any:
+    """Returns the structure of datasets that a part zips; None if it is no `zip`."""
+    return part._datasets if isinstance(part, zip_op._ZipDataset) else None
+
+
+def batch_of(part: tf.data.Dataset) -> tuple[int, bool] | None:
+    """Returns batch size and `drop_remainder` of a `batch`; None for any other part."""
+    if type(part).__name__.strip("_") not in ("BatchDataset", "ParallelBatchDataset"):
+        return None
+    return int(part._batch_size), bool(part._drop_remainder)
+
+
+def chosen_like(part: tf.data.Dataset, other: tf.data.Dataset) -> tf.data.Dataset | None:
+    """Chooses and orders the elements of another dataset as a part does with those of its input.
+
+    Returns:
+      The dataset; None if the part does something else, or cannot be made again.
+    """
+    if isinstance(part, repeat_op._RepeatDataset):
+        return other.repeat(part._count)
+    if isinstance(part, take_op._TakeDataset):
+        return other.take(part._count)
+    if isinstance(part, skip_op._SkipDataset):
+        return other.skip(part._count)
+    if type(part).__name__.strip("_") == "AssertCardinalityDataset":
+        return other.apply(tf.data.experimental.assert_cardinality(int(part.cardinality())))
+    if isinstance(part, shuffle_op._ShuffleDataset):
+        return shuffled_like(part, other)
+    return None
+
+
+def shuffled_like(part: tf.data.Dataset, other: tf.data.Dataset) -> tf.data.Dataset | None:
+    """Shuffles another dataset as a `shuffle` does.
+
+    Both take their seeds in turn from one generator, which the user's own iterators may have used
+    before. Only the serialized dataset names this generator.
+
+    Returns:
+      The dataset; None if the shuffle cannot be serialized.
+    """
+    if _bytes_below(part) > MOST_SERIALIZED_BYTES:
+        return None
+    try:
+        graph = tf.compat.v1.GraphDef.FromString(
+            part._as_serialized_graph(
+                external_state_policy=tf.data.experimental.ExternalStatePolicy.IGNORE
+            ).numpy()
+        )
+    except tf.errors.OpError:
+        return None
+    nodes = {node.name: node for node in graph.node}
+    (root,) = (node for node in graph.node if node.op == "_Retval")
+    shuffle = nodes[root.input[0]]
+    generator = nodes[shuffle.input[-1]] if shuffle.op == "ShuffleDatasetV3" else None
+    if generator is None or generator.op != "Const":
+        return None
+    variant = gen_dataset_ops.shuffle_dataset_v3(
+        other._variant_tensor,
+        buffer_size=part._buffer_size,
+        seed=part._seed,
+        seed2=part._seed2,
+        seed_generator=_constant(generator),
+        reshuffle_each_iteration=reshuffles(part),
+        **other._flat_structure,
+    )
+    return _Shuffled(variant, other.element_spec, (other, part))
+
+
+class _Shuffled(dataset_ops._VariantDataset):  # type: ignore[misc]
+    """A shuffled dataset. It keeps the dataset to which its seed generator belongs."""
+
+    def __init__(self, variant: Any, element_spec: Any, kept: Sequence[tf.data.Dataset]) -> None:
+        super().__init__(variant, element_spec)
+        self._kept = kept
+
+
+def _constant(node: Any) -> tf.Tensor:
+    """Returns the value of a `Const`, also of a resource."""
+    graph = tf.compat.v1.GraphDef()
+    graph.node.append(node)
+
+    def value() -> tf.Tensor:
+        (found,) = tf.graph_util.import_graph_def(graph, return_elements=[f"{node.name}:0"])
+        return found
+
+    return tf.function(value, autograph=False)()
+
+
+def _bytes_below(part: tf.data.Dataset) -> int:
+    """Returns the bytes of the tensors that a dataset is made of."""
+    tensors = (t for p in parts_of(part) for t in getattr(p, "_tensors", ()))
+    return sum(int(t.shape.num_elements() or 0) * (t.dtype.size or 16) for t in tensors)
 
 
 def _is_shuffle(part: tf.data.Dataset) -> bool:

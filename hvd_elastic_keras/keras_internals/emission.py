@@ -15,6 +15,9 @@ from hvd_elastic_keras.keras_internals.tensorflow_names import (
     tensor_util,
 )
 
+PYTHON_CALLS = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
+"""The operations of `tf.py_function` and `tf.numpy_function`."""
+
 
 def emit(op: Any, inputs: list[Any]) -> list[Any]:
     """Returns an operation's outputs for these inputs, in the graph that is being made or eagerly.

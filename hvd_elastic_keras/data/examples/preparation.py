@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import re
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from concurrent import futures
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -15,6 +17,10 @@ from hvd_elastic_keras.data.examples.read_errors import MAY_PASS, read_error
 from hvd_elastic_keras.data.examples.structure import Layout, Structure
 
 Preprocess = Callable[..., Structure]
+Part = TypeVar("Part")
+Result = TypeVar("Result")
+AHEAD = 2
+"""Batches of a worker that are prepared while it computes a step."""
 
 
 def traced(preprocess: Preprocess, spec: Structure) -> Preprocess:
@@ -68,14 +74,22 @@ class Preparation:
       preprocess: turns an example into `(x, y)`, in TensorFlow operations.
       element_spec: spec of an example.
       name: name of the data, for messages.
+      what: name of `preprocess`, for messages.
 
     Attributes:
       batch_spec: specs of a prepared batch of any size.
     """
 
-    def __init__(self, preprocess: Preprocess, element_spec: Structure, name: str) -> None:
+    def __init__(
+        self,
+        preprocess: Preprocess,
+        element_spec: Structure,
+        name: str,
+        what: str = "preprocess",
+    ) -> None:
         self._one = traced(preprocess, element_spec)
         self._name = name
+        self._what = what
         layout = Layout(tf.nest.map_structure(structure.batch_of, element_spec))
         self._flatten = layout.flatten
 
@@ -90,14 +104,15 @@ class Preparation:
         prepared = self._all.get_concrete_function().structured_outputs
         self.batch_spec = tf.nest.map_structure(structure.batched, prepared)
         structure.check_sliceable(
-            self.batch_spec, f"What preprocess returns for {name}", of_examples=True
+            self.batch_spec, f"What {what} returns for {name}", of_examples=True
         )
 
-    def __call__(self, first: int, batch: Structure) -> Structure:
+    def __call__(self, first: int, batch: Structure, within: str = "") -> Structure:
         """Returns the prepared examples.
 
         Args:
           first: number of the first example.
+          within: where its numbers are counted, for messages: for example in a batch.
 
         Raises:
           DataError: `preprocess` fails on one of the examples.
@@ -111,7 +126,38 @@ class Preparation:
             raise
         except tf.errors.OpError as error:
             each = ((first + i, _example(batch, i)) for i in range(count))
-            raise explained(error, self._one, each, self._name) from error
+            name = f"{within} of {self._name}" if within else self._name
+            raise explained(error, self._one, each, name, self._what) from error
+
+
+def prepared_ahead(
+    parts: Iterator[Part], prepare: Callable[[Part], Result]
+) -> Iterator[tuple[Part, Result]]:
+    """Prepares `AHEAD` parts in threads while the present one is used, and yields them in order.
+
+    An error of `parts` or of `prepare` is raised after all parts before it.
+    """
+    pool = futures.ThreadPoolExecutor(AHEAD, "elastic-preprocess")
+    waiting: collections.deque[tuple[Part, futures.Future[Result]]] = collections.deque()
+    failure: Exception | None = None
+    try:
+        while True:
+            while failure is None and len(waiting) <= AHEAD:
+                try:
+                    part = next(parts)
+                except Exception as error:  # the end of the parts, or an error of the user's code
+                    failure = error
+                else:
+                    waiting.append((part, pool.submit(prepare, part)))
+            if waiting:
+                part, result = waiting.popleft()
+                yield part, result.result()
+            elif isinstance(failure, StopIteration):
+                return
+            elif failure is not None:
+                raise failure
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def explained(
@@ -119,6 +165,7 @@ def explained(
     preprocess: Preprocess,
     examples: Iterable[tuple[int, Structure]],
     name: str,
+    what: str = "preprocess",
 ) -> ElasticError:
     """Explains an error in a batch: finds the example on which `preprocess` fails.
 
@@ -129,15 +176,15 @@ def explained(
         try:
             preprocess(*arguments(example))
         except tf.errors.OpError as found:
-            text = f"preprocess fails on example {number} of {name}: {reason(found)}"
+            text = f"{what} fails on example {number} of {name}: {reason(found)}"
             return read_error(text, found)
     if isinstance(error, MAY_PASS):
         return InputUnavailableError(
-            f"preprocess has failed on an example of {name}, and now does not: {reason(error)}"
+            f"{what} has failed on an example of {name}, and now does not: {reason(error)}"
         )
     return DataError(
         f"The examples of {name} do not form a batch: {reason(error)}. Give all examples the same "
-        "shape, in preprocess or before."
+        f"shape, in {what} or before."
     )
 
 

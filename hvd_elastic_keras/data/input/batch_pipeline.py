@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
@@ -11,6 +12,7 @@ from hvd_elastic_keras.common.batch_plan import Share
 from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.batch_log import BatchLog
+from hvd_elastic_keras.data.examples.preparation import AHEAD, prepared_ahead
 from hvd_elastic_keras.data.examples.structure import Structure
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan.example_ids import BATCH_STRIDE, Ids
@@ -32,6 +34,9 @@ class BatchPipeline:
         self.source = source
         self.log = BatchLog()
         self._reader = BatchReader(source, self.log)
+        self._prepares = source.prepare is not None
+        self._first: Structure | None = None
+        """The first batch, until the first step is read: it is asked for several times before."""
         first = self.first_batch()
         self._per_row = structure.per_row(first)
         self._nothing = structure.cut(first, 0, 0, self._per_row)
@@ -56,6 +61,11 @@ class BatchPipeline:
     @property
     def nothing(self) -> Structure:
         return self._nothing
+
+    @property
+    def entries(self) -> Sequence[int] | None:
+        """Entries of each tensor per row, as batches are read; None: 1."""
+        return None if self._prepares else self._per_row
 
     @property
     def global_batch_size(self) -> int:
@@ -112,6 +122,34 @@ class BatchPipeline:
 
     def batches(self, epoch: int, share: Share, first_step: int) -> Iterator[LocalBatch]:
         """See `WorkerBatches`. An epoch is one pass here."""
+        self._first = None
+        return self.prepared(epoch, self._parts(epoch, share, first_step), first_step)
+
+    def prepared(
+        self, number: int, batches: Iterator[LocalBatch], step: int, every: int = 1
+    ) -> Iterator[LocalBatch]:
+        """Prepares a worker's rows of batches of a pass, a few batches ahead.
+
+        Args:
+          step: position of the first batch in the pass. The others follow `every` batches apart.
+        """
+        prepare = self.source.prepare
+        if prepare is None:
+            yield from batches
+            return
+
+        def rows(numbered: tuple[int, LocalBatch]) -> Structure:
+            position, batch = numbered
+            return prepare(number, position, batch.ids, batch.data)
+
+        numbered = zip(itertools.count(step, every), batches)
+        for (_, batch), data in prepared_ahead(numbered, rows):
+            yield dataclasses.replace(batch, data=data)
+
+    def _parts(self, epoch: int, share: Share, first_step: int) -> Iterator[LocalBatch]:
+        """Yields this worker's rows as they are read."""
+        # Batches that are prepared ahead are asked for again after a change of membership.
+        self._reader.keep = 1 + AHEAD * self._prepares
         self._reader.seek(epoch, first_step)
         step = first_step
         while (batch := self._reader.batch(step)) is not None:
@@ -120,8 +158,8 @@ class BatchPipeline:
             ids = _ids_of_batch(step, size)[part.start : part.stop]
             if step + 1 == self._counted:
                 self._look_behind(epoch)
-            is_whole = not structure.can_be_cut(batch, self._per_row)
-            entries = [0 for _ in self._per_row] if is_whole else self._per_row
+            is_whole = not (self._prepares or structure.can_be_cut(batch, self._per_row))
+            entries = [0 for _ in self._per_row] if is_whole else self.entries
             own = structure.cut(batch, part.start, part.stop, entries)
             yield LocalBatch(own, part, ids, is_whole=is_whole)
             step += 1
@@ -135,14 +173,15 @@ class BatchPipeline:
         At the end of the pass, a group may be smaller. Batches from number `stop` on are left for
         later.
         """
+        self._first = None
+        self._reader.keep = size * (1 + AHEAD * self._prepares)
         self._reader.seek(number, first)
-        self._reader.keep = size
         while stop is None or first < stop:
             wanted = first + size if stop is None else min(first + size, stop)
             end = min(wanted, self.batches_per_pass or wanted)
             read = (self._reader.batch(position) for position in range(first, end))
             batches = list(itertools.takewhile(lambda batch: batch is not None, read))
-            for number_of_batch, batch in enumerate(batches, first):
+            for number_of_batch, batch in enumerate([] if self._prepares else batches, first):
                 structure.check_cut(
                     batch, self._per_row, self.source.name, f"Batch {number_of_batch}"
                 )
@@ -195,8 +234,15 @@ class BatchPipeline:
     def first_batch(self) -> Structure:
         if self.source.first is not None:
             return self.source.first
+        if self._first is not None:
+            return self._first
         self._reader.seek(0, 0)
-        return self._reader.batch(0)
+        batch = self._reader.batch(0)
+        if self.source.prepare is None:
+            return batch
+        ids = _ids_of_batch(0, structure.num_examples(batch))
+        self._first = self.source.prepare(0, 0, ids, batch)
+        return self._first
 
     def part(self, step: int, share: Share, num_examples: int) -> StepShare:
         return step_share_of_batch(

@@ -20,6 +20,7 @@ from hvd_elastic_keras.data.sources.dataset_batches import DatasetBatches, known
 from hvd_elastic_keras.data.sources.generator_batches import GeneratorBatches
 from hvd_elastic_keras.data.sources.py_dataset_batches import PyDatasetBatches
 from hvd_elastic_keras.data.sources.source import ArraySource
+from hvd_elastic_keras.data.sources.split_dataset import split
 from hvd_elastic_keras.keras_internals.data_adapters import (
     ArrayDataAdapter,
     GeneratorDataAdapter,
@@ -53,6 +54,7 @@ class FitReader:
     Attributes:
       name: name of the data, for messages.
       reader: training or evaluation.
+      alone: whether no other worker will ever read the data.
       passes: the rule that maps epochs to passes over the data.
       index_of: returns the number of an epoch, counted from the first one that reads these data.
       epochs: number of epochs of the `fit`.
@@ -62,6 +64,7 @@ class FitReader:
 
     name: str
     reader: Reader
+    alone: bool = False
     passes: Passes
     index_of: Callable[[int], int]
     epochs: int
@@ -98,7 +101,8 @@ def input_of(
       beside: the input of the training, if it reads the same dataset.
 
     Raises:
-      DataError: the data cannot be cut, or cannot be read twice in the same order.
+      DataError: the data cannot be cut, cannot be read twice in the same order, or would be read
+        in another order by another worker.
     """
     inner = _inner(adapter, reader, micro_batch_size, seed, beside)
     return FitInput(inner, reader.passes, reader.index_of)
@@ -149,19 +153,27 @@ def _inner(
         )
         return BatchPipeline(py_dataset, micro_batch_size)
     if isinstance(adapter, GeneratorDataAdapter):
-        parts = generator_of(adapter)
-        generator = GeneratorBatches(parts.first, parts.rest, parts.spec, name, reader.passes)
+        given = generator_of(adapter)
+        generator = GeneratorBatches(given.first, given.rest, given.spec, name, reader.passes)
         return BatchPipeline(generator, micro_batch_size)
     if isinstance(adapter, TFDatasetAdapter):
         dataset = adapter.get_tf_dataset()
         training = None if beside is None else beside.inner
+        trained = training.source if isinstance(training, BatchPipeline) else None
+        parts = None
+        if isinstance(trained, DatasetBatches):
+            parts = trained.parts
+        elif not reader.alone:
+            parts = split(dataset, seed.number)
+            iterators.check_order(dataset, name, () if parts is None else parts.taken)
         source = DatasetBatches(
             dataset,
             name,
             made=reader.iterators(dataset),
             reader=reader.reader,
-            beside=training.source if isinstance(training, BatchPipeline) else None,
+            beside=trained,
             first=None if training is None else training.first_batch(),
+            parts=parts,
         )
         return BatchPipeline(source, micro_batch_size)
     raise DataError(
@@ -191,13 +203,6 @@ def _of_arrays(
     )
     size = min(arrays.batch_size, source.num_examples)
     return Pipeline(source, size, micro_batch_size(size))
-
-
-def check_order(adapter: Any, name: str) -> None:
-    """Raises `DataError` if another worker would read an adapter's dataset in another order."""
-    dataset = _dataset_of(adapter)
-    if dataset is not None:
-        iterators.check_order(dataset, name)
 
 
 def check_repeatable(adapter: Any) -> None:

@@ -68,7 +68,8 @@ class PerWorkerInput(FitInput):
             yield from self._of_examples(inner, of_pass.number, range(first, stop), rank, size)
         else:
             groups = inner.groups(of_pass.number, first, size, stop)
-            yield from self._of_batches(inner, of_pass.number, first, rank, groups)
+            batches = self._of_batches(inner, of_pass.number, first, rank, groups)
+            yield from inner.prepared(of_pass.number, batches, first + rank, size)
 
     def ids_of_worker_batches(self, epoch: int, first: int, sizes: Sequence[int]) -> list[Ids]:
         """Returns the ids of the examples of successive worker batches, from number `first` on."""
@@ -103,7 +104,8 @@ class PerWorkerInput(FitInput):
     ) -> Iterator[LocalBatch]:
         for batches in groups:
             sizes = [structure.num_examples(batch) for batch in batches]
-            data = batches[rank] if rank < len(batches) else self._nothing
+            nothing = structure.cut(batches[0], 0, 0, inner.entries)
+            data = batches[rank] if rank < len(batches) else nothing
             own = [(first + rank, sizes[rank] if rank < len(batches) else 0)]
             (ids,) = inner.ids(number, own)
             yield self._local_batch(data, ids, sizes, rank)

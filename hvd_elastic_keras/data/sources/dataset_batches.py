@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.data.examples import structure
+from hvd_elastic_keras.data.examples.preparation import Preparation
 from hvd_elastic_keras.data.examples.structure import Structure
+from hvd_elastic_keras.data.plan.example_ids import BATCH_STRIDE, Ids
 from hvd_elastic_keras.data.plan.fit_iterators import FitIterators, Reader
 from hvd_elastic_keras.data.sources.iterators import NumberedIterators
-from hvd_elastic_keras.data.sources.reader import PREFETCH, BatchSource
+from hvd_elastic_keras.data.sources.reader import PREFETCH, BatchSource, PrepareRows
+from hvd_elastic_keras.data.sources.split_dataset import SplitDataset
 
 ADVICE = (
     "Arrays and a keras.utils.PyDataset start anywhere at once, and with "
@@ -30,6 +34,7 @@ class DatasetBatches:
       reader: which of the readers this is.
       beside: the batches of the training, if the evaluation reads the same dataset.
       first: the first batch, if it must not be read here because an iterator would take seeds.
+      parts: the dataset without its maps, if each worker runs the maps on its own rows.
     """
 
     def __init__(
@@ -41,6 +46,7 @@ class DatasetBatches:
         reader: Reader = Reader.TRAINING,
         beside: BatchSource | None = None,
         first: Structure | None = None,
+        parts: SplitDataset | None = None,
     ) -> None:
         self.batch_spec = tf.nest.map_structure(structure.batched, dataset.element_spec)
         structure.check_sliceable(dataset.element_spec, name)
@@ -50,14 +56,20 @@ class DatasetBatches:
         self.name = name
         self.advice = ADVICE
         self.first = first
+        self.parts = parts
+        self.prepare: PrepareRows | None = None if parts is None else _RowMaps(parts, name)
         self._made = made
         self._reader = reader
         self._stopped = False
         self._training = beside if isinstance(beside, DatasetBatches) else None
+
+        def form(whole: tf.data.Dataset) -> tf.data.Dataset:
+            return (whole if parts is None else parts.raw).prefetch(PREFETCH)
+
         self._iterators: NumberedIterators = (
             self._training._iterators
             if self._training is not None
-            else NumberedIterators(lambda n: dataset, name, form=lambda d: d.prefetch(PREFETCH))
+            else NumberedIterators(lambda n: dataset, name, form=form)
         )
 
     def open(self, number: int, position: int) -> Iterator[Structure]:
@@ -85,6 +97,20 @@ class DatasetBatches:
         """Makes the iterators that are never read: the next `fit` may use the same dataset."""
         if self._made is not None and self._training is None:
             self._iterators.make(self._made.made_by(self._reader, epochs, stopped=stopped))
+
+
+class _RowMaps:
+    """Runs the maps of a dataset on a worker's rows."""
+
+    def __init__(self, parts: SplitDataset, name: str) -> None:
+        self._prepare = Preparation(parts.element_map, parts.element_spec, name, "map(...)")
+
+    def __call__(self, number: int, step: int, ids: Ids, rows: Structure) -> Structure:
+        """See `PrepareRows`."""
+        keys = np.stack([np.full_like(ids, number), ids], axis=1)
+        first = int(ids[0]) % BATCH_STRIDE if len(ids) else 0
+        within = f"batch {step} of pass {number}"
+        return self._prepare(first, (rows, tf.constant(keys, tf.int64)), within)
 
 
 def known_length(dataset: tf.data.Dataset) -> int | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-import concurrent.futures
 import dataclasses
 from collections.abc import Callable, Iterator
 
@@ -13,7 +11,12 @@ from hvd_elastic_keras.common.batch_plan import Share
 from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.batch_log import BatchLog
-from hvd_elastic_keras.data.examples.preparation import Preparation, Preprocess
+from hvd_elastic_keras.data.examples.preparation import (
+    AHEAD,
+    Preparation,
+    Preprocess,
+    prepared_ahead,
+)
 from hvd_elastic_keras.data.examples.structure import Structure
 from hvd_elastic_keras.data.plan.order import Order
 from hvd_elastic_keras.data.plan.partition import Partition, StepShare
@@ -88,7 +91,7 @@ class DatasetSource:
     ) -> Iterator[tuple[tf.Tensor, Structure]]:
         parts = self._parts(epoch, partition, share, first_step, every)
         if self._preparation is not None:
-            parts = self._prepared(self._preparation, parts)
+            parts = _prepared(self._preparation, parts)
         for part, data in parts:
             yield tf.range(part.start, part.stop, dtype=tf.int64), data
 
@@ -109,7 +112,7 @@ class DatasetSource:
         size = partition.global_batch_size
         reader = self._reader(size)
         # Batches that have been prepared ahead are asked for again after a change of membership.
-        reader.keep = every * (1 + (PREFETCH if self._preparation else 0))
+        reader.keep = every * (1 + (AHEAD if self._preparation else 0))
         reader.seek(epoch, first_step)
         for step in range(first_step, partition.steps_per_epoch, every):
             batch = reader.batch(step)
@@ -139,23 +142,6 @@ class DatasetSource:
             "repeat().take(n)."
         )
 
-    def _prepared(self, preparation: Preparation, parts: Iterator[Part]) -> Iterator[Part]:
-        """Prepares a few steps ahead, in threads, and yields them in order."""
-        pool = concurrent.futures.ThreadPoolExecutor(PREFETCH, "elastic-preprocess")
-        waiting: collections.deque[tuple[StepShare, concurrent.futures.Future[Structure]]]
-        waiting = collections.deque()
-        try:
-            for part, raw in parts:
-                waiting.append((part, pool.submit(preparation, part.start, raw)))
-                if len(waiting) > PREFETCH:
-                    first, future = waiting.popleft()
-                    yield first, future.result()
-            while waiting:
-                first, future = waiting.popleft()
-                yield first, future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
     def _counted(self) -> int:
         count = counted(self._iterators.first(as_numbers), self._name)
         if not count:
@@ -167,6 +153,12 @@ class DatasetSource:
             batches = _BatchesOfEpochs(self._iterators, size, self._name, self._raw_spec)
             self._readers[size] = BatchReader(batches, self.log)
         return self._readers[size]
+
+
+def _prepared(preparation: Preparation, parts: Iterator[Part]) -> Iterator[Part]:
+    """Prepares a few steps ahead, in threads, and yields them in order."""
+    for (part, _), data in prepared_ahead(parts, lambda part: preparation(part[0].start, part[1])):
+        yield part, data
 
 
 @dataclasses.dataclass

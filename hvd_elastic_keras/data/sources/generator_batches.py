@@ -23,6 +23,7 @@ from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.structure import Structure
 from hvd_elastic_keras.data.plan.fit_passes import Passes
 from hvd_elastic_keras.data.sources.dataset_batches import ADVICE
+from hvd_elastic_keras.data.sources.reader import PrepareRows
 
 _END = object()
 
@@ -39,6 +40,8 @@ class GeneratorBatches:
     """
 
     batches_per_pass: int | None = None
+
+    prepare: PrepareRows | None = None
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ checkpoint, has not read some passes. It makes their iterators without reading t
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -125,18 +125,24 @@ def repeats_shuffle(dataset: tf.data.Dataset) -> bool:
     return any(dataset_parts.is_repeat(part) and reshuffles(part) for part in parts_of(dataset))
 
 
-def check_order(dataset: tf.data.Dataset, name: str) -> None:
+def check_order(dataset: tf.data.Dataset, name: str, taken: Sequence[tf.data.Dataset] = ()) -> None:
     """Raises `DataError` if another worker would read a dataset in another order.
 
     It looks for a `shuffle` without a seed, for parallel steps that need not keep the order, and
     for functions that draw random numbers which another worker cannot draw again.
+
+    Args:
+      taken: parts that were taken out: see `split_dataset.py`.
     """
     if dataset.options().deterministic is False:
         raise DataError(
             f"{name} is a tf.data.Dataset with options().deterministic = False, so that its order "
             "differs from worker to worker. Leave that option out."
         )
+    done = {id(part) for part in taken}
     for part in parts_of(dataset):
+        if id(part) in done:
+            continue
         if dataset_parts.is_unseeded_shuffle(part):
             raise DataError(
                 f"{name} is a tf.data.Dataset with an unseeded shuffle(...), so that its order "

@@ -16,7 +16,7 @@ import tensorflow as tf
 from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.structure import Structure
-from hvd_elastic_keras.data.sources.reader import PREFETCH
+from hvd_elastic_keras.data.sources.reader import PREFETCH, PrepareRows
 
 
 class PyDatasetBatches:
@@ -31,6 +31,8 @@ class PyDatasetBatches:
 
     name = "the PyDataset"
     advice = ""
+
+    prepare: PrepareRows | None = None
 
     def __init__(self, dataset: Any, standardize: Any, shuffle: bool, seed: int | None) -> None:
         self._dataset = dataset

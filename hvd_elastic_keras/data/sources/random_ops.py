@@ -44,7 +44,7 @@ def check_random_functions(part: tf.data.Dataset, name: str) -> None:
       part: the part that one call of `map`, `interleave` and so on has added to a dataset.
       name: name of the data, for messages.
     """
-    parallel = _is_parallel(part)
+    parallel = is_parallel(part)
     for function in functions_of(part):
         graph = function.function.graph
         nodes = list(_nodes(graph.as_graph_def()))
@@ -90,7 +90,7 @@ def _has_lasting_state(graph: Any, nodes: list[Any]) -> bool:
     return assigns and any(KERAS_SEED in variable.name for variable in graph.variables)
 
 
-def _is_parallel(part: tf.data.Dataset) -> bool:
+def is_parallel(part: tf.data.Dataset) -> bool:
     """Returns whether several calls of a part's function may run at the same time."""
     if is_op_determinism_enabled():
         return False  # tf.data then runs the calls one after the other

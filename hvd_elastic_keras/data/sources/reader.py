@@ -15,6 +15,7 @@ from hvd_elastic_keras.data.examples.batch_log import BatchLog
 from hvd_elastic_keras.data.examples.preparation import reason
 from hvd_elastic_keras.data.examples.read_errors import read_error
 from hvd_elastic_keras.data.examples.structure import Structure
+from hvd_elastic_keras.data.plan.example_ids import Ids
 from hvd_elastic_keras.data.sources.iterators import drop_in_background
 from hvd_elastic_keras.observe.notices import notices, progress
 
@@ -45,11 +46,30 @@ class ReadBatches(Protocol):
         """Returns the batches of pass `number` from `position` on."""
 
 
+class PrepareRows(Protocol):
+    """Makes rows of the user's batches of raw rows."""
+
+    def __call__(self, number: int, step: int, ids: Ids, rows: Structure) -> Structure:
+        """Returns the rows. Threads may call this at the same time.
+
+        Args:
+          number: the pass.
+          step: position of the batch in the pass.
+          ids: shape [rows], int64; the number of each row in the pass.
+          rows: these rows of a batch that `open` has given.
+
+        Raises:
+          DataError: the user's function fails.
+        """
+
+
 class BatchSource(ReadBatches, Protocol):
     """The batches of a `fit`."""
 
     first: Structure | None
     """The first batch of pass 0, if it is known without reading that pass."""
+    prepare: PrepareRows | None
+    """Makes rows of the user's batches of the rows that `open` gives; None if they are the same."""
 
     def on_epoch_begin(self) -> None:
         """Called when Keras begins to read an epoch."""

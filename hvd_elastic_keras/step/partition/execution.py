@@ -14,12 +14,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_elastic_keras.keras_internals.emission import emit, emit_by_xla, emit_operation
+from hvd_elastic_keras.keras_internals.emission import (
+    PYTHON_CALLS,
+    emit,
+    emit_by_xla,
+    emit_operation,
+)
 from hvd_elastic_keras.keras_internals.tensorflow_names import element_type_of_list
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, assigned_in, on_variable
 from hvd_elastic_keras.step.partition.collectives import Tail, WorkerCollectives
 from hvd_elastic_keras.step.partition.gathered_leaf import gathered_leaf
-from hvd_elastic_keras.step.partition.graph_nodes import PYTHON_CALLS, is_for_xla
+from hvd_elastic_keras.step.partition.graph_nodes import is_for_xla
 from hvd_elastic_keras.step.partition.moments import Moments, combined, own_moments
 from hvd_elastic_keras.step.partition.operations.states import (
     CONJUNCT,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-PYTHON_CALLS = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
-"""The operations of `tf.py_function` and `tf.numpy_function`."""
+from hvd_elastic_keras.keras_internals.emission import PYTHON_CALLS
 
 
 def nodes_of(graph: Any) -> list[Any]:

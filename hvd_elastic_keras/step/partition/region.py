@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from hvd_elastic_keras.keras_internals.emission import PYTHON_CALLS
 from hvd_elastic_keras.step.partition import within_micro_batches
 from hvd_elastic_keras.step.partition.captured_step import (
     FUNCTIONS,
@@ -18,7 +19,7 @@ from hvd_elastic_keras.step.partition.captured_step import (
     body_of,
     operations,
 )
-from hvd_elastic_keras.step.partition.graph_nodes import PYTHON_CALLS, is_for_xla
+from hvd_elastic_keras.step.partition.graph_nodes import is_for_xla
 from hvd_elastic_keras.step.partition.moments import Moments, variances
 from hvd_elastic_keras.step.partition.operations.dimensions import (
     Dims,

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.patches import replaced
+from hvd_elastic_keras.keras_internals.stateless_draws import StatelessDraws, mixed
 from hvd_elastic_keras.keras_internals.tensorflow_names import (
     WhileBodyFuncGraph,
     gen_random_ops,
@@ -36,6 +37,7 @@ class StatefulDraws:
     def __init__(self, step: Any, seed: int) -> None:
         self._step = step
         self._seed = seed
+        self._draws = StatelessDraws(self._next_seed)
         self._ordinal = 0
         self._parallel_loops = 0
         self.names: set[str] = set()
@@ -45,8 +47,8 @@ class StatefulDraws:
     def replaced(self) -> Iterator[None]:
         """Replaces the operations inside a `with` block, in this thread."""
         with contextlib.ExitStack() as stack:
-            for name, draw in self._replacements.items():
-                stack.enter_context(replaced(gen_random_ops, name, _unnamed(draw)))
+            for draw in self._draws.by_operation.values():
+                stack.enter_context(replaced(gen_random_ops, draw.__name__, _unnamed(draw)))
             stack.enter_context(replaced(parallel_for, "_pfor_impl", self._within_parallel_loop))
             yield
 
@@ -61,30 +63,13 @@ class StatefulDraws:
         finally:
             self._parallel_loops -= 1
 
-    @property
-    def _replacements(self) -> dict[str, Operation]:
-        """Replacements, by the names in `gen_random_ops`. Each also receives the original."""
-        return {
-            "random_uniform": self._uniform,
-            "random_uniform_int": self._uniform_int,
-            "random_standard_normal": self._normal,
-            "truncated_normal": self._truncated_normal,
-            "random_shuffle": self._shuffle,
-            "multinomial": self._multinomial,
-            "random_gamma": self._gamma,
-            "random_poisson_v2": self._poisson,
-        }
-
     def _next_seed(self, name: str, seed: int, seed2: int) -> Any:
         """Returns a seed (shape [2], int64) for the next stateful operation of this step."""
         self._refuse_loops(name)
         self.names.add(name)
         self._ordinal += 1
-        numbers = (self._seed, seed or 0, seed2 or 0, self._ordinal)
-        mixed = 0
-        for number in numbers:
-            mixed = (mixed * 1_000_003 + number) % (2**62)
-        return tf.stack([tf.constant(mixed, tf.int64), tf.cast(self._step, tf.int64)])
+        number = mixed(self._seed, seed, seed2, self._ordinal)
+        return tf.stack([tf.constant(number, tf.int64), tf.cast(self._step, tf.int64)])
 
     def _refuse_loops(self, name: str) -> None:
         if self._parallel_loops or _is_in_loop():
@@ -95,77 +80,13 @@ class StatefulDraws:
                 "loop, or use tf.random.stateless_* with a seed that depends on the iteration."
             )
 
-    def _uniform(self, _: Operation, shape: Any, dtype: Any, seed: int = 0, seed2: int = 0) -> Any:
-        return tf.random.stateless_uniform(
-            shape, self._next_seed("tf.random.uniform", seed, seed2), dtype=dtype
-        )
-
-    def _uniform_int(
-        self, _: Operation, shape: Any, minval: Any, maxval: Any, seed: int = 0, seed2: int = 0
-    ) -> Any:
-        found = self._next_seed("tf.random.uniform", seed, seed2)
-        dtype = tf.convert_to_tensor(minval).dtype
-        return tf.random.stateless_uniform(shape, found, minval, maxval, dtype)
-
-    def _normal(self, _: Operation, shape: Any, dtype: Any, seed: int = 0, seed2: int = 0) -> Any:
-        return tf.random.stateless_normal(
-            shape, self._next_seed("tf.random.normal", seed, seed2), dtype=dtype
-        )
-
-    def _truncated_normal(
-        self, _: Operation, shape: Any, dtype: Any, seed: int = 0, seed2: int = 0
-    ) -> Any:
-        return tf.random.stateless_truncated_normal(
-            shape, self._next_seed("tf.random.truncated_normal", seed, seed2), dtype=dtype
-        )
-
-    def _shuffle(self, _: Operation, value: Any, seed: int = 0, seed2: int = 0) -> Any:
-        found = self._next_seed("tf.random.shuffle", seed, seed2)
-        keys = tf.random.stateless_uniform(tf.shape(value)[:1], found)
-        return tf.gather(value, tf.argsort(keys))
-
-    def _multinomial(
-        self,
-        _: Operation,
-        logits: Any,
-        num_samples: Any,
-        seed: int = 0,
-        seed2: int = 0,
-        output_dtype: Any = tf.int64,
-    ) -> Any:
-        found = self._next_seed("tf.random.categorical", seed, seed2)
-        return tf.random.stateless_categorical(logits, num_samples, found, output_dtype)
-
-    def _gamma(self, _: Operation, shape: Any, alpha: Any, seed: int = 0, seed2: int = 0) -> Any:
-        found = self._next_seed("tf.random.gamma", seed, seed2)
-        alpha = tf.convert_to_tensor(alpha)
-        return tf.random.stateless_gamma(_for_each(alpha, shape), found, alpha, dtype=alpha.dtype)
-
-    def _poisson(
-        self,
-        _: Operation,
-        shape: Any,
-        rate: Any,
-        seed: int = 0,
-        seed2: int = 0,
-        dtype: Any = tf.int64,
-    ) -> Any:
-        found = self._next_seed("tf.random.poisson", seed, seed2)
-        rate = tf.convert_to_tensor(rate)
-        return tf.random.stateless_poisson(_for_each(rate, shape), found, rate, dtype)
-
-
-def _for_each(parameter: Any, shape: Any) -> Any:
-    """Returns the shape of the result if `shape` is drawn for each element of a parameter."""
-    return tf.concat([tf.cast(shape, tf.int32), tf.shape(parameter)], 0)
-
 
 def _unnamed(draw: Operation) -> Operation:
-    """Wraps an operation to ignore the argument `name`, which TensorFlow may pass."""
+    """Wraps an operation to ignore the original, and the argument `name` of TensorFlow."""
 
-    def unnamed(original: Operation, *args: Any, **kwargs: Any) -> Any:
+    def unnamed(_: Operation, *args: Any, **kwargs: Any) -> Any:
         kwargs.pop("name", None)
-        return draw(original, *args, **kwargs)
+        return draw(*args, **kwargs)
 
     return unnamed
 

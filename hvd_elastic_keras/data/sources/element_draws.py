@@ -1,0 +1,226 @@
+"""Random numbers in the maps of a `tf.data.Dataset`: the same on all workers, in any order.
+
+TensorFlow's `tf.random` operations, `tf.random.Generator` and `keras.random.SeedGenerator` draw
+numbers that depend on all earlier calls. Parallel calls run in any order, and a worker that joins
+later has not made the earlier ones. Here, each operation draws from a seed of its own that follows
+from the pass and the number of the element (its key), as `tf.random.stateless_*` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_elastic_keras.data.sources.random_ops import (
+    ASSIGNMENTS,
+    GENERATOR_OPS,
+    KERAS_SEED,
+    SEEDED_OPS,
+    is_parallel,
+)
+from hvd_elastic_keras.keras_internals import dataset_parts
+from hvd_elastic_keras.keras_internals.emission import (
+    PYTHON_CALLS,
+    emit_operation,
+    function_of,
+    has_functions,
+    nodes_within,
+)
+from hvd_elastic_keras.keras_internals.stateless_draws import StatelessDraws, mixed
+from hvd_elastic_keras.keras_internals.tensorflow_names import op_def_registry
+
+KEY = tf.TensorSpec([2], tf.int64)
+"""The key of an element: the number of the pass, and the number of the element in the pass."""
+CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+BRANCHES = ("If", "StatelessIf")
+BODIES = {
+    **dict.fromkeys(CALLS, ("f",)),
+    **dict.fromkeys(BRANCHES, ("then_branch", "else_branch")),
+}
+"""Attributes that name the functions of an operation."""
+READ = "RngReadAndSkip"
+HARMLESS = frozenset(
+    {
+        *("ReadVariableOp", "VarHandleOp", "VariableShape", "Assert", "PrintV2", *CALLS),
+        *("If", "Case", "While", "LookupTableFindV2", "LookupTableSizeV2", "HashTableV2"),
+    }
+)
+"""Operations that TensorFlow calls stateful, but whose results do not depend on earlier calls."""
+
+
+def can_be_called(part: tf.data.Dataset) -> bool:
+    """Whether the function of a `map` gives the same results if it is called for any elements.
+
+    A function that draws seeded numbers, one call after the other, cannot: its numbers are those of
+    plain Keras only if all calls are made.
+    """
+    (function,) = dataset_parts.functions_of(part)
+    graph = function.function.graph
+    captured = [outer for outer, _ in graph.captures]
+    if not all(isinstance(outer, tf.__internal__.EagerTensor) for outer in captured):
+        return False
+    nodes = list(_all_nodes(graph))
+    draws = [node for node in nodes if node.op in SEEDED_OPS]
+    seeded = all(node.attr["seed"].i or node.attr["seed2"].i for node in draws)
+    if draws and seeded and not is_parallel(part) and not _has_state(nodes):
+        return False
+    return _can_be_called(graph, _seed_handles(graph), within_branch=False)
+
+
+def called_with_key(
+    function: Any, tensors: Sequence[tf.Tensor], key: tf.Tensor, seed: int
+) -> list[Any]:
+    """Calls the traced function of a `map`; random numbers follow from a key.
+
+    Args:
+      tensors: the tensors of an element.
+      key: see `KEY`.
+      seed: another number for each function.
+    """
+    graph = function.graph
+    if not any(_draws(node) or node.op in ASSIGNMENTS for node in _all_nodes(graph)):
+        return list(tf.nest.flatten(function(*tensors)))
+    handles = _seed_handles(graph)
+    captured = [handles.get(inner.name, outer) for outer, inner in graph.captures]
+    return _KeyedCall(key, seed, graph).run(graph, [*tensors, *captured])
+
+
+class _KeyedCall:
+    """One call of a function. Its operations are added to the graph that is being made."""
+
+    def __init__(self, key: tf.Tensor, seed: int, graph: Any) -> None:
+        self._key = key
+        self._seed = seed
+        self._ordinal = 0
+        self._draws = StatelessDraws(self._next_seed)
+        self._states = {name: self._state(name) for name in _seed_handles(graph).values()}
+        """The states of seed generators, by the names of their variables."""
+
+    def run(self, graph: Any, inputs: Sequence[Any]) -> list[Any]:
+        """Returns the outputs of a graph. An input is a tensor, or the name of a state."""
+        values = dict(zip((t.name for t in graph.inputs), inputs, strict=True))
+        done: dict[str, Any] = {}
+        for op in graph.get_operations():
+            if op.type == "Placeholder":
+                continue
+            given = [values[t.name] for t in op.inputs]
+            before = [done[o.name] for o in op.control_inputs if o.name in done]
+            with tf.control_dependencies(before):
+                outputs = self._outputs(op, given)
+            for old, new in zip(op.outputs, outputs, strict=True):
+                values[old.name] = new
+                if isinstance(new, tf.Tensor):
+                    new.set_shape(old.shape)
+            if outputs and isinstance(outputs[0], tf.Tensor):
+                done[op.name] = outputs[0].op
+        return [values[t.name] for t in graph.outputs]
+
+    def _outputs(self, op: Any, inputs: list[Any]) -> list[Any]:
+        kind = op.type
+        if kind in self._draws.by_operation:
+            return [self._draws.again(op, inputs)]
+        if inputs and isinstance(inputs[0], str):
+            found = self._of_state(op, inputs)
+            if found is not None:
+                return found
+        if has_functions(op) and any(map(_draws, nodes_within(op))):
+            if kind in CALLS:
+                return self.run(_body(op, "f"), inputs)
+            then, other = _body(op, "then_branch"), _body(op, "else_branch")
+            choice, *rest = inputs
+            found = tf.cond(choice, lambda: self.run(then, rest), lambda: self.run(other, rest))
+            return list(tf.nest.flatten(found))
+        return list(emit_operation(op, inputs).outputs)
+
+    def _of_state(self, op: Any, inputs: list[Any]) -> list[Any] | None:
+        name, *others = inputs
+        if op.type == "Identity":
+            return [name]
+        if op.type == "ReadVariableOp":
+            return [self._states[name]]
+        if op.type == READ:
+            seed = self._next_seed(name, 0, 0)
+            return [tf.stack([tf.zeros([], tf.int64), seed[1], seed[0]])]
+        if op.type == "AssignVariableOp":
+            self._states[name] = others[0]
+            return []
+        if op.type == "AssignAddVariableOp":
+            self._states[name] += others[0]
+            return []
+        return None
+
+    def _state(self, name: str) -> tf.Tensor:
+        return self._next_seed(name, 0, 0)
+
+    def _next_seed(self, name: str, seed: int, seed2: int) -> tf.Tensor:
+        self._ordinal += 1
+        number = mixed(self._seed, seed, seed2, self._ordinal)
+        return tf.stack([number + 1_000_003 * self._key[0], self._key[1]])
+
+
+def _can_be_called(graph: Any, handles: dict[str, str], *, within_branch: bool) -> bool:
+    states = set(handles)
+    for op in graph.get_operations():
+        on_state = any(t.name in states for t in op.inputs)
+        if on_state:
+            if within_branch or op.type not in (*ASSIGNMENTS, READ, "ReadVariableOp", "Identity"):
+                return False
+            states |= {t.name for t in op.outputs if op.type == "Identity"}
+        elif op.type in StatelessDraws(_no_seed).by_operation:
+            continue
+        elif has_functions(op) and any(map(_draws, nodes_within(op))):
+            names = BODIES.get(op.type, ())
+            bodies = [_body(op, name) for name in names]
+            within = within_branch or op.type in BRANCHES
+            if not bodies or None in bodies:
+                return False
+            if not all(_can_be_called(body, {}, within_branch=within) for body in bodies):
+                return False
+        elif not all(map(_is_harmless, nodes_within(op))):
+            return False
+    return True
+
+
+def _is_harmless(node: Any) -> bool:
+    if node.op in PYTHON_CALLS or _draws(node):
+        return False
+    definition = op_def_registry.get(node.op)
+    return node.op in HARMLESS or (definition is not None and not definition.is_stateful)
+
+
+def _draws(node: Any) -> bool:
+    return node.op in SEEDED_OPS or node.op in GENERATOR_OPS
+
+
+def _has_state(nodes: Sequence[Any]) -> bool:
+    return any(node.op in GENERATOR_OPS or node.op in ASSIGNMENTS for node in nodes)
+
+
+def _all_nodes(graph: Any) -> Iterator[Any]:
+    for op in graph.get_operations():
+        yield from nodes_within(op)
+
+
+def _seed_handles(graph: Any) -> dict[str, str]:
+    """Returns the names of the variables that hold seeds, by the names of their placeholders."""
+    seeds = {id(v.handle): v.name for v in graph.variables if _holds_seed(v)}
+    return {
+        inner.name: f"{seeds[id(outer)]} {inner.name}"
+        for outer, inner in graph.captures
+        if id(outer) in seeds
+    }
+
+
+def _holds_seed(variable: Any) -> bool:
+    return KERAS_SEED in variable.name or variable.name.startswith("StateVar")
+
+
+def _body(op: Any, name: str) -> Any:
+    """Returns the graph of a function that an operation calls; None if it has no graph."""
+    return getattr(function_of(op.graph, op.get_attr(name).name), "graph", None)
+
+
+def _no_seed(name: str, seed: int, seed2: int) -> Any:
+    raise NotImplementedError

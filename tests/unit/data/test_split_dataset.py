@@ -1,0 +1,381 @@
+"""Each worker runs the maps of a user's dataset on its own rows, and gets the user's numbers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hvd_elastic_keras.common.batch_plan import Share
+from hvd_elastic_keras.common.errors import DataError
+from hvd_elastic_keras.data.input.batch_pipeline import BatchPipeline
+from hvd_elastic_keras.data.sources.dataset_batches import DatasetBatches
+from hvd_elastic_keras.data.sources.iterators import check_order
+from hvd_elastic_keras.data.sources.split_dataset import split
+
+AUTO = tf.data.AUTOTUNE
+SEED = 5
+Make = Callable[[], tf.data.Dataset]
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> Any:
+    keras.utils.set_random_seed(1)
+    yield
+    tf.random.set_seed(None)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures of different sizes in two classes."""
+    root = tmp_path_factory.mktemp("pictures")
+    draw = np.random.default_rng(0)
+    for name in ("cats", "dogs"):
+        (root / name).mkdir()
+        for number in range(12):
+            height, width = draw.integers(8, 20, 2)
+            picture = draw.integers(0, 255, (height, width, 3)).astype(np.uint8)
+            (root / name / f"{number}.png").write_bytes(tf.io.encode_png(picture).numpy())
+    return root
+
+
+def numbers(count: int = 22) -> tf.data.Dataset:
+    return tf.data.Dataset.range(count)
+
+
+def pairs(count: int = 22) -> tf.data.Dataset:
+    x = np.arange(count * 3, dtype=np.float32).reshape(count, 3)
+    return tf.data.Dataset.from_tensor_slices((x, np.arange(count)))
+
+
+def halved(x: tf.Tensor, y: tf.Tensor) -> Any:
+    return x / 2, y
+
+
+def named(x: tf.Tensor, y: tf.Tensor) -> Any:
+    return {"x": tf.exp(x / 7), "first": x[0]}, tf.one_hot(y, 4)
+
+
+def words() -> tf.data.Dataset:
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(["a", "b"], tf.constant([7, 9], tf.int64)), -1
+    )
+    texts = tf.data.Dataset.from_tensor_slices(["a", "b", "c", "a", "b"] * 4)
+    return texts.map(lambda text: (table.lookup(text), tf.strings.length(text)))
+
+
+def lines_of_different_lengths() -> tf.data.Dataset:
+    def make() -> Any:
+        for n in range(21):
+            yield np.arange(n % 5 + 1, dtype=np.float32), n
+
+    spec = (tf.TensorSpec([None]), tf.TensorSpec([], tf.int64))
+    lines = tf.data.Dataset.from_generator(make, output_signature=spec)
+    return lines.map(lambda x, y: (tf.pad(x, [[0, 5 - tf.size(x)]]), y)).map(
+        lambda x, y: (tf.ensure_shape(x, [5]), y)
+    )
+
+
+PIPELINES: dict[str, Make] = {
+    "map, shuffle, batch": lambda: pairs().map(halved).shuffle(8, seed=3).batch(6).prefetch(2),
+    "shuffle, parallel map, batch": lambda: (
+        pairs().shuffle(8, seed=3).map(halved, num_parallel_calls=AUTO).batch(6).prefetch(AUTO)
+    ),
+    "two maps, the second one gives a dict": lambda: (
+        pairs().map(halved, num_parallel_calls=2).shuffle(30).map(named).batch(5)
+    ),
+    "repeat and take": lambda: numbers().map(lambda x: x * x).repeat(3).skip(5).take(40).batch(6),
+    "batches are repeated and shuffled": lambda: (
+        numbers().map(lambda x: x * x).batch(4, drop_remainder=True).shuffle(3, seed=1).repeat(2)
+    ),
+    "an order that stays": lambda: (
+        numbers().map(lambda x: -x).shuffle(22, seed=2, reshuffle_each_iteration=False).batch(8)
+    ),
+    "images zipped with labels": lambda: (
+        tf.data.Dataset.zip(
+            (numbers().map(lambda x: tf.cast(x, tf.float32) / 3), numbers().map(lambda x: x % 2))
+        )
+        .shuffle(7)
+        .batch(6)
+    ),
+    "enumerate": lambda: (
+        numbers().map(lambda x: x + 1).enumerate().map(lambda i, x: i * x).batch(4)
+    ),
+    "a table": lambda: words().shuffle(20).batch(3),
+    "rows that a generator gives in different sizes": lambda: lines_of_different_lengths().batch(4),
+    "deterministic=False": lambda: (
+        numbers().map(lambda x: x * 2, num_parallel_calls=4, deterministic=False).batch(4)
+    ),
+    "a shuffle above a cache": lambda: (
+        numbers().map(lambda x: x + 2).cache().shuffle(22).map(lambda x: x * 3).batch(5)
+    ),
+    "maps above a filter": lambda: (
+        numbers(40).map(lambda x: x + 1).filter(lambda x: x % 3 > 0).map(lambda x: x * x).batch(5)
+    ),
+    "a branch and a loop": lambda: (
+        numbers()
+        .map(lambda x: tf.cond(x > 4, lambda: x, lambda: -x))
+        .map(
+            lambda x: tf.while_loop(lambda i, _: i < x, lambda i, s: (i + 1, s + i), [x * 0, x])[1]
+        )
+        .batch(6)
+    ),
+    "assert_cardinality": lambda: (
+        numbers()
+        .filter(lambda x: x > 1)
+        .map(lambda x: x * 5)
+        .apply(tf.data.experimental.assert_cardinality(20))
+        .batch(6)
+    ),
+}
+WHOLE: dict[str, Make] = {
+    "no map": lambda: numbers().shuffle(9).batch(4),
+    "rows of different lengths": lambda: (
+        numbers().map(lambda x: tf.range(x % 2 + 1)).map(lambda x: x + 1).padded_batch(4)
+    ),
+    "ragged rows": lambda: (
+        numbers().map(lambda x: tf.RaggedTensor.from_row_lengths(tf.range(3), [1, 2])).batch(2)
+    ),
+    "a map of batches": lambda: numbers().batch(4).map(lambda x: x - tf.reduce_mean(x)),
+    "Python code": lambda: (
+        numbers().map(lambda x: tf.ensure_shape(tf.py_function(lambda n: n + 1, [x], x.dtype), []))
+    ).batch(3),
+    "a function that counts its calls": lambda: counted().batch(3),
+    "seeded numbers, one call after the other": lambda: (
+        numbers().map(lambda x: tf.random.uniform([]) + tf.cast(x, tf.float32)).batch(3)
+    ),
+}
+KEPT: list[Any] = []
+"""Variables of maps: a dataset does not keep them."""
+
+
+def counted() -> tf.data.Dataset:
+    calls = tf.Variable(0, dtype=tf.int64)
+    KEPT.append(calls)
+    return numbers().map(lambda x: x + 0 * calls.assign_add(1))
+
+
+def made(make: Make) -> tf.data.Dataset:
+    """Returns a dataset with the same seeds in each call."""
+    keras.utils.set_random_seed(1)
+    return make()
+
+
+def pipeline_of(dataset: tf.data.Dataset) -> BatchPipeline:
+    parts = split(dataset, SEED)
+    assert parts is not None
+    check_order(dataset, "x", parts.taken)
+    return BatchPipeline(DatasetBatches(dataset, "x", parts=parts), lambda size: 1)
+
+
+def rows(pipeline: BatchPipeline, number: int, share: Share, first: int = 0) -> list[Any]:
+    return [
+        tf.nest.map_structure(np.asarray, batch.data)
+        for batch in pipeline.batches(number, share, first)
+    ]
+
+
+def assert_same(found: list[Any], expected: list[Any]) -> None:
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        tf.nest.map_structure(np.testing.assert_array_equal, a, b)
+
+
+def joined(parts: list[list[Any]]) -> list[Any]:
+    """Puts the rows of several workers together, batch by batch."""
+    return [
+        tf.nest.map_structure(lambda *leaves: np.concatenate(leaves), *batches)
+        for batches in zip(*parts, strict=True)
+    ]
+
+
+def whole_batches(dataset: tf.data.Dataset) -> list[Any]:
+    return [tf.nest.map_structure(np.asarray, batch) for batch in dataset]
+
+
+@pytest.mark.parametrize("case", PIPELINES)
+def test_rows_are_those_of_the_users_dataset_in_every_pass(case: str) -> None:
+    user, ours = made(PIPELINES[case]), pipeline_of(made(PIPELINES[case]))
+    for number in range(2):
+        found = rows(ours, number, Share(0, ours.num_micro_batches))
+        assert_same(found, whole_batches(user))
+
+
+@pytest.mark.parametrize("case", PIPELINES)
+def test_the_rows_of_three_workers_make_the_batch(case: str) -> None:
+    workers = [pipeline_of(made(PIPELINES[case])) for _ in range(3)]
+    cuts = [Share(0, 1), Share(1, 1), Share(1, workers[0].num_micro_batches)]
+    parts = [rows(worker, 0, share) for worker, share in zip(workers, cuts, strict=True)]
+    assert_same(joined(parts), whole_batches(made(PIPELINES[case])))
+
+
+@pytest.mark.parametrize("case", WHOLE)
+def test_a_pipeline_that_cannot_be_taken_apart_is_read_whole(case: str) -> None:
+    assert split(WHOLE[case](), SEED) is None
+
+
+def test_pictures_of_a_folder_as_keras_reads_them(folder: Path) -> None:
+    def make() -> tf.data.Dataset:
+        return keras.utils.image_dataset_from_directory(
+            folder, image_size=(10, 12), batch_size=5, seed=3, verbose=False
+        )
+
+    user, ours = made(make), pipeline_of(made(make))
+    for number in range(2):
+        assert_same(rows(ours, number, Share(0, 5)), whole_batches(user))
+
+
+def test_a_worker_decodes_its_own_pictures_only(folder: Path) -> None:
+    files = sorted(map(str, folder.glob("*/*.png")))
+    broken = [*files[:4], os.devnull, *files[5:]]
+
+    def make() -> tf.data.Dataset:
+        def load(path: tf.Tensor) -> tf.Tensor:
+            return tf.image.resize(tf.io.decode_png(tf.io.read_file(path), channels=3), (4, 4))
+
+        return tf.data.Dataset.from_tensor_slices(broken).map(load, AUTO).batch(6)
+
+    parts = split(make(), SEED)
+    source = DatasetBatches(make(), "x", first=tf.zeros([6, 4, 4, 3]), parts=parts)
+    ours = BatchPipeline(source, lambda size: 1)
+    assert len(rows(ours, 0, Share(0, 3))) == 4
+    with pytest.raises(DataError, match=r"^map\(\.\.\.\) fails on example 4 of batch 0 of pass 1"):
+        rows(ours, 1, Share(3, 6))
+
+
+def test_iterators_that_the_script_has_used_before_count() -> None:
+    """Tutorials plot `dataset.take(1)`, and `adapt` reads the data once, before they train."""
+    plain, shared = (pairs().map(halved).shuffle(22, seed=4).batch(6) for _ in range(2))
+    for dataset in (plain, shared):
+        next(iter(dataset.take(1)))
+    expected = [whole_batches(plain) for _ in range(2)]
+    ours = pipeline_of(shared)
+    assert_same(rows(ours, 0, Share(0, 6)), expected[0])
+    assert_same(rows(ours, 1, Share(0, 6)), expected[1])
+    assert_same(whole_batches(shared), whole_batches(plain))
+
+
+def test_other_shares_read_nothing_again() -> None:
+    read: list[int] = []
+
+    def note(n: np.int64) -> np.int64:
+        read.append(int(n))
+        return n
+
+    def make() -> tf.data.Dataset:
+        noted = numbers(40).map(
+            lambda n: tf.ensure_shape(tf.numpy_function(note, [n], n.dtype), [])
+        )
+        return noted.map(lambda n: n * 2).batch(4)
+
+    ours = pipeline_of(make())
+    first = ours.batches(0, Share(0, 2), 0)
+    seen = [next(first).data.numpy().tolist() for _ in range(3)]
+    first.close()
+    seen += [batch.tolist() for batch in rows(ours, 0, Share(2, 4), 3)]
+    assert seen[:4] == [[0, 2], [8, 10], [16, 18], [28, 30]]
+    assert read.count(12) == 1
+
+
+def test_batches_before_an_element_that_fails_are_used() -> None:
+    def make() -> tf.data.Dataset:
+        def check(x: tf.Tensor) -> tf.Tensor:
+            with tf.control_dependencies([tf.debugging.assert_less(x, tf.constant(9, tf.int64))]):
+                return x + 1
+
+        return numbers().map(check).batch(2)
+
+    found = []
+    with pytest.raises(DataError, match=r"map\(\.\.\.\) fails on example 1 of batch 4 of pass 0"):
+        found.extend(pipeline_of(make()).batches(0, Share(0, 2), 0))
+    assert len(found) == 4
+
+
+def noisy(x: tf.Tensor) -> tf.Tensor:
+    return tf.cast(x, tf.float32) + tf.random.normal([], stddev=0.1) + tf.random.uniform([2])
+
+
+def sometimes(x: tf.Tensor) -> tf.Tensor:
+    value = tf.cast(x, tf.float32)
+    draw = tf.random.uniform([])
+    return tf.cond(draw > 0.5, lambda: value + tf.random.uniform([]), lambda: value)
+
+
+def flipped(x: tf.Tensor) -> tf.Tensor:
+    picture = tf.reshape(tf.range(12.0), [2, 2, 3]) + tf.cast(x, tf.float32)
+    picture = tf.image.random_flip_left_right(picture, seed=1)
+    picture = tf.image.random_brightness(picture, 0.3)
+    return tf.image.random_crop(tf.image.random_contrast(picture, 0.5, 2.0), [1, 2, 3])
+
+
+def with_layers() -> tf.data.Dataset:
+    layers = keras.Sequential(
+        [keras.layers.RandomFlip("horizontal"), keras.layers.RandomContrast(0.4)]
+    )
+    KEPT.append(layers)
+    pictures = numbers().map(
+        lambda x: tf.reshape(tf.range(12.0), [2, 2, 3]) * tf.cast(x, tf.float32)
+    )
+    return pictures.map(lambda x: layers(x, training=True), num_parallel_calls=AUTO)
+
+
+def with_generators() -> tf.data.Dataset:
+    generator, seeds = tf.random.Generator.from_seed(3), keras.random.SeedGenerator(4)
+    KEPT.extend((generator, seeds))
+
+    def draw(x: tf.Tensor) -> tf.Tensor:
+        noise = generator.normal([]) + generator.normal([])
+        return tf.cast(x, tf.float32) + noise + keras.random.normal((2,), seed=seeds)
+
+    return numbers().map(draw)
+
+
+RANDOM: dict[str, Make] = {
+    "parallel": lambda: numbers().map(noisy, num_parallel_calls=AUTO),
+    "a branch": lambda: numbers().map(sometimes, num_parallel_calls=AUTO),
+    "a tf.function": lambda: numbers().map(
+        lambda x: tf.function(noisy)(x), num_parallel_calls=AUTO
+    ),
+    "pictures": lambda: numbers().map(flipped, num_parallel_calls=AUTO).shuffle(9),
+    "Keras's layers": with_layers,
+    "generators": with_generators,
+}
+
+
+@pytest.mark.parametrize("case", RANDOM)
+def test_random_numbers_are_the_same_for_any_workers_and_differ_by_element_and_pass(
+    case: str,
+) -> None:
+    def worker() -> BatchPipeline:
+        return pipeline_of(made(lambda: RANDOM[case]().batch(6)))
+
+    alone = worker()
+    first, second = (rows(alone, number, Share(0, 6)) for number in range(2))
+    parts = [rows(worker(), 0, share) for share in (Share(0, 2), Share(2, 6))]
+    assert_same(joined(parts), first)
+    assert_same(rows(worker(), 1, Share(0, 6), 2), second[2:])
+    assert not np.array_equal(np.sort(np.concatenate(first), 0), np.sort(np.concatenate(second), 0))
+
+
+def test_unseeded_numbers_are_drawn_too() -> None:
+    tf.random.set_seed(None)
+    assert len(rows(pipeline_of(numbers().map(noisy).batch(6)), 0, Share(0, 6))) == 4
+
+
+def test_two_draws_and_two_maps_draw_different_numbers() -> None:
+    def two(x: tf.Tensor) -> tf.Tensor:
+        return tf.stack([tf.random.uniform([]), tf.random.uniform([])])
+
+    def third(x: tf.Tensor) -> tf.Tensor:
+        return tf.concat([x, [tf.random.uniform([])]], 0)
+
+    tf.random.set_seed(None)
+    (batch, *_) = rows(pipeline_of(numbers().map(two).map(third).batch(22)), 0, Share(0, 22))
+    assert len(np.unique(batch)) == batch.size
+    assert 0.3 < batch.mean() < 0.7
