@@ -340,7 +340,7 @@ RANDOM: dict[str, Make] = {
     "parallel": lambda: numbers().map(noisy, num_parallel_calls=AUTO),
     "a branch": lambda: numbers().map(sometimes, num_parallel_calls=AUTO),
     "a tf.function": lambda: numbers().map(
-        lambda x: tf.function(noisy)(x), num_parallel_calls=AUTO
+        tf.function(noisy), num_parallel_calls=AUTO
     ),
     "pictures": lambda: numbers().map(flipped, num_parallel_calls=AUTO).shuffle(9),
     "Keras's layers": with_layers,
