@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,8 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 AHEAD = 2
 """Batches of a worker that are prepared while it computes a step."""
+LEAST_AT_ONCE = 8
+"""Examples that a thread prepares one after the other, if there are enough."""
 
 
 def traced(preprocess: Preprocess, spec: Structure) -> Preprocess:
@@ -95,14 +98,15 @@ class Preparation:
 
         def prepare(leaves: list[tf.Tensor]) -> Structure:
             examples = tf.data.Dataset.from_tensor_slices(layout.pack(leaves))
-            one = tf.autograph.experimental.do_not_convert(self._one)
-            examples = examples.map(one, num_parallel_calls=num_threads(), deterministic=True)
+            examples = examples.map(tf.autograph.experimental.do_not_convert(self._one))
             count = tf.shape(leaves[0], tf.int64)[0]
             return examples.batch(count).with_options(plain_options()).get_single_element()
 
         self._all = tf.function(prepare, input_signature=[layout.flat_spec], autograph=False)
         prepared = self._all.get_concrete_function().structured_outputs
         self.batch_spec = tf.nest.map_structure(structure.batched, prepared)
+        flat = tf.nest.flatten(self.batch_spec)
+        self._is_dense = all(isinstance(leaf, tf.TensorSpec) for leaf in flat)
         structure.check_sliceable(
             self.batch_spec, f"What {what} returns for {name}", of_examples=True
         )
@@ -121,13 +125,32 @@ class Preparation:
         if not count:
             return structure.empty(self.batch_spec)
         try:
-            return self._all(self._flatten(batch))
+            return self._in_threads(self._flatten(batch), count)
         except tf.errors.CancelledError:
             raise
         except tf.errors.OpError as error:
             each = ((first + i, _example(batch, i)) for i in range(count))
             name = f"{within} of {self._name}" if within else self._name
             raise explained(error, self._one, each, name, self._what) from error
+
+    def _in_threads(self, leaves: list[tf.Tensor], count: int) -> Structure:
+        """Prepares examples in several threads.
+
+        Each thread prepares some examples one after the other. Parallel calls within `tf.data` take
+        twice the processor time if each is short.
+        """
+        number = min(num_threads(), count // LEAST_AT_ONCE) if self._is_dense else 1
+        if number <= 1:
+            return self._all(leaves)
+        cuts = [(count * i // number, count * (i + 1) // number) for i in range(number)]
+        pieces = [[leaf[low:high] for leaf in leaves] for low, high in cuts]
+        prepared = list(_threads().map(self._all, pieces))
+        return tf.nest.map_structure(lambda *tensors: tf.concat(tensors, 0), *prepared)
+
+
+@functools.cache
+def _threads() -> futures.ThreadPoolExecutor:
+    return futures.ThreadPoolExecutor(num_threads(), "elastic-preprocess")
 
 
 def prepared_ahead(
@@ -137,7 +160,7 @@ def prepared_ahead(
 
     An error of `parts` or of `prepare` is raised after all parts before it.
     """
-    pool = futures.ThreadPoolExecutor(AHEAD, "elastic-preprocess")
+    pool = futures.ThreadPoolExecutor(AHEAD, "elastic-prepare-ahead")
     waiting: collections.deque[tuple[Part, futures.Future[Result]]] = collections.deque()
     failure: Exception | None = None
     try:

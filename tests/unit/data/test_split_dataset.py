@@ -339,9 +339,7 @@ def with_generators() -> tf.data.Dataset:
 RANDOM: dict[str, Make] = {
     "parallel": lambda: numbers().map(noisy, num_parallel_calls=AUTO),
     "a branch": lambda: numbers().map(sometimes, num_parallel_calls=AUTO),
-    "a tf.function": lambda: numbers().map(
-        tf.function(noisy), num_parallel_calls=AUTO
-    ),
+    "a tf.function": lambda: numbers().map(tf.function(noisy), num_parallel_calls=AUTO),
     "pictures": lambda: numbers().map(flipped, num_parallel_calls=AUTO).shuffle(9),
     "Keras's layers": with_layers,
     "generators": with_generators,
