@@ -55,6 +55,7 @@ from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.state.checkpoint.manager import Origin
 from hvd_elastic_keras.state.user_state import UserState
 from hvd_elastic_keras.step import op_determinism
+from hvd_elastic_keras.step.partition.row_wise import is_row_wise
 from hvd_elastic_keras.worker import other_launchers
 from hvd_elastic_keras.worker.membership import Membership
 
@@ -353,6 +354,7 @@ def _reader(call: FitCall, schedule: Schedule, reader: Reader, alone: bool) -> F
         name="x" if trains else "validation_data",
         reader=reader,
         alone=alone,
+        is_row_wise=is_row_wise,
         passes=training if trains else evaluation,
         index_of=(lambda epoch: epoch - first) if trains else schedule.evaluations_before,
         epochs=call.epochs - first,

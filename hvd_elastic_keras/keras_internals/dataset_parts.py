@@ -103,6 +103,11 @@ def is_map(part: tf.data.Dataset) -> bool:
     return isinstance(part, map_op._MapDataset | map_op._ParallelMapDataset)
 
 
+def is_cache(part: tf.data.Dataset) -> bool:
+    """Whether a part keeps what it has read for the next passes."""
+    return "Cache" in type(part).__name__
+
+
 def call_map(part: tf.data.Dataset, call: Callable[[Any, list[Any]], Any], element: Any) -> Any:
     """Returns what a `map` makes of one element.
 
@@ -130,6 +135,11 @@ def batch_of(part: tf.data.Dataset) -> tuple[int, bool] | None:
     if type(part).__name__.strip("_") not in ("BatchDataset", "ParallelBatchDataset"):
         return None
     return int(part._batch_size), bool(part._drop_remainder)
+
+
+def pads_batches(part: tf.data.Dataset) -> bool:
+    """Whether a part is a `padded_batch`."""
+    return "PaddedBatch" in type(part).__name__
 
 
 def chosen_like(part: tf.data.Dataset, other: tf.data.Dataset) -> tf.data.Dataset | None:

@@ -22,6 +22,8 @@ from hvd_elastic_keras.data.examples.structure import Structure
 SAMPLED = 1024
 """Most numbers of a tensor that are sampled."""
 SAMPLED_TEXTS = 16
+LONGEST_PATH = 4096
+"""Bytes of the longest path of a file on Linux: `PATH_MAX`."""
 TOLERANCE = 1e-4
 """Relative to the sum of absolute values: processors may round a preprocessing step differently."""
 Rows = npt.NDArray[np.float64]
@@ -50,10 +52,16 @@ class Difference:
 
 
 class BatchLog:
-    """Notes batches while it is switched on. Forgets them once they are taken for a comparison."""
+    """Notes batches while it is switched on. Forgets them once they are taken for a comparison.
 
-    def __init__(self) -> None:
+    Args:
+      in_own_folders: whether texts may be paths of files that each worker has in a folder of its
+        own. Only the names of the files are compared then.
+    """
+
+    def __init__(self, *, in_own_folders: bool = False) -> None:
         self._on = False
+        self._in_own_folders = in_own_folders
         self._rows: dict[tuple[int, int], list[float]] = {}
         self._width = 0
         """Width of a row: the same on all workers, known from the first batch, noted or not."""
@@ -68,7 +76,7 @@ class BatchLog:
         """Notes the batch at a position of a pass."""
         if not self._on and self._width:
             return
-        row = description(batch)
+        row = description(batch, in_own_folders=self._in_own_folders)
         self._width = 2 + len(row)
         if self._on:
             self._rows[number, position] = row
@@ -81,10 +89,13 @@ class BatchLog:
         return np.array(rows or nothing, np.float64)
 
 
-def description(batch: Structure) -> list[float]:
+def description(batch: Structure, *, in_own_folders: bool = False) -> list[float]:
     """Describes a batch in a few numbers, from a sample of each tensor.
 
     The sample is every n-th number of a tensor, so that it reaches to the end of the batch.
+
+    Args:
+      in_own_folders: see `BatchLog`.
     """
     leaves = tf.nest.flatten(batch, expand_composites=True)
     checksum = 0
@@ -95,7 +106,8 @@ def description(batch: Structure) -> list[float]:
         checksum = zlib.crc32(repr(leaf.shape.as_list()).encode(), checksum)
         if leaf.dtype == tf.string:
             for text in _texts(leaf):
-                checksum = zlib.crc32(text, checksum)
+                is_path = in_own_folders and len(text) <= LONGEST_PATH
+                checksum = zlib.crc32(text.rpartition(b"/")[2] if is_path else text, checksum)
             sums += [0.0, 0.0]
         else:
             sums += _sums(np.asarray(leaf).reshape(-1))

@@ -32,7 +32,7 @@ class BatchPipeline:
 
     def __init__(self, source: BatchSource, micro_batch_size: Callable[[int], int]) -> None:
         self.source = source
-        self.log = BatchLog()
+        self.log = BatchLog(in_own_folders=source.prepare is not None)
         self._reader = BatchReader(source, self.log)
         self._prepares = source.prepare is not None
         self._first: Structure | None = None
@@ -131,6 +131,7 @@ class BatchPipeline:
         """Prepares a worker's rows of batches of a pass, a few batches ahead.
 
         Args:
+          batches: their data are rows as they are read; any row for a worker without rows.
           step: position of the first batch in the pass. The others follow `every` batches apart.
         """
         prepare = self.source.prepare
@@ -140,6 +141,9 @@ class BatchPipeline:
 
         def rows(numbered: tuple[int, LocalBatch]) -> Structure:
             position, batch = numbered
+            if not len(batch.ids):  # its shape is the shape of any row
+                row = prepare(number, position, _ids_of_batch(position, 1), batch.data)
+                return structure.cut(row, 0, 0)
             return prepare(number, position, batch.ids, batch.data)
 
         numbered = zip(itertools.count(step, every), batches)
@@ -160,7 +164,10 @@ class BatchPipeline:
                 self._look_behind(epoch)
             is_whole = not (self._prepares or structure.can_be_cut(batch, self._per_row))
             entries = [0 for _ in self._per_row] if is_whole else self.entries
-            own = structure.cut(batch, part.start, part.stop, entries)
+            low, high = part.start, part.stop
+            if self._prepares and low == high:
+                low, high = 0, 1
+            own = structure.cut(batch, low, high, entries)
             yield LocalBatch(own, part, ids, is_whole=is_whole)
             step += 1
         self._note_end(step)

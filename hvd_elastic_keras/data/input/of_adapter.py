@@ -20,7 +20,7 @@ from hvd_elastic_keras.data.sources.dataset_batches import DatasetBatches, known
 from hvd_elastic_keras.data.sources.generator_batches import GeneratorBatches
 from hvd_elastic_keras.data.sources.py_dataset_batches import PyDatasetBatches
 from hvd_elastic_keras.data.sources.source import ArraySource
-from hvd_elastic_keras.data.sources.split_dataset import split
+from hvd_elastic_keras.data.sources.split_dataset import SplitDataset, split
 from hvd_elastic_keras.keras_internals.data_adapters import (
     ArrayDataAdapter,
     GeneratorDataAdapter,
@@ -32,6 +32,7 @@ from hvd_elastic_keras.keras_internals.data_adapters import (
     standardize_of,
 )
 from hvd_elastic_keras.keras_internals.global_seed import python_is_seeded
+from hvd_elastic_keras.observe.notices import notices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +56,7 @@ class FitReader:
       name: name of the data, for messages.
       reader: training or evaluation.
       alone: whether no other worker will ever read the data.
+      is_row_wise: see `split_dataset.split`.
       passes: the rule that maps epochs to passes over the data.
       index_of: returns the number of an epoch, counted from the first one that reads these data.
       epochs: number of epochs of the `fit`.
@@ -65,6 +67,7 @@ class FitReader:
     name: str
     reader: Reader
     alone: bool = False
+    is_row_wise: Callable[[Any], bool] = lambda function: False
     passes: Passes
     index_of: Callable[[int], int]
     epochs: int
@@ -164,8 +167,9 @@ def _inner(
         if isinstance(trained, DatasetBatches):
             parts = trained.parts
         elif not reader.alone:
-            parts = split(dataset, seed.number)
-            iterators.check_order(dataset, name, () if parts is None else parts.taken)
+            parts = split(dataset, seed.number, reader.is_row_wise)
+            iterators.check_order(dataset, name, parts.taken)
+            _tell_of_whole_reading(name, parts)
         source = DatasetBatches(
             dataset,
             name,
@@ -181,6 +185,14 @@ def _inner(
         "tf.data.Dataset, a keras.utils.PyDataset or a generator. Convert it, for example with "
         "tf.data.Dataset.from_generator."
     )
+
+
+def _tell_of_whole_reading(name: str, parts: SplitDataset) -> None:
+    if parts.left:
+        notices.tell(
+            f"{name}: every worker prepares all examples of each batch, as {parts.left}. See "
+            "docs/input.md for pipelines of which each worker runs its part."
+        )
 
 
 def _of_arrays(

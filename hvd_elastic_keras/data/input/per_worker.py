@@ -104,7 +104,7 @@ class PerWorkerInput(FitInput):
     ) -> Iterator[LocalBatch]:
         for batches in groups:
             sizes = [structure.num_examples(batch) for batch in batches]
-            nothing = structure.cut(batches[0], 0, 0, inner.entries)
+            nothing = structure.cut(batches[0], 0, inner.source.prepare is not None, inner.entries)
             data = batches[rank] if rank < len(batches) else nothing
             own = [(first + rank, sizes[rank] if rank < len(batches) else 0)]
             (ids,) = inner.ids(number, own)

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.data.examples import structure
-from hvd_elastic_keras.data.examples.preparation import Preparation
+from hvd_elastic_keras.data.examples.preparation import Preparation, reason
+from hvd_elastic_keras.data.examples.read_errors import read_error
 from hvd_elastic_keras.data.examples.structure import Structure
 from hvd_elastic_keras.data.plan.example_ids import BATCH_STRIDE, Ids
 from hvd_elastic_keras.data.plan.fit_iterators import FitIterators, Reader
@@ -57,7 +58,9 @@ class DatasetBatches:
         self.advice = ADVICE
         self.first = first
         self.parts = parts
-        self.prepare: PrepareRows | None = None if parts is None else _RowMaps(parts, name)
+        self.prepare: PrepareRows | None = None
+        if parts is not None and parts.taken:
+            self.prepare = _RowMaps(parts, name)
         self._made = made
         self._reader = reader
         self._stopped = False
@@ -103,14 +106,26 @@ class _RowMaps:
     """Runs the maps of a dataset on a worker's rows."""
 
     def __init__(self, parts: SplitDataset, name: str) -> None:
-        self._prepare = Preparation(parts.element_map, parts.element_spec, name, "map(...)")
+        self._of_elements = parts.element_map and Preparation(
+            parts.element_map, parts.element_spec, name, "map(...)"
+        )
+        self._of_batches = parts.batch_maps
+        self._name = name
 
     def __call__(self, number: int, step: int, ids: Ids, rows: Structure) -> Structure:
         """See `PrepareRows`."""
         keys = np.stack([np.full_like(ids, number), ids], axis=1)
         first = int(ids[0]) % BATCH_STRIDE if len(ids) else 0
         within = f"batch {step} of pass {number}"
-        return self._prepare(first, (rows, tf.constant(keys, tf.int64)), within)
+        if self._of_elements:
+            rows = self._of_elements(first, (rows, tf.constant(keys, tf.int64)), within)
+        try:
+            for call in self._of_batches:
+                rows = call(rows)
+        except tf.errors.OpError as error:
+            text = f"map(...) fails on {within} of {self._name}: {reason(error)}"
+            raise read_error(text, error) from error
+        return rows
 
 
 def known_length(dataset: tf.data.Dataset) -> int | None:

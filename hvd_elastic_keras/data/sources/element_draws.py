@@ -50,23 +50,29 @@ HARMLESS = frozenset(
 """Operations that TensorFlow calls stateful, but whose results do not depend on earlier calls."""
 
 
-def can_be_called(part: tf.data.Dataset) -> bool:
-    """Whether the function of a `map` gives the same results if it is called for any elements.
+def reason_to_stay(part: tf.data.Dataset) -> str:
+    """Returns why the function of a `map` has to be called for all elements, in their order.
 
-    A function that draws seeded numbers, one call after the other, cannot: its numbers are those of
-    plain Keras only if all calls are made.
+    A function that draws seeded numbers, one call after the other, is such a function: its numbers
+    are those of plain Keras only if all calls are made.
+
+    Returns:
+      The reason, in words that follow "it"; empty if it may be called for any elements.
     """
     (function,) = dataset_parts.functions_of(part)
     graph = function.function.graph
     captured = [outer for outer, _ in graph.captures]
     if not all(isinstance(outer, tf.__internal__.EagerTensor) for outer in captured):
-        return False
+        return "was made within another function"
     nodes = list(_all_nodes(graph))
     draws = [node for node in nodes if node.op in SEEDED_OPS]
     seeded = all(node.attr["seed"].i or node.attr["seed2"].i for node in draws)
     if draws and seeded and not is_parallel(part) and not _has_state(nodes):
-        return False
-    return _can_be_called(graph, _seed_handles(graph), within_branch=False)
+        return "draws seeded random numbers, one call after the other"
+    if any(node.op in PYTHON_CALLS for node in nodes):
+        return "calls Python code"
+    callable_ = _can_be_called(graph, _seed_handles(graph), within_branch=False)
+    return "" if callable_ else "has a state that earlier calls change"
 
 
 def called_with_key(

@@ -6,8 +6,8 @@ therefore be moved from below them to above them. Without its maps, the pipeline
 elements in the same order, but each as it was before the maps. All workers read these raw elements,
 which costs little if they are, for example, names of files.
 
-An operation that looks at elements (`filter`, `interleave`, `flat_map`, `cache`, a `map` of
-batches) stays where it is, with everything below it.
+An operation that looks at elements (`filter`, `interleave`, `flat_map`, `cache`) stays where it is,
+with everything below it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_elastic_keras.data.examples.structure import Structure
-from hvd_elastic_keras.data.sources.element_draws import KEY, called_with_key, can_be_called
+from hvd_elastic_keras.data.sources.element_draws import KEY, called_with_key, reason_to_stay
 from hvd_elastic_keras.keras_internals import dataset_parts
+from hvd_elastic_keras.keras_internals.tensorflow_names import is_op_determinism_enabled
 
 ElementMap = Callable[[Structure, tf.Tensor], Structure]
 """Returns what the maps make of a raw element; its second argument is the element's key."""
+_HANDLES = (tf.variant, tf.resource)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,14 +35,19 @@ class SplitDataset:
     Attributes:
       raw: batches of raw elements, in the same order as the batches of the user's dataset.
       element_spec: specs of a raw element and of its key.
-      element_map: the maps that were taken out. Its argument is a raw element and its key.
+      element_map: the maps of elements that were taken out. Its argument is a raw element and its
+        key. None if there are none.
+      batch_maps: the maps of batches that were taken out, each as a function of rows.
       taken: the parts of the user's dataset that were taken out.
+      left: the first map that all workers run on all elements, and why; empty if there is none.
     """
 
     raw: tf.data.Dataset
-    element_spec: Structure
-    element_map: Callable[[tuple[Structure, tf.Tensor]], Structure]
-    taken: tuple[tf.data.Dataset, ...]
+    element_spec: Structure = None
+    element_map: Callable[[tuple[Structure, tf.Tensor]], Structure] | None = None
+    batch_maps: tuple[Callable[[Structure], Structure], ...] = ()
+    taken: tuple[tf.data.Dataset, ...] = ()
+    left: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,43 +59,90 @@ class _Elements:
     taken: tuple[tf.data.Dataset, ...] = ()
 
 
-def split(dataset: tf.data.Dataset, seed: int) -> SplitDataset | None:
+class _ReadWholeError(Exception):
+    """The maps below an operation cannot be taken out. The text says why, if it is a map."""
+
+
+def split(dataset: tf.data.Dataset, seed: int, is_row_wise: Callable[[Any], bool]) -> SplitDataset:
     """Takes maps out of a dataset of batches.
+
+    A map of batches is taken out if it is proved to treat rows one by one. Maps of elements are not
+    taken out if the shape of their results may differ from element to element: the elements of one
+    worker could then form a batch although all elements do not.
 
     Args:
       seed: random numbers that the maps draw follow from it, from the pass and from the number of
         the element.
+      is_row_wise: whether each row of the results of a traced function follows from the same row of
+        its arguments.
 
     Returns:
-      The parts. None if there is no map to take out, or if the shape of its results may differ from
-      element to element: the elements of different workers could then fit without fitting together.
+      The parts. If no map could be taken out, `taken` is empty, and `raw` is the dataset.
     """
-    found = _split_batches(dataset, seed)
-    return found and dataclasses.replace(found, raw=found.raw.with_options(dataset.options()))
+    try:
+        found = _split_batches(dataset, seed, is_row_wise)
+    except _ReadWholeError as error:
+        return SplitDataset(dataset, left=str(error) or _left(dataset))
+    if not found.taken:
+        return SplitDataset(dataset, left=_left(dataset))
+    raw = found.raw.with_options(dataset.options())
+    return dataclasses.replace(found, raw=raw, left=_left(found.raw))
 
 
-def _split_batches(dataset: tf.data.Dataset, seed: int) -> SplitDataset | None:
-    if dataset_parts.passes_elements_on(dataset):
-        return _split_batches(dataset_parts.input_of(dataset), seed)
+def _split_batches(
+    dataset: tf.data.Dataset, seed: int, is_row_wise: Callable[[Any], bool]
+) -> SplitDataset:
     if batch := dataset_parts.batch_of(dataset):
-        return _split_batch(dataset_parts.input_of(dataset), *batch, seed)
+        return _split_batch(dataset, *batch, seed)
+    if dataset_parts.pads_batches(dataset):
+        return SplitDataset(dataset)
     if len(dataset._inputs()) != 1:
-        return None
-    found = _split_batches(dataset_parts.input_of(dataset), seed)
-    if found is None:
-        return None
+        raise _ReadWholeError
+    found = _split_batches(dataset_parts.input_of(dataset), seed, is_row_wise)
+    if dataset_parts.passes_elements_on(dataset):
+        return found
+    if dataset_parts.is_map(dataset):
+        return _with_batch_map(found, dataset, is_row_wise)
+    if not found.taken:
+        return dataclasses.replace(found, raw=dataset)
     raw = dataset_parts.chosen_like(dataset, found.raw)
-    return None if raw is None else dataclasses.replace(found, raw=raw)
+    if raw is None:
+        raise _ReadWholeError
+    return dataclasses.replace(found, raw=raw)
+
+
+def _with_batch_map(
+    found: SplitDataset, dataset: tf.data.Dataset, is_row_wise: Callable[[Any], bool]
+) -> SplitDataset:
+    (function,) = dataset_parts.functions_of(dataset)
+    dense = _is_dense(dataset_parts.input_of(dataset).element_spec)
+    reason = reason_to_stay(dataset)
+    if not reason and is_op_determinism_enabled():
+        reason = "may round some rows differently than the whole batch"
+    if not reason and not (dense and is_row_wise(function.function)):
+        reason = "may mix the rows of a batch"
+    if reason:
+        raise _ReadWholeError(f"map(...) of batches {reason}")
+
+    def call(rows: Structure) -> Structure:
+        return dataset_parts.call_map(
+            dataset, lambda f, tensors: tf.nest.flatten(f(*tensors)), rows
+        )
+
+    return dataclasses.replace(
+        found,
+        batch_maps=(*found.batch_maps, tf.function(call, autograph=False)),
+        taken=(*found.taken, dataset),
+    )
 
 
 def _split_batch(
-    elements: tf.data.Dataset, size: int, drop_remainder: bool, seed: int
-) -> SplitDataset | None:
-    if not _has_one_shape(elements.element_spec):
-        return None
+    dataset: tf.data.Dataset, size: int, drop_remainder: bool, seed: int
+) -> SplitDataset:
+    elements = dataset_parts.input_of(dataset)
     found = _split_elements(elements, seed)
-    if not found.taken:
-        return None
+    if not (found.taken and _has_one_shape(elements.element_spec)):
+        return SplitDataset(dataset)
     packed, unpack = _packed(found.raw)
 
     def element_map(element_and_key: tuple[Structure, tf.Tensor]) -> Structure:
@@ -99,8 +153,25 @@ def _split_batch(
         packed.batch(size, drop_remainder=drop_remainder),
         (packed.element_spec, KEY),
         element_map,
-        found.taken,
+        taken=found.taken,
     )
+
+
+def _left(dataset: tf.data.Dataset) -> str:
+    """Returns the last map that is left in a dataset, and why; empty if there is none.
+
+    Maps below a `cache` do not count: they are called in the first pass only.
+    """
+    if dataset_parts.is_cache(dataset):
+        return ""
+    if not dataset_parts.is_map(dataset):
+        return next(filter(None, map(_left, dataset._inputs())), "")
+    reason = reason_to_stay(dataset)
+    if not reason and not _is_dense(dataset_parts.input_of(dataset).element_spec):
+        reason = "takes ragged or sparse tensors"
+    if not reason and not _has_one_shape(dataset.element_spec):
+        reason = "gives elements of different shapes"
+    return f"map(...) {reason or 'stands below an operation that looks at elements'}"
 
 
 def _split_elements(dataset: tf.data.Dataset, seed: int) -> _Elements:
@@ -121,7 +192,7 @@ def _split_elements(dataset: tf.data.Dataset, seed: int) -> _Elements:
 
 def _split_map(dataset: tf.data.Dataset, seed: int) -> _Elements:
     below = dataset_parts.input_of(dataset)
-    if not (_is_dense(below.element_spec) and can_be_called(dataset)):
+    if not _is_dense(below.element_spec) or reason_to_stay(dataset):
         return _Elements(dataset)
     found = _split_elements(below, seed)
     number = len(found.taken)
@@ -183,7 +254,8 @@ def _packed(
 
 
 def _is_dense(spec: Structure) -> bool:
-    return all(isinstance(leaf, tf.TensorSpec) for leaf in tf.nest.flatten(spec))
+    leaves = tf.nest.flatten(spec)
+    return all(isinstance(s, tf.TensorSpec) and s.dtype not in _HANDLES for s in leaves)
 
 
 def _has_one_shape(spec: Structure) -> bool:

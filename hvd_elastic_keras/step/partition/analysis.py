@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from hvd_elastic_keras.step.partition.operations.dimensions import (
     Dims,
     Sizes,
     Values,
+    dim_at,
     static,
     tried,
     tried_up_to,
@@ -70,6 +71,21 @@ def analysed(
     return dataclasses.replace(found, rounded=gradients_of(captured, found.plan))
 
 
+def planned_rows(captured: CapturedStep, num_rows: int) -> tuple[Plan, bool]:
+    """Plans a graph whose results stay as they are: rows stay rows.
+
+    Returns:
+      The plan. Whether each result has as many rows as the batch, and no worker needs anything from
+      others.
+    """
+    walk, sizes = Walk(num_rows, set()), Sizes()
+    with tried_up_to(num_rows):
+        plan = _planned(captured, walk, sizes, {}, whole=False, outs=None)
+        dims = [sizes.dims.get(t.name) for t in captured.graph.outputs]
+        one_each = all(dim_at(found, 0) == tried() for found in dims)
+    return plan, one_each and not (walk.collectives or walk.whole)
+
+
 def _walked(
     captured: CapturedStep, num_rows: int, gathered: dict[int, str], *, whole: bool
 ) -> tuple[Plan, Walk]:
@@ -77,7 +93,8 @@ def _walked(
     sizes = Sizes()
     for _ in range(MOST_WALKS):
         walk = Walk(num_rows, early)
-        plan = _planned(captured, walk, sizes, gathered, whole=whole)
+        outs = [REPLICATED] * len(captured.graph.outputs)
+        plan = _planned(captured, walk, sizes, gathered, whole=whole, outs=outs)
         if not walk.flow.needed - early:
             break
         early = walk.flow.cut()
@@ -92,9 +109,15 @@ def _kind(leaf: Leaf) -> str:
 
 
 def _planned(
-    captured: CapturedStep, walk: Walk, sizes: Sizes, gathered: dict[int, str], *, whole: bool
+    captured: CapturedStep,
+    walk: Walk,
+    sizes: Sizes,
+    gathered: dict[int, str],
+    *,
+    whole: bool,
+    outs: Sequence[State] | None,
 ) -> Plan:
-    """Plans the whole graph. Rows come in, and the results go out replicated."""
+    """Plans the whole graph. Rows come in; `outs` is as in `Region.planned`."""
     others = iter(OTHER_SIZES)
     region = Region(walk, captured.graph, sizes)
     states: dict[str, State] = {}
@@ -117,7 +140,7 @@ def _planned(
     inputs = captured.graph.inputs
     levels = [int(t.name in first) for t in inputs]
     ins = [states.get(t.name, REPLICATED) for t in inputs]
-    return region.planned(ins, levels, [REPLICATED] * len(captured.graph.outputs), "the logs")
+    return region.planned(ins, levels, outs, "the logs")
 
 
 def _of_batch(tensor: Any, per_row: int, others: Any) -> Dims:

@@ -151,3 +151,11 @@ def test_who_has_noted_nothing_in_a_round_gives_rows_that_fit_those_of_others() 
     rows = [log.take() for log in (newcomer, other)]
     assert rows[0].shape == rows[1].shape
     assert first_difference(rows) is None
+
+
+def test_files_in_a_folder_of_each_workers_own_have_the_same_names_in_the_same_order() -> None:
+    def row(*paths: str) -> list[float]:
+        return description((tf.constant(paths), tf.constant([0, 1])), in_own_folders=True)
+
+    assert row("/tmp/a/1.png", "/tmp/a/2.png") == row("/tmp/b/1.png", "/tmp/b/2.png")
+    assert row("/tmp/a/1.png", "/tmp/a/2.png") != row("/tmp/b/2.png", "/tmp/b/1.png")
