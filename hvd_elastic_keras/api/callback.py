@@ -26,7 +26,6 @@ from hvd_elastic_keras.common.config import (
     check_seed,
 )
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.common.learning_rate_scale import Growth
 from hvd_elastic_keras.common.options import MICRO_BATCH
 from hvd_elastic_keras.data.input.fit_epochs import FitInput
 from hvd_elastic_keras.data.input.of_adapter import (
@@ -50,6 +49,7 @@ from hvd_elastic_keras.keras_internals.fit_call import (
     running_fit,
     set_initial_epoch,
 )
+from hvd_elastic_keras.keras_internals.learning_rate import Growth
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.schedule import Schedule
 from hvd_elastic_keras.observe.notices import notices

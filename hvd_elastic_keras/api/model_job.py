@@ -22,8 +22,7 @@ from hvd_elastic_keras.api.loaded_module import (
 from hvd_elastic_keras.api.model_module import ModelModule, file_of_model
 from hvd_elastic_keras.api.trainer import Trainer
 from hvd_elastic_keras.common import env, protocol
-from hvd_elastic_keras.common.error_text import explain
-from hvd_elastic_keras.common.errors import ElasticError
+from hvd_elastic_keras.common.errors import ElasticError, explain
 from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.data.sources.source import DataLike
 from hvd_elastic_keras.keras_internals.model_building import num_batch_norms

@@ -20,8 +20,7 @@ import msgspec
 
 from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.common import env, files, protocol
-from hvd_elastic_keras.common.error_text import error_in
-from hvd_elastic_keras.common.errors import ModelModuleError
+from hvd_elastic_keras.common.errors import ModelModuleError, error_in
 from hvd_elastic_keras.common.options import JobOptions
 from hvd_elastic_keras.launchers import waiting
 from hvd_elastic_keras.launchers.fork_server import ForkServer, ForkServerError, Request

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.common import files, goodput
-from hvd_elastic_keras.common.error_text import error_in
+from hvd_elastic_keras.common.errors import error_in
 from hvd_elastic_keras.master.job_result import JobResult
 from hvd_elastic_keras.observe.console import Console, counted
 

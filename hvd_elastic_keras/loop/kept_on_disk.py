@@ -12,8 +12,7 @@ import keras
 import tensorflow as tf
 
 from hvd_elastic_keras.common import files
-from hvd_elastic_keras.common.error_text import in_one_line
-from hvd_elastic_keras.common.errors import CheckpointNotWrittenError
+from hvd_elastic_keras.common.errors import CheckpointNotWrittenError, in_one_line
 from hvd_elastic_keras.common.events import CheckpointLoaded, CheckpointSaved
 from hvd_elastic_keras.common.options import NO_OPTIONS, SAVED_MODEL, RunOptions
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, unwrapped

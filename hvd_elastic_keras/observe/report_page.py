@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from hvd_elastic_keras._version import __version__
-from hvd_elastic_keras.common import files, json_text
+from hvd_elastic_keras.common import files
 from hvd_elastic_keras.observe import web_files
 from hvd_elastic_keras.observe.job_course import JobCourse
 
@@ -63,6 +63,6 @@ def _together(names: tuple[str, ...]) -> str:
 def _specification(job_dir: Path) -> Any:
     """Returns the content of `job.json`; None if it cannot be read, as for a script."""
     try:
-        return json_text.loads((job_dir / files.JOB).read_bytes())
+        return files.parse_json((job_dir / files.JOB).read_bytes())
     except (OSError, ValueError):
         return None

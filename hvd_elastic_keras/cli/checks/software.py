@@ -14,7 +14,7 @@ from typing import Any
 
 from hvd_elastic_keras.cli.checks.finding import OK, PROBLEM, WARNING, Finding
 from hvd_elastic_keras.common import env, versions
-from hvd_elastic_keras.common.error_text import error_in
+from hvd_elastic_keras.common.errors import error_in
 
 PROBE = "hvd_elastic_keras.worker.probes.imports"
 IMPORT_TIMEOUT_S = 300.0

@@ -16,8 +16,7 @@ from aiohttp import web
 from hvd_elastic_keras.cli.checks.finding import OK, PROBLEM, Finding
 from hvd_elastic_keras.cli.checks.software import json_lines, set_up
 from hvd_elastic_keras.common import env
-from hvd_elastic_keras.common.error_text import error_in
-from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.common.errors import ConfigurationError, error_in
 from hvd_elastic_keras.master.http.rendezvous import RendezvousStore
 from hvd_elastic_keras.worker import network
 

@@ -10,8 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_elastic_keras.common import files
-from hvd_elastic_keras.common.error_text import in_one_line
-from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.common.errors import ConfigurationError, in_one_line
 from hvd_elastic_keras.state.checkpoint import directories
 from hvd_elastic_keras.state.checkpoint.store import PREFIX
 
