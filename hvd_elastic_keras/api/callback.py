@@ -40,8 +40,7 @@ from hvd_elastic_keras.data.input.of_adapter import (
     input_of,
     per_worker_input_of,
 )
-from hvd_elastic_keras.data.plan.fit_iterators import Reader
-from hvd_elastic_keras.data.plan.fit_passes import Passes
+from hvd_elastic_keras.data.plan.fit_passes import Passes, Reader
 from hvd_elastic_keras.keras_internals import model_building, release
 from hvd_elastic_keras.keras_internals.fit_call import (
     BATCH_END_GETS_LAST_STEP,

@@ -27,7 +27,7 @@ from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.data.sources.source import DataLike
 from hvd_elastic_keras.keras_internals.model_building import num_batch_norms
 from hvd_elastic_keras.observe.notices import Notice, notices
-from hvd_elastic_keras.state.checkpoint import directories, initial_weights
+from hvd_elastic_keras.state.checkpoint import directories, manager
 from hvd_elastic_keras.worker.session import Session, SoloSession
 
 _FAILED = "The model module failed while it was checked; no worker has been started:"
@@ -97,7 +97,7 @@ def _trainer_of(
         counted=spec.num_examples,
     )
     if spec.init_from:
-        initial_weights.load(trainer.model, Path(spec.init_from))
+        manager.load_initial_weights(trainer.model, Path(spec.init_from))
     return trainer
 
 

@@ -65,7 +65,7 @@ def missing_names() -> list[str]:
         except (ImportError, AttributeError) as error:
             missing.append(str(error))
     if not missing:
-        missing += importlib.import_module(f"{__package__}.dataset_parts").missing_attributes()
+        missing += importlib.import_module(f"{__package__}.tensorflow_names").missing_attributes()
     return missing
 
 

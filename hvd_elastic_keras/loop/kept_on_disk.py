@@ -22,11 +22,10 @@ from hvd_elastic_keras.loop.nonfinite_loss import NonFiniteLoss
 from hvd_elastic_keras.loop.observer import EndedEpoch, Observer, Round, TakenStep
 from hvd_elastic_keras.state import keras_saving
 from hvd_elastic_keras.state.checkpoint import directories, ownership
-from hvd_elastic_keras.state.checkpoint.background import BackgroundWriter
 from hvd_elastic_keras.state.checkpoint.manager import CheckpointManager, Origin
 from hvd_elastic_keras.state.checkpoint.places import Place
 from hvd_elastic_keras.state.checkpoint.remote import checkpoints_of
-from hvd_elastic_keras.state.checkpoint.store import Term
+from hvd_elastic_keras.state.checkpoint.store import BackgroundWriter, Term
 from hvd_elastic_keras.state.run_state import RunState
 from hvd_elastic_keras.worker.session import Session
 from hvd_elastic_keras.worker.tensor_bytes import bytes_of, copies_of

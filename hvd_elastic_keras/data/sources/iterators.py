@@ -4,11 +4,25 @@ A dataset that is shuffled anew in each pass takes a new seed for each iterator.
 seed, but so does counting the dataset, or looking at its first example. Here, pass n is therefore
 defined as the n-th iterator of the dataset. A process that joins later, or continues from a
 checkpoint, has not read some passes. It makes their iterators without reading them.
+
+`check_random_functions` checks whether the functions of a dataset draw the same random numbers on
+all workers. The check reads the graphs of the functions, so the answer is known before any data are
+read. It cannot see random numbers that Python code draws (`tf.py_function`); see `batch_log.py` for
+these.
+
+`deleted_in_background` deletes iterators in a user's own loop where nobody waits for it. When a
+round ends inside `for batch in dataset`, the loop's iterator is deleted before the worker can enter
+the next round. The iterator's autotune thread may miss TensorFlow's request to end. TensorFlow then
+waits until the thread looks up by itself, at intervals that double up to a minute. During these
+seconds, all workers stand still.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,9 +30,12 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import DataError, ElasticError
-from hvd_elastic_keras.data.sources.random_ops import check_random_functions
-from hvd_elastic_keras.keras_internals import dataset_parts
-from hvd_elastic_keras.keras_internals.dataset_parts import parts_of
+from hvd_elastic_keras.keras_internals import tensorflow_names
+from hvd_elastic_keras.keras_internals.tensorflow_names import (
+    functions_of_part,
+    is_op_determinism_enabled,
+    parts_of,
+)
 from hvd_elastic_keras.observe.notices import counter
 
 DatasetFactory = Callable[[int], tf.data.Dataset]
@@ -27,6 +44,26 @@ Form = Callable[[tf.data.Dataset], tf.data.Dataset]
 """Turns a dataset into the dataset that is read, for example into batches."""
 COUNTED_AT_ONCE = 256
 """Examples counted between two updates of the progress bar."""
+
+SEEDED_OPS = frozenset(
+    {
+        *("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal"),
+        *("ParameterizedTruncatedNormal", "RandomGamma", "RandomPoisson", "RandomPoissonV2"),
+        *("RandomShuffle", "Multinomial", "RandomCrop"),
+        *("SampleDistortedBoundingBox", "SampleDistortedBoundingBoxV2"),
+    }
+)
+"""Operations in which each call continues after the last one. Every iterator starts at the seed."""
+GENERATOR_OPS = frozenset({"RngReadAndSkip", "RngSkip"})
+"""Operations of `tf.random.Generator`, whose state outlives an iterator."""
+ASSIGNMENTS = frozenset({"AssignVariableOp", "AssignAddVariableOp"})
+KERAS_SEED = "seed_generator"
+"""A part of the names of the variables of `keras.random.SeedGenerator`."""
+STATELESS = (
+    "draw from a seed of each element's own: tf.random.stateless_uniform(..., seed=[1, number]), "
+    "tf.image.stateless_random_flip_left_right(..., seed=[1, number]), with its number from "
+    "enumerate()"
+)
 
 
 class NumberedIterators:
@@ -117,12 +154,12 @@ class NumberedIterators:
 
 def reshuffles(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
     """Returns the parts of a dataset that have another order for each iterator."""
-    return [part for part in parts_of(dataset) if dataset_parts.reshuffles(part)]
+    return [part for part in parts_of(dataset) if tensorflow_names.reshuffles(part)]
 
 
 def repeats_shuffle(dataset: tf.data.Dataset) -> bool:
     """Returns whether one iterator takes further seeds while it is read."""
-    return any(dataset_parts.is_repeat(part) and reshuffles(part) for part in parts_of(dataset))
+    return any(tensorflow_names.is_repeat(part) and reshuffles(part) for part in parts_of(dataset))
 
 
 def check_order(dataset: tf.data.Dataset, name: str) -> None:
@@ -137,14 +174,14 @@ def check_order(dataset: tf.data.Dataset, name: str) -> None:
             "differs from worker to worker. Leave that option out."
         )
     for part in parts_of(dataset):
-        if dataset_parts.is_unseeded_shuffle(part):
+        if tensorflow_names.is_unseeded_shuffle(part):
             raise DataError(
                 f"{name} is a tf.data.Dataset with an unseeded shuffle(...), so that its order "
                 "differs from worker to worker, and a worker that joins later cannot continue. "
                 "Give it a seed: shuffle(n, seed=1), or call keras.utils.set_random_seed(1) before "
                 "the dataset is made. It is still shuffled anew in every epoch."
             )
-        if dataset_parts.need_not_keep_order(part):
+        if tensorflow_names.need_not_keep_order(part):
             raise DataError(
                 f"{name} is a tf.data.Dataset with {type(part).__name__.strip('_')} that was given "
                 "deterministic=False, so that its order differs from worker to worker. Leave that "
@@ -191,3 +228,97 @@ def drop_in_background(iterator: list[Any]) -> None:
         reference has to wait.
     """
     threading.Thread(target=iterator.clear, name="elastic-drop-iterator", daemon=True).start()
+
+
+def check_random_functions(part: tf.data.Dataset, name: str) -> None:
+    """Raises `DataError` if a part of a dataset draws different numbers on different workers.
+
+    Args:
+      part: the part that one call of `map`, `interleave` and so on has added to a dataset.
+      name: name of the data, for messages.
+    """
+    parallel = _is_parallel(part)
+    for function in functions_of_part(part):
+        graph = function.function.graph
+        nodes = list(_nodes(graph.as_graph_def()))
+        if _has_lasting_state(graph, nodes):
+            raise DataError(
+                f"{name} is a tf.data.Dataset with {_method(part)}(...) whose function draws from "
+                "a keras.random.SeedGenerator or tf.random.Generator, as Keras's random layers do. "
+                "Their state goes on from one pass over the data to the next, so that a worker "
+                "that joins later draws other numbers. Put such layers into the model, or "
+                f"{STATELESS}."
+            )
+        drawing = [node for node in nodes if node.op in SEEDED_OPS]
+        for node in drawing:
+            if not (node.attr["seed"].i or node.attr["seed2"].i):
+                raise DataError(
+                    f"{name} is a tf.data.Dataset with {_method(part)}(...) whose function draws "
+                    f"random numbers ({node.op}) without any seed, so that they differ from worker "
+                    "to worker. Call keras.utils.set_random_seed(1) before the dataset is made, or "
+                    f"{STATELESS}."
+                )
+        if drawing and parallel:
+            raise DataError(
+                f"{name} is a tf.data.Dataset with {_method(part)}(..., num_parallel_calls=...) "
+                f"whose function draws random numbers ({drawing[0].op}). Parallel calls take them "
+                "in the order in which they happen to run, so that examples differ from worker to "
+                "worker although all is seeded; deterministic=True keeps the order of the results "
+                f"only. Leave num_parallel_calls out there, or {STATELESS}, or run with "
+                "--deterministic."
+            )
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    """Yields the nodes of a graph and of all functions that it may call."""
+    yield from graph.node
+    for function in graph.library.function:
+        yield from function.node_def
+
+
+def _has_lasting_state(graph: Any, nodes: list[Any]) -> bool:
+    if any(node.op in GENERATOR_OPS for node in nodes):
+        return True
+    assigns = any(node.op in ASSIGNMENTS for node in nodes)
+    return assigns and any(KERAS_SEED in variable.name for variable in graph.variables)
+
+
+def _is_parallel(part: tf.data.Dataset) -> bool:
+    """Returns whether several calls of a part's function may run at the same time."""
+    if is_op_determinism_enabled():
+        return False  # tf.data then runs the calls one after the other
+    return tensorflow_names.is_parallel(part)
+
+
+def _method(part: tf.data.Dataset) -> str:
+    """Returns the name of the method of `tf.data.Dataset` that has made a part."""
+    kind = type(part).__name__.strip("_").removesuffix("V2").removesuffix("Dataset")
+    return {"FlatMap": "flat_map"}.get(kind, kind.removeprefix("Parallel").lower())
+
+
+@contextlib.contextmanager
+def deleted_in_background() -> Iterator[None]:
+    """Marks a block in which dropping an iterator does not make the dropping thread wait."""
+    make = tf.data.Dataset.__iter__
+
+    @functools.wraps(make)
+    def make_iterator(dataset: tf.data.Dataset) -> Any:
+        iterator = make(dataset)
+        if tf.executing_eagerly():
+            # This holds the attributes, not the iterator: the iterator must die when the user's
+            # code drops it.
+            weakref.finalize(iterator, _take_apart, vars(iterator)).atexit = False
+        return iterator
+
+    tf.data.Dataset.__iter__ = make_iterator
+    try:
+        yield
+    finally:
+        tf.data.Dataset.__iter__ = make
+
+
+def _take_apart(attributes: dict[str, Any]) -> None:
+    """Moves everything that a dying iterator holds to a thread that deletes it."""
+    held = [dict(attributes)]
+    attributes.clear()
+    drop_in_background(held)

@@ -14,8 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_elastic_keras.keras_internals.emission import emit, emit_by_xla, emit_operation
 from hvd_elastic_keras.keras_internals.tensorflow_names import element_type_of_list
+from hvd_elastic_keras.keras_internals.traced_graphs import emit, emit_by_xla, emit_operation
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, assigned_in, on_variable
 from hvd_elastic_keras.step.partition.collectives import Tail, WorkerCollectives
 from hvd_elastic_keras.step.partition.gathered_leaf import gathered_leaf

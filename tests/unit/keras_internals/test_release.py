@@ -10,7 +10,7 @@ import pytest
 keras = pytest.importorskip("keras")
 
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.keras_internals import dataset_parts, fit_call, release
+from hvd_elastic_keras.keras_internals import fit_call, release, tensorflow_names
 
 
 def test_the_installed_release_has_everything() -> None:
@@ -49,6 +49,6 @@ def test_a_script_can_set_threads_after_its_imports() -> None:
 
 
 def test_a_dataset_without_a_private_attribute_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    shuffle = next(iter(dataset_parts.ATTRIBUTES))
-    monkeypatch.setitem(dataset_parts.ATTRIBUTES, shuffle, ("_seed", "_of_another_release"))
+    shuffle = next(iter(tensorflow_names.ATTRIBUTES))
+    monkeypatch.setitem(tensorflow_names.ATTRIBUTES, shuffle, ("_seed", "_of_another_release"))
     assert release.missing_names() == [f"{shuffle.__name__} has no _of_another_release"]
