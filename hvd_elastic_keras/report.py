@@ -11,9 +11,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvd_elastic_keras.cli import report_job
 from hvd_elastic_keras.cli.one_line_parser import parser_of
-from hvd_elastic_keras.common.errors import ElasticError
+from hvd_elastic_keras.common import files
+from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
+from hvd_elastic_keras.observe import report_page
 
 
 def parser() -> argparse.ArgumentParser:
@@ -29,10 +30,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Parses the command line and writes the report."""
     given = parser().parse_args(arguments)
     try:
-        sys.exit(report_job.report(given.job_dir, given.output))
+        sys.exit(report(given.job_dir, given.output))
     except ElasticError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+
+
+def report(job_dir: Path, output: Path | None = None) -> int:
+    """Writes the report of a job, which may still run, and prints the path of the report.
+
+    Raises:
+      ConfigurationError: there are no events, or the report cannot be written.
+    """
+    if not (job_dir / files.EVENTS).is_file():
+        raise ConfigurationError(
+            f"There are no events in {job_dir / files.EVENTS}. Give the directory of a job that "
+            "has been started."
+        )
+    target = output or job_dir / files.REPORT
+    try:
+        report_page.write(job_dir, target)
+    except OSError as error:
+        raise ConfigurationError(
+            f"The report cannot be written to {target}: {error.strerror}. Give another file with "
+            "--output."
+        ) from error
+    print(target)
+    return 0
 
 
 if __name__ == "__main__":

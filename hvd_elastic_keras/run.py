@@ -24,8 +24,6 @@ from typing import Any
 from absl import app, flags
 
 from hvd_elastic_keras.cli import (
-    arguments,
-    check_script,
     dry_run,
     find_model,
     host_flags,
@@ -37,10 +35,9 @@ from hvd_elastic_keras.cli import (
     join_job,
     kubernetes_flags,
     leave_notices,
-    option_flags,
-    output_flags,
     run_job,
     settings,
+    source_files,
     take_over,
 )
 from hvd_elastic_keras.common import env, joining, tf_config
@@ -132,7 +129,7 @@ def _request(script: list[str], given: settings.Settings) -> job_request.JobRequ
     """Returns the job that the flags ask for: a script with arguments or, if empty, a model."""
     config = _reference()
     # A script decides itself what it trains; a reference configuration does not concern it.
-    asked = option_flags.given_options({} if script else config, given.sources)
+    asked = job_flags.given_options({} if script else config, given.sources)
     job, bind, hosts = job_flags.job_config(), join_flags.BIND.value, host_flags.hosts_request()
     if hosts:
         job = hosts.job_config(job)
@@ -162,8 +159,8 @@ def _request(script: list[str], given: settings.Settings) -> job_request.JobRequ
         sources=given.sources,
         warnings=_warnings(given.words),
         network_interface=job_flags.NETWORK_INTERFACE.value,
-        all_output=output_flags.ALL_OUTPUT.value or output_flags.VERBOSE.value,
-        verbosity=output_flags.verbosity(),
+        all_output=job_flags.ALL_OUTPUT.value or job_flags.VERBOSE.value,
+        verbosity=job_flags.verbosity(),
         tls=job_flags.TLS.value,
         timeline=Path(timeline).resolve() if timeline else None,
         dashboard=job_flags.DASHBOARD.value,
@@ -180,7 +177,7 @@ def _request(script: list[str], given: settings.Settings) -> job_request.JobRequ
 def _warnings(words: list[str]) -> tuple[str, ...]:
     """Returns warnings about a command line, to show before the job starts."""
     script = find_model.split_arguments(words, takes_value)[1]
-    text = check_script.warning_of_flags(script, _is_for_script) if script else ""
+    text = source_files.warning_of_flags(script, _is_for_script) if script else ""
     return (text,) if text else ()
 
 
@@ -232,7 +229,7 @@ def _check_script(path: str) -> None:
             f"There is no script {path}. To train a model, use --model={path}."
         )
     inference_flags.refuse_with_script(path)
-    check_script.check_script(Path(path).resolve())
+    source_files.check_script(Path(path).resolve())
 
 
 def _main(given: settings.Settings, arguments: Sequence[str]) -> int:
@@ -274,7 +271,7 @@ def _run() -> None:
     except ElasticError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    app.run(functools.partial(_main, given), flags_parser=arguments.parse_flags)
+    app.run(functools.partial(_main, given), flags_parser=settings.parse_flags)
 
 
 if __name__ == "__main__":

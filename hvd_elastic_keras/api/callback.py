@@ -26,7 +26,6 @@ from hvd_elastic_keras.common.config import (
     check_seed,
 )
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.common.learning_rate_scale import Growth
 from hvd_elastic_keras.common.options import MICRO_BATCH
 from hvd_elastic_keras.data.input.fit_epochs import FitInput
 from hvd_elastic_keras.data.input.of_adapter import (
@@ -40,8 +39,7 @@ from hvd_elastic_keras.data.input.of_adapter import (
     input_of,
     per_worker_input_of,
 )
-from hvd_elastic_keras.data.plan.fit_iterators import Reader
-from hvd_elastic_keras.data.plan.fit_passes import Passes
+from hvd_elastic_keras.data.plan.fit_passes import Passes, Reader
 from hvd_elastic_keras.keras_internals import model_building, release
 from hvd_elastic_keras.keras_internals.fit_call import (
     BATCH_END_GETS_LAST_STEP,
@@ -49,6 +47,7 @@ from hvd_elastic_keras.keras_internals.fit_call import (
     running_fit,
     set_initial_epoch,
 )
+from hvd_elastic_keras.keras_internals.learning_rate import Growth
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.schedule import Schedule
 from hvd_elastic_keras.observe.notices import notices

@@ -23,12 +23,11 @@ from hvd_elastic_keras.common.events import CheckpointLoaded, CheckpointSaved
 from hvd_elastic_keras.common.options import NO_OPTIONS, RunOptions
 from hvd_elastic_keras.loop.kept_on_disk import term_for
 from hvd_elastic_keras.state import json_codec
+from hvd_elastic_keras.state.broadcast import BUILD_FIRST, StateOrigin
 from hvd_elastic_keras.state.checkpoint import ownership
-from hvd_elastic_keras.state.checkpoint.background import BackgroundWriter
 from hvd_elastic_keras.state.checkpoint.places import Place
 from hvd_elastic_keras.state.checkpoint.remote import checkpoints_of
-from hvd_elastic_keras.state.checkpoint.store import CheckpointStore
-from hvd_elastic_keras.state.matched_variables import BUILD_FIRST, StateOrigin
+from hvd_elastic_keras.state.checkpoint.store import BackgroundWriter, CheckpointStore
 from hvd_elastic_keras.worker.session import Session
 
 log = logging.getLogger(__name__)

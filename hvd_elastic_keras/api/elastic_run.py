@@ -33,7 +33,7 @@ from hvd_elastic_keras.common.errors import (
 )
 from hvd_elastic_keras.common.options import SPEED
 from hvd_elastic_keras.common.protocol import Assignment
-from hvd_elastic_keras.data.sources.dropped_iterators import deleted_in_background
+from hvd_elastic_keras.data.sources.iterators import deleted_in_background
 from hvd_elastic_keras.loop.failures import FailedAt
 from hvd_elastic_keras.loop.leave_reason import CheckpointGuard, LeaveReason
 from hvd_elastic_keras.loop.other_records import CommitRecords

@@ -24,7 +24,7 @@ from hvd_elastic_keras.keras_internals.model_variables import (
     variables_of,
 )
 from hvd_elastic_keras.state import broadcast, parts
-from hvd_elastic_keras.state.matched_variables import ROOT, StateOrigin, match, specs_of
+from hvd_elastic_keras.state.broadcast import ROOT, StateOrigin, match, specs_of
 from hvd_elastic_keras.state.packing import Tree
 from hvd_elastic_keras.state.parts import Attribute, Attributes, Part
 from hvd_elastic_keras.worker.process_rounds import rounds_of_process

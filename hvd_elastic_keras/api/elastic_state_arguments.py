@@ -8,8 +8,7 @@ from typing import Any
 import keras
 
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.keras_internals.held_objects import optimizers_of
-from hvd_elastic_keras.keras_internals.model_variables import can_be_sent
+from hvd_elastic_keras.keras_internals.model_variables import can_be_sent, optimizers_of
 from hvd_elastic_keras.state import json_codec
 from hvd_elastic_keras.state.packing import Tree
 from hvd_elastic_keras.state.parts import Attributes

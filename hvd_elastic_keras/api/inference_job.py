@@ -43,7 +43,7 @@ from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.loop.progress_display import numbers_of
 from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.observe.progress_text import formatted_metrics
-from hvd_elastic_keras.state.checkpoint import initial_weights
+from hvd_elastic_keras.state.checkpoint import manager
 from hvd_elastic_keras.step.predict_step import Predictor, as_array
 from hvd_elastic_keras.worker.membership import Membership
 from hvd_elastic_keras.worker.session import Session, SoloSession
@@ -85,7 +85,7 @@ class InferenceJob:
         else:
             self.predictor = Predictor(self.model, Layout(self.pipeline.batch_spec))
             self.outputs = self._first_outputs(self.predictor)
-        self.weights = initial_weights.load(self.model, Path(spec.checkpoint), "checkpoint")
+        self.weights = manager.load_initial_weights(self.model, Path(spec.checkpoint), "checkpoint")
 
     def run(self) -> None:
         """Runs the job to its end with all other workers; see `TrainingLoop.run` for errors."""

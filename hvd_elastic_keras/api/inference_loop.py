@@ -33,7 +33,7 @@ from hvd_elastic_keras.loop.start_notices import Announcer, StartNotices
 from hvd_elastic_keras.loop.training_loop import TrainingLoop
 from hvd_elastic_keras.loop.warm_up import warm_up
 from hvd_elastic_keras.observe.notices import Notice
-from hvd_elastic_keras.observe.screen import Screen
+from hvd_elastic_keras.observe.progress_text import Screen
 from hvd_elastic_keras.state.cursor import Cursor, Phase
 from hvd_elastic_keras.state.run_state import RunState
 from hvd_elastic_keras.state.user_state import UserState

@@ -22,13 +22,12 @@ from hvd_elastic_keras.api.loaded_module import (
 from hvd_elastic_keras.api.model_module import ModelModule, file_of_model
 from hvd_elastic_keras.api.trainer import Trainer
 from hvd_elastic_keras.common import env, protocol
-from hvd_elastic_keras.common.error_text import explain
-from hvd_elastic_keras.common.errors import ElasticError
+from hvd_elastic_keras.common.errors import ElasticError, explain
 from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.data.sources.source import DataLike
 from hvd_elastic_keras.keras_internals.model_building import num_batch_norms
 from hvd_elastic_keras.observe.notices import Notice, notices
-from hvd_elastic_keras.state.checkpoint import directories, initial_weights
+from hvd_elastic_keras.state.checkpoint import directories, manager
 from hvd_elastic_keras.worker.session import Session, SoloSession
 
 _FAILED = "The model module failed while it was checked; no worker has been started:"
@@ -98,7 +97,7 @@ def _trainer_of(
         counted=spec.num_examples,
     )
     if spec.init_from:
-        initial_weights.load(trainer.model, Path(spec.init_from))
+        manager.load_initial_weights(trainer.model, Path(spec.init_from))
     return trainer
 
 

@@ -27,8 +27,7 @@ from typing import Any
 
 import keras
 
-from hvd_elastic_keras.common.error_text import explain
-from hvd_elastic_keras.common.errors import ModelModuleError
+from hvd_elastic_keras.common.errors import ModelModuleError, explain
 from hvd_elastic_keras.data.sources.source import DataLike, split_preprocess
 
 REQUIRED = ("model", "dataset")

@@ -13,13 +13,13 @@ from hvd_elastic_keras.api.first_examples import try_first_examples
 from hvd_elastic_keras.api.training import Training
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.config import BatchCut, TrainingConfig, check_batch_may_grow
-from hvd_elastic_keras.common.learning_rate_scale import Growth
 from hvd_elastic_keras.common.options import MICRO_BATCH
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.input.pipeline import Pipeline
 from hvd_elastic_keras.data.sources.iterators import check_apart
 from hvd_elastic_keras.data.sources.source import DataLike, as_source, split_preprocess
 from hvd_elastic_keras.keras_internals import model_building, release
+from hvd_elastic_keras.keras_internals.learning_rate import Growth
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.schedule import Schedule

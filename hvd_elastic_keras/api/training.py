@@ -9,9 +9,9 @@ from pathlib import Path
 
 import keras
 
-from hvd_elastic_keras.common.learning_rate_scale import Growth
 from hvd_elastic_keras.common.options import NO_OPTIONS, RunOptions
 from hvd_elastic_keras.data.input.interfaces import Input
+from hvd_elastic_keras.keras_internals.learning_rate import Growth
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.schedule import Schedule
 from hvd_elastic_keras.state.checkpoint.manager import Origin

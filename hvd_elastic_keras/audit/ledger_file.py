@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from hvd_elastic_keras.common import json_text
+from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.errors import LedgerError
 
 BLOCK = 1 << 16
@@ -142,7 +142,7 @@ def lines_from(path: Path, step: int) -> list[Line]:
 
 def _decoded(line: bytes, path: Path) -> Line:
     try:
-        with json_text.only_value_errors():
+        with files.only_value_errors():
             return _DECODER.decode(line)
     except ValueError as error:
         raise LedgerError(f"{path} is damaged: {error}.") from error

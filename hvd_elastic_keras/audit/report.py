@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hvd_elastic_keras.audit import ledger_file
 from hvd_elastic_keras.audit.verdict import judge, listed
-from hvd_elastic_keras.common import events, files, json_text
+from hvd_elastic_keras.common import events, files
 from hvd_elastic_keras.common.errors import ConfigurationError, LedgerError
 
 
@@ -138,7 +138,7 @@ def _starts_a_run(following: Iterable[events.AnyEntry | None]) -> bool:
 
 def _entry(line: bytes) -> events.AnyEntry | None:
     try:
-        content = json_text.loads(line)
+        content = files.parse_json(line)
     except ValueError:
         return None
     return events.parse(content) if isinstance(content, dict) else None

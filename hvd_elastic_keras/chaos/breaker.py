@@ -1,20 +1,25 @@
-"""Lets the faults of a plan happen to a running job, and follows their effects."""
+"""Lets the faults of a plan happen to a running job, and follows their effects.
+
+`Holds` makes workers wait at the beginning of a phase, so that chaos can hit even a short phase.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import msgspec
+
 from hvd_elastic_keras.chaos import victims
 from hvd_elastic_keras.chaos.due import victim, wanted_phases, what_it_waits_for
-from hvd_elastic_keras.chaos.holds import Holds
-from hvd_elastic_keras.chaos.journal_watch import JournalWatch
 from hvd_elastic_keras.chaos.outcome import Cost, Fired, Outcome, Report, cost_of, is_settled
 from hvd_elastic_keras.chaos.plan import LASTING, LAUNCHER, Fault, Plan
 from hvd_elastic_keras.chaos.temporary import NotPossibleError, Temporary, missing_for_cuts
+from hvd_elastic_keras.chaos.victims import JournalWatch
 from hvd_elastic_keras.cli import control_job
 from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.control import JobStatus, WorkerStatus
@@ -22,12 +27,14 @@ from hvd_elastic_keras.common.errors import (
     ConfigurationError,
     MasterUnreachableError,
 )
+from hvd_elastic_keras.common.phase_hold import DIRECTORY, WANTED, Wanted
 from hvd_elastic_keras.launchers.base import LOCALHOST
 from hvd_elastic_keras.observe import job_history
 
 POLL_S = 0.05
 RETURN_WITHIN_S = 60.0
 """Seconds to wait for somebody to start the job again after its launcher has been killed."""
+
 SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM}
 
 
@@ -275,3 +282,45 @@ def _check_rights(plan: Plan) -> None:
 def _now() -> float:
     """Returns the present time, rounded as in `events.jsonl`."""
     return round(time.time(), 3)
+
+
+class Holds:
+    """The side of chaos: says where workers wait, and lets them go on. Close it after use."""
+
+    def __init__(self, job_dir: Path) -> None:
+        self._directory = job_dir / DIRECTORY
+        self._wanted = Wanted(phases={})
+
+    def want(self, phases: dict[str, tuple[str, ...]]) -> None:
+        """Holds workers at these phases from now on, and lets all others go on."""
+        wanted = Wanted(phases=phases)
+        if wanted == self._wanted:
+            return
+        self._wanted = wanted
+        if not phases:
+            self.close()
+            return
+        self._directory.mkdir(exist_ok=True)
+        files.write_json(self._directory / WANTED, msgspec.to_builtins(wanted))
+        for worker_id, phase in self.held().items():
+            if not wanted.holds(worker_id, phase):
+                self.let_go(worker_id)
+
+    def held(self) -> dict[str, str]:
+        """Returns, by id of a waiting worker, the phase at whose beginning it waits."""
+        if not self._wanted.phases:
+            return {}
+        found = {}
+        for path in self._directory.iterdir():
+            with contextlib.suppress(OSError):
+                if path.suffix != Path(WANTED).suffix:
+                    found[path.name] = path.read_text()
+        return found
+
+    def let_go(self, worker_id: str) -> None:
+        """Lets a worker go on, if it waits."""
+        (self._directory / worker_id).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Lets all workers go on."""
+        shutil.rmtree(self._directory, ignore_errors=True)

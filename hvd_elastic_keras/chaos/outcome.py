@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from hvd_elastic_keras.chaos.plan import LASTING, LAUNCHER, Fault
 from hvd_elastic_keras.common.messages import Message
+from hvd_elastic_keras.observe.console import table
 from hvd_elastic_keras.observe.job_history import Timed, loss_of
-from hvd_elastic_keras.observe.tables import table
 
 
 class Fired(Message, frozen=True, kw_only=True):

@@ -20,10 +20,9 @@ import msgspec
 
 from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.common import env, files, protocol
-from hvd_elastic_keras.common.error_text import error_in
-from hvd_elastic_keras.common.errors import ModelModuleError
+from hvd_elastic_keras.common.errors import ModelModuleError, error_in
 from hvd_elastic_keras.common.options import JobOptions
-from hvd_elastic_keras.launchers import waiting
+from hvd_elastic_keras.launchers import open_files
 from hvd_elastic_keras.launchers.fork_server import ForkServer, ForkServerError, Request
 from hvd_elastic_keras.observe.console import Console
 from hvd_elastic_keras.observe.event_log import EventLog
@@ -163,7 +162,7 @@ async def _forked(server: ForkServer, request: Request) -> AsyncIterator[Pipes]:
                 os.kill(process, signal.SIGKILL)
             raise
         finally:
-            await asyncio.to_thread(waiting.until_ended, process)
+            await asyncio.to_thread(open_files.until_ended, process)
 
 
 async def _lines_of(output: asyncio.StreamReader) -> AsyncIterator[bytes]:

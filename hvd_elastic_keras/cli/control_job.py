@@ -15,9 +15,8 @@ from hvd_elastic_keras.audit import report
 from hvd_elastic_keras.common import control, files, goodput, messages
 from hvd_elastic_keras.common.errors import ConfigurationError, MasterUnreachableError
 from hvd_elastic_keras.common.master_session import session_of, url_of
-from hvd_elastic_keras.observe import explain as story
 from hvd_elastic_keras.observe import job_history
-from hvd_elastic_keras.observe.tables import table
+from hvd_elastic_keras.observe.console import table
 
 REQUEST_TIMEOUT_S = 10.0
 COMMAND_ID_BYTES = 8
@@ -100,7 +99,7 @@ def explain(job_dir: Path) -> int:
             f"There are no events in {job_dir / files.EVENTS}. Give the --job_dir of a job that "
             "has been started."
         )
-    for line in story.explain(history):
+    for line in job_history.explain(history):
         print(line)
     return 0
 

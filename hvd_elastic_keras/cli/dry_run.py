@@ -1,33 +1,34 @@
-"""`--dry_run`: checks a job and prints its plan. Starts no worker and leaves no file."""
+"""The reasons to refuse a job before its start, and `--dry_run`, which only checks a job.
+
+`--dry_run` prints the plan of the job. It starts no worker and leaves no file.
+"""
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import errno
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hvd_elastic_keras.cli import plan
 from hvd_elastic_keras.cli.check_in_subprocess import check_request
+from hvd_elastic_keras.cli.checks.machine import gpus_here
 from hvd_elastic_keras.cli.job_directory import held
 from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
-from hvd_elastic_keras.cli.refusals import (
-    cannot_listen,
-    check_checkpoint_dir,
-    check_gpus,
-    check_same_kind,
-    check_timeline,
-    port_is_taken,
-)
 from hvd_elastic_keras.common import env, files, host_port, predictions
 from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.launchers import open_files
 from hvd_elastic_keras.master.http import certificate
 from hvd_elastic_keras.observe.console import Console
+from hvd_elastic_keras.state.checkpoint import ownership
 from hvd_elastic_keras.worker import network
 
 DONE = "nothing has been started: without --dry_run, this job starts"
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 async def dry_run(request: JobRequest, settings: Sequence[str] = ()) -> int:
@@ -106,3 +107,86 @@ def check_syntax(script: Path) -> None:
         ast.parse(script.read_bytes(), str(script))
     except (SyntaxError, ValueError, OSError) as error:
         raise ConfigurationError(f"The script {script} cannot be run: {error}.") from error
+
+
+def cannot_listen(bind: str, error: OSError) -> ConfigurationError:
+    """Returns the error for an address at which the master cannot listen."""
+    return ConfigurationError(
+        f"--bind={bind} was given, at which this host cannot listen: {error.strerror}. "
+        f"Use one of its addresses: {network.shown(network.addresses())}."
+    )
+
+
+def port_is_taken(port: int) -> ConfigurationError:
+    """Returns the error for a requested port that is not free."""
+    return ConfigurationError(
+        f"--port={port} was given, but another program uses it. Choose another one."
+    )
+
+
+@contextlib.contextmanager
+def refused_on_full_disk(job_dir: Path) -> Iterator[None]:
+    """Refuses a job that finds no room on the disk while the block runs, before the job begins.
+
+    Raises:
+      ConfigurationError: there is no room.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise ConfigurationError(
+            f"{error.filename or job_dir} cannot be written: {error.strerror}. Make room there, or "
+            "give another --job_dir."
+        ) from error
+
+
+def check_gpus(request: JobRequest) -> None:
+    """Raises `ConfigurationError` if this host has too few GPUs for the workers that start here."""
+    each, here = request.options.gpus_per_worker, request.started_here
+    present = gpus_here()
+    if not each or present is None or present >= each * here:
+        return
+    visible = env.variables_named([env.VISIBLE_GPUS]).get(env.VISIBLE_GPUS)
+    of_those = "" if visible is None else f" ({env.VISIBLE_GPUS}={visible})"
+    raise ConfigurationError(
+        f"--gpus_per_worker={each} was given, so that the {here} workers of this host need "
+        f"{each * here} GPUs, but it has {present}{of_those}. Start fewer workers, or leave the "
+        "flag out: then they train on what they find."
+    )
+
+
+def check_checkpoint_dir(request: JobRequest) -> None:
+    """Raises `ConfigurationError` if another running job writes its checkpoints there."""
+    directory, identity = request.options.checkpoint_dir, request.job_dir / files.JOB_ID
+    if directory and "://" not in directory:
+        job_id = identity.read_text().strip() if identity.exists() else ""
+        ownership.check_free(Path(directory), job_id)
+
+
+def check_timeline(target: Path) -> None:
+    """Raises `ConfigurationError` unless the trace can be written there when the job ends."""
+    try:
+        if target.exists() and not target.is_file():
+            raise OSError(errno.EINVAL, "It is no file")
+        with tempfile.TemporaryFile(dir=target.parent):
+            pass
+    except OSError as error:
+        raise ConfigurationError(
+            f"--timeline={target} cannot be written: {error.strerror}. Give a file in a directory "
+            "that exists and can be written."
+        ) from error
+
+
+def check_same_kind(job_dir: Path, wanted: JobSpec) -> None:
+    """Raises `ConfigurationError` if the directory belongs to a job of another kind."""
+    try:
+        before = JobSpec.load(job_dir / files.JOB)
+    except ConfigurationError:
+        return  # there is no readable job in the directory; this job takes its place
+    if before.job != wanted.job:
+        raise ConfigurationError(
+            f"--job={wanted.job} was given with --job_dir={job_dir}, which is the directory of a "
+            f"job that was started with --job={before.job}. Give another --job_dir."
+        )

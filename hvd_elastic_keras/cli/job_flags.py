@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from absl import flags
 from ml_collections import config_flags
 
-from hvd_elastic_keras.cli import find_model, join_flags, option_flags, output_flags
-from hvd_elastic_keras.common import files, host_port
+from hvd_elastic_keras.cli import find_model, join_flags, settings
+from hvd_elastic_keras.common import env, files, host_port
 from hvd_elastic_keras.common.config import (
     DEFAULT_GLOBAL_BATCH_SIZE,
     PER_WORKER,
@@ -18,8 +19,57 @@ from hvd_elastic_keras.common.config import (
 )
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.job_spec import JobSpec
+from hvd_elastic_keras.common.options import JobOptions, Option, RunOptions, definitions, given
+from hvd_elastic_keras.observe.console import Verbosity
 
-flags.adopt_module_key_flags(output_flags)
+Flag: TypeAlias = flags.FlagHolder[Any]
+
+
+def defined(config: type, *, may_be_unset: bool) -> dict[str, Flag]:
+    """Defines a flag for each option of a configuration; returns the flags by name.
+
+    Args:
+      may_be_unset: whether a reference configuration decides if the flag is not given.
+    """
+    defaults = config()
+    return {
+        name: _defined(name, *definition, getattr(defaults, name), may_be_unset)
+        for name, definition in definitions(config).items()
+    }
+
+
+def _defined(name: str, kind: type, option: Option, default: Any, may_be_unset: bool) -> Flag:
+    text, value = option.help, default
+    if may_be_unset or option.default:
+        words = default_in_words(option, default, may_be_unset=may_be_unset)
+        text, value = f"{text} Default: {words}.", None
+    if option.choices:
+        return flags.DEFINE_enum(name, value, option.choices, text)
+    if kind is bool:
+        return flags.DEFINE_boolean(name, value, text)
+    if kind is str:
+        return flags.DEFINE_string(name, value, text)
+    define = flags.DEFINE_integer if kind is int else flags.DEFINE_float
+    return define(name, value, text, lower_bound=option.least)
+
+
+def default_in_words(option: Option, default: Any, *, may_be_unset: bool) -> str:
+    """Returns the default of an option in words; see `defined`.
+
+    >>> default_in_words(Option("Write a ledger."), False, may_be_unset=True)
+    "the configuration's, else off"
+    >>> default_in_words(Option("Wait."), 1800.0, may_be_unset=False)
+    '1800'
+    """
+    if option.default:
+        words = option.default
+    elif isinstance(default, bool):
+        words = "on" if default else "off"
+    else:
+        words = f"{default:g}" if isinstance(default, float) else str(default)
+    return f"the configuration's, else {words}" if may_be_unset else words
+
+
 MODEL = flags.DEFINE_string(
     "model",
     find_model.DEFAULT_MODEL,
@@ -93,11 +143,29 @@ REPORT = flags.DEFINE_boolean(
     "Write the job's course as one page of HTML, --job_dir/report.html, when the job ends.",
 )
 
-TRAINING_FLAGS = option_flags.defined(TrainingConfig, may_be_unset=True)
+ALL_OUTPUT = flags.DEFINE_boolean(
+    "all_output",
+    False,
+    "Show what all workers print, not only rank 0. Each worker's output is also in a file of its "
+    "own, --job_dir/logs/<worker>.log.",
+)
+QUIET = flags.DEFINE_boolean(
+    "quiet",
+    False,
+    "Show nothing but warnings, errors, changes of membership, and how the job has ended.",
+)
+VERBOSE = flags.DEFINE_boolean(
+    "verbose",
+    False,
+    "Show what all workers print, as --all_output does, and lines of the progress also on a "
+    "terminal, where it is drawn.",
+)
+FLAGS = defined(RunOptions, may_be_unset=True)
+"""Those of `RunOptions`, which reach scripts, too."""
+TRAINING_FLAGS = defined(TrainingConfig, may_be_unset=True)
 GROWTH_FLAGS = ("batch_size_per_worker", "lr_scaling", "lr_warm_up_steps")
 """Names of the flags that have an effect only with --batch=per_worker."""
-JOB_FLAGS = option_flags.defined(JobConfig, may_be_unset=False)
-flags.adopt_module_key_flags(option_flags)
+JOB_FLAGS = defined(JobConfig, may_be_unset=False)
 
 
 def training_config(config: dict[str, Any]) -> TrainingConfig:
@@ -168,3 +236,38 @@ def job_config() -> JobConfig:
         values["num_workers"] = 0
     awaits = join_flags.MASTER_ONLY.value or not host_port.is_loopback(join_flags.BIND.value)
     return JobConfig(**values, awaits_joiners=awaits)
+
+
+def given_options(config: Mapping[str, Any], sources: Mapping[str, str]) -> JobOptions:
+    """Returns the options of the flags; a reference configuration counts where no flag is given.
+
+    Args:
+      config: the values of the reference configuration; some need not be options.
+      sources: by flag, the source of its value.
+
+    Raises:
+      ConfigurationError: an option cannot have the value given.
+    """
+    values = {name: f.value for name, f in FLAGS.items() if f.value is not None}
+    directory = values.get("checkpoint_dir")
+    if directory and "://" not in directory:
+        values["checkpoint_dir"] = str(Path(directory).resolve())  # workers may run elsewhere
+    typed = {n: v for n, v in values.items() if sources.get(n) == settings.COMMAND_LINE}
+    others = {n: v for n, v in values.items() if n not in typed}
+    before = env.job_options()
+    weakest = {**before.otherwise, **before.command_line}
+    return JobOptions(typed, {**weakest, **given(config), **others})
+
+
+def verbosity() -> Verbosity:
+    """Returns how much output is shown, from flags.
+
+    Raises:
+      ConfigurationError: flags ask for more and for less output at the same time.
+    """
+    if QUIET.value and (VERBOSE.value or ALL_OUTPUT.value):
+        other = "--verbose" if VERBOSE.value else "--all_output"
+        raise ConfigurationError(f"--quiet was given together with {other}. Leave one of them out.")
+    if QUIET.value:
+        return Verbosity.QUIET
+    return Verbosity.VERBOSE if VERBOSE.value else Verbosity.NORMAL

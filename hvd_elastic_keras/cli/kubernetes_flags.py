@@ -13,7 +13,13 @@ from hvd_elastic_keras.cli import host_flags, join_flags
 from hvd_elastic_keras.common import env, host_port
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.launchers.kubernetes_api import ApiError, Cluster, Json, connect
+from hvd_elastic_keras.launchers.kubernetes_api import (
+    ApiError,
+    Cluster,
+    Json,
+    connect,
+    owner_of_master,
+)
 from hvd_elastic_keras.launchers.kubernetes_pod import (
     PodSettings,
     check_job_name,
@@ -21,7 +27,6 @@ from hvd_elastic_keras.launchers.kubernetes_pod import (
     job_name,
     manifest,
 )
-from hvd_elastic_keras.launchers.kubernetes_secret import owner_of_master
 
 LOCAL, KUBERNETES = "local", "kubernetes"
 LAUNCHER = flags.DEFINE_enum(

@@ -1,19 +1,24 @@
-"""`--leave_on`: treats a cloud's notice that it takes this machine back like SIGTERM."""
+"""`--leave_on`: treats a cloud's notice that it takes this machine back like SIGTERM.
+
+The cloud's metadata service gives the notice (`GoogleCloud`, `Aws`).
+"""
 
 from __future__ import annotations
 
+import datetime
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
+import msgspec
 import requests
 from absl import flags
 
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.launchers.spot_notices import Aws, GoogleCloud, Notice, Provider
 
 ASK_EVERY_S = 5.0
 BEFORE_THE_END_S = 3.0
@@ -34,6 +39,12 @@ LEAVE_ON = flags.DEFINE_list(
     "job with a checkpoint. sigterm: always. gcp, aws: this machine is one that the cloud may take "
     "back; its metadata service is asked every 5 s whether it does.",
 )
+REQUEST_TIMEOUT_S = 2.0
+GCP_SECONDS = 30.0
+"""Seconds that Google Cloud lets a machine run after its notice."""
+AWS_TOKEN_SECONDS = 21600
+AWS_SECONDS = 120.0
+"""Seconds before the end at which the notice of AWS comes."""
 
 
 def begin() -> None:
@@ -105,3 +116,101 @@ class NoticeWatch:
 
 def _say(text: str) -> None:
     print(f"[leave] {text}", file=sys.stderr, flush=True)
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """A notice that the cloud takes this machine back.
+
+    Attributes:
+      within_s: seconds until the machine goes.
+    """
+
+    text: str
+    within_s: float
+
+
+class Provider(Protocol):
+    """A cloud that may take this machine back."""
+
+    def notice(self) -> Notice | None:
+        """Returns the present notice; None if the machine stays.
+
+        Raises:
+          requests.RequestException: the metadata service does not answer as documented.
+        """
+
+
+class GoogleCloud:
+    """Google Cloud, with its metadata service at `host`."""
+
+    def __init__(self, host: str) -> None:
+        self._url = f"http://{host}/computeMetadata/v1/instance/preempted"
+        self._session = _session()
+        self._session.headers["Metadata-Flavor"] = "Google"
+
+    def notice(self) -> Notice | None:
+        """See `Provider`."""
+        answer = self._session.get(self._url, timeout=REQUEST_TIMEOUT_S)
+        answer.raise_for_status()
+        if answer.text.strip().upper() != "TRUE":
+            return None
+        return Notice("Google Cloud preempts this machine", GCP_SECONDS)
+
+
+class Aws:
+    """AWS, with its metadata service at `url`."""
+
+    def __init__(self, url: str) -> None:
+        self._url = f"{url.rstrip('/')}/latest"
+        self._session = _session()
+        self._token = ""
+
+    def notice(self) -> Notice | None:
+        """See `Provider`."""
+        answer = self._ask()
+        if answer.status_code == requests.codes.unauthorized:
+            self._token = ""
+            answer = self._ask()
+        if answer.status_code == requests.codes.not_found:
+            return None
+        answer.raise_for_status()
+        return aws_notice(answer.content, datetime.datetime.now(datetime.timezone.utc))
+
+    def _ask(self) -> requests.Response:
+        self._token = self._token or self._new_token()
+        headers = {"X-aws-ec2-metadata-token": self._token}
+        url = f"{self._url}/meta-data/spot/instance-action"
+        return self._session.get(url, headers=headers, timeout=REQUEST_TIMEOUT_S)
+
+    def _new_token(self) -> str:
+        lasts = {"X-aws-ec2-metadata-token-ttl-seconds": str(AWS_TOKEN_SECONDS)}
+        url = f"{self._url}/api/token"
+        answer = self._session.put(url, headers=lasts, timeout=REQUEST_TIMEOUT_S)
+        answer.raise_for_status()
+        return answer.text
+
+
+class _InstanceAction(msgspec.Struct):
+    action: str
+    time: datetime.datetime
+
+
+def aws_notice(content: bytes, now: datetime.datetime) -> Notice:
+    """Returns the notice in an instance action; an unreadable action counts as a notice, too.
+
+    >>> moment = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
+    >>> aws_notice(b'{"action": "stop", "time": "2026-01-01T00:01:30Z"}', moment)
+    Notice(text='AWS will stop this machine', within_s=90.0)
+    """
+    try:
+        found = msgspec.json.decode(content, type=_InstanceAction)
+        left_s = (found.time - now).total_seconds()
+    except (msgspec.DecodeError, TypeError):
+        return Notice("AWS takes this machine back", AWS_SECONDS)
+    return Notice(f"AWS will {found.action} this machine", max(0.0, left_s))
+
+
+def _session() -> requests.Session:
+    session = requests.Session()
+    session.trust_env = False  # only this machine can reach the service, so use no proxy
+    return session

@@ -13,12 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from hvd_elastic_keras.cli import curves, job_signals, plan, source_files
+from hvd_elastic_keras.cli import conclusion, curves, plan, source_files
 from hvd_elastic_keras.cli.check_in_subprocess import check_request
 from hvd_elastic_keras.cli.conclusion import EXIT_FAILED, conclude, shown
-from hvd_elastic_keras.cli.job_directory import held, until_removed
-from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
-from hvd_elastic_keras.cli.refusals import (
+from hvd_elastic_keras.cli.dry_run import (
     cannot_listen,
     check_checkpoint_dir,
     check_gpus,
@@ -27,6 +25,8 @@ from hvd_elastic_keras.cli.refusals import (
     port_is_taken,
     refused_on_full_disk,
 )
+from hvd_elastic_keras.cli.job_directory import held, until_removed
+from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
 from hvd_elastic_keras.cli.remote_workers import run_on_hosts
 from hvd_elastic_keras.cli.take_over import left_behind
 from hvd_elastic_keras.common import control, env, files, host_port, predictions, versions
@@ -66,10 +66,10 @@ async def run_job(request: JobRequest) -> int:
     # Python tests the temporary directory with a file, only once. A launcher killed during the test
     # would leave that file behind, so the test comes first.
     tempfile.gettempdir()
-    job_signals.end_on_sigterm()
+    conclusion.end_on_sigterm()
     console = console_for(request.verbosity, request.spec.job if request.spec else "")
     with console.drawing(), held(request.job_dir) as begin:
-        job_signals.outlive_terminal(request.job_dir, console)
+        conclusion.outlive_terminal(request.job_dir, console)
         for warning in request.warnings:
             console.line(warning)
         known = newest_term_of_checkpoints(request.job_dir)
@@ -163,7 +163,7 @@ async def _run_accepted(
         fork_server=server,
         warn=console.line,
     )
-    signals = job_signals.stop_on_signals(controller)
+    signals = conclusion.stop_on_signals(controller)
     training = dataclasses.asdict(request.spec.training) if request.spec else {}
     if training:
         training |= msgspec.structs.asdict(request.options)

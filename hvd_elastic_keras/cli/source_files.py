@@ -1,13 +1,29 @@
-"""The source files that a job trains; they must be the same on all hosts."""
+"""The source files that a job trains: the same on all hosts, and no unchanged script for Horovod.
+
+Under `run`, Horovod's own `hvd.init()` makes each worker rank 0 of 1. That is fine in a script that
+trains with this package, because this package makes the real rounds. In any other script, each
+worker trains alone. A script that imports Horovod must therefore also import something of this
+package, somewhere in its own files. `check_script` refuses others before any worker runs one to its
+end.
+"""
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hvd_elastic_keras.cli import find_model
-from hvd_elastic_keras.cli.check_script import files_of_script
+from hvd_elastic_keras.common.errors import ConfigurationError
+
+PACKAGE = "hvd_elastic_keras"
+HOROVOD = "horovod"
+FOR_TENSORFLOW = ("horovod", "horovod.tensorflow", "horovod.keras", "horovod.tensorflow.keras")
+MOST_FILES = 1000
+"""Most files of a script that are examined."""
 
 
 def source_digests(script: Sequence[str], model: str, directory: Path) -> dict[str, str]:
@@ -50,3 +66,119 @@ def _digest(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
         return ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Import:
+    """An import in a file."""
+
+    module: str
+    path: Path
+    line: int
+    alias: str
+
+
+def check_script(script: Path) -> None:
+    """Raises `ConfigurationError` if a script imports Horovod and nothing of this package."""
+    imports = list(_imports_of_script(script))
+    if any(_is_in(i.module, PACKAGE) for i in imports):
+        return
+    found = next((i for i in imports if _is_in(i.module, HOROVOD)), None)
+    if found is None:
+        return
+    raise ConfigurationError(
+        f"{found.path.name} imports {found.module} in line {found.line}, and nothing of "
+        f"{PACKAGE}, so that each worker would be rank 0 of 1 and train alone. {_remedy(found)}"
+    )
+
+
+def _remedy(found: Import) -> str:
+    if found.module not in FOR_TENSORFLOW and not _is_in(found.module, "horovod.tensorflow"):
+        return f"{PACKAGE} trains Keras models on TensorFlow; this script needs horovodrun."
+    return (
+        f"Write `import {PACKAGE}.horovod as {found.alias}` there; docs/coming_from.md says what "
+        "else differs. If an installed module of yours trains with this package, let the script "
+        f"`import {PACKAGE}`."
+    )
+
+
+def warning_of_flags(script: Sequence[str], is_flag: Callable[[str], bool]) -> str:
+    """Returns a warning about flags of `run` after the name of a script; empty without any.
+
+    Flags after `--` clearly belong to the script.
+
+    Args:
+      script: name and arguments of the script; `--` may precede the name.
+      is_flag: whether `run` would take a flag of this name, given before the script.
+    """
+    name, *arguments = script
+    meant = itertools.takewhile(lambda word: word != "--", arguments) if name != "--" else ()
+    words = [w for w in meant if w.startswith("--") and is_flag(w[2:].partition("=")[0])]
+    if not words:
+        return ""
+    found = " ".join(words)
+    return (
+        f"warning: {found} stands after {name}, so that the script gets it, and run does not. For "
+        f"run, put it before the script: run {found} {name}. If it is meant for the script, say "
+        f"so with --: run -- {name} {found}."
+    )
+
+
+def files_of_script(script: Path) -> list[Path]:
+    """Returns a script and the modules beside it that it imports, directly or indirectly."""
+    found = dict.fromkeys([script])
+    for i in _imports_of_script(script):
+        found.update(dict.fromkeys(_files_of(i.module, _base(i, script))))
+    return list(found)
+
+
+def _base(found: Import, script: Path) -> Path:
+    """Returns the file beside which an imported module is searched."""
+    return found.path if found.module[0] == "." else script
+
+
+def _is_in(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def _imports_of_script(script: Path) -> Iterator[Import]:
+    """Yields the imports of a script, and of the modules beside it that it imports."""
+    seen: set[Path] = set()
+    todo = [script]
+    while todo and len(seen) < MOST_FILES:
+        path = todo.pop(0)
+        if path in seen:
+            continue
+        seen.add(path)
+        for found in _imports_of_file(path):
+            yield found
+            todo += _files_of(found.module, _base(found, script))
+
+
+def _imports_of_file(path: Path) -> Iterator[Import]:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return  # Python will report the error
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                yield Import(name.name, path, node.lineno, name.asname or "hvd")
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            if base != HOROVOD:
+                yield Import(base, path, node.lineno, "hvd")
+            for name in node.names:
+                # `from horovod import tensorflow as hvd` imports the module of that name.
+                module = f"{base}{'' if base.endswith('.') else '.'}{name.name}"
+                yield Import(module, path, node.lineno, name.asname or "hvd")
+
+
+def _files_of(module: str, importer: Path) -> list[Path]:
+    """Returns the files of a module beside a file, including those of its parent packages."""
+    level = len(module) - len(module.lstrip("."))
+    directory = importer.parents[max(0, level - 1)]
+    parts = module.lstrip(".").split(".")
+    paths = [directory.joinpath(*parts[: n + 1]) for n in range(len(parts))]
+    candidates = [c for p in paths for c in (p.with_suffix(".py"), p / "__init__.py")]
+    return [c for c in candidates if c.is_file()]

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvd_elastic_keras.common import env, files
-from hvd_elastic_keras.common.error_text import exit_is_an_error
 from hvd_elastic_keras.common.errors import (
     ConfigurationError,
     ElasticError,
     TrainingOverError,
     WorkerLeavingError,
+    exit_is_an_error,
 )
 from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.worker.elastic_session import ElasticSession

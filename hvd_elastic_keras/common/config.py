@@ -7,11 +7,10 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, UnsetType
 
-from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.common.errors import ConfigurationError, require
+from hvd_elastic_keras.common.errors import require_bool as _require_bool
+from hvd_elastic_keras.common.errors import require_whole_number as _require_whole_number
 from hvd_elastic_keras.common.options import SPEED, Option, RunOptions, definitions, given
-from hvd_elastic_keras.common.requirements import require
-from hvd_elastic_keras.common.requirements import require_bool as _require_bool
-from hvd_elastic_keras.common.requirements import require_whole_number as _require_whole_number
 
 DEFAULT_GLOBAL_BATCH_SIZE = 128
 DEFAULT_MICRO_BATCHES = 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -9,28 +10,35 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hvd_elastic_keras.common import control, json_text, messages
+from hvd_elastic_keras.common import control, messages
 from hvd_elastic_keras.common.errors import ConfigurationError
 
 JOB = "job.json"
 JOB_ID = "job.id"
 """File with the job's random id. A process that finds this id sees the job directory."""
+
 MASTER = "master.json"
 CERTIFICATE = "certificate.pem"
 """The master's certificate under TLS, with its key."""
+
 LOCK = "job.lock"
 """The launcher holds this lock while it runs."""
+
 LOGS = "logs"
 LAUNCHER_LOG = "launcher.log"
 """File among the logs for the launcher's output, once nobody can read it elsewhere any more."""
+
 MODEL = "model.keras"
 WEIGHTS = "model.weights.h5"
 """Written in place of `MODEL` if the model cannot be saved."""
+
 HISTORY = "history.json"
 RESULTS = "results.json"
 """Results of an evaluation."""
+
 PREDICTIONS = "predictions"
 """The directory of predictions, unless another one is asked for."""
+
 CHECKPOINTS = "checkpoints"
 LEDGER = "ledger"
 TIMELINES = "timelines"
@@ -40,8 +48,10 @@ EXPORT = "saved_model"
 TENSORBOARD = "tensorboard"
 JOURNAL = "journal"
 """The master's decisions."""
+
 WORKERS = "workers"
 """Notes on the local workers: which ones run, and how the others ended."""
+
 OTHERS = 0o077
 """Permissions of everybody but the owner."""
 
@@ -188,7 +198,7 @@ def event_entries(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Yields the entries of `EVENTS`; skips lines that a killed launcher or full disk tore."""
     for line in lines:
         try:
-            entry = json_text.loads(line)
+            entry = parse_json(line)
         except ValueError:
             continue
         if isinstance(entry, dict) and "event" in entry:
@@ -198,3 +208,24 @@ def event_entries(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 def timeline_of_round(directory: str | Path, number: int) -> Path:
     """Returns the file to which rank 0 of a round writes Horovod's timeline."""
     return Path(directory) / f"round-{number:06d}.json"
+
+
+@contextlib.contextmanager
+def only_value_errors() -> Iterator[None]:
+    """Turns a parser's `RecursionError` for deeply nested text into a `ValueError`."""
+    try:
+        yield
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def parse_json(
+    text: str | bytes, object_hook: Callable[[dict[str, Any]], Any] | None = None
+) -> Any:
+    """Returns the value of a JSON text.
+
+    Raises:
+      ValueError: the text is not JSON.
+    """
+    with only_value_errors():
+        return json.loads(text, object_hook=object_hook)

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from hvd_elastic_keras.common import files, json_text
+from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.config import TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
 
@@ -78,7 +78,7 @@ class JobSpec:
           ConfigurationError: the text is not a job specification of this version.
         """
         try:
-            content = json_text.loads(text)
+            content = files.parse_json(text)
             version = content.pop("version")
             if version == JOB_FORMAT_VERSION:
                 training = TrainingConfig(**content.pop("training"))

@@ -28,8 +28,8 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import UNSET
 
-from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.common.requirements import (
+from hvd_elastic_keras.common.errors import (
+    ConfigurationError,
     require,
     require_bool,
     require_number,

@@ -3,7 +3,7 @@
 | patch                                         | why                                              |
 |-----------------------------------------------|--------------------------------------------------|
 | `Model.save` and kin, `state/keras_saving.py` | one worker writes a file, the others wait for it |
-| `sys.excepthook`, `common/one_line_errors.py` | an `ElasticError` is shown without a traceback   |
+| `sys.excepthook`, `common/errors.py`          | an `ElasticError` is shown without a traceback   |
 | `sys.excepthook`, `session_of_process.py`     | an uncaught `ConfigurationError` ends the job    |
 | `Model.fit`, `api/horovod_fit.py`             | `fit` with Horovod's optimizer is elastic        |
 | `Optimizer.lr`, `api/horovod_optimizer.py`    | scripts for Keras 2 use it                       |

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hvd_elastic_keras.common import files, json_text
+from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.errors import ConfigurationError, DataError
 
 VERSION = 1
@@ -274,7 +274,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     """
     content: Any = None
     try:
-        content = json_text.loads(path.read_text())
+        content = files.parse_json(path.read_text())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

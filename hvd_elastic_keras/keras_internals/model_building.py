@@ -1,4 +1,7 @@
-"""Checks a model and builds its variables, beyond the public interface of Keras."""
+"""Checks a model and builds its variables, beyond the public interface of Keras.
+
+`reset_metrics_at_start` resets the metrics that plain Keras would reset before the first epoch.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,17 @@ from keras.src.backend.common import global_state
 
 from hvd_elastic_keras.common.errors import ConfigurationError, DataError
 from hvd_elastic_keras.keras_internals.global_seed import global_seed
-from hvd_elastic_keras.keras_internals.held_objects import layers_of, optimizers_of
-from hvd_elastic_keras.keras_internals.inlined_functions import inlined_functions
-from hvd_elastic_keras.keras_internals.metrics import note_built_early
 from hvd_elastic_keras.keras_internals.model_errors import remedy
+from hvd_elastic_keras.keras_internals.model_variables import layers_of, optimizers_of
+from hvd_elastic_keras.keras_internals.traced_graphs import inlined_functions
 
 LONGEST_MESSAGE = 400
 """The most characters that are quoted: a message may list all labels of a batch."""
 MOST_ATTEMPTS = 16
 """The most attempts to let a model make its variables. Each attempt may make some of them."""
+
+_METRICS_BUILT_EARLY = "_elastic_built_early"
+"""Attribute of the metrics given to `compile`: plain Keras would build them in the first step."""
 
 
 def check_compiled(model: Any) -> None:
@@ -157,7 +162,7 @@ def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> None:
     if is_tried and compiled is not None and compiled.built and not had_metrics:
         for metric in compiled.metrics:  # the step that was tried has changed them
             metric.reset_state()
-    note_built_early(model, had_metrics)
+    note_metrics_built_early(model, had_metrics)
     for optimizer in optimizers_of(model):
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
@@ -281,3 +286,28 @@ def first_sentence(error: BaseException) -> str:
     useful = itertools.takewhile(lambda line: not line.startswith("Arguments received"), lines)
     text = " ".join(useful).rstrip(".") + "."
     return text if len(text) <= LONGEST_MESSAGE else text[:LONGEST_MESSAGE] + " …"
+
+
+def note_metrics_built_early(model: keras.Model, was_built: bool) -> None:
+    """Notes whether the metrics given to `compile` have just been built, for `reset_at_start`."""
+    compiled: Any = model._compile_metrics
+    if compiled is not None:
+        object.__setattr__(compiled, _METRICS_BUILT_EARLY, compiled.built and not was_built)
+
+
+def reset_metrics_at_start(model: keras.Model) -> None:
+    """Calls `reset_metrics` before the first epoch of a `fit`.
+
+    Plain Keras does not reset metrics that it has not built by then. They are as they were made.
+    """
+    compiled: Any = model._compile_metrics
+    early = bool(getattr(compiled, _METRICS_BUILT_EARLY, False))
+    if not early:
+        model.reset_metrics()
+        return
+    compiled.built = False
+    try:
+        model.reset_metrics()
+    finally:
+        compiled.built = True
+        object.__setattr__(compiled, _METRICS_BUILT_EARLY, False)

@@ -14,7 +14,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from hvd_elastic_keras.common import one_line_errors
+from hvd_elastic_keras.common import errors
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.versions import KERAS, TENSORFLOW
 
@@ -74,5 +74,5 @@ def check_in_script() -> None:
     try:
         check()
     except ConfigurationError:
-        one_line_errors.install()
+        errors.show_in_one_line()
         raise

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from hvd_elastic_keras.common import env
-from hvd_elastic_keras.launchers import fork_server_main, waiting
+from hvd_elastic_keras.launchers import fork_server_main, open_files
 from hvd_elastic_keras.launchers.fork_server_main import PROCESS_ID
 
 MODULES = (
@@ -114,7 +114,7 @@ class ForkServer:
         message, answer = json.dumps(dataclasses.asdict(request)).encode(), b""
         with contextlib.suppress(OSError):
             socket.send_fds(self._socket, [message], [stdout, stderr])
-            if waiting.until_readable(self._socket.fileno(), FORKED_WITHIN_S):
+            if open_files.until_readable(self._socket.fileno(), FORKED_WITHIN_S):
                 answer = self._socket.recv(PROCESS_ID.size)
         if len(answer) < PROCESS_ID.size:
             self.close()

@@ -26,8 +26,7 @@ from hvd_elastic_keras.launchers.kubernetes_reasons import (
     pending_reason,
     why_leaving,
 )
-from hvd_elastic_keras.launchers.kubernetes_requests import Answers, PodRequests
-from hvd_elastic_keras.launchers.kubernetes_watch import Pod, PodWatch
+from hvd_elastic_keras.launchers.kubernetes_requests import Answers, Pod, PodRequests, PodWatch
 
 KUBERNETES = "kubernetes"
 """Name of the host that stands for all pods of a job. It has many slots."""

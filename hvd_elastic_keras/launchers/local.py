@@ -25,7 +25,7 @@ from typing import IO, BinaryIO, TextIO
 import msgspec
 
 from hvd_elastic_keras.common import env
-from hvd_elastic_keras.launchers import keeper, open_files, waiting
+from hvd_elastic_keras.launchers import keeper, open_files
 from hvd_elastic_keras.launchers.base import LOCALHOST, LaunchedWorker, WorkerExit, exit_cause
 from hvd_elastic_keras.launchers.fork_server import ForkServer, ForkServerError, Request
 
@@ -277,7 +277,7 @@ class LocalLauncher:
 
         def pump() -> None:
             if output is not None:
-                waiting.until_readable(output)
+                open_files.until_readable(output)
                 os.set_blocking(output, True)
                 with os.fdopen(output, errors="replace") as printed:
                     for line in lines_of(printed):
@@ -358,7 +358,7 @@ def _wait_for(kept: WorkerRecord) -> int | None:
         descriptor = os.pidfd_open(kept.keeper)
         try:
             if kept.is_kept:
-                waiting.until_readable(descriptor)
+                open_files.until_readable(descriptor)
         finally:
             os.close(descriptor)
     return None

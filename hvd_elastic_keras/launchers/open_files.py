@@ -1,9 +1,15 @@
-"""Limits of open files and connections, for the launcher and the processes that it starts."""
+"""Open files and connections, for the launcher and the processes that it starts.
+
+This module sets their limits, and waits for descriptors of any number: `select.select` accepts only
+numbers below 1024.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
+import select
 
 FILES_PER_WORKER = 6
 """Three connections, and the pipes of a local worker. Strangers may take a quarter of all."""
@@ -49,3 +55,20 @@ def set_limit(pid: int, limits: Limits) -> None:
     """Sets the limits of another process, in which `select()` fails with high file numbers."""
     with contextlib.suppress(ValueError, OSError):  # the process may have ended already
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+
+
+def until_readable(descriptor: int, limit_s: float | None = None) -> bool:
+    """Waits until data or its end can be read, at most `limit_s`; returns whether it can."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(None if limit_s is None else 1000 * limit_s))
+
+
+def until_ended(process: int) -> None:
+    """Waits until a process has ended. It need not be a child of this process."""
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(process)
+        try:
+            until_readable(descriptor)
+        finally:
+            os.close(descriptor)

@@ -22,7 +22,7 @@ from typing import Any
 import keras
 
 from hvd_elastic_keras.keras_internals import file_writers
-from hvd_elastic_keras.keras_internals.tensorboard_files import RepeatedRecords
+from hvd_elastic_keras.keras_internals.file_writers import RepeatedRecords
 from hvd_elastic_keras.loop.root_callback import RootCallback
 from hvd_elastic_keras.state import callback_state, keras_saving
 

@@ -9,7 +9,7 @@ either.
 from __future__ import annotations
 
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.keras_internals.trainable import Trainable
+from hvd_elastic_keras.keras_internals.model_variables import Trainable
 from hvd_elastic_keras.loop.observer import Observer
 from hvd_elastic_keras.state.cursor import Cursor
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hvd_elastic_keras.common.protocol import Assignment
-from hvd_elastic_keras.data.input.epoch_hooks import Moment
+from hvd_elastic_keras.data.input.interfaces import Moment
 from hvd_elastic_keras.loop.end_of_data import data_have_ended, end_of_data
 from hvd_elastic_keras.loop.loop_parts import LoopParts
 from hvd_elastic_keras.loop.observer import EndedEpoch, EvaluatedStep

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hvd_elastic_keras.common.events import BatchChanged
-from hvd_elastic_keras.common.learning_rate_scale import Growth, Ramp
+from hvd_elastic_keras.keras_internals.learning_rate import Growth, Ramp
 from hvd_elastic_keras.loop.observer import Observer, Round, TakenStep
 from hvd_elastic_keras.loop.start_notices import Announcer
 from hvd_elastic_keras.observe.console import counted

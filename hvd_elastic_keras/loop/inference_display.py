@@ -13,8 +13,7 @@ from hvd_elastic_keras.loop.progress_display import (
     Show,
     told_metrics,
 )
-from hvd_elastic_keras.observe.progress_text import step_line
-from hvd_elastic_keras.observe.screen import Screen
+from hvd_elastic_keras.observe.progress_text import Screen, step_line
 
 
 class InferenceDisplay(Observer):

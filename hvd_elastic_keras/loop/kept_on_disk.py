@@ -12,8 +12,7 @@ import keras
 import tensorflow as tf
 
 from hvd_elastic_keras.common import files
-from hvd_elastic_keras.common.error_text import in_one_line
-from hvd_elastic_keras.common.errors import CheckpointNotWrittenError
+from hvd_elastic_keras.common.errors import CheckpointNotWrittenError, in_one_line
 from hvd_elastic_keras.common.events import CheckpointLoaded, CheckpointSaved
 from hvd_elastic_keras.common.options import NO_OPTIONS, SAVED_MODEL, RunOptions
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, unwrapped
@@ -23,11 +22,10 @@ from hvd_elastic_keras.loop.nonfinite_loss import NonFiniteLoss
 from hvd_elastic_keras.loop.observer import EndedEpoch, Observer, Round, TakenStep
 from hvd_elastic_keras.state import keras_saving
 from hvd_elastic_keras.state.checkpoint import directories, ownership
-from hvd_elastic_keras.state.checkpoint.background import BackgroundWriter
 from hvd_elastic_keras.state.checkpoint.manager import CheckpointManager, Origin
 from hvd_elastic_keras.state.checkpoint.places import Place
 from hvd_elastic_keras.state.checkpoint.remote import checkpoints_of
-from hvd_elastic_keras.state.checkpoint.store import Term
+from hvd_elastic_keras.state.checkpoint.store import BackgroundWriter, Term
 from hvd_elastic_keras.state.run_state import RunState
 from hvd_elastic_keras.worker.session import Session
 from hvd_elastic_keras.worker.tensor_bytes import bytes_of, copies_of

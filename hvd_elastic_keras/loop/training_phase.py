@@ -7,9 +7,8 @@ import time
 from collections.abc import Iterator
 
 from hvd_elastic_keras.common.protocol import Assignment
-from hvd_elastic_keras.data.input.epoch_hooks import Moment
-from hvd_elastic_keras.data.input.interfaces import LocalBatch
-from hvd_elastic_keras.keras_internals.metrics import reset_at_start
+from hvd_elastic_keras.data.input.interfaces import LocalBatch, Moment
+from hvd_elastic_keras.keras_internals.model_building import reset_metrics_at_start
 from hvd_elastic_keras.loop.end_of_data import data_have_ended, end_of_data
 from hvd_elastic_keras.loop.loop_parts import LoopParts
 from hvd_elastic_keras.loop.observer import PresentEpoch, TakenStep, TrainedEpoch
@@ -70,7 +69,7 @@ class TrainingPhase:
         if marks.epoch_begun != cursor.epoch:
             marks.epoch_begun = cursor.epoch
             if cursor.progress == 0:
-                reset_at_start(self._parts.model)
+                reset_metrics_at_start(self._parts.model)
             else:
                 self._parts.model.reset_metrics()
             self._parts.callbacks.call("on_epoch_begin", cursor.epoch, {})

@@ -15,7 +15,7 @@ from hvd_elastic_keras.common.joining import (
     Outcome,
 )
 from hvd_elastic_keras.launchers.base import WorkerExit
-from hvd_elastic_keras.launchers.joined import JoinedWorkers
+from hvd_elastic_keras.launchers.by_host import JoinedWorkers
 from hvd_elastic_keras.master.context import MasterContext
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.change_request import plan_change, plan_slots

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from hvd_elastic_keras.common import events
@@ -119,3 +119,15 @@ def counted(number: int, noun: str) -> str:
     ('1 step', '12 steps')
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Returns rows of texts, one below the other, in aligned columns.
+
+    >>> print(table([("WORKER", "STEP"), ("w0", "12")]))
+    WORKER  STEP
+    w0      12
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)

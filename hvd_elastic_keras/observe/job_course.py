@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_elastic_keras.common import events
-from hvd_elastic_keras.observe import explain, job_history
+from hvd_elastic_keras.observe import job_history
 
 MOST_POINTS = 4000
 MOST_CHANGES = 1000
@@ -150,7 +150,7 @@ class JobCourse:
 
     def _add_change(self, time_s: float, entry: events.Entry) -> None:
         change = change_of(entry, self._running)
-        lines = explain.lines(entry, change)
+        lines = job_history.lines(entry, change)
         if not lines:
             return
         item = {"n": self.version, "time": time_s, "kind": events.name_of(type(entry))}
@@ -161,7 +161,7 @@ class JobCourse:
         self._changes.append(item)
 
 
-def change_of(entry: events.Entry, before: events.RoundRunning | None) -> explain.Change | None:
+def change_of(entry: events.Entry, before: events.RoundRunning | None) -> job_history.Change | None:
     """Returns the change from the round `before` to the round of `entry`.
 
     Returns None if `entry` is no round, or if there is no earlier round of its training.
@@ -170,7 +170,7 @@ def change_of(entry: events.Entry, before: events.RoundRunning | None) -> explai
         return None
     if before.training != entry.training:
         return None
-    return explain.Change(entry, before.world_size, ())
+    return job_history.Change(entry, before.world_size, ())
 
 
 def numbers(metrics: dict[str, Any]) -> dict[str, float]:

@@ -1,12 +1,18 @@
-"""Reads from `events.jsonl` how a job has changed, and what each change has cost."""
+"""How a job has changed, by its `events.jsonl`: the cost of each change, and the story for people.
+
+`explain` tells the story: which workers, why, how long each part took.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import datetime
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from hvd_elastic_keras.common import events, files
+from hvd_elastic_keras.common import events, files, goodput
+from hvd_elastic_keras.observe.console import counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,3 +75,167 @@ def _tells_of(entry: events.AnyEntry, worker_id: str) -> bool:
         case events.SlotsRevoked(workers=names):
             return worker_id in names
     return False
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A round that took the place of another one.
+
+    Attributes:
+      running: the entry of the new round.
+      size_before: number of members of the old round.
+      after: entries written between the entries of the two rounds.
+    """
+
+    running: events.RoundRunning
+    size_before: int
+    after: tuple[events.AnyEntry, ...]
+
+    @property
+    def lost(self) -> list[events.WorkerExited]:
+        """Workers that have failed."""
+        return [e for e in self.after if isinstance(e, events.WorkerExited) and e.failed]
+
+
+def explain(history: Sequence[Timed]) -> Iterator[str]:
+    """Yields lines about each run of a job; the last lines of a run sum it up."""
+    for run in runs(history):
+        yield from _story(run)
+        yield from _summary(run)
+
+
+def runs(history: Iterable[Timed]) -> list[list[Timed]]:
+    """Splits entries into runs, each from one `job_started` to the next."""
+    found: list[list[Timed]] = []
+    for t in history:
+        if isinstance(t.entry, events.JobStarted) or not found:
+            found.append([])
+        found[-1].append(t)
+    return found
+
+
+def changes(entries: Iterable[events.AnyEntry]) -> list[Change]:
+    """Returns a change for each round except the first round of a training."""
+    found: list[Change] = []
+    before: events.RoundRunning | None = None
+    after: list[events.AnyEntry] = []
+    for entry in entries:
+        if not isinstance(entry, events.RoundRunning):
+            after.append(entry)
+            continue
+        if before and before.training == entry.training:
+            found.append(Change(entry, before.world_size, tuple(after)))
+        before, after = entry, []
+    return found
+
+
+# --- line by line ------------------------------------------------------------------------
+
+
+def _story(run: Sequence[Timed]) -> Iterator[str]:
+    began = run[0].time
+    day = datetime.datetime.fromtimestamp(began).strftime("%Y-%m-%d %H:%M:%S")
+    yield f"{day}: {_beginning(run[0].entry)}"
+    by_round = {c.running.round: c for c in changes(t.entry for t in run)}
+    for t in run[1:]:
+        change = by_round.get(t.entry.round) if isinstance(t.entry, events.RoundRunning) else None
+        for number, line in enumerate(lines(t.entry, change)):
+            yield f"{'' if number else _clock(t.time - began):>10}  {line}"
+
+
+def _beginning(entry: events.AnyEntry) -> str:
+    if isinstance(entry, events.JobStarted):
+        return f"the job starts ({entry.model}, {counted(entry.num_workers, 'worker')})"
+    return "the beginning is missing"
+
+
+def lines(entry: events.Entry, change: Change | None) -> list[str]:
+    """Returns the lines that tell of an entry; none for most entries.
+
+    Args:
+      change: the change that the entry completes, if any.
+    """
+    match entry:
+        case events.RoundRunning():
+            return _round_lines(entry, change)
+        case events.WorkerExited(failed=True):
+            return [f"{entry.worker_id} {entry.cause}, at step {entry.step}"]
+        case events.WorkerReady(start_up_s=float() as start_up_s):
+            return [f"{entry.worker_id} is warm, {start_up_s:.1f} s after its launch"]
+        case events.WorkerStalled():
+            return [f"{entry.worker_id} does not go on at step {entry.step}"]
+        case events.SlotsRevoked():
+            return [f"{counted(entry.slots, 'slot')} of {entry.host} taken back: {entry.reason}"]
+        case events.SlotsGranted():
+            return [f"{counted(entry.slots, 'slot')} of {entry.host} granted"]
+        case events.Waiting():
+            return [f"too few workers: {entry.workers} of at least {entry.min_workers}"]
+        case events.MasterRestarted():
+            return [f"the launcher is back; taken over: {', '.join(entry.workers) or 'nobody'}"]
+        case events.CheckpointLoaded():
+            return [f"training goes on from the checkpoint of step {entry.step}"]
+        case events.WorkerRefused():
+            return [f"{entry.worker_id} ends the job: {entry.message}"]
+        case events.JobStopping():
+            return [f"the job is asked to stop: {entry.reason}"]
+        case events.JobFinished():
+            end = f"the job ends at step {entry.step}: {entry.status} ({entry.reason})"
+            return [end, f"  of {goodput.told(entry.spent_s)}"] if entry.spent_s else [end]
+    return []
+
+
+def _round_lines(entry: events.RoundRunning, change: Change | None) -> list[str]:
+    members = ", ".join(entry.members)
+    size = counted(entry.world_size, "worker")
+    if change is None:
+        return [f"round {entry.round}: {size} ({members}) from step {entry.step}: {entry.reason}"]
+    return [
+        f"round {entry.round}: {change.size_before} → {size} ({members}) from step {entry.step}: "
+        f"{entry.reason}",
+        f"  stalled {entry.stall_s:.2f} s: {_parts(entry)}; {_lost(entry.steps_lost)}",
+    ]
+
+
+def _parts(entry: events.RoundRunning) -> str:
+    noticed = f"{entry.noticed_s:.2f} s until it was noticed, " if entry.noticed_s else ""
+    return (
+        f"{noticed}{entry.entered_s:.2f} s until all had come, "
+        f"{entry.synced_s:.2f} s until all were connected and in sync"
+    )
+
+
+def _lost(steps: int) -> str:
+    return f"{counted(steps, 'step')} repeated" if steps else "no step repeated"
+
+
+def _clock(seconds: float) -> str:
+    """Formats seconds as hours, minutes and seconds.
+
+    >>> _clock(3725.25)
+    '1:02:05.2'
+    """
+    minutes, rest = divmod(max(0.0, seconds), 60)
+    return f"{int(minutes // 60)}:{int(minutes % 60):02d}:{rest:04.1f}"
+
+
+# --- in short ----------------------------------------------------------------------------
+
+
+def _summary(run: Sequence[Timed]) -> Iterator[str]:
+    entries = [t.entry for t in run]
+    found = changes(entries)
+    took = _clock(run[-1].time - run[0].time)
+    if not found:
+        yield f"no change of the workers in {took}"
+        return
+    stalls = [c.running.stall_s for c in found]
+    worst = max(found, key=lambda c: c.running.stall_s).running
+    failures = [e for e in entries if isinstance(e, events.WorkerExited) and e.failed]
+    yield (
+        f"{counted(len(found), 'change')} and {counted(len(failures), 'failure')} in {took}; "
+        f"{_lost(sum(c.running.steps_lost for c in found))}"
+    )
+    yield (
+        f"stalled {sum(stalls):.2f} s in all, {statistics.median(stalls):.2f} s in the median, "
+        f"{worst.stall_s:.2f} s at worst (round {worst.round}: {worst.reason})"
+    )

@@ -4,19 +4,27 @@ The files of the dashboard are the same for every job, and need no token: a brow
 opens an address. The page asks for the token, or finds it behind the `#` of its address, which is
 never sent. All that the page shows and does needs the token in a header, which no other page can
 send.
+
+Metrics are in the text format of Prometheus (https://prometheus.io/docs/instrumenting/).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+import dataclasses
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import msgspec
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from hvd_elastic_keras.common import control
-from hvd_elastic_keras.observe import web_files
+from hvd_elastic_keras.common.control import JobStatus
+from hvd_elastic_keras.observe import report_page
 from hvd_elastic_keras.observe.job_course import JobCourse
 
 INTERVAL_S = 1.0
@@ -32,6 +40,9 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+
+PREFIX = "hvd_elastic"
+CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
 class Pages:
@@ -56,7 +67,7 @@ class Pages:
     def open_routes(self) -> list[web.RouteDef]:
         """The requests for the page, which need no token."""
         routes = [web.get("/dashboard", _file("dashboard.html"))]
-        names = web_files.OF_DASHBOARD
+        names = report_page.FILES_OF_DASHBOARD
         return routes + [web.get(f"/dashboard/{name}", _file(name)) for name in names]
 
     async def end(self, _: web.Application) -> None:
@@ -69,10 +80,9 @@ class Pages:
             news.set()
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        from hvd_elastic_keras.observe import prometheus
 
-        body = prometheus.exposition(self._status(), self._course)
-        return web.Response(body=body, headers={"Content-Type": prometheus.CONTENT_TYPE})
+        body = exposition(self._status(), self._course)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         """Answers with server-sent events: first all that has happened, then what happens."""
@@ -121,7 +131,80 @@ class Pages:
 
 def _file(name: str) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def answer(_: web.Request) -> web.Response:
-        headers = {**HEADERS, "Content-Type": web_files.type_of(name)}
-        return web.Response(body=web_files.read(name), headers=headers)
+        headers = {**HEADERS, "Content-Type": report_page.type_of_web_file(name)}
+        return web.Response(body=report_page.web_file(name), headers=headers)
 
     return answer
+
+
+def exposition(status: JobStatus, course: JobCourse) -> bytes:
+    """Returns all metrics of a job at this moment."""
+    return generate_latest(_Job(status, course))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job(Collector):
+    status: JobStatus
+    course: JobCourse
+
+    def collect(self) -> Iterable[Metric]:
+        yield from _membership(self.status)
+        yield from _training(self.status, self.course)
+        yield from _totals(self.course)
+        # Gauges, not counters: a second that seemed to be training may turn out to be another part.
+        text = "Seconds since the job began, by what they were spent on"
+        yield _by("goodput_seconds", text, "part", self.status.spent_s)
+
+
+def _membership(status: JobStatus) -> Iterable[Metric]:
+    ranks = sum(worker.rank is not None for worker in status.workers)
+    yield _gauge("world_size", "Workers that have a rank", ranks)
+    yield _gauge("slots", "Workers that the job keeps up, on all hosts", status.target_workers)
+    states = Counter(worker.phase for worker in status.workers)
+    yield _by("workers", "Workers by what they do", "state", states)
+    text = "Replacements for failed workers that count at present"
+    yield _gauge("restarts", text, status.restarts_used)
+    yield _gauge("restarts_limit", "Replacements that may count", status.max_restarts)
+
+
+def _training(status: JobStatus, course: JobCourse) -> Iterable[Metric]:
+    yield _gauge("training", "Number of the present training, from 1", status.training)
+    yield _gauge("round", "Number of the newest round, from 1", status.round)
+    yield _gauge("step", "Optimizer steps of the present training", status.step)
+    newest = course.newest
+    if newest is None:
+        return
+    if newest.epoch is not None:
+        yield _gauge("epoch", "Number of the present epoch, from 1", newest.epoch + 1)
+    if newest.examples_per_s is not None:
+        yield _gauge("examples_per_second", "Examples per second", newest.examples_per_s)
+    text = "Seconds per step, or per commit of a loop of one's own"
+    yield _gauge("step_seconds", text, newest.step_s)
+    if "loss" in newest.metrics:
+        text = "Loss of the epoch, or the evaluation, so far"
+        yield _gauge("loss", text, newest.metrics["loss"])
+    metrics = {name: value for name, value in newest.metrics.items() if name != "loss"}
+    yield _by("metric", "Metrics of the epoch, or the evaluation, so far", "name", metrics)
+
+
+def _totals(course: JobCourse) -> Iterable[Metric]:
+    totals = course.totals
+    for name, text, value in (
+        ("rounds", "Rounds that have run", totals.rounds),
+        ("worker_failures", "Workers that have failed", totals.failures),
+        ("evictions", "Workers that the job has given up", totals.evictions),
+        ("steps_lost", "Steps that had to be taken again", totals.steps_lost),
+        ("stall_seconds", "Seconds between the last step of a round and the next", totals.stall_s),
+    ):
+        yield CounterMetricFamily(f"{PREFIX}_{name}", text, value=value)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"{PREFIX}_{name}", text, value=value)
+
+
+def _by(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family

@@ -1,7 +1,8 @@
-"""Formats the numbers of a training for people."""
+"""The progress of a training, for people: the formats of its numbers, and where it is shown."""
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Mapping
 
@@ -50,3 +51,14 @@ def formatted_metrics(metrics: Mapping[str, float | None]) -> str:
     """
     numbers = {n: math.nan if v is None else v for n, v in metrics.items()}
     return "  ".join(f"{name} {value:.4f}" for name, value in sorted(numbers.items()))
+
+
+class Screen(enum.Enum):
+    """The kinds of places, which differ in what they can show."""
+
+    LINES = "lines"
+    """A file or a pipe of this process, which trains alone."""
+    TERMINAL = "terminal"
+    """The terminal of this process, which trains alone."""
+    LAUNCHER = "launcher"
+    """The output of the launcher, which draws the progress itself or writes lines about it."""

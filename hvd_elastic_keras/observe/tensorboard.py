@@ -17,7 +17,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar, text
 
 from hvd_elastic_keras.common import events, files
-from hvd_elastic_keras.observe import explain
+from hvd_elastic_keras.observe import job_history
 from hvd_elastic_keras.observe.job_course import change_of, numbers
 
 CHANGES = "job/changes"
@@ -67,7 +67,7 @@ class TensorBoardLog:
                 values = {"job/workers": entry.world_size}
                 values |= {"job/stall_s": entry.stall_s} if change else {}
                 self._run.add(time_s, entry.step, values)
-                self._run.note(time_s, "\n\n".join(explain.lines(entry, change)))
+                self._run.note(time_s, "\n\n".join(job_history.lines(entry, change)))
                 self._running = entry
             case events.JobFinished():
                 for run in self._runs.values():

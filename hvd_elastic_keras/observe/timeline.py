@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from hvd_elastic_keras.common import events, files, json_text
+from hvd_elastic_keras.common import events, files
 
 Event = dict[str, Any]
 PIDS_PER_ROUND = 1_000_000
@@ -90,7 +90,7 @@ def parse(file: TextIO) -> Iterator[Event]:
         start = text.find("{", position)
         try:
             if start >= 0:
-                with json_text.only_value_errors():
+                with files.only_value_errors():
                     event, position = decoder.raw_decode(text, start)
                 yield event
                 continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hvd_elastic_keras.common import json_text
+from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.errors import ConfigurationError
 
 MARK = "__bytes__"
@@ -60,7 +60,7 @@ def loads(text: str | bytes, data: bytes | memoryview) -> Tree:
             raise ValueError(f"there are {len(view):,} bytes, expected {offset + size:,}")
         return bytes(view[offset : offset + size])
 
-    return json_text.loads(text, object_hook=with_bytes)
+    return files.parse_json(text, object_hook=with_bytes)
 
 
 def pack(tree: Tree) -> bytes:

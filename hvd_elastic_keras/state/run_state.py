@@ -12,14 +12,14 @@ from typing import Any
 import keras
 
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.common.learning_rate_scale import Ramp
 from hvd_elastic_keras.common.protocol import Assignment
 from hvd_elastic_keras.data.input.interfaces import Input
+from hvd_elastic_keras.keras_internals.learning_rate import Ramp
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
 from hvd_elastic_keras.state import broadcast, parts
+from hvd_elastic_keras.state.broadcast import Spec, StateOrigin, match
 from hvd_elastic_keras.state.cursor import Cursor, Phase
 from hvd_elastic_keras.state.data_identity import DataIdentity
-from hvd_elastic_keras.state.matched_variables import Spec, StateOrigin, match
 from hvd_elastic_keras.state.parts import Attribute, Attributes, Part
 from hvd_elastic_keras.state.user_state import UserState, UserValues
 from hvd_elastic_keras.worker.horovod_runtime import Communicator

@@ -11,8 +11,11 @@ import keras
 
 from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.data.input.interfaces import Input
-from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, variables_of
-from hvd_elastic_keras.keras_internals.trainable import Trainable
+from hvd_elastic_keras.keras_internals.model_variables import (
+    ModelVariables,
+    Trainable,
+    variables_of,
+)
 from hvd_elastic_keras.step.deterministic_step import DeterministicStep
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.step.step_options import PLAIN, StepOptions

@@ -24,8 +24,8 @@ import tensorflow as tf
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan import example_ids
 from hvd_elastic_keras.keras_internals.model_variables import can_be_sent
+from hvd_elastic_keras.keras_internals.traced_graphs import directly
 from hvd_elastic_keras.observe.notices import notices
-from hvd_elastic_keras.step.direct_call import directly
 from hvd_elastic_keras.step.late_step import Arrive, LateStep
 from hvd_elastic_keras.step.partition.collectives import Collectives, WorkerCollectives
 from hvd_elastic_keras.step.partition.execution import PartialStep

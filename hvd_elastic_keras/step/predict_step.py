@@ -21,7 +21,7 @@ from hvd_elastic_keras.common.predictions import Array, PartFiles
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
-from hvd_elastic_keras.step.direct_call import directly
+from hvd_elastic_keras.keras_internals.traced_graphs import directly
 from hvd_elastic_keras.step.late_step import Arrive
 from hvd_elastic_keras.step.step_result import StepResult
 from hvd_elastic_keras.step.world import World

@@ -19,10 +19,13 @@ from hvd_elastic_keras.common.options import MICRO_BATCH, NO_COMPRESSION
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
-from hvd_elastic_keras.keras_internals.held_objects import optimizers_of
 from hvd_elastic_keras.keras_internals.learning_rate import scaled
 from hvd_elastic_keras.keras_internals.model_building import first_sentence, has_batch_norm
-from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, can_be_sent
+from hvd_elastic_keras.keras_internals.model_variables import (
+    ModelVariables,
+    can_be_sent,
+    optimizers_of,
+)
 from hvd_elastic_keras.step.batch_norm import over_micro_batches
 from hvd_elastic_keras.step.partition import told_of_step
 from hvd_elastic_keras.step.partition.analysis import analysed

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import requests
 
-from hvd_elastic_keras.common import env, events, one_line_errors, protocol
+from hvd_elastic_keras.common import env, errors, events, protocol
 from hvd_elastic_keras.common.errors import CollectiveFailedError, ElasticError
 from hvd_elastic_keras.worker.session import Abortable, EntryReport, SoloSession
 
@@ -181,7 +181,7 @@ def session_of_launcher() -> LaunchedSession | None:
     launched = env.launched_place()
     if launched is None:
         return None
-    one_line_errors.install()
+    errors.show_in_one_line()
     session = LaunchedSession(launched)
     session.tell(
         f"[elastic] horovodrun has started {launched.size} processes: they train together, but "

@@ -7,10 +7,10 @@ import logging
 import sys
 from typing import NoReturn
 
-from hvd_elastic_keras.common import env, one_line_errors
+from hvd_elastic_keras.common import env, errors
 from hvd_elastic_keras.common.errors import WorkerLeavingError
 from hvd_elastic_keras.common.protocol import ALONE, Assignment
-from hvd_elastic_keras.observe.screen import Screen
+from hvd_elastic_keras.observe.progress_text import Screen
 from hvd_elastic_keras.worker import network, other_launchers
 from hvd_elastic_keras.worker.elastic_session import ElasticSession
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
@@ -46,7 +46,7 @@ class Membership:
             return cls(session, environment)
         if environment is None:
             other_launchers.refuse()
-            one_line_errors.install()
+            errors.show_in_one_line()
             return cls(session_of_launcher() or SoloSession(), None)
         own = session_of_process(environment)
         return cls(own, environment, own)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from hvd_elastic_keras.common import env, one_line_errors
+from hvd_elastic_keras.common import env, errors
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.worker.launched_session import script, session_of_launcher
 
@@ -21,7 +21,7 @@ def refuse() -> None:
     other = env.other_launcher()
     if other is None or session_of_launcher() is not None:
         return
-    one_line_errors.install()
+    errors.show_in_one_line()
     if other.rank == 0:
         raise ConfigurationError(other.refusal(script()))
     time.sleep(env.FIRST_SPEAKS_S)  # processes do not know each other: no event to wait for

@@ -8,7 +8,7 @@ import os
 import sys
 from types import TracebackType
 
-from hvd_elastic_keras.common import env, one_line_errors, patches
+from hvd_elastic_keras.common import env, errors, patches
 from hvd_elastic_keras.common.env import WorkerEnvironment
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.worker.elastic_session import ElasticSession
@@ -35,7 +35,7 @@ def refuse_what_is_not_caught(environment: WorkerEnvironment) -> None:
     """
     if patches.is_installed(WHY):
         return
-    one_line_errors.install()
+    errors.show_in_one_line()
     show = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_elastic_keras.cli.checks import software, two_workers
+from hvd_elastic_keras.cli.checks import checkup, software
 from hvd_elastic_keras.cli.checks.finding import OK, PROBLEM, WARNING
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -93,7 +93,7 @@ def test_two_workers_that_do_not_meet_are_killed_and_told_of(site: Path) -> None
     text = f"import os\nwith open({str(note)!r}, 'a') as f: f.write(f'{{os.getpid()}}\\n')\n"
     fake(site / "horovod" / "__init__.py", "")
     fake(site / "horovod" / "tensorflow.py", text + WAITS)
-    finding = two_workers.two_workers(timeout_s=10)
+    finding = checkup.two_workers(timeout_s=10)
     assert finding.level == PROBLEM
     assert "have not met within 10 s" in finding.found
     pids = note.read_text().split()
@@ -102,7 +102,7 @@ def test_two_workers_that_do_not_meet_are_killed_and_told_of(site: Path) -> None
 
 
 def test_two_workers_over_an_interface_that_is_not_there_are_a_problem() -> None:
-    finding = two_workers.two_workers(interface="nosuch0")
+    finding = checkup.two_workers(interface="nosuch0")
     assert finding.level == PROBLEM
     assert "Horovod could not be initialised" in finding.found
 

@@ -18,9 +18,8 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.launchers import kubernetes as module
 from hvd_elastic_keras.launchers.base import WorkerExit
 from hvd_elastic_keras.launchers.kubernetes import KubernetesLauncher, Told
-from hvd_elastic_keras.launchers.kubernetes_api import ApiError, Cluster
+from hvd_elastic_keras.launchers.kubernetes_api import ApiError, Cluster, put_secret
 from hvd_elastic_keras.launchers.kubernetes_pod import PodSettings, manifest
-from hvd_elastic_keras.launchers.kubernetes_secret import put_secret
 from tests.harness import kube, kube_api
 from tests.harness.hosts import wait_until
 from tests.harness.job import LIMIT_S, POLL_S, REPOSITORY

@@ -14,7 +14,7 @@ from absl.testing import flagsaver
 
 from hvd_elastic_keras import ctl, doctor, report, run
 from hvd_elastic_keras.chaos import __main__ as chaos
-from hvd_elastic_keras.cli import arguments, find_model
+from hvd_elastic_keras.cli import find_model, settings
 from tests.harness.documentation import PAGES, ROOT, Block, blocks, example
 
 PACKAGE = "python -m hvd_elastic_keras."
@@ -74,7 +74,7 @@ def parse(command: str) -> None:
         flags.FLAGS.set_gnu_getopt(False)  # as `run` does: what follows a script is its own
         words = find_model.with_config_path(["run", *given], run.takes_value)
         with flagsaver.flagsaver(), mock.patch.object(sys, "argv", words):  # read for --config.NAME
-            arguments.parse_flags(words)
+            settings.parse_flags(words)
     else:
         PARSERS[program]().parse_args(given)
 

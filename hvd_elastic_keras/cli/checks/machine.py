@@ -1,10 +1,11 @@
-"""Checks the disks, the memory, the processors, and the limit of open files."""
+"""Checks a host: disks, memory, processors, GPUs, the limit of open files, and its addresses."""
 
 from __future__ import annotations
 
 import os
 import resource
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +13,12 @@ from pathlib import Path
 import psutil
 
 from hvd_elastic_keras.cli.checks.finding import OK, PROBLEM, WARNING, Finding
+from hvd_elastic_keras.common import env, host_port
 from hvd_elastic_keras.common.config import JobConfig
+from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.launchers import open_files
 from hvd_elastic_keras.observe.console import counted
+from hvd_elastic_keras.worker import network
 
 MIB, GIB = 2**20, 2**30
 WORKER_BYTES = GIB
@@ -30,6 +34,16 @@ Below the first, checkpoints of a large model may not fit; below the second, no 
 SHARED_MEMORY = Path("/dev/shm")
 LEAST_SHARED_BYTES = 64 * MIB
 MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+CONNECT_TIMEOUT_S = 5.0
+
+GPUS = "GPUs"
+DEVICES = Path("/proc/driver/nvidia/gpus")
+"""NVIDIA's driver has a directory here for each GPU."""
+OF_OTHERS = ("kfd", "dxg")
+"""Devices of other drivers: AMD's, and the driver of Windows for the Linux inside it (WSL)."""
+BY_GLOO = "collectives copy through the host's memory, by Gloo; docs/gpus.md has the way to NCCL"
+BY_NCCL = "collectives by NCCL, of which it is not known what a killed worker does to the others"
 
 
 def machine() -> Iterator[Finding]:
@@ -130,3 +144,95 @@ def size(count: int) -> str:
     ('64 MiB', '1.5 GiB')
     """
     return f"{count / GIB:,.1f} GiB" if count >= GIB else f"{count // MIB} MiB"
+
+
+def connections() -> Iterator[Finding]:
+    """Checks the network interface, and ports on loopback and on the address for other hosts."""
+    own, found = network.own_address(), network.addresses()
+    yield interface(own, found)
+    yield port("port", network.LOOPBACK, PROBLEM)
+    if own != network.LOOPBACK:
+        yield port("port for others", own, WARNING)
+
+
+def interface(own: str, found: network.Addresses) -> Finding:
+    """Checks the network interface by which other hosts would reach this one.
+
+    Args:
+      own: the address of this host that other hosts would be given.
+      found: all addresses of this host.
+    """
+    if own == network.LOOPBACK:
+        return Finding(
+            WARNING,
+            "network",
+            f"only {network.shown(found) or 'no interface'}",
+            "an address by which other hosts reach this one",
+            "Nothing to do for workers on this host alone",
+        )
+    try:
+        name = network.interface("", own, found)
+    except ConfigurationError as error:
+        return Finding(WARNING, "network", str(error))
+    others = {n: a for n, a in found.items() if a and n != name and network.LOOPBACK not in a}
+    more = f" (--bind, --network_interface choose: {network.shown(others)})" if others else ""
+    return Finding(OK, "network", f"other hosts would reach this one at {own}, {name}{more}")
+
+
+def port(check: str, address: str, level: str) -> Finding:
+    """Checks whether a program can listen at an address of this host and get a connection.
+
+    Args:
+      level: level of the finding if it cannot.
+    """
+    try:
+        with host_port.listening(address, 0) as server:
+            server.settimeout(CONNECT_TIMEOUT_S)
+            socket.create_connection(server.getsockname()[:2], CONNECT_TIMEOUT_S).close()
+            server.accept()[0].close()
+    except OSError as error:
+        remedy = (
+            f"See that the interface of {address} is up (ip addr) and that no firewall rule stops "
+            "connections to ports that the system chooses (sysctl net.ipv4.ip_local_port_range)"
+        )
+        return Finding(level, check, f"{address}: {error}", "a connection to a free port", remedy)
+    return Finding(OK, check, f"can listen at {address} and be connected to")
+
+
+def gpus_of_machine(devices: Path = DEVICES) -> int:
+    """Returns how many GPUs the driver knows; 0 without a driver."""
+    return len(list(devices.iterdir())) if devices.is_dir() else 0
+
+
+def gpus_here(drivers: Path = DEVICES, devices: Path = Path("/dev")) -> int | None:
+    """Returns how many GPUs workers of this host can have; None if only TensorFlow can tell."""
+    visible = env.visible_gpus()
+    if any((devices / name).exists() for name in OF_OTHERS):
+        return None if visible is None else len(visible)
+    found = max(gpus_of_machine(drivers), len(list(devices.glob("nvidia[0-9]*"))))
+    return found if visible is None else min(found, len(visible))
+
+
+def gpus(present: int, seen: int, nccl: bool) -> Finding:
+    """Compares the GPUs of this machine with those that TensorFlow can use.
+
+    Args:
+      present: number of GPUs that the driver knows.
+      seen: number of GPUs that TensorFlow lists.
+      nccl: whether Horovod is built with NCCL.
+
+    >>> print(gpus(present=0, seen=0, nccl=False).line)
+    ok       GPUs            none
+    """
+    if seen:
+        found = f"TensorFlow sees {seen}; {BY_NCCL if nccl else BY_GLOO}"
+        return Finding(OK, GPUS, found)
+    if not present:
+        return Finding(OK, GPUS, "none" + (", although Horovod is built with NCCL" * nccl))
+    hidden = env.variables_named([env.VISIBLE_GPUS]).get(env.VISIBLE_GPUS)
+    found = f"{present}, of which TensorFlow sees none"
+    if hidden is None:
+        remedy = "Install tensorflow[and-cuda] of the same version; until then workers use the CPU"
+    else:
+        found, remedy = f"{found} with {env.VISIBLE_GPUS}={hidden}", f"Unset {env.VISIBLE_GPUS}"
+    return Finding(WARNING, GPUS, found, "that it sees them", remedy)

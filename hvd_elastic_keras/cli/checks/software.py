@@ -1,11 +1,16 @@
-"""Checks whether TensorFlow, Keras and Horovod can be imported, and have tested versions."""
+"""Checks whether TensorFlow, Keras and Horovod can be imported, and have tested versions.
+
+It also looks for programs and packages that only some jobs need.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import platform
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +19,7 @@ from typing import Any
 
 from hvd_elastic_keras.cli.checks.finding import OK, PROBLEM, WARNING, Finding
 from hvd_elastic_keras.common import env, versions
-from hvd_elastic_keras.common.error_text import error_in
+from hvd_elastic_keras.common.errors import error_in
 
 PROBE = "hvd_elastic_keras.worker.probes.imports"
 IMPORT_TIMEOUT_S = 300.0
@@ -181,3 +186,31 @@ REMEDIES = {
     "Keras": set_up(f"{_PIP} 'keras{versions.KERAS.requirement}'"),
     "Horovod": set_up("Build it for this TensorFlow with scripts/build_horovod_wheel (BUILD.md)"),
 }
+
+
+def optional() -> Iterator[Finding]:
+    """Checks each optional program and package. None of them is needed for a job on this host."""
+    yield program("ssh", "openssh-client", "--hosts, --hostfile, --host_discovery_script")
+    yield program("openssl", "openssl", "--tls")
+    yield library("kubernetes", "--launcher=kubernetes")
+
+
+def program(name: str, package: str, needed_by: str) -> Finding:
+    """Checks for a program of the system.
+
+    Args:
+      package: the package of Debian and Ubuntu that holds the program.
+    """
+    path = shutil.which(name)
+    if path:
+        return Finding(OK, name, path)
+    missing = f"not installed; only {needed_by} would need it"
+    return Finding(OK, name, missing, remedy=f"sudo apt-get install {package}")
+
+
+def library(name: str, needed_by: str) -> Finding:
+    """Checks for a Python package."""
+    if importlib.util.find_spec(name):
+        return Finding(OK, name, "installed")
+    missing = f"not installed; only {needed_by} would need it"
+    return Finding(OK, name, missing, remedy=f"{sys.executable} -m pip install {name}")

@@ -1,4 +1,10 @@
-"""Runs the user's `preprocess`: traces it once, runs it in threads, and explains its errors."""
+"""Runs the user's `preprocess`: traces it once, runs it in threads, and explains its errors.
+
+`read_error` tells final errors of reading from errors that may pass. A wrong example stays wrong,
+so the job ends with an error that says what is wrong. Storage that does not answer may answer the
+next worker. Then only this worker ends, and is replaced as after any failure. If this does not
+help, the job ends after several failures.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +20,6 @@ import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import DataError, ElasticError, InputUnavailableError
 from hvd_elastic_keras.data.examples import structure
-from hvd_elastic_keras.data.examples.read_errors import MAY_PASS, read_error
 from hvd_elastic_keras.data.examples.structure import Layout, Structure
 
 Preprocess = Callable[..., Structure]
@@ -24,6 +29,18 @@ AHEAD = 2
 """Batches of a worker that are prepared while it computes a step."""
 LEAST_AT_ONCE = 8
 """Examples that a thread prepares one after the other, if there are enough."""
+
+FINAL = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+MAY_PASS = (
+    OSError,
+    tf.errors.AbortedError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+    tf.errors.ResourceExhaustedError,
+    tf.errors.UnavailableError,
+    tf.errors.UnknownError,
+)
+"""TensorFlow turns most Python exceptions into an `UnknownError`."""
 
 
 def traced(preprocess: Preprocess, spec: Structure) -> Preprocess:
@@ -223,3 +240,9 @@ def reason(error: tf.errors.OpError) -> str:
 
 def _example(batch: Structure, index: int) -> Structure:
     return tf.nest.map_structure(lambda t: t[index], batch)
+
+
+def read_error(text: str, cause: Exception) -> DataError | InputUnavailableError:
+    """Returns the error to raise for an error of reading, with a text for people."""
+    passes = isinstance(cause, MAY_PASS) and not isinstance(cause, FINAL)
+    return InputUnavailableError(text) if passes else DataError(text)

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from hvd_elastic_keras.common.batch_plan import Share
 from hvd_elastic_keras.data.examples.batch_log import BatchLog
 from hvd_elastic_keras.data.examples.structure import Structure
-from hvd_elastic_keras.data.input.epoch_hooks import EpochHooks, Moment
-from hvd_elastic_keras.data.input.interfaces import LocalBatch, PassInput
+from hvd_elastic_keras.data.input.interfaces import EpochHooks, LocalBatch, Moment, PassInput
 from hvd_elastic_keras.data.plan.example_ids import Ids
 from hvd_elastic_keras.data.plan.fit_passes import Passes
 from hvd_elastic_keras.data.plan.partition import StepShare

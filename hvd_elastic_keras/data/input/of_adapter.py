@@ -13,12 +13,14 @@ from hvd_elastic_keras.data.input.batch_pipeline import BatchPipeline
 from hvd_elastic_keras.data.input.fit_epochs import FitInput
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.input.pipeline import Pipeline
-from hvd_elastic_keras.data.plan.fit_iterators import FitIterators, Reader
-from hvd_elastic_keras.data.plan.fit_passes import Passes
+from hvd_elastic_keras.data.plan.fit_passes import FitIterators, Passes, Reader
 from hvd_elastic_keras.data.sources import iterators
-from hvd_elastic_keras.data.sources.dataset_batches import DatasetBatches, known_length
+from hvd_elastic_keras.data.sources.dataset_batches import (
+    DatasetBatches,
+    PyDatasetBatches,
+    known_length,
+)
 from hvd_elastic_keras.data.sources.generator_batches import GeneratorBatches
-from hvd_elastic_keras.data.sources.py_dataset_batches import PyDatasetBatches
 from hvd_elastic_keras.data.sources.source import ArraySource
 from hvd_elastic_keras.data.sources.split_dataset import SplitDataset, split
 from hvd_elastic_keras.keras_internals.data_adapters import (

@@ -13,11 +13,10 @@ from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.batch_log import BatchLog
 from hvd_elastic_keras.data.examples.structure import Structure
-from hvd_elastic_keras.data.input.epoch_hooks import Moment
-from hvd_elastic_keras.data.input.interfaces import LocalBatch
+from hvd_elastic_keras.data.input.interfaces import LocalBatch, Moment
 from hvd_elastic_keras.data.plan.example_ids import Ids, difference, id_set
 from hvd_elastic_keras.data.plan.partition import Partition, StepShare
-from hvd_elastic_keras.data.sources.example_source import ExampleSource
+from hvd_elastic_keras.data.sources.source import ExampleSource
 
 
 class Pipeline:

@@ -3,11 +3,18 @@
 Without `steps_per_epoch`, an epoch is one pass. With it, an epoch takes `steps_per_epoch` batches,
 and the next epoch continues after them. The end of a pass also ends its epoch. This follows
 `EpochIterator` of Keras.
+
+`FitIterators` numbers the iterators that Keras makes over the data of a `fit`. A dataset that is
+shuffled anew each time it is read gives each iterator the next seeds. A pass therefore has the
+order of plain `fit` if its iterator has the same number. Plain `fit` also makes some iterators that
+it never reads. The numbers follow `EpochIterator` of Keras.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
+from collections.abc import Iterator, Sequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,3 +61,106 @@ class Passes:
         number, epoch = divmod(index, epochs_per_pass)
         offset = epoch * steps
         return PassRange(number, offset, min(steps, batches_per_pass - offset))
+
+
+class Reader(enum.Enum):
+    """The two readers of a dataset in a `fit`."""
+
+    TRAINING = "training"
+    EVALUATION = "evaluation"
+
+
+@dataclasses.dataclass(frozen=True)
+class MadeIterator:
+    """An iterator that Keras makes.
+
+    Attributes:
+      epoch: the epoch in which it is made, counted from the first one of this `fit`.
+      reads: the pass that is read from it, as reader and number; None if it is never read.
+    """
+
+    epoch: int
+    reads: tuple[Reader, int] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class FitIterators:
+    """The iterators of one dataset in one `fit`.
+
+    Attributes:
+      train: the rule that maps epochs to passes, if the training reads this dataset.
+      evaluate: the rule that maps evaluations to passes, if the evaluation reads this dataset.
+      batches: number of batches of the dataset; None if unknown or infinite.
+      epochs: number of epochs of the `fit`.
+      evaluated: the epochs that end with an evaluation, counted as in `MadeIterator.epoch`.
+    """
+
+    train: Passes | None
+    evaluate: Passes | None
+    batches: int | None
+    epochs: int
+    evaluated: Sequence[int]
+
+    def __iter__(self) -> Iterator[MadeIterator]:
+        evaluated = {epoch: number for number, epoch in enumerate(self.evaluated)}
+        for epoch in range(self.epochs):
+            if self.train is not None:
+                yield from self._of_training(self.train, epoch)
+            if self.evaluate is not None and epoch in evaluated:
+                number = evaluated[epoch]
+                yield MadeIterator(epoch, (Reader.EVALUATION, number))
+                if self._ends(self.evaluate, number):
+                    yield MadeIterator(epoch, None)
+
+    def _of_training(self, train: Passes, epoch: int) -> Iterator[MadeIterator]:
+        of_pass = train.range_of_epoch(epoch, self.batches)
+        one_pass = train.steps_per_epoch is None
+        if one_pass or epoch == 0:
+            yield MadeIterator(epoch, (Reader.TRAINING, of_pass.number))
+        if self._ends(train, epoch):
+            following = (Reader.TRAINING, of_pass.number + 1)
+            yield MadeIterator(epoch, None if one_pass else following)
+
+    def _ends(self, passes: Passes, index: int) -> bool:
+        """Returns whether Keras notices the end of a pass, and makes the next iterator at once."""
+        of_pass = passes.range_of_epoch(index, self.batches)
+        return self.batches is not None and of_pass.offset + (of_pass.steps or 0) >= self.batches
+
+    def index_of(self, reader: Reader, number: int) -> int:
+        """Returns how many iterators are made before the iterator of a pass."""
+        index = -1
+        for index, made in enumerate(self):
+            if made.reads == (reader, number):
+                return index
+        return index + 1
+
+    def training_before(self, index: int) -> int:
+        """Returns the last iterator before `index` that the training reads; -1 if there is none."""
+        numbers = [i for i, made in zip(range(index), self, strict=False) if _trains(made)]
+        return numbers[-1] if numbers else -1
+
+    def ends_with_training(self, number: int) -> bool:
+        """Returns whether an iterator is made when the training of the evaluation's epoch ends.
+
+        Args:
+          number: number of the evaluation.
+        """
+        return self.train is not None and self._ends(self.train, self.evaluated[number])
+
+    def made_by(self, reader: Reader, count: int, *, stopped: bool = False) -> int:
+        """Returns how many iterators are made in `count` epochs, or until `count` evaluations.
+
+        Args:
+          reader: says whether `count` counts epochs (training) or evaluations.
+          stopped: whether a callback has ended the last epoch during its training.
+        """
+        epochs = count
+        if reader is Reader.EVALUATION:
+            epochs = self.evaluated[count - 1] + 1 if count else 0
+        made = [m for m in self if m.epoch < epochs]
+        at_end = stopped and self.train is not None and self._ends(self.train, epochs - 1)
+        return len(made) - at_end
+
+
+def _trains(made: MadeIterator) -> bool:
+    return made.reads is not None and made.reads[0] is Reader.TRAINING

@@ -1,19 +1,24 @@
-"""A `tf.data.Dataset` of batches, as `fit` reads it."""
+"""Batches as `fit` reads them: of a `tf.data.Dataset`, or of a `keras.utils.PyDataset`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import collections
+import concurrent.futures
+import itertools
+import random
+from collections.abc import Iterable, Iterator
+from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.data.examples import structure
-from hvd_elastic_keras.data.examples.preparation import Preparation, reason
-from hvd_elastic_keras.data.examples.read_errors import read_error
+from hvd_elastic_keras.data.examples.preparation import Preparation, read_error, reason
 from hvd_elastic_keras.data.examples.structure import Structure
 from hvd_elastic_keras.data.plan.example_ids import BATCH_STRIDE, Ids
-from hvd_elastic_keras.data.plan.fit_iterators import FitIterators, Reader
+from hvd_elastic_keras.data.plan.fit_passes import FitIterators, Reader
 from hvd_elastic_keras.data.sources.iterators import NumberedIterators
 from hvd_elastic_keras.data.sources.reader import PREFETCH, BatchSource, PrepareRows
 from hvd_elastic_keras.data.sources.split_dataset import SplitDataset
@@ -132,3 +137,130 @@ def known_length(dataset: tf.data.Dataset) -> int | None:
     """Returns the number of batches of a dataset; None if it is unknown or infinite."""
     cardinality = int(dataset.cardinality())
     return cardinality if cardinality >= 0 else None
+
+
+class PyDatasetBatches:
+    """The batches of a `keras.utils.PyDataset`, which returns any batch by its index.
+
+    Args:
+      dataset: the user's object; its hooks are called as `fit` calls them.
+      standardize: Keras's conversion of a batch, which also applies `class_weight`.
+      shuffle: whether the order of batches differs from pass to pass.
+      seed: determines the orders. None: the present state of Python's `random` does, as in Keras.
+    """
+
+    name = "the PyDataset"
+    advice = ""
+    prepare: PrepareRows | None = None
+
+    def __init__(self, dataset: Any, standardize: Any, shuffle: bool, seed: int | None) -> None:
+        self._dataset = dataset
+        self._standardize = standardize
+        self.batches_per_pass = dataset.num_batches
+        self._shuffle = shuffle and self.batches_per_pass is not None
+        self._seed = seed
+        self._random_state = random.getstate()
+        self._random = random.Random()
+        self._drawn = 0
+        """Number of orders that `_random` has drawn; `_order` is the last one."""
+        self._order: list[int] = []
+        known = self.batches_per_pass
+        if known == 0:
+            raise DataError("The PyDataset has no batches. Give at least one.")
+        some = [self._load(i) for i in range(2 if known is None else min(2, known))]
+        self.batch_spec = _common_spec(some)
+        structure.check_sliceable(self.batch_spec, "the PyDataset")
+        # This does not call `open`, which would read ahead before the first `on_epoch_begin`.
+        index = next(iter(self._indices(0, 0)))
+        self.first: Structure | None = some[index] if index < len(some) else self._load(index)
+
+    def open(self, number: int, position: int) -> Iterator[Structure]:
+        """Opens a pass at any position."""
+        return self._read(self._indices(number, position))
+
+    def on_epoch_begin(self) -> None:
+        """Calls the user's hook."""
+        self._dataset.on_epoch_begin()
+        if self._shuffle and self._seed is None:
+            # The script must draw the same random numbers afterwards as after plain `fit`.
+            random.shuffle(list(range(self.batches_per_pass)))
+
+    def on_epoch_end(self) -> None:
+        """Calls the user's hook."""
+        self._dataset.on_epoch_end()
+
+    def on_stop(self) -> None:
+        """Does nothing: Keras calls no hook in this case."""
+
+    def finish(self, epochs: int, *, stopped: bool) -> None:
+        """Does nothing: hooks are called, and orders are drawn, at their own time."""
+
+    def _indices(self, number: int, position: int) -> Iterable[int]:
+        size = self.batches_per_pass
+        if size is None:
+            return itertools.count(position)
+        if not self._shuffle:
+            return range(position, size)
+        if self._seed is None:
+            return self._order_of_keras(number, size)[position:]
+        order = tf.random.experimental.index_shuffle(
+            tf.range(size), seed=[self._seed, number], max_index=size - 1
+        )
+        return [int(i) for i in order.numpy()[position:]]
+
+    def _order_of_keras(self, number: int, size: int) -> list[int]:
+        """Returns the order of a pass: each pass takes the next order of Python's `random`.
+
+        It is drawn from a copy, because other code may draw from `random` itself meanwhile.
+        """
+        if number < self._drawn - 1 or not self._drawn:
+            self._random.setstate(self._random_state)
+            self._drawn = 0
+        while self._drawn <= number:
+            self._order = list(range(size))
+            self._random.shuffle(self._order)
+            self._drawn += 1
+        return self._order
+
+    def _read(self, indices: Iterable[int]) -> Iterator[Structure]:
+        """Loads a few batches ahead, in threads, and yields them in order."""
+        workers = max(1, self._dataset.workers)
+        ahead = max(PREFETCH, min(workers * PREFETCH, self._dataset.max_queue_size))
+        todo = iter(indices)
+        with concurrent.futures.ThreadPoolExecutor(workers, "elastic-input") as pool:
+            loading = collections.deque(
+                pool.submit(self._load, i) for i in itertools.islice(todo, ahead)
+            )
+            try:
+                while loading:
+                    batch = loading.popleft().result()
+                    loading.extend(pool.submit(self._load, i) for i in itertools.islice(todo, 1))
+                    yield batch
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def _load(self, index: int) -> Structure:
+        return tf.nest.map_structure(_to_tensor, self._standardize(self._dataset[index]))
+
+
+def _to_tensor(value: Any) -> Any:
+    if value is None or isinstance(value, tf.Tensor | tf.RaggedTensor | tf.SparseTensor):
+        return value
+    array = np.asarray(value)
+    if array.dtype == np.float64:
+        array = array.astype(keras.config.floatx())
+    return tf.convert_to_tensor(array)
+
+
+def _common_spec(batches: list[Structure]) -> Structure:
+    """Returns the spec that fits all batches: dimensions in which they differ become None."""
+
+    def merge(*leaves: Any) -> Any:
+        if leaves[0] is None:
+            return None
+        spec = structure.batched(leaves[0])
+        for leaf in leaves[1:]:
+            spec = spec.most_specific_common_supertype([structure.batched(leaf)])
+        return spec
+
+    return tf.nest.map_structure(merge, *batches)

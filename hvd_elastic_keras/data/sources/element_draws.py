@@ -21,15 +21,15 @@ from hvd_elastic_keras.data.sources.random_ops import (
     is_parallel,
 )
 from hvd_elastic_keras.keras_internals import dataset_parts
-from hvd_elastic_keras.keras_internals.emission import (
+from hvd_elastic_keras.keras_internals.stateless_draws import StatelessDraws, mixed
+from hvd_elastic_keras.keras_internals.tensorflow_names import op_def_registry
+from hvd_elastic_keras.keras_internals.traced_graphs import (
     PYTHON_CALLS,
     emit_operation,
     function_of,
     has_functions,
     nodes_within,
 )
-from hvd_elastic_keras.keras_internals.stateless_draws import StatelessDraws, mixed
-from hvd_elastic_keras.keras_internals.tensorflow_names import op_def_registry
 
 KEY = tf.TensorSpec([2], tf.int64)
 """The key of an element: the number of the pass, and the number of the element in the pass."""

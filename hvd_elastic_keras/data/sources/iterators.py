@@ -4,11 +4,20 @@ A dataset that is shuffled anew in each pass takes a new seed for each iterator.
 seed, but so does counting the dataset, or looking at its first example. Here, pass n is therefore
 defined as the n-th iterator of the dataset. A process that joins later, or continues from a
 checkpoint, has not read some passes. It makes their iterators without reading them.
+
+`deleted_in_background` deletes iterators in a user's own loop where nobody waits for it. When a
+round ends inside `for batch in dataset`, the loop's iterator is deleted before the worker can enter
+the next round. The iterator's autotune thread may miss TensorFlow's request to end. TensorFlow then
+waits until the thread looks up by itself, at intervals that double up to a minute. During these
+seconds, all workers stand still.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -197,3 +206,31 @@ def drop_in_background(iterator: list[Any]) -> None:
         reference has to wait.
     """
     threading.Thread(target=iterator.clear, name="elastic-drop-iterator", daemon=True).start()
+
+
+@contextlib.contextmanager
+def deleted_in_background() -> Iterator[None]:
+    """Marks a block in which dropping an iterator does not make the dropping thread wait."""
+    make = tf.data.Dataset.__iter__
+
+    @functools.wraps(make)
+    def make_iterator(dataset: tf.data.Dataset) -> Any:
+        iterator = make(dataset)
+        if tf.executing_eagerly():
+            # This holds the attributes, not the iterator: the iterator must die when the user's
+            # code drops it.
+            weakref.finalize(iterator, _take_apart, vars(iterator)).atexit = False
+        return iterator
+
+    tf.data.Dataset.__iter__ = make_iterator
+    try:
+        yield
+    finally:
+        tf.data.Dataset.__iter__ = make
+
+
+def _take_apart(attributes: dict[str, Any]) -> None:
+    """Moves everything that a dying iterator holds to a thread that deletes it."""
+    held = [dict(attributes)]
+    attributes.clear()
+    drop_in_background(held)

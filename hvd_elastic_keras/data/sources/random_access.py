@@ -28,10 +28,10 @@ from hvd_elastic_keras.data.examples.preparation import (
     explained,
     num_threads,
     plain_options,
+    read_error,
     reason,
     traced,
 )
-from hvd_elastic_keras.data.examples.read_errors import read_error
 from hvd_elastic_keras.data.examples.structure import Structure
 from hvd_elastic_keras.data.plan.order import WINDOW_BLOCKS, Order
 from hvd_elastic_keras.data.plan.partition import EpochShare, Partition

@@ -12,8 +12,7 @@ import tensorflow as tf
 
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.batch_log import BatchLog
-from hvd_elastic_keras.data.examples.preparation import reason
-from hvd_elastic_keras.data.examples.read_errors import read_error
+from hvd_elastic_keras.data.examples.preparation import read_error, reason
 from hvd_elastic_keras.data.examples.structure import Structure
 from hvd_elastic_keras.data.plan.example_ids import Ids
 from hvd_elastic_keras.data.sources.iterators import drop_in_background

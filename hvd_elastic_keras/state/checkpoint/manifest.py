@@ -13,7 +13,7 @@ from pathlib import Path
 import google_crc32c
 import msgspec
 
-from hvd_elastic_keras.common import json_text
+from hvd_elastic_keras.common import files
 from hvd_elastic_keras.state.checkpoint.places import Place
 
 NAME = "manifest.json"
@@ -71,7 +71,7 @@ def read(directory: Place) -> Manifest:
     line, _, rest = (directory / NAME).read_bytes().partition(b"\n")
     if rest != b"%08x\n" % google_crc32c.value(line):
         raise ValueError(f"{NAME} does not have its checksum")
-    with json_text.only_value_errors():
+    with files.only_value_errors():
         return msgspec.json.decode(line, type=Manifest)
 
 

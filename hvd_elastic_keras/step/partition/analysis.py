@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hvd_elastic_keras.keras_internals.emission import PYTHON_CALLS
+from hvd_elastic_keras.keras_internals.traced_graphs import PYTHON_CALLS
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, Leaf
 from hvd_elastic_keras.step.partition.gradients import gradients_of
 from hvd_elastic_keras.step.partition.operations.dimensions import (

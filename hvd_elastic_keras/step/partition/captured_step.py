@@ -10,8 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_elastic_keras.data.examples.structure import Layout
-from hvd_elastic_keras.keras_internals.emission import function_of
-from hvd_elastic_keras.keras_internals.inlined_functions import inlined_functions
+from hvd_elastic_keras.keras_internals.traced_graphs import function_of, inlined_functions
 from hvd_elastic_keras.step.partition.stateful_draws import StatefulDraws
 
 WITHOUT_EFFECT = frozenset({"NoOp", "PrintV2", "CheckNumericsV2"})

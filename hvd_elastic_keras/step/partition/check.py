@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hvd_elastic_keras.keras_internals.emission import emit
+from hvd_elastic_keras.keras_internals.traced_graphs import emit
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, Leaf, operations
 from hvd_elastic_keras.step.partition.collectives import WorkerCollectives

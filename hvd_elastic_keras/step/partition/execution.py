@@ -14,13 +14,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_elastic_keras.keras_internals.emission import (
+from hvd_elastic_keras.keras_internals.tensorflow_names import element_type_of_list
+from hvd_elastic_keras.keras_internals.traced_graphs import (
     PYTHON_CALLS,
     emit,
     emit_by_xla,
     emit_operation,
 )
-from hvd_elastic_keras.keras_internals.tensorflow_names import element_type_of_list
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, assigned_in, on_variable
 from hvd_elastic_keras.step.partition.collectives import Tail, WorkerCollectives
 from hvd_elastic_keras.step.partition.gathered_leaf import gathered_leaf

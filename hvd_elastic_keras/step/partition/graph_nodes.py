@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hvd_elastic_keras.keras_internals.emission import PYTHON_CALLS
+from hvd_elastic_keras.keras_internals.traced_graphs import PYTHON_CALLS
 
 
 def nodes_of(graph: Any) -> list[Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_elastic_keras.keras_internals.emission import emit
+from hvd_elastic_keras.keras_internals.traced_graphs import emit
 from hvd_elastic_keras.step.partition.part_sizes import PartSizes
 from hvd_elastic_keras.step.partition.rules.draws import numbers_per_block
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_elastic_keras.keras_internals.emission import PYTHON_CALLS
+from hvd_elastic_keras.keras_internals.traced_graphs import PYTHON_CALLS
 from hvd_elastic_keras.step.partition import within_micro_batches
 from hvd_elastic_keras.step.partition.captured_step import (
     FUNCTIONS,

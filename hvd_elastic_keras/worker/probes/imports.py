@@ -13,8 +13,7 @@ import sys
 from typing import Any
 
 from hvd_elastic_keras.common import env
-from hvd_elastic_keras.common.error_text import in_one_line
-from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.common.errors import ConfigurationError, in_one_line
 
 BEGINS, FOUND, FAILED = "begins", "found", "failed"
 BACKEND = "tensorflow"

@@ -11,8 +11,7 @@ import resource
 import sys
 
 from hvd_elastic_keras.common import env
-from hvd_elastic_keras.common.error_text import in_one_line
-from hvd_elastic_keras.common.errors import CollectiveFailedError
+from hvd_elastic_keras.common.errors import CollectiveFailedError, in_one_line
 from hvd_elastic_keras.common.protocol import Assignment
 
 GLOO_TIMEOUT_S = 20

@@ -14,8 +14,7 @@ pytest.importorskip("horovod.tensorflow")
 from hvd_elastic_keras import ElasticCallback
 from hvd_elastic_keras.common.errors import ConfigurationError, DataError
 from hvd_elastic_keras.data.input.of_adapter import FitReader, OrderSeed, check_order, input_of
-from hvd_elastic_keras.data.plan.fit_iterators import Reader
-from hvd_elastic_keras.data.plan.fit_passes import Passes
+from hvd_elastic_keras.data.plan.fit_passes import Passes, Reader
 from hvd_elastic_keras.keras_internals import fit_call, model_building, release
 
 X = np.zeros((8, 4), "float32")

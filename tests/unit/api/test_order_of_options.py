@@ -19,7 +19,7 @@ from absl.testing import flagsaver
 from msgspec import UNSET
 
 from hvd_elastic_keras import ElasticCallback, TrainingConfig, run
-from hvd_elastic_keras.cli import arguments, option_flags, settings, take_over
+from hvd_elastic_keras.cli import job_flags, settings, take_over
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.options import RunOptions, definitions
 
@@ -86,8 +86,8 @@ class Given:
 
     def _encoded(self, found: settings.Settings) -> str:
         with flagsaver.flagsaver():
-            arguments.parse_flags(["run", *found.words])
-            return option_flags.given_options(self._config, found.sources).encode()
+            settings.parse_flags(["run", *found.words])
+            return job_flags.given_options(self._config, found.sources).encode()
 
 
 def rows() -> Iterator[tuple[str, str, str]]:
@@ -136,7 +136,7 @@ def test_an_option_that_nobody_gives_has_its_default(
 
 
 def test_each_option_has_a_flag_and_scripts_give_the_same_ones_in_both_ways() -> None:
-    assert set(option_flags.FLAGS) == set(OPTIONS)
+    assert set(job_flags.FLAGS) == set(OPTIONS)
     of_config = {f.name: f.default for f in dataclasses.fields(TrainingConfig)}
     assert set(OF_SCRIPTS) == OPTIONS.keys() & of_config.keys()
     of_callback = inspect.signature(ElasticCallback).parameters

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_elastic_keras.chaos.holds import Holds
+from hvd_elastic_keras.chaos.breaker import Holds
 from hvd_elastic_keras.common import phase_hold
 from hvd_elastic_keras.common.phase_hold import PhaseHold
 

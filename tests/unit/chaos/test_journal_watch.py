@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_elastic_keras.chaos.journal_watch import JournalWatch
-from hvd_elastic_keras.chaos.victims import Victim
+from hvd_elastic_keras.chaos.victims import JournalWatch, Victim
 from hvd_elastic_keras.common import files
 
 LIMIT_S = 60.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hvd_elastic_keras.cli.checks.finding import OK, WARNING
-from hvd_elastic_keras.cli.checks.gpus import gpus, gpus_here, gpus_of_machine
+from hvd_elastic_keras.cli.checks.machine import gpus, gpus_here, gpus_of_machine
 
 
 @pytest.fixture(autouse=True)

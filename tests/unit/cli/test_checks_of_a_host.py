@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hvd_elastic_keras.cli.checks import connections, machine, optional, software
+from hvd_elastic_keras.cli.checks import machine, software
 from hvd_elastic_keras.cli.checks.finding import OK, PROBLEM, WARNING, Finding, exit_code
 from hvd_elastic_keras.common import versions
 
@@ -96,22 +96,22 @@ def test_a_container_has_no_more_memory_than_its_limit(
 
 
 def test_a_host_that_only_reaches_itself_is_a_warning() -> None:
-    finding = connections.interface("127.0.0.1", {"lo": ["127.0.0.1"]})
+    finding = machine.interface("127.0.0.1", {"lo": ["127.0.0.1"]})
     assert finding.level == WARNING
     assert "lo (127.0.0.1)" in finding.found
 
 
 def test_the_interface_that_others_reach_is_named_and_so_are_those_to_choose() -> None:
     found = {"lo": ["127.0.0.1"], "eth0": ["10.0.0.7"], "ib0": ["10.1.0.7"]}
-    finding = connections.interface("10.0.0.7", found)
+    finding = machine.interface("10.0.0.7", found)
     assert finding.level == OK
     assert "10.0.0.7, eth0" in finding.found
     assert "ib0 (10.1.0.7)" in finding.found
 
 
 def test_an_address_at_which_nobody_can_listen_is_what_was_asked_for() -> None:
-    assert connections.port("port", "127.0.0.1", PROBLEM).level == OK
-    finding = connections.port("port", "192.0.2.77", PROBLEM)
+    assert machine.port("port", "127.0.0.1", PROBLEM).level == OK
+    finding = machine.port("port", "192.0.2.77", PROBLEM)
     assert finding.level == PROBLEM
     assert "192.0.2.77" in finding.line
 
@@ -127,19 +127,19 @@ def test_a_port_to_which_connections_are_refused_is_a_problem(
             return real(closed.getsockname(), timeout_s)
 
     monkeypatch.setattr(socket, "create_connection", to_a_closed_port)
-    finding = connections.port("port", "127.0.0.1", PROBLEM)
+    finding = machine.port("port", "127.0.0.1", PROBLEM)
     assert finding.level == PROBLEM
     assert "refused" in finding.found
 
 
 def test_what_only_some_jobs_need_is_never_a_problem() -> None:
-    missing = optional.program("no-such-program", "its-package", "--hosts")
+    missing = software.program("no-such-program", "its-package", "--hosts")
     assert (missing.level, missing.remedy) == (OK, "sudo apt-get install its-package")
-    library = optional.library("no_such_library", "--launcher=kubernetes")
+    library = software.library("no_such_library", "--launcher=kubernetes")
     assert library.level == OK
     assert library.remedy.endswith("pip install no_such_library")
-    assert optional.program("sh", "dash", "all").found.endswith("/sh")
-    assert optional.library("json", "all").found == "installed"
+    assert software.program("sh", "dash", "all").found.endswith("/sh")
+    assert software.library("json", "all").found == "installed"
 
 
 @pytest.mark.parametrize(

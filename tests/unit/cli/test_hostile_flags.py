@@ -11,7 +11,8 @@ from absl.testing import flagsaver
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from hvd_elastic_keras.cli import arguments, job_flags, option_flags
+from hvd_elastic_keras.cli import job_flags
+from hvd_elastic_keras.cli import settings as cli_settings
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
 
@@ -32,13 +33,13 @@ def test_flags_are_taken_or_refused(given_flags: dict[str, str]) -> None:
     line = [f"--{name}={value}" for name, value in given_flags.items()]
     with flagsaver.flagsaver(), contextlib.suppress(ConfigurationError):
         try:
-            arguments.parse_flags(["run", *line])
+            cli_settings.parse_flags(["run", *line])
         except SystemExit as end:
             refused = end.code
         else:
             refused = None
             job_flags.training_config({})
-            option_flags.given_options({}, {})
+            job_flags.given_options({}, {})
             config = job_flags.job_config()
             assert not any(math.isnan(value) for value in vars(config).values())
         assert refused in (None, 2)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from absl.testing import flagsaver
 
-from hvd_elastic_keras.cli import arguments
+from hvd_elastic_keras.cli import settings
 from hvd_elastic_keras.cli.kubernetes_flags import PodsRequest, pods_request
 from hvd_elastic_keras.common.errors import ConfigurationError
 
@@ -16,7 +16,7 @@ PODS = ["--launcher=kubernetes", "--image=any"]
 
 def asked_for(*line: str) -> PodsRequest | None:
     with flagsaver.flagsaver():
-        arguments.parse_flags(["run", *line])
+        settings.parse_flags(["run", *line])
         return pods_request()
 
 

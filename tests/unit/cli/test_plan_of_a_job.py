@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hvd_elastic_keras.cli import dry_run, job_directory, plan
+from hvd_elastic_keras.cli.dry_run import check_same_kind
 from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
-from hvd_elastic_keras.cli.refusals import check_same_kind
 from hvd_elastic_keras.common import batch_plan, files, predictions
 from hvd_elastic_keras.common.config import JobConfig, TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError

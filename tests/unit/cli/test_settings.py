@@ -11,7 +11,7 @@ from absl import flags
 from absl.testing import flagsaver
 
 from hvd_elastic_keras import run
-from hvd_elastic_keras.cli import arguments, settings, take_over
+from hvd_elastic_keras.cli import settings, take_over
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.env import WorkerEnvironment
 from hvd_elastic_keras.common.errors import ConfigurationError
@@ -51,7 +51,7 @@ def test_a_flag_counts_before_the_file_and_this_before_a_variable(
     monkeypatch.setenv("HVD_ELASTIC_RUN_EPOCHS", "5")
     found = resolved(f"--config={job_toml}", *typed)
     with flagsaver.flagsaver():
-        arguments.parse_flags(["run", *found.words])
+        settings.parse_flags(["run", *found.words])
         assert str(flags.FLAGS.epochs) == value
         assert (flags.FLAGS.num_workers, flags.FLAGS.tls) == (3, True)
         assert flags.FLAGS.ssh_env == ["A", "B"]
@@ -189,7 +189,7 @@ def test_of_a_job_that_is_started_again_each_value_is_shown_with_its_first_sourc
         command = take_over.what_was_asked_for(before.words, run.takes_value)
         before = dataclasses.replace(before, words=list(command))
     with flagsaver.flagsaver():
-        arguments.parse_flags(["run", *words])
+        settings.parse_flags(["run", *words])
         lines = list(before.lines({}, ""))
     assert lines == [
         f"set: epochs=4 ({job_toml}, when the job was started)",
@@ -209,7 +209,7 @@ def test_each_value_that_is_no_default_is_shown_with_its_source(
     found = resolved(f"--config={job_toml}", "--min_workers=1", "--max_workers=8", "--dry_run")
     reference = {"global_batch_size": 64, "epochs": 9, "learning_rate": 0.1}
     with flagsaver.flagsaver():
-        arguments.parse_flags(["run", *found.words])
+        settings.parse_flags(["run", *found.words])
         lines = list(found.lines(reference, "configuration of wine"))
     assert lines == [
         f"set: epochs=4 ({job_toml})",

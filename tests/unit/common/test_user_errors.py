@@ -9,8 +9,7 @@ import pytest
 pytest.importorskip("tensorflow")
 
 from hvd_elastic_keras.api.model_module import import_model_module
-from hvd_elastic_keras.common.error_text import MOST_LINES, explain
-from hvd_elastic_keras.common.errors import ModelModuleError
+from hvd_elastic_keras.common.errors import MOST_LINES, ModelModuleError, explain
 
 DEEP = """
 def deep(n):

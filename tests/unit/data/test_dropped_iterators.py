@@ -7,7 +7,7 @@ import threading
 
 import tensorflow as tf
 
-from hvd_elastic_keras.data.sources.dropped_iterators import deleted_in_background
+from hvd_elastic_keras.data.sources.iterators import deleted_in_background
 
 
 class Part:

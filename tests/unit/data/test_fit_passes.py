@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_elastic_keras.data.plan.fit_iterators import FitIterators, Reader
-from hvd_elastic_keras.data.plan.fit_passes import Passes, PassRange
+from hvd_elastic_keras.data.plan.fit_passes import FitIterators, Passes, PassRange, Reader
 from hvd_elastic_keras.loop.schedule import Schedule
 
 

@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 from hvd_elastic_keras.common.batch_plan import Share, share_of
 from hvd_elastic_keras.common.errors import DataError, InputUnavailableError
 from hvd_elastic_keras.data.plan.partition import Partition
-from hvd_elastic_keras.data.sources.example_source import ExampleSource
 from hvd_elastic_keras.data.sources.random_access import LONGEST_READ, RandomAccessExamples, Source
-from hvd_elastic_keras.data.sources.source import as_source
+from hvd_elastic_keras.data.sources.source import ExampleSource, as_source
 
 
 class Numbers:

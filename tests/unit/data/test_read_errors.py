@@ -7,7 +7,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from hvd_elastic_keras.common.errors import ConfigurationError, InputUnavailableError
-from hvd_elastic_keras.data.examples.read_errors import read_error
+from hvd_elastic_keras.data.examples.preparation import read_error
 
 
 @pytest.mark.parametrize(

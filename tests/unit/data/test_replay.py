@@ -17,8 +17,7 @@ from hvd_elastic_keras.common.events import RecordsSkipped
 from hvd_elastic_keras.data.input.pipeline import Pipeline
 from hvd_elastic_keras.data.plan.partition import Partition
 from hvd_elastic_keras.data.sources import reader as reader_module
-from hvd_elastic_keras.data.sources.example_source import ExampleSource
-from hvd_elastic_keras.data.sources.source import as_source
+from hvd_elastic_keras.data.sources.source import ExampleSource, as_source
 from hvd_elastic_keras.observe import notices as notices_module
 from hvd_elastic_keras.observe.notices import Notice, notices
 

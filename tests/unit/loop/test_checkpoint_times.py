@@ -24,8 +24,7 @@ from hvd_elastic_keras.loop.kept_on_disk import Checkpoints, Durable
 from hvd_elastic_keras.loop.leave_reason import CheckpointGuard, LeaveReason
 from hvd_elastic_keras.loop.nonfinite_loss import NonFiniteLoss
 from hvd_elastic_keras.loop.observer import EndedEpoch, Round, TakenStep
-from hvd_elastic_keras.state.checkpoint.background import BackgroundWriter
-from hvd_elastic_keras.state.checkpoint.store import CheckpointStore
+from hvd_elastic_keras.state.checkpoint.store import BackgroundWriter, CheckpointStore
 from hvd_elastic_keras.state.cursor import Cursor
 from hvd_elastic_keras.step.step_result import StepResult
 from hvd_elastic_keras.worker.session import SoloSession

@@ -23,7 +23,7 @@ from hvd_elastic_keras.loop.progress_display import ProgressDisplay
 from hvd_elastic_keras.loop.shares import Shares
 from hvd_elastic_keras.loop.start_notices import Announcer, StartNotices
 from hvd_elastic_keras.observe.notices import Notice
-from hvd_elastic_keras.observe.screen import Screen
+from hvd_elastic_keras.observe.progress_text import Screen
 from hvd_elastic_keras.state.cursor import Cursor
 from hvd_elastic_keras.step.step_result import StepResult
 from hvd_elastic_keras.worker.session import SoloSession

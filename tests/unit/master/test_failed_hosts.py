@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from hvd_elastic_keras.cli.host_watch import HostWatch
+from hvd_elastic_keras.cli.remote_workers import HostWatch
 from hvd_elastic_keras.common import events
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.launchers.discovery import FixedHosts

@@ -9,8 +9,7 @@ from pathlib import Path
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.joining import ExitRequest, JoinRequest, Outcome
 from hvd_elastic_keras.launchers.base import WorkerExit
-from hvd_elastic_keras.launchers.by_host import ByHost
-from hvd_elastic_keras.launchers.joined import JoinedWorkers
+from hvd_elastic_keras.launchers.by_host import ByHost, JoinedWorkers
 from hvd_elastic_keras.master.controller import Controller
 from hvd_elastic_keras.master.journal import Term
 from hvd_elastic_keras.observe.console import Console

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hvd_elastic_keras.common import control, events
-from hvd_elastic_keras.observe import job_course, prometheus
+from hvd_elastic_keras.observe import job_course, pages
 from hvd_elastic_keras.observe.job_course import JobCourse
 
 
@@ -113,7 +113,7 @@ def test_prometheus_gets_the_job_in_its_format() -> None:
         round_running(2, "w0", steps_lost=3),
         steps_taken(21, loss=0.125),
     )
-    lines = prometheus.exposition(STATUS, course).decode().splitlines()
+    lines = pages.exposition(STATUS, course).decode().splitlines()
     assert "# TYPE hvd_elastic_rounds_total counter" in lines
     assert "# TYPE hvd_elastic_world_size gauge" in lines
     assert {
@@ -148,7 +148,7 @@ def test_of_a_loop_of_ones_own_prometheus_gets_the_speed_of_its_commits_alone() 
         step_s=0.25,
     )
     course = of(round_running(1, "w0", "w1"), commits)
-    text = prometheus.exposition(STATUS, course).decode()
+    text = pages.exposition(STATUS, course).decode()
     assert "hvd_elastic_step_seconds 0.25" in text
     for name in ("hvd_elastic_epoch", "hvd_elastic_examples_per_second", "hvd_elastic_loss"):
         assert name not in text
@@ -157,6 +157,6 @@ def test_of_a_loop_of_ones_own_prometheus_gets_the_speed_of_its_commits_alone() 
 
 
 def test_prometheus_gets_what_there_is_before_the_first_step() -> None:
-    text = prometheus.exposition(STATUS, JobCourse()).decode()
+    text = pages.exposition(STATUS, JobCourse()).decode()
     assert "hvd_elastic_rounds_total 0.0" in text
     assert "hvd_elastic_loss" not in text

@@ -12,7 +12,7 @@ from rich.console import Console
 from hvd_elastic_keras.common import events
 from hvd_elastic_keras.common.job_spec import EVALUATE, PREDICT
 from hvd_elastic_keras.common.protocol import Progress
-from hvd_elastic_keras.observe.live_region import LiveRegion
+from hvd_elastic_keras.observe.live_console import LiveRegion
 
 PROGRESS = Progress(
     epoch=2,

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from hvd_elastic_keras.common import control, events, messages, protocol
-from hvd_elastic_keras.observe import web_files
+from hvd_elastic_keras.observe import report_page
 from tests.harness.idle_master import LIMIT_S, IdleMaster
 
 POLL_S = 0.1
 """Workers that only exist in messages enter one after the other."""
-OPEN = ["/dashboard", *(f"/dashboard/{name}" for name in web_files.OF_DASHBOARD)]
+OPEN = ["/dashboard", *(f"/dashboard/{name}" for name in report_page.FILES_OF_DASHBOARD)]
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ def test_the_page_is_the_same_for_anybody_and_lets_nothing_else_in(
     body = answer.read()
     connection.close()
     assert answer.status == 200
-    assert body == web_files.read(path.partition("/dashboard/")[2] or "dashboard.html")
+    assert body == report_page.web_file(path.partition("/dashboard/")[2] or "dashboard.html")
     policy = answer.headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; script-src 'self'; ")
     assert "unsafe" not in policy

@@ -11,7 +11,7 @@ import pytest
 
 from hvd_elastic_keras import ctl, report
 from hvd_elastic_keras.common import events, files
-from hvd_elastic_keras.observe import web_files
+from hvd_elastic_keras.observe import report_page
 from hvd_elastic_keras.observe.event_log import EventLog
 
 STEPS = events.StepsTaken(
@@ -56,7 +56,7 @@ def test_the_report_holds_the_course_of_the_job_and_all_that_draws_it(
     assert [p["values"] for p in data["epochs"]] == [{"val_loss": 0.25}]
     assert data["job"]["training"] == {"seed": 7}
     for name in ("uplot.js", "charts.js", "report.js", "page.css"):
-        assert web_files.read(name).decode() in page
+        assert report_page.web_file(name).decode() in page
     assert "secret-of-the-job" not in page
     assert page.count("<script>alert(1)") == 0
     assert not re.search(r'(src|href)="', page)
@@ -92,8 +92,14 @@ def test_the_package_ships_every_file_of_the_pages() -> None:
     """By the patterns of setup.py, which a wheel is made of."""
     setup = (Path(__file__).resolve().parents[3] / "setup.py").read_text()
     (patterns,) = re.findall(r'"hvd_elastic_keras": \[(.*?)\]', setup)
-    package = web_files.DIRECTORY.parents[1]
+    package = report_page.DIRECTORY.parents[1]
     shipped = {p for pattern in re.findall(r'"(.*?)"', patterns) for p in package.glob(pattern)}
-    names = {*web_files.OF_DASHBOARD, "dashboard.html", "report.html", "report.js", "uplot.LICENSE"}
-    assert {path.name for path in web_files.DIRECTORY.iterdir()} == names
-    assert {web_files.DIRECTORY / name for name in names} <= shipped
+    names = {
+        *report_page.FILES_OF_DASHBOARD,
+        "dashboard.html",
+        "report.html",
+        "report.js",
+        "uplot.LICENSE",
+    }
+    assert {path.name for path in report_page.DIRECTORY.iterdir()} == names
+    assert {report_page.DIRECTORY / name for name in names} <= shipped

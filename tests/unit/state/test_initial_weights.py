@@ -15,7 +15,7 @@ from hvd_elastic_keras import Trainer, TrainingConfig
 from hvd_elastic_keras.api.model_job import make_trainer
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.job_spec import JobSpec
-from hvd_elastic_keras.state.checkpoint import initial_weights
+from hvd_elastic_keras.state.checkpoint import manager
 from hvd_elastic_keras.worker.session import SoloSession
 
 X = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
@@ -58,7 +58,7 @@ def test_they_come_from_whatever_a_training_leaves(
     model = build()
     if optimizer_is_built:
         model.optimizer.build(model.trainable_variables)
-    initial_weights.load(model, directory / kind)
+    manager.load_initial_weights(model, directory / kind)
     for found, expected in zip(model.weights, before.weights, strict=True):
         np.testing.assert_array_equal(found, expected)
     for variable in model.optimizer.variables[2:]:
@@ -72,14 +72,14 @@ def test_they_come_from_the_newest_checkpoint_of_a_job_that_has_not_ended(
     directory, before = trained
     (tmp_path / "checkpoints").symlink_to(directory / "checkpoints")
     model = build()
-    initial_weights.load(model, tmp_path)
+    manager.load_initial_weights(model, tmp_path)
     np.testing.assert_array_equal(model.get_weights()[0], before.get_weights()[0])
 
 
 @pytest.mark.parametrize("kind", ["model.keras", "by_hand.weights.h5", "checkpoints/step-00000004"])
 def test_those_of_another_model_are_refused(trained: tuple[Path, keras.Model], kind: str) -> None:
     with pytest.raises(ConfigurationError, match="does not have the weights of this model"):
-        initial_weights.load(build(units=5), trained[0] / kind)
+        manager.load_initial_weights(build(units=5), trained[0] / kind)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_where_there_are_none_it_is_said_what_is_expected(
     tmp_path: Path, name: str, problem: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"{problem}. Expected a file of Keras"):
-        initial_weights.load(build(), tmp_path / name)
+        manager.load_initial_weights(build(), tmp_path / name)
 
 
 def test_the_job_of_a_model_module_starts_from_them(

@@ -15,8 +15,8 @@ import pytest
 import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import CollectiveFailedError, ConfigurationError
-from hvd_elastic_keras.common.learning_rate_scale import Ramp
 from hvd_elastic_keras.common.protocol import ALONE
+from hvd_elastic_keras.keras_internals.learning_rate import Ramp
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.state import broadcast, packing, run_state

@@ -25,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from hvd_elastic_keras.keras_internals.emission import emit, has_functions
 from hvd_elastic_keras.keras_internals.tensorflow_names import tensor_util
+from hvd_elastic_keras.keras_internals.traced_graphs import emit, has_functions
 
 Dim = tuple[int, ...] | None
 """A size for each number of rows that is tried; None if it is unknown."""

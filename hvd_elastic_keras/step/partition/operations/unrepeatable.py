@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.keras_internals.emission import nodes_within
 from hvd_elastic_keras.keras_internals.tensorflow_names import op_def_registry
+from hvd_elastic_keras.keras_internals.traced_graphs import nodes_within
 from hvd_elastic_keras.step.partition.operations.states import names
 
 DRAWS = (

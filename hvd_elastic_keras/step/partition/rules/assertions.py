@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from hvd_elastic_keras.keras_internals.emission import nodes_within
+from hvd_elastic_keras.keras_internals.traced_graphs import nodes_within
 from hvd_elastic_keras.step.partition.operations.states import REPLICATED, Decision, Rule, View
 from hvd_elastic_keras.step.partition.rules.elementwise import elementwise
 

@@ -9,7 +9,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from hvd_elastic_keras.keras_internals.tensorboard_files import RepeatedRecords, _keys_in
+from hvd_elastic_keras.keras_internals.file_writers import RepeatedRecords, _keys_in
 
 OTHER = "events.out.tfevents.1700000000.host.{pid}.0.v2"
 

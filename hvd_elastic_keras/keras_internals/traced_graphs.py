@@ -1,17 +1,32 @@
-"""Adds an operation of a traced graph again, with other inputs, or runs it eagerly."""
+"""Works on traced graphs: inlines functions, adds operations again, and calls a graph directly.
+
+`inlined_functions` traces the user's `tf.function`s as a part of the step, not as functions of
+their own. `emit` adds an operation of a traced graph again, with other inputs, or runs it eagerly.
+
+`directly` saves time at each call: `tf.function` inspects its arguments to find the graph that was
+traced for arguments of that kind. This takes about as long as a step of a small model. A function
+with an input signature has only one graph, so that nothing has to be found.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.common.patches import replaced
 from hvd_elastic_keras.keras_internals.tensorflow_names import (
     DefinedFunction,
+    PolymorphicFunction,
+    ag_ctx,
     eager_context,
     execute,
     get_default_graph,
+    py_func_from_autograph,
     tensor_util,
 )
 
@@ -124,3 +139,57 @@ def _plain(value: Any) -> Any:
     if type(value).__name__ == "TensorShapeProto":
         return tf.TensorShape(value)
     return value
+
+
+@contextlib.contextmanager
+def inlined_functions() -> Iterator[None]:
+    """Calls the Python code of each `tf.function`, converted by AutoGraph as usual.
+
+    Functions for XLA stay as they are: Keras has them for operations that a CPU cannot do without
+    XLA, such as convolutions in groups.
+
+    Only calls in the present thread change. Each call traces the code anew: no earlier trace is
+    used.
+    """
+
+    def inlined(original: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
+        if function._jit_compile:
+            return original(function, *args, **kwargs)
+        options = function._experimental_autograph_options
+        code, status = function.python_function, ag_ctx.Status.DISABLED
+        if function._autograph:
+            code, status = py_func_from_autograph(code, options), ag_ctx.Status.ENABLED
+        try:
+            with ag_ctx.ControlStatusCtx(status=status, options=options):
+                return code(*args, **kwargs)
+        except Exception as error:
+            if refusal := _refusal_within(error):
+                raise refusal from None
+            raise
+
+    with replaced(PolymorphicFunction, "__call__", inlined):
+        yield
+
+
+def _refusal_within(error: BaseException | None) -> ConfigurationError | None:
+    """Returns the error raised first. AutoGraph raises another one, with the user's lines."""
+    while error is not None:
+        if isinstance(error, ConfigurationError):
+            return error
+        error = error.__context__
+    return None
+
+
+def directly(function: Any) -> Callable[..., Any]:
+    """Returns a function that calls the graph of a `tf.function` with an input signature.
+
+    The graph is traced at the first call, as it is by `tf.function`.
+    """
+    graph = functools.cache(function.get_concrete_function)
+
+    def call(*arguments: Any) -> Any:
+        if tf.config.functions_run_eagerly():  # somebody is debugging
+            return function(*arguments)
+        return graph()(*arguments)
+
+    return call

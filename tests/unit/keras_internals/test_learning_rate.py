@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_elastic_keras.common.learning_rate_scale import Growth, Ramp
+from hvd_elastic_keras.keras_internals.learning_rate import Growth, Ramp
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_elastic_keras.cli.check_script import check_script, warning_of_flags
+from hvd_elastic_keras.cli.source_files import check_script, warning_of_flags
 from hvd_elastic_keras.common.errors import ConfigurationError
 
 UNPORTED = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hvd_elastic_keras.launchers.cool_down import LONGEST_PAUSE_S, CoolDowns, pause_s
+from hvd_elastic_keras.launchers.hosts import LONGEST_PAUSE_S, CoolDowns, pause_s
 
 
 def test_the_pause_grows_with_each_failure_in_a_row() -> None:

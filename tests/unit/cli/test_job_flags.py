@@ -11,7 +11,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from hvd_elastic_keras.cli import arguments, job_flags, option_flags
+from hvd_elastic_keras.cli import job_flags, settings
 from hvd_elastic_keras.common.config import JobConfig, TrainingConfig
 from hvd_elastic_keras.common.options import Option, RunOptions, definitions
 from tests.harness.job import REPOSITORY
@@ -25,7 +25,7 @@ def reference_rows(config: type, *, may_be_unset: bool) -> list[str]:
     defaults, rows = config(), []
     for name, (_, option) in definitions(config).items():
         value = getattr(defaults, name)
-        default = option_flags.default_in_words(option, value, may_be_unset=may_be_unset)
+        default = job_flags.default_in_words(option, value, may_be_unset=may_be_unset)
         choices = "".join(f"`{choice}` " for choice in option.choices)
         meaning = f"{flags_marked(option.help)} {option.more}".rstrip()
         rows.append(f"| `--{name}` {choices}| {flags_marked(default)} | {meaning} |")
@@ -69,23 +69,23 @@ class NewConfig:
 
 
 @pytest.fixture
-def made() -> Iterator[dict[str, option_flags.Flag]]:
+def made() -> Iterator[dict[str, job_flags.Flag]]:
     """The flags of `NewConfig`."""
-    found = option_flags.defined(NewConfig, may_be_unset=False)
+    found = job_flags.defined(NewConfig, may_be_unset=False)
     with flagsaver.flagsaver():
-        arguments.parse_flags(["run"])
+        settings.parse_flags(["run"])
         yield found
     for name in found:
         delattr(flags.FLAGS, name)
 
 
-def test_an_option_is_added_by_its_definition_alone(made: dict[str, option_flags.Flag]) -> None:
+def test_an_option_is_added_by_its_definition_alone(made: dict[str, job_flags.Flag]) -> None:
     assert {name: flag.value for name, flag in made.items()} == {
         "speed_of_test": 2.0,
         "colour_of_test": "red",
         "is_test": True,
     }
-    arguments.parse_flags(["run", "--speed_of_test=3", "--nois_test"])
+    settings.parse_flags(["run", "--speed_of_test=3", "--nois_test"])
     assert (made["speed_of_test"].value, made["is_test"].value) == (3.0, False)
     with pytest.raises(flags.IllegalFlagValueError, match=r"0\.1"):
         flags.FLAGS["speed_of_test"].parse("0.1")
@@ -102,5 +102,5 @@ def test_an_option_is_added_by_its_definition_alone(made: dict[str, option_flags
 )
 def test_the_most_workers_follow_their_number_unless_given(words: list[str], most: int) -> None:
     with flagsaver.flagsaver():
-        arguments.parse_flags(["run", *words])
+        settings.parse_flags(["run", *words])
         assert job_flags.job_config().max_workers == most

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from hvd_elastic_keras.common import events
-from hvd_elastic_keras.observe.explain import changes, explain, runs
-from hvd_elastic_keras.observe.job_history import Timed, timed
+from hvd_elastic_keras.observe.job_history import Timed, changes, explain, runs, timed
 
 STARTED = events.JobStarted(job_dir="jobs/x", model="digits", num_workers=3, training={})
 KILLED = events.WorkerExited(

@@ -10,8 +10,14 @@ import pytest
 import requests
 
 from hvd_elastic_keras.cli import leave_notices
-from hvd_elastic_keras.cli.leave_notices import NoticeWatch
-from hvd_elastic_keras.launchers.spot_notices import Aws, GoogleCloud, Notice, Provider, aws_notice
+from hvd_elastic_keras.cli.leave_notices import (
+    Aws,
+    GoogleCloud,
+    Notice,
+    NoticeWatch,
+    Provider,
+    aws_notice,
+)
 from tests.harness.metadata_service import MetadataService
 
 LIMIT_S = 60.0

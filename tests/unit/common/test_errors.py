@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_elastic_keras.common.error_text import MORE, error_in, head_of, in_one_line
+from hvd_elastic_keras.common.errors import MORE, error_in, head_of, in_one_line
 
 ADVICE = "\nObject VAE cannot be saved:\nit has no get_config.\n\nExample:\n\n" + "\n".join(
     f"class Layer{n}:\n    pass" for n in range(30)
