@@ -13,8 +13,9 @@ pytest.importorskip("horovod.tensorflow")
 
 from hvd_elastic_keras import ElasticCallback
 from hvd_elastic_keras.common.errors import ConfigurationError, DataError
-from hvd_elastic_keras.data.input.of_adapter import FitReader, OrderSeed, check_order, input_of
+from hvd_elastic_keras.data.input.of_adapter import FitReader, OrderSeed, input_of
 from hvd_elastic_keras.data.plan.fit_passes import Passes, Reader
+from hvd_elastic_keras.data.sources.iterators import check_order
 from hvd_elastic_keras.keras_internals import fit_call, model_building, release
 
 X = np.zeros((8, 4), "float32")
@@ -123,14 +124,14 @@ def test_a_dataset_in_another_order_on_each_worker_is_refused(change: Any, remed
     tf.random.set_seed(None)
     dataset = change(tf.data.Dataset.from_tensor_slices(X).batch(2))
     with pytest.raises(DataError, match=f"^x is a .*{remedy}"):
-        check_order(adapter_of(dataset), "x")
+        check_order(dataset, "x")
 
 
 @pytest.mark.parametrize("by", ["argument", "global seed"])
 def test_a_seeded_shuffle_is_accepted(by: str) -> None:
     tf.random.set_seed(1 if by == "global seed" else None)
     dataset = tf.data.Dataset.from_tensor_slices(X).shuffle(8, seed=1 if by == "argument" else None)
-    check_order(adapter_of(dataset.batch(2)), "x")
+    check_order(dataset.batch(2), "x")
     tf.random.set_seed(None)
 
 
