@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import tensorflow as tf
 
@@ -34,24 +34,26 @@ def mixed(*numbers: int) -> int:
 class StatelessDraws:
     """Stateless operations that take the arguments of the stateful ones in `gen_random_ops`."""
 
+    METHODS: ClassVar[Mapping[str, str]] = {
+        "RandomUniform": "random_uniform",
+        "RandomUniformInt": "random_uniform_int",
+        "RandomStandardNormal": "random_standard_normal",
+        "TruncatedNormal": "truncated_normal",
+        "RandomShuffle": "random_shuffle",
+        "Multinomial": "multinomial",
+        "RandomGamma": "random_gamma",
+        "RandomPoissonV2": "random_poisson_v2",
+    }
+    """Names in `gen_random_ops`, which are the names of the methods, by the types of operations."""
+
     def __init__(self, next_seed: NextSeed) -> None:
         self._next_seed = next_seed
-        self.by_operation: Mapping[str, Any] = {
-            "RandomUniform": self.random_uniform,
-            "RandomUniformInt": self.random_uniform_int,
-            "RandomStandardNormal": self.random_standard_normal,
-            "TruncatedNormal": self.truncated_normal,
-            "RandomShuffle": self.random_shuffle,
-            "Multinomial": self.multinomial,
-            "RandomGamma": self.random_gamma,
-            "RandomPoissonV2": self.random_poisson_v2,
-        }
-        """The methods, by the types of the stateful operations."""
 
     def again(self, op: Any, inputs: list[Any]) -> Any:
         """Draws the numbers of a traced operation, for these inputs."""
         given = {a.name for a in op.op_def.attr}.intersection(ARGUMENTS)
-        return self.by_operation[op.type](*inputs, **{name: op.get_attr(name) for name in given})
+        draw = getattr(self, self.METHODS[op.type])
+        return draw(*inputs, **{name: op.get_attr(name) for name in given})
 
     def random_uniform(self, shape: Any, dtype: Any, seed: int = 0, seed2: int = 0) -> Any:
         """Draws from [0, 1)."""

@@ -41,6 +41,8 @@ BODIES = {
 }
 """Attributes that name the functions of an operation."""
 READ = "RngReadAndSkip"
+AGAIN = frozenset(StatelessDraws.METHODS)
+"""Operations that can draw from a given seed."""
 HARMLESS = frozenset(
     {
         *("ReadVariableOp", "VarHandleOp", "VariableShape", "Assert", "PrintV2", *CALLS),
@@ -125,7 +127,7 @@ class _KeyedCall:
 
     def _outputs(self, op: Any, inputs: list[Any]) -> list[Any]:
         kind = op.type
-        if kind in self._draws.by_operation:
+        if kind in AGAIN:
             return [self._draws.again(op, inputs)]
         if inputs and isinstance(inputs[0], str):
             found = self._of_state(op, inputs)
@@ -174,7 +176,7 @@ def _can_be_called(graph: Any, handles: dict[str, str], *, within_branch: bool) 
             if within_branch or op.type not in (*ASSIGNMENTS, READ, "ReadVariableOp", "Identity"):
                 return False
             states |= {t.name for t in op.outputs if op.type == "Identity"}
-        elif op.type in StatelessDraws(_no_seed).by_operation:
+        elif op.type in AGAIN:
             continue
         elif has_functions(op) and any(map(_draws, nodes_within(op))):
             names = BODIES.get(op.type, ())
@@ -226,7 +228,3 @@ def _holds_seed(variable: Any) -> bool:
 def _body(op: Any, name: str) -> Any:
     """Returns the graph of a function that an operation calls; None if it has no graph."""
     return getattr(function_of(op.graph, op.get_attr(name).name), "graph", None)
-
-
-def _no_seed(name: str, seed: int, seed2: int) -> Any:
-    raise NotImplementedError

@@ -152,7 +152,7 @@ def _split_batch(
     return SplitDataset(
         packed.batch(size, drop_remainder=drop_remainder),
         (packed.element_spec, KEY),
-        element_map,
+        tf.autograph.experimental.do_not_convert(element_map),
         taken=found.taken,
     )
 

@@ -47,8 +47,9 @@ class StatefulDraws:
     def replaced(self) -> Iterator[None]:
         """Replaces the operations inside a `with` block, in this thread."""
         with contextlib.ExitStack() as stack:
-            for draw in self._draws.by_operation.values():
-                stack.enter_context(replaced(gen_random_ops, draw.__name__, _unnamed(draw)))
+            for name in self._draws.METHODS.values():
+                draw = _unnamed(getattr(self._draws, name))
+                stack.enter_context(replaced(gen_random_ops, name, draw))
             stack.enter_context(replaced(parallel_for, "_pfor_impl", self._within_parallel_loop))
             yield
 
