@@ -7,7 +7,7 @@ made without a shape: when it is made, the state of its elements is not known ye
 
 from __future__ import annotations
 
-from hvd_elastic_keras.step.partition.operations.states import (
+from hvd_elastic_keras.step.partition.rules.states import (
     EMPTY,
     PARTIAL,
     REPLICATED,
