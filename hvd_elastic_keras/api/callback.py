@@ -53,7 +53,7 @@ from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.schedule import Schedule
 from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.state.checkpoint.manager import Origin
-from hvd_elastic_keras.state.user_state import UserState
+from hvd_elastic_keras.state.parts import UserState
 from hvd_elastic_keras.step import deterministic_step
 from hvd_elastic_keras.worker import other_launchers
 from hvd_elastic_keras.worker.membership import Membership

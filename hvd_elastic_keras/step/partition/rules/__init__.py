@@ -9,7 +9,6 @@ correctness, so each rule has tests of its own.
 from hvd_elastic_keras.step.partition.rules import (
     elementwise,
     joining,
-    lists,
     per_row,
     reductions,
     shapes,
@@ -17,5 +16,5 @@ from hvd_elastic_keras.step.partition.rules import (
 )
 from hvd_elastic_keras.step.partition.rules.states import Rule
 
-FAMILIES = (elementwise, joining, lists, per_row, reductions, shapes, slices)
+FAMILIES = (elementwise, joining, per_row, reductions, shapes, slices)
 RULES: dict[str, Rule] = {name: rule for family in FAMILIES for name, rule in family.RULES.items()}
