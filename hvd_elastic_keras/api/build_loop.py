@@ -30,8 +30,8 @@ from hvd_elastic_keras.loop.shares import Shares
 from hvd_elastic_keras.loop.start_notices import Announcer, StartNotices
 from hvd_elastic_keras.loop.step_records import StepRecords
 from hvd_elastic_keras.loop.training_loop import TrainingLoop
+from hvd_elastic_keras.observe.console import Screen
 from hvd_elastic_keras.observe.notices import Notice
-from hvd_elastic_keras.observe.progress_text import Screen
 from hvd_elastic_keras.state.cursor import Phase
 from hvd_elastic_keras.state.run_state import RunState
 from hvd_elastic_keras.step.world import world_of_process

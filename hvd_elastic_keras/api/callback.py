@@ -52,8 +52,8 @@ from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.schedule import Schedule
 from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.state.checkpoint.manager import Origin
-from hvd_elastic_keras.state.user_state import UserState
-from hvd_elastic_keras.step import op_determinism
+from hvd_elastic_keras.state.parts import UserState
+from hvd_elastic_keras.step import deterministic_step
 from hvd_elastic_keras.step.partition.row_wise import is_row_wise
 from hvd_elastic_keras.worker import other_launchers
 from hvd_elastic_keras.worker.membership import Membership
@@ -183,7 +183,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         self._on_membership_change = on_membership_change
         self.state = UserState()
         if self._options.deterministic:
-            op_determinism.enable()
+            deterministic_step.enable_op_determinism()
 
     def set_model(self, model: keras.Model) -> None:
         """Takes over the `fit` whose list of callbacks gets its model; called by Keras."""

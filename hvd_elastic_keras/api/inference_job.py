@@ -41,8 +41,8 @@ from hvd_elastic_keras.keras_internals import model_building, release
 from hvd_elastic_keras.keras_internals.model_building import describe, first_sentence
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.loop.progress_display import numbers_of
+from hvd_elastic_keras.observe.console import formatted_metrics
 from hvd_elastic_keras.observe.notices import notices
-from hvd_elastic_keras.observe.progress_text import formatted_metrics
 from hvd_elastic_keras.state.checkpoint import manager
 from hvd_elastic_keras.step.predict_step import Predictor, as_array
 from hvd_elastic_keras.worker.membership import Membership

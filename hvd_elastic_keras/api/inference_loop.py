@@ -32,15 +32,15 @@ from hvd_elastic_keras.loop.shares import Shares
 from hvd_elastic_keras.loop.start_notices import Announcer, StartNotices
 from hvd_elastic_keras.loop.training_loop import TrainingLoop
 from hvd_elastic_keras.loop.warm_up import warm_up
+from hvd_elastic_keras.observe.console import Screen
 from hvd_elastic_keras.observe.notices import Notice
-from hvd_elastic_keras.observe.progress_text import Screen
 from hvd_elastic_keras.state.cursor import Cursor, Phase
+from hvd_elastic_keras.state.parts import UserState
 from hvd_elastic_keras.state.run_state import RunState
-from hvd_elastic_keras.state.user_state import UserState
 from hvd_elastic_keras.step.compiled_steps import compiled_step
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.step.predict_step import Predictor, PredictStep
-from hvd_elastic_keras.step.step_options import StepOptions
+from hvd_elastic_keras.step.traced_step import StepOptions
 from hvd_elastic_keras.step.world import world_of_process
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.membership import Membership

@@ -16,7 +16,7 @@ from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.data.plan.partition import Partition
 from hvd_elastic_keras.data.sources.source import DataLike, as_source, is_source, split_preprocess
-from hvd_elastic_keras.step import op_determinism
+from hvd_elastic_keras.step import deterministic_step
 
 COMPARED_EXAMPLES = 32
 """Examples at the front of an epoch that must be the same whenever the dataset is read."""
@@ -34,7 +34,7 @@ def load_split(module: ModelModule, split: str) -> DataLike | None:
 def set_up() -> None:
     """Sets up TensorFlow as the job's options ask. Call it before everything else."""
     if env.run_options().deterministic:
-        op_determinism.enable()  # before the model computes anything
+        deterministic_step.enable_op_determinism()  # before the model computes anything
 
 
 def load_module(spec: JobSpec) -> ModelModule:

@@ -26,7 +26,7 @@ from hvd_elastic_keras.loop.schedule import Schedule
 from hvd_elastic_keras.state.checkpoint.manager import CheckpointManager, Origin
 from hvd_elastic_keras.state.checkpoint.places import Place
 from hvd_elastic_keras.state.checkpoint.remote import checkpoints_of
-from hvd_elastic_keras.step import op_determinism
+from hvd_elastic_keras.step import deterministic_step
 from hvd_elastic_keras.worker.membership import Membership
 from hvd_elastic_keras.worker.session import Session
 
@@ -88,7 +88,7 @@ class Trainer:
         if self.config.batch_grows:
             check_batch_may_grow(self._options)
         if self._options.deterministic:
-            op_determinism.enable()
+            deterministic_step.enable_op_determinism()
         environment = self._membership.environment
         directory = environment.job_dir if environment else job_dir
         self._job_dir = Path(directory) if directory else None

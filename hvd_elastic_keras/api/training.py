@@ -15,7 +15,7 @@ from hvd_elastic_keras.keras_internals.learning_rate import Growth
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.schedule import Schedule
 from hvd_elastic_keras.state.checkpoint.manager import Origin
-from hvd_elastic_keras.state.user_state import UserState
+from hvd_elastic_keras.state.parts import UserState
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

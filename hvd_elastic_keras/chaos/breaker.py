@@ -15,8 +15,17 @@ from pathlib import Path
 import msgspec
 
 from hvd_elastic_keras.chaos import victims
-from hvd_elastic_keras.chaos.due import victim, wanted_phases, what_it_waits_for
-from hvd_elastic_keras.chaos.outcome import Cost, Fired, Outcome, Report, cost_of, is_settled
+from hvd_elastic_keras.chaos.outcome import (
+    Cost,
+    Fired,
+    Outcome,
+    Report,
+    cost_of,
+    is_settled,
+    victim,
+    wanted_phases,
+    what_it_waits_for,
+)
 from hvd_elastic_keras.chaos.plan import LASTING, LAUNCHER, Fault, Plan
 from hvd_elastic_keras.chaos.temporary import NotPossibleError, Temporary, missing_for_cuts
 from hvd_elastic_keras.chaos.victims import JournalWatch

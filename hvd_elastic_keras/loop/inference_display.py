@@ -13,7 +13,7 @@ from hvd_elastic_keras.loop.progress_display import (
     Show,
     told_metrics,
 )
-from hvd_elastic_keras.observe.progress_text import Screen, step_line
+from hvd_elastic_keras.observe.console import Screen, step_line
 
 
 class InferenceDisplay(Observer):

@@ -22,7 +22,7 @@ from hvd_elastic_keras.loop.observer import (
     TakenStep,
     TrainedEpoch,
 )
-from hvd_elastic_keras.observe.progress_text import Screen, formatted_metrics, step_line
+from hvd_elastic_keras.observe.console import Screen, formatted_metrics, step_line
 
 LINE_INTERVAL_S = 2.0
 PACE_LINES = 10

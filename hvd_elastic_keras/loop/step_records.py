@@ -13,7 +13,7 @@ from typing import Any
 
 from hvd_elastic_keras.common.events import StepsTaken
 from hvd_elastic_keras.loop.observer import Observer, PresentEpoch, Round, TakenStep, TrainedEpoch
-from hvd_elastic_keras.step.step_clock import StepSeconds
+from hvd_elastic_keras.step.world import StepSeconds
 from hvd_elastic_keras.worker.session import Session
 
 INTERVAL_S = 0.5

@@ -30,8 +30,15 @@ from hvd_elastic_keras.common import events
 from hvd_elastic_keras.common.job_spec import EVALUATE, PREDICT, TRAIN
 from hvd_elastic_keras.common.protocol import Progress
 from hvd_elastic_keras.observe import output
-from hvd_elastic_keras.observe.console import PREFIX, WARNING, Console, Verbosity, counted
-from hvd_elastic_keras.observe.progress_text import format_duration, formatted_metrics
+from hvd_elastic_keras.observe.console import (
+    PREFIX,
+    WARNING,
+    Console,
+    Verbosity,
+    counted,
+    format_duration,
+    formatted_metrics,
+)
 
 DRAWINGS_PER_S = 4
 ECHO = 2

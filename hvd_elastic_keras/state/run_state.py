@@ -19,9 +19,14 @@ from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
 from hvd_elastic_keras.state import broadcast, parts
 from hvd_elastic_keras.state.broadcast import Spec, StateOrigin, match
 from hvd_elastic_keras.state.cursor import Cursor, Phase
-from hvd_elastic_keras.state.data_identity import DataIdentity
-from hvd_elastic_keras.state.parts import Attribute, Attributes, Part
-from hvd_elastic_keras.state.user_state import UserState, UserValues
+from hvd_elastic_keras.state.parts import (
+    Attribute,
+    Attributes,
+    DataIdentity,
+    Part,
+    UserState,
+    UserValues,
+)
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.transfer.arrival import Arrival
 

@@ -1,21 +1,25 @@
 """A partitioned step whose sums have the same bits whichever worker computes a micro-batch.
 
 The sums follow a fixed tree (`tree_sum.py`). The workers exchange the nodes that they compute.
+
+`enable_op_determinism` sets TensorFlow so that an operation gives the same bits in every process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
+from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.patches import replaced
 from hvd_elastic_keras.keras_internals.tensorflow_names import framework_config
-from hvd_elastic_keras.step.partition import told_of_step
+from hvd_elastic_keras.step.partition import plan
 from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
 from hvd_elastic_keras.step.partition.one_round import (
     SUM,
@@ -72,8 +76,8 @@ class DeterministicStep(PartitionedStep):
     @property
     def told(self) -> tuple[str, ...]:
         """See `PartitionedStep`."""
-        python = [told_of_step.FOR_EACH_MICRO_BATCH] if self.calls_python else []
-        return told_of_step.listed([super().told, python])
+        python = [plan.FOR_EACH_MICRO_BATCH] if self.calls_python else []
+        return plan.listed([super().told, python])
 
     def _tracing(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which TensorFlow makes its usual operations if there is no GPU.
@@ -270,3 +274,38 @@ def _nodes_at(rows: tf.Tensor) -> Nodes:
     """Returns the nodes that these rows belong to."""
     places = tf.cast(rows[:, :PLACE], tf.int64)
     return Nodes(places[:, 0], places[:, 1])
+
+
+def enable_op_determinism() -> None:
+    """Fixes the number of threads of an operation and turns TensorFlow's op determinism on.
+
+    The number of threads that share an operation decides the order of its additions. So the job
+    sets this number (`RunOptions.deterministic_threads`), not the machine. Both settings hold for
+    the whole process and cannot be undone. It is best to call this before TensorFlow
+    computes anything.
+
+    Raises:
+      ConfigurationError: TensorFlow has started already, with another number of threads.
+    """
+    wanted = env.run_options().deterministic_threads
+    if tf.config.threading.get_intra_op_parallelism_threads() != wanted:
+        try:
+            tf.config.threading.set_intra_op_parallelism_threads(wanted)
+        except RuntimeError as error:
+            _check_threads(wanted, error)
+    tf.config.experimental.enable_op_determinism()
+
+
+def _check_threads(wanted: int, error: RuntimeError) -> None:
+    """Raises if TensorFlow has started with another number of threads."""
+    configured = tf.config.threading.get_intra_op_parallelism_threads()
+    started_with = configured or env.intra_op_threads() or os.cpu_count()
+    if started_with != wanted:
+        raise ConfigurationError(
+            f"TensorFlow has started with {started_with} threads per operation, but "
+            f"deterministic training needs {wanted}: the order of additions, and so the bits of "
+            f"the weights, depend on it. Set TF_NUM_INTRAOP_THREADS={wanted} in the environment, "
+            "as `python -m hvd_elastic_keras.run --deterministic` does, or call "
+            f"tf.config.threading.set_intra_op_parallelism_threads({wanted}) at the top of the "
+            "script."
+        ) from error

@@ -36,10 +36,17 @@ from hvd_elastic_keras.step.partition.one_round import (
     OneRound,
     needs_rows,
 )
-from hvd_elastic_keras.step.pieces import PieceGraph, given_by_pieces
-from hvd_elastic_keras.step.step_result import Logs, StepResult, python_logs
-from hvd_elastic_keras.step.step_tail import SKIP_MESSAGE, STOP_MESSAGE, StepTail, result_of, there
-from hvd_elastic_keras.step.together_limit import TogetherLimit
+from hvd_elastic_keras.step.pieces import PieceGraph, TogetherLimit, given_by_pieces
+from hvd_elastic_keras.step.step_result import (
+    SKIP_MESSAGE,
+    STOP_MESSAGE,
+    Logs,
+    StepResult,
+    StepTail,
+    python_logs,
+    result_of,
+    there,
+)
 from hvd_elastic_keras.step.traced_step import Planned, TracedStep
 from hvd_elastic_keras.step.worker_rows import Place, at_least_one, one_row
 

@@ -1,4 +1,7 @@
-"""The user's step as a graph: the variables that it uses, and how workers share it."""
+"""The user's step as a graph: the variables that it uses, and how workers share it.
+
+`StepOptions` are the optional features of a step.
+"""
 
 from __future__ import annotations
 
@@ -26,20 +29,52 @@ from hvd_elastic_keras.keras_internals.model_variables import (
     can_be_sent,
     optimizers_of,
 )
-from hvd_elastic_keras.step.batch_norm import over_micro_batches
-from hvd_elastic_keras.step.partition import told_of_step
+from hvd_elastic_keras.step.partition import plan
 from hvd_elastic_keras.step.partition.analysis import analysed
-from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
+from hvd_elastic_keras.step.partition.captured_step import (
+    CapturedStep,
+    calls_python,
+    capture,
+    nodes_of,
+)
 from hvd_elastic_keras.step.partition.check import check_step
-from hvd_elastic_keras.step.partition.graph_nodes import calls_python, nodes_of
 from hvd_elastic_keras.step.partition.plan import Analysis
 from hvd_elastic_keras.step.partition.region import NotPartitionedError
 from hvd_elastic_keras.step.partition.stateful_draws import state_of_python_generators
-from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
+from hvd_elastic_keras.step.partition.within_micro_batches import over_micro_batches
 from hvd_elastic_keras.step.world import World
 
 log = logging.getLogger(__name__)
 MOST_PROBLEMS = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class StepOptions:
+    """Optional features of a step.
+
+    Attributes:
+      audited: whether the workers agree on which examples they have used.
+      measured_workers: the most workers that tell each other their speed; 0 turns it off.
+      scales_rate: whether the learning rate is multiplied by `World.learning_rate_scale`.
+      skips_nonfinite: whether to assign nothing if a result of the step, or a new value of a
+        variable, is not finite.
+      together: the most micro-batches that are computed in one pass; None: any number.
+      timed: whether `World.clock` times the parts of some steps.
+      compression: how gradients travel between workers; see `partition/`.
+      batch_norm: what batch normalisation normalises over; see `RunOptions`.
+    """
+
+    audited: bool = False
+    measured_workers: int = 0
+    scales_rate: bool = False
+    skips_nonfinite: bool = False
+    together: int | None = 1
+    timed: bool = False
+    compression: str = NO_COMPRESSION
+    batch_norm: str = MICRO_BATCH
+
+
+PLAIN = StepOptions()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,9 +153,7 @@ class TracedStep:
         except Exception as error:  # a step that cannot be traced may raise anything
             if not self._runs_eagerly:
                 raise
-            raise ConfigurationError(
-                told_of_step.NOT_TRACED.format(first_sentence(error))
-            ) from error
+            raise ConfigurationError(plan.NOT_TRACED.format(first_sentence(error))) from error
         self.variables.check_nothing_new(self.model, before)
         self._draws_in_python = generators != state_of_python_generators()
         return found
@@ -164,23 +197,21 @@ class TracedStep:
         """Texts that the user should read before the first step."""
         if self._runs_eagerly:
             return ()
-        return told_of_step.listed(
+        return plan.listed(
             [
-                told_of_step.of_draws(
-                    self.captured.stateful_draws, in_python=self._draws_in_python
-                ),
-                told_of_step.of_variables(self._not_sent),
+                plan.told_of_draws(self.captured.stateful_draws, in_python=self._draws_in_python),
+                plan.told_of_variables(self._not_sent),
             ]
         )
 
     @property
     def warnings_for_several(self) -> tuple[str, ...]:
         """Texts that the user should read before the first step of a job with several workers."""
-        return told_of_step.listed(
+        return plan.listed(
             [
-                [told_of_step.EAGERLY] if self._runs_eagerly else [],
-                told_of_step.of_variables(self._not_sent) if self._runs_eagerly else [],
-                [told_of_step.WITHOUT_XLA] if self.model.jit_compile else [],
+                [plan.EAGERLY] if self._runs_eagerly else [],
+                plan.told_of_variables(self._not_sent) if self._runs_eagerly else [],
+                [plan.WITHOUT_XLA] if self.model.jit_compile else [],
             ]
         )
 

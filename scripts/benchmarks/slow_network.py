@@ -44,8 +44,8 @@ from hvd_elastic_keras.data.input.pipeline import Pipeline  # noqa: E402
 from hvd_elastic_keras.data.sources.source import as_source  # noqa: E402
 from hvd_elastic_keras.keras_internals.model_variables import variables_of  # noqa: E402
 from hvd_elastic_keras.step.compiled_steps import compiled_step  # noqa: E402
-from hvd_elastic_keras.step.partition import parts  # noqa: E402
-from hvd_elastic_keras.step.step_options import StepOptions  # noqa: E402
+from hvd_elastic_keras.step.partition import gradients as gradient_parts  # noqa: E402
+from hvd_elastic_keras.step.traced_step import StepOptions  # noqa: E402
 from hvd_elastic_keras.step.world import world_of_process  # noqa: E402
 
 _RATE = flags.DEFINE_string("rate", "1gbit", "Of the network; empty does not limit it.")
@@ -125,7 +125,7 @@ def least_turn(bits: int) -> Turn:
     x, y = examples_of_a_worker(model)
     variables = [v.value for v in model.trainable_variables]
     backwards = variables[::-1]
-    first = parts.parts_of([int(np.prod(v.shape)) * v.dtype.size for v in backwards])[0]
+    first = gradient_parts.parts_of([int(np.prod(v.shape)) * v.dtype.size for v in backwards])[0]
     wanted = [backwards[i] for i in first] if bits else variables
     # Not a constant of the graph: TensorFlow computes collectives of constants only once.
     gradients = tf.zeros([sum(int(np.prod(v.shape)) for v in variables) * bits // 32])
@@ -157,13 +157,13 @@ def elastic_turn(micro_batches: int, compression: str, least_bytes: int) -> Turn
     workers = hvd.size()
     pipeline = Pipeline(source, _BATCH_SIZE.value, _BATCH_SIZE.value // workers // micro_batches)
     options = StepOptions(together=None, compression=compression)
-    parts.LEAST_BYTES = least_bytes
+    gradient_parts.LEAST_BYTES = least_bytes
     step = compiled_step(model, variables_of(model), pipeline, train=True, options=options)
     share = share_of(hvd.rank(), workers, pipeline.num_micro_batches)
     batches = list(pipeline.batches(0, share, 0))
 
     def turn() -> None:
-        parts.LEAST_BYTES = least_bytes  # the first step is traced here
+        gradient_parts.LEAST_BYTES = least_bytes  # the first step is traced here
         for number, batch in enumerate(batches):
             step(batch, number)
 
@@ -175,7 +175,7 @@ def kinds() -> Iterator[tuple[str, Turn]]:
     yield PLAIN, plain_turn()
     for bits in (32, 16, 0):
         yield LEAST.format(bits), least_turn(bits)
-    in_parts = parts.LEAST_BYTES
+    in_parts = gradient_parts.LEAST_BYTES
     for count in map(int, _MICRO_BATCHES.value):
         name = f"{count} micro-batch{'es' if count > 1 else ''}"
         yield f"{name}, one collective", elastic_turn(count, NO_COMPRESSION, NO_LIMIT)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hvd_elastic_keras.step.partition import parts
+from hvd_elastic_keras.step.partition import gradients
 from tests.harness.fault_model import dataset, model
 
 __all__ = ["dataset", "model"]
-parts.LEAST_BYTES = 1
+gradients.LEAST_BYTES = 1

@@ -25,10 +25,10 @@ from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.keras_internals.global_seed import GLOBAL_SEED_GENERATOR, global_seed
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.step import compiled_steps
-from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
-from hvd_elastic_keras.step.partition.thread_collectives import (
+from hvd_elastic_keras.step.partition.collectives import (
     Meeting,
     ThreadCollectives,
+    WorkerCollectives,
     in_threads,
 )
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep

@@ -204,7 +204,6 @@ def test_only_env_touches_the_environment(module: str) -> None:
         "common.events",
         "common.goodput",
         "launchers.hosts",
-        "chaos.due",
         "chaos.outcome",
         "data.plan.partition",
         "data.plan.fit_passes",

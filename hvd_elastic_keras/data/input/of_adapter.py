@@ -23,7 +23,7 @@ from hvd_elastic_keras.data.sources.dataset_batches import (
 from hvd_elastic_keras.data.sources.generator_batches import GeneratorBatches
 from hvd_elastic_keras.data.sources.source import ArraySource
 from hvd_elastic_keras.data.sources.split_dataset import SplitDataset, split
-from hvd_elastic_keras.keras_internals.data_adapters import (
+from hvd_elastic_keras.keras_internals.fit_call import (
     ArrayDataAdapter,
     GeneratorDataAdapter,
     PyDatasetAdapter,

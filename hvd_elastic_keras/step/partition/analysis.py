@@ -20,7 +20,9 @@ import tensorflow as tf
 from hvd_elastic_keras.keras_internals.traced_graphs import PYTHON_CALLS
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, Leaf
 from hvd_elastic_keras.step.partition.gradients import gradients_of
-from hvd_elastic_keras.step.partition.operations.dimensions import (
+from hvd_elastic_keras.step.partition.plan import ALIAS, Analysis, Names, Plan, PlannedOperation
+from hvd_elastic_keras.step.partition.region import Region
+from hvd_elastic_keras.step.partition.rules.dimensions import (
     OTHER_SIZES,
     Dims,
     Sizes,
@@ -30,10 +32,7 @@ from hvd_elastic_keras.step.partition.operations.dimensions import (
     tried,
     tried_up_to,
 )
-from hvd_elastic_keras.step.partition.operations.states import HANDLE, REPLICATED, State, sharded
-from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
-from hvd_elastic_keras.step.partition.plan_names import ALIAS, Names
-from hvd_elastic_keras.step.partition.region import Region
+from hvd_elastic_keras.step.partition.rules.states import HANDLE, REPLICATED, State, sharded
 from hvd_elastic_keras.step.partition.walk import Key, Walk
 
 MOST_WALKS = 4

@@ -1,16 +1,23 @@
-"""A step as a graph over one whole batch, which reads and assigns variables as values."""
+"""A step as a graph over one whole batch, which reads and assigns variables as values.
+
+`nodes_of` lists the operations of a traced step, including those of the functions that it calls.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from hvd_elastic_keras.data.examples.structure import Layout
-from hvd_elastic_keras.keras_internals.traced_graphs import function_of, inlined_functions
+from hvd_elastic_keras.keras_internals.traced_graphs import (
+    PYTHON_CALLS,
+    function_of,
+    inlined_functions,
+)
 from hvd_elastic_keras.step.partition.stateful_draws import StatefulDraws
 
 WITHOUT_EFFECT = frozenset({"NoOp", "PrintV2", "CheckNumericsV2"})
@@ -267,3 +274,19 @@ def _spread(value: Any, indices: Any, updates: Any) -> Any:
     if updates.shape.rank != 0:
         return updates
     return tf.fill(tf.concat([tf.shape(indices), tf.shape(value)[1:]], 0), updates)
+
+
+def nodes_of(graph: Any) -> list[Any]:
+    """Returns all operations, as `NodeDef`s."""
+    definition = graph.as_graph_def()
+    return [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
+
+
+def calls_python(nodes: Iterable[Any]) -> bool:
+    """Whether some operation runs Python code."""
+    return any(node.op in PYTHON_CALLS for node in nodes)
+
+
+def is_for_xla(op: Any) -> bool:
+    """Whether an operation calls a function that XLA has to compile."""
+    return any(name == "_XlaMustCompile" and op.get_attr(name) for name in op.node_def.attr)

@@ -17,7 +17,12 @@ import tensorflow as tf
 from hvd_elastic_keras.keras_internals.traced_graphs import emit
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, Leaf, operations
-from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
+from hvd_elastic_keras.step.partition.collectives import (
+    Meeting,
+    ThreadCollectives,
+    WorkerCollectives,
+    in_threads,
+)
 from hvd_elastic_keras.step.partition.execution import (
     Part,
     PartialStep,
@@ -26,18 +31,13 @@ from hvd_elastic_keras.step.partition.execution import (
     without_blocks,
 )
 from hvd_elastic_keras.step.partition.moments import Moments
-from hvd_elastic_keras.step.partition.operations.states import (
+from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
+from hvd_elastic_keras.step.partition.rules.states import (
     CONJUNCT,
     PARTIAL,
     REPLICATED,
     State,
     is_sharded,
-)
-from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
-from hvd_elastic_keras.step.partition.thread_collectives import (
-    Meeting,
-    ThreadCollectives,
-    in_threads,
 )
 
 ROUNDING = {tf.float64: 1e-9, tf.complex128: 1e-9, tf.float32: 1e-4, tf.complex64: 1e-4}

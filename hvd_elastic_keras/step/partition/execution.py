@@ -21,12 +21,19 @@ from hvd_elastic_keras.keras_internals.traced_graphs import (
     emit_by_xla,
     emit_operation,
 )
-from hvd_elastic_keras.step.partition.captured_step import CapturedStep, assigned_in, on_variable
-from hvd_elastic_keras.step.partition.collectives import Tail, WorkerCollectives
-from hvd_elastic_keras.step.partition.gathered_leaf import gathered_leaf
-from hvd_elastic_keras.step.partition.graph_nodes import is_for_xla
+from hvd_elastic_keras.step.partition.captured_step import (
+    CapturedStep,
+    assigned_in,
+    is_for_xla,
+    on_variable,
+)
+from hvd_elastic_keras.step.partition.collectives import Tail, WorkerCollectives, gathered_leaf
+from hvd_elastic_keras.step.partition.gradients import in_order_of_making, parts_of
 from hvd_elastic_keras.step.partition.moments import Moments, combined, own_moments
-from hvd_elastic_keras.step.partition.operations.states import (
+from hvd_elastic_keras.step.partition.part_sizes import PartSizes, drawn_rows
+from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
+from hvd_elastic_keras.step.partition.rules.per_row import draws
+from hvd_elastic_keras.step.partition.rules.states import (
     CONJUNCT,
     EMPTY,
     HANDLE,
@@ -36,11 +43,6 @@ from hvd_elastic_keras.step.partition.operations.states import (
     State,
     is_sharded,
 )
-from hvd_elastic_keras.step.partition.own_draws import drawn_rows
-from hvd_elastic_keras.step.partition.part_sizes import PartSizes
-from hvd_elastic_keras.step.partition.parts import in_order_of_making, parts_of
-from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
-from hvd_elastic_keras.step.partition.rules.draws import draws
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hvd_elastic_keras.step.partition.operations.states import State
+from hvd_elastic_keras.step.partition.rules.states import State
 
 MOST_BYTES = 1 << 16
 """Largest size of a mean. Every worker receives the moments of all others, so two sums of larger

@@ -1,4 +1,8 @@
-"""Shapes and fractions that follow from a worker's number of rows, as operations need them."""
+"""Shapes and fractions that follow from a worker's number of rows, as operations need them.
+
+`drawn_rows` draws a worker's rows of random numbers, without other workers' rows
+(`rules/per_row.py`).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,9 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_elastic_keras.keras_internals.tensorflow_names import get_default_graph
-from hvd_elastic_keras.step.partition.operations.states import Form
+from hvd_elastic_keras.keras_internals.traced_graphs import emit
+from hvd_elastic_keras.step.partition.rules.per_row import numbers_per_block
+from hvd_elastic_keras.step.partition.rules.states import Form
 
 
 class PartSizes:
@@ -66,3 +72,24 @@ def _shape(form: Form, num_rows: Any) -> tf.Tensor:
     sizes = tf.constant([0 if is_rows else n for n, is_rows in form], dtype)
     per_row = tf.constant([n if is_rows else 0 for n, is_rows in form], dtype)
     return sizes + per_row * num_rows
+
+
+def drawn_rows(op: Any, inputs: list[Any], low: tf.Tensor, sizes: PartSizes) -> tf.Tensor:
+    """Draws this worker's rows, along axis 0, of a whole draw: from the counter where they begin.
+
+    Args:
+      op: the operation that draws.
+      inputs: its inputs: the shape of the whole, key, counter and others.
+      low: the first row of this worker.
+    """
+    shape, key, counter, *others = inputs
+    own, total = sizes.own(tf.int64), sizes.total(tf.int64)
+    whole, per_block = tf.cast(shape, tf.int64), numbers_per_block(op)
+    entries = whole[0] // total
+    per_row = tf.reduce_prod(whole[1:]) * entries
+    begin, count = tf.cast(low, tf.int64) * per_row, own * per_row
+    block, rest = begin // per_block, begin % per_block
+    moved = counter + tf.cast(tf.stack([block, 0]), counter.dtype)
+    length = tf.cast(count + per_block - 1, shape.dtype)
+    flat = emit(op, [length[None], key, moved, *others])[0]
+    return tf.reshape(flat[rest : rest + count], tf.concat([[entries * own], whole[1:]], 0))

@@ -17,11 +17,13 @@ from hvd_elastic_keras.step.partition.captured_step import (
     FUNCTIONS,
     WRITES,
     body_of,
+    is_for_xla,
     operations,
 )
-from hvd_elastic_keras.step.partition.graph_nodes import is_for_xla
 from hvd_elastic_keras.step.partition.moments import Moments, variances
-from hvd_elastic_keras.step.partition.operations.dimensions import (
+from hvd_elastic_keras.step.partition.plan import Collective, Plan, PlannedOperation
+from hvd_elastic_keras.step.partition.rules import RULES
+from hvd_elastic_keras.step.partition.rules.dimensions import (
     Dims,
     Sizes,
     Values,
@@ -30,7 +32,8 @@ from hvd_elastic_keras.step.partition.operations.dimensions import (
     same_values,
     tried,
 )
-from hvd_elastic_keras.step.partition.operations.states import (
+from hvd_elastic_keras.step.partition.rules.elementwise import is_guard
+from hvd_elastic_keras.step.partition.rules.states import (
     CONJUNCT,
     EMPTY,
     HANDLE,
@@ -43,11 +46,8 @@ from hvd_elastic_keras.step.partition.operations.states import (
     joined,
     only_rows_axis,
     sharded,
+    unrepeatable,
 )
-from hvd_elastic_keras.step.partition.operations.unrepeatable import unrepeatable
-from hvd_elastic_keras.step.partition.plan import Collective, Plan, PlannedOperation
-from hvd_elastic_keras.step.partition.rules import RULES
-from hvd_elastic_keras.step.partition.rules.assertions import is_guard
 from hvd_elastic_keras.step.partition.walk import Walk
 from hvd_elastic_keras.step.partition.within_micro_batches import is_within
 

@@ -2,17 +2,27 @@
 
 In a graph, each of them is one operation, which is computed from the rows of any number of whole
 micro-batches.
+
+`over_micro_batches` does this for batch normalisation: over each micro-batch by itself, in a step
+over a whole batch. The result of a row depends on all rows of its micro-batch. One worker has all
+of these, so that no collective is needed. The result depends on how the batch is cut, and not on
+which worker computes it. (Horovod and others normalise over the rows of a worker. These change with
+the number of workers.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from hvd_elastic_keras.step.partition.operations.dimensions import Dims, Sizes, is_rows, static
-from hvd_elastic_keras.step.partition.operations.states import Decision, View, sharded
+from hvd_elastic_keras.common.patches import replaced
+from hvd_elastic_keras.step.partition.rules.dimensions import Dims, Sizes, is_rows, static
+from hvd_elastic_keras.step.partition.rules.states import Decision, View, sharded
 
 MARK = "within_micro_batches"
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
@@ -64,3 +74,109 @@ def give_sizes(op: Any, sizes: Sizes) -> None:
     for tensor in op.outputs:
         known: Dims = static(tensor.shape)
         sizes.give(tensor, (rows, *known[1:]) if known else known)
+
+
+@contextlib.contextmanager
+def over_micro_batches(numbers: tf.Tensor) -> Iterator[None]:
+    """Makes layers that train normalise each micro-batch by itself, while this lasts.
+
+    Layers with a mask, with renormalisation or with `synchronized` normalise over the whole batch.
+
+    Args:
+      numbers: the number of the micro-batch of each row, shape [rows], in ascending order.
+    """
+
+    def call(
+        original: Callable[..., Any],
+        layer: Any,
+        inputs: Any,
+        training: Any = None,
+        mask: Any = None,
+    ) -> Any:
+        examples_first = layer.axis % len(inputs.shape) != 0
+        over_whole_batch = mask is not None or layer.renorm or layer.synchronized
+        if not (training and layer.trainable and examples_first) or over_whole_batch:
+            return original(layer, inputs, training=training, mask=mask)
+        return _called(numbers, layer, inputs)
+
+    with replaced(keras.layers.BatchNormalization, "call", call):
+        yield
+
+
+def _called(numbers: tf.Tensor, layer: keras.layers.BatchNormalization, inputs: Any) -> Any:
+    # In float32 or wider, as in Keras: half precision overflows here.
+    values = keras.ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
+    axis = layer.axis % len(inputs.shape)
+    outputs, *moments = _normalised(values, numbers, axis, layer.epsilon)
+    for average, of_rows in zip((layer.moving_mean, layer.moving_variance), moments, strict=True):
+        moved = tf.reshape(tf.reduce_mean(tf.stop_gradient(of_rows), 0), average.shape)
+        average.assign(
+            keras.ops.cast(average, values.dtype) * layer.momentum + moved * (1.0 - layer.momentum)
+        )
+    shape = [1] * len(inputs.shape)
+    shape[axis] = inputs.shape[axis]
+    if layer.gamma is not None:
+        outputs *= tf.reshape(keras.ops.cast(layer.gamma, values.dtype), shape)
+    if layer.beta is not None:
+        outputs += tf.reshape(keras.ops.cast(layer.beta, values.dtype), shape)
+    return keras.ops.cast(outputs, layer.compute_dtype)
+
+
+def _normalised(
+    values: tf.Tensor, numbers: tf.Tensor, axis: int, epsilon: float
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns values with mean 0 and variance 1 in each micro-batch.
+
+    Also returns, for each row, the mean and the variance of its micro-batch. The gradient follows
+    Ioffe and Szegedy, "Batch Normalization", 2015.
+    """
+    within = tuple(i for i in range(1, len(values.shape)) if i != axis)
+    forward, backward = _both_ways(within, epsilon)
+
+    def normalised(values: tf.Tensor) -> tuple[Sequence[tf.Tensor], Callable[..., Any]]:
+        found, mean, variance, inverse = forward(values, numbers)
+
+        def gradients(of_found: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
+            return backward(of_found, numbers, found, inverse)[0]
+
+        return (found, mean, variance), gradients
+
+    found, mean, variance = tf.custom_gradient(normalised)(values)
+    return found, mean, variance
+
+
+@functools.cache
+def _both_ways(within: tuple[int, ...], epsilon: float) -> tuple[Callable[..., Any], ...]:
+    """Returns two functions for all layers of this form: one normalises, one gives the gradient."""
+
+    @within_micro_batches
+    def forward(values: tf.Tensor, numbers: tf.Tensor) -> list[tf.Tensor]:
+        mean = _of_micro_batches(values, numbers, within)
+        variance = _of_micro_batches(tf.math.squared_difference(values, mean), numbers, within)
+        inverse = tf.math.rsqrt(variance + epsilon)
+        return [(values - mean) * inverse, mean, variance, inverse]
+
+    @within_micro_batches
+    def backward(
+        gradient: tf.Tensor, numbers: tf.Tensor, normalised: tf.Tensor, inverse: tf.Tensor
+    ) -> list[tf.Tensor]:
+        mean = _of_micro_batches(gradient, numbers, within)
+        slope = _of_micro_batches(gradient * normalised, numbers, within)
+        return [inverse * (gradient - mean - normalised * slope)]
+
+    return forward, backward
+
+
+def _of_micro_batches(values: tf.Tensor, numbers: tf.Tensor, within: Sequence[int]) -> tf.Tensor:
+    """Returns, for each row, the mean over its micro-batch, shape [rows, 1, …].
+
+    Args:
+      within: further axes over which the mean is taken.
+    """
+    rows = tf.shape(values)[0]
+    each = rows // tf.shape(numbers)[0]  # a layer may see several rows for each row of the batch
+    segments = tf.gather(numbers - numbers[0], tf.range(rows) // each)
+    of_rows = tf.reduce_mean(values, within, keepdims=True) if within else values
+    # There are fewer micro-batches than rows, but XLA has to know the number of segments.
+    means = tf.math.unsorted_segment_mean(of_rows, segments, rows)
+    return tf.gather(means, segments)

@@ -14,7 +14,7 @@ pytest.importorskip("horovod.tensorflow")
 from hvd_elastic_keras import ElasticCallback
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.step.partition import rules
-from hvd_elastic_keras.step.partition.operations.states import PARTIAL, Decision, View
+from hvd_elastic_keras.step.partition.rules.states import PARTIAL, Decision, View
 from tests.harness.small_classifier import arrays, classifier
 
 

@@ -22,7 +22,7 @@ from hvd_elastic_keras.api import model_job
 from hvd_elastic_keras.audit import ledger_file, verdict
 from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.common.job_spec import JobSpec
-from hvd_elastic_keras.state.data_identity import DataIdentity
+from hvd_elastic_keras.state.parts import DataIdentity
 
 SIZE, BATCH = 60, 8
 STEPS = 8

@@ -100,7 +100,9 @@ def rows() -> Iterator[tuple[str, str, str]]:
 @pytest.fixture(autouse=True)
 def _no_determinism(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would hold for the whole process, and wants one thread."""
-    monkeypatch.setattr("hvd_elastic_keras.step.op_determinism.enable", lambda: None)
+    monkeypatch.setattr(
+        "hvd_elastic_keras.step.deterministic_step.enable_op_determinism", lambda: None
+    )
 
 
 @pytest.mark.parametrize("asks", [TrainingConfig, ElasticCallback])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hvd_elastic_keras.chaos.due import victim, wanted_phases, what_it_waits_for
+from hvd_elastic_keras.chaos.outcome import victim, wanted_phases, what_it_waits_for
 from hvd_elastic_keras.chaos.plan import KINDS, Fault, Plan, drawn
 from hvd_elastic_keras.common import messages
 from hvd_elastic_keras.common.control import JobStatus, WorkerStatus

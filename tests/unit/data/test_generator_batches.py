@@ -15,7 +15,7 @@ tf = pytest.importorskip("tensorflow")
 from hvd_elastic_keras.common.errors import DataError, ElasticError
 from hvd_elastic_keras.data.plan.fit_passes import Passes
 from hvd_elastic_keras.data.sources.generator_batches import GeneratorBatches
-from hvd_elastic_keras.keras_internals.data_adapters import GeneratorDataAdapter, generator_of
+from hvd_elastic_keras.keras_internals.fit_call import GeneratorDataAdapter, generator_of
 
 Numbers = list[int]
 

@@ -22,8 +22,8 @@ from hvd_elastic_keras.loop.observer import EndedEpoch, Observer, Observers, Rou
 from hvd_elastic_keras.loop.progress_display import ProgressDisplay
 from hvd_elastic_keras.loop.shares import Shares
 from hvd_elastic_keras.loop.start_notices import Announcer, StartNotices
+from hvd_elastic_keras.observe.console import Screen
 from hvd_elastic_keras.observe.notices import Notice
-from hvd_elastic_keras.observe.progress_text import Screen
 from hvd_elastic_keras.state.cursor import Cursor
 from hvd_elastic_keras.step.step_result import StepResult
 from hvd_elastic_keras.worker.session import SoloSession

@@ -21,7 +21,7 @@ from hvd_elastic_keras.loop.observer import (
 )
 from hvd_elastic_keras.loop.progress_display import ProgressDisplay
 from hvd_elastic_keras.loop.schedule import Schedule
-from hvd_elastic_keras.observe.progress_text import Screen, format_duration
+from hvd_elastic_keras.observe.console import Screen, format_duration
 from hvd_elastic_keras.state.cursor import Cursor
 from hvd_elastic_keras.step.step_result import StepResult
 

@@ -12,7 +12,7 @@ tf = pytest.importorskip("tensorflow")
 pytest.importorskip("horovod.tensorflow")
 
 from hvd_elastic_keras import ElasticCallback
-from hvd_elastic_keras.state.user_state import UserState
+from hvd_elastic_keras.state.parts import UserState
 
 
 @keras.saving.register_keras_serializable("tests")

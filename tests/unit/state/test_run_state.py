@@ -21,8 +21,8 @@ from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.state import broadcast, packing, run_state
 from hvd_elastic_keras.state.cursor import Cursor, Phase
+from hvd_elastic_keras.state.parts import UserState
 from hvd_elastic_keras.state.run_state import VERSION, Marks, RunState
-from hvd_elastic_keras.state.user_state import UserState
 from hvd_elastic_keras.worker.transfer.arrival import Arrival
 
 CURSOR = Cursor(

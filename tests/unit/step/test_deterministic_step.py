@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from hvd_elastic_keras import ElasticCallback, Trainer, TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.step import op_determinism
+from hvd_elastic_keras.step import deterministic_step
 from tests.harness.small_classifier import Largest
 
 X = np.random.default_rng(0).random((22, 4), np.float32)
@@ -81,7 +81,7 @@ def test_weights_and_history_are_those_of_the_usual_mode_to_rounding(
     dtype: str, compile_arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The settings would hold for all tests of this process.
-    monkeypatch.setattr(op_determinism, "enable", lambda: None)
+    monkeypatch.setattr(deterministic_step, "enable_op_determinism", lambda: None)
     found, found_history = trained(True, dtype, **compile_arguments)
     expected, expected_history = trained(False, dtype, **compile_arguments)
     tolerance = 1e-2 if dtype == "bfloat16" else 1e-5
@@ -95,7 +95,10 @@ def test_weights_and_history_are_those_of_the_usual_mode_to_rounding(
 
 
 def test_too_many_threads_are_refused_with_the_remedy(started: list[str]) -> None:
-    for make in (lambda: ElasticCallback(deterministic=True), op_determinism.enable):
+    for make in (
+        lambda: ElasticCallback(deterministic=True),
+        deterministic_step.enable_op_determinism,
+    ):
         with pytest.raises(ConfigurationError) as caught:
             make()
         for words in ("with 2 threads", "needs 1", "TF_NUM_INTRAOP_THREADS=1", "--deterministic"):
@@ -107,7 +110,7 @@ def test_the_number_of_threads_may_come_from_the_environment(
     started: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
-    op_determinism.enable()
+    deterministic_step.enable_op_determinism()
     assert started == ["determinism"]
 
 
@@ -115,11 +118,11 @@ def test_the_job_may_fix_another_number_of_threads(
     started: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HVD_ELASTIC_OPTIONS", '{"deterministic_threads": 2}')
-    op_determinism.enable()
+    deterministic_step.enable_op_determinism()
     assert started == ["determinism"]
     monkeypatch.setenv("HVD_ELASTIC_OPTIONS", '{"deterministic_threads": 4}')
     with pytest.raises(ConfigurationError, match=r"with 2 threads .* needs 4"):
-        op_determinism.enable()
+        deterministic_step.enable_op_determinism()
 
 
 def test_the_environment_turns_it_on_for_an_unchanged_script(

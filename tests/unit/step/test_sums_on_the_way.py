@@ -20,11 +20,11 @@ from hvd_elastic_keras.data.input.pipeline import Pipeline
 from hvd_elastic_keras.data.sources.source import as_source
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.step.compiled_steps import compiled_step
-from hvd_elastic_keras.step.partition import parts
+from hvd_elastic_keras.step.partition import gradients
 from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
+from hvd_elastic_keras.step.partition.gradients import parts_of
 from hvd_elastic_keras.step.partition.horovod_collectives import HorovodCollectives
-from hvd_elastic_keras.step.partition.parts import parts_of
-from hvd_elastic_keras.step.step_options import StepOptions
+from hvd_elastic_keras.step.traced_step import StepOptions
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 
 HALVES = {"fp16": tf.float16, "bf16": tf.bfloat16}
@@ -119,7 +119,7 @@ def test_large_gradients_travel_in_up_to_four_parts_in_the_order_of_their_making
 def test_sums_that_leave_the_loop_by_themselves_are_those_of_all_micro_batches(
     micro_batches: str, accumulation: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "LEAST_BYTES", 1)
+    monkeypatch.setattr(gradients, "LEAST_BYTES", 1)
     monkeypatch.setenv(env.OPTIONS, JobOptions(otherwise={"micro_batches": micro_batches}).encode())
     x = np.random.default_rng(0).random((28, 4), np.float32)  # the last batch is smaller
     weights = []
@@ -170,7 +170,7 @@ def operations_before(tensors: list[tf.Tensor]) -> set[Any]:
 def test_the_last_layers_are_summed_while_the_first_ones_are_computed(
     compression: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "LEAST_BYTES", 1)
+    monkeypatch.setattr(gradients, "LEAST_BYTES", 1)
     x = np.ones((8, 32), np.float32)
     dense = [keras.layers.Dense(32, "tanh", name=name) for name in ("first", "second", "third")]
     model = keras.Sequential([keras.Input((32,)), *dense])

@@ -14,7 +14,7 @@ hvd = pytest.importorskip("horovod.tensorflow")
 from hvd_elastic_keras import Trainer, TrainingConfig
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep
-from hvd_elastic_keras.step.step_tail import COUNT_AND_FLAGS
+from hvd_elastic_keras.step.step_result import COUNT_AND_FLAGS
 
 FEATURES, HIDDEN = 6, 50
 X = np.random.default_rng(0).random((24, FEATURES), np.float32)

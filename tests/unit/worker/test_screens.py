@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("horovod.tensorflow")
 
 from hvd_elastic_keras.common import env
-from hvd_elastic_keras.observe.progress_text import Screen
+from hvd_elastic_keras.observe.console import Screen
 from hvd_elastic_keras.worker.membership import Membership
 from hvd_elastic_keras.worker.session import SoloSession
 

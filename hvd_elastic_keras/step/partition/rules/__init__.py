@@ -6,23 +6,15 @@ operation that follows from its inputs alone. So a missing rule costs time. A wr
 correctness, so each rule has tests of its own.
 """
 
-from hvd_elastic_keras.step.partition.operations.states import Rule
 from hvd_elastic_keras.step.partition.rules import (
-    assertions,
-    blocks,
-    contractions,
-    draws,
     elementwise,
     joining,
-    lists,
     per_row,
     reductions,
     shapes,
     slices,
 )
+from hvd_elastic_keras.step.partition.rules.states import Rule
 
-FAMILIES = (
-    *(assertions, blocks, contractions, draws, elementwise, joining, lists, per_row, reductions),
-    *(shapes, slices),
-)
+FAMILIES = (elementwise, joining, per_row, reductions, shapes, slices)
 RULES: dict[str, Rule] = {name: rule for family in FAMILIES for name, rule in family.RULES.items()}

@@ -1,16 +1,23 @@
-"""Shapes, and operations that give a tensor another shape or repeat it."""
+"""Shapes, and operations that give a tensor another shape or repeat it.
+
+The last section has images cut into small images, as TensorFlow computes dilated convolutions:
+filters with holes. `SpaceToBatchND` makes k small images of each image. The first small images of
+all images come first, so rows lie within blocks of the first axis. Right after a dilated
+convolution, TensorFlow puts the small images together again.
+"""
 
 from __future__ import annotations
 
 import math
 
-from hvd_elastic_keras.step.partition.operations.dimensions import Dim, is_constant, rows_axes
-from hvd_elastic_keras.step.partition.operations.states import (
+from hvd_elastic_keras.step.partition.rules.dimensions import Dim, is_constant, rows_axes
+from hvd_elastic_keras.step.partition.rules.states import (
     PARTIAL,
     REPLICATED,
     Decision,
     Rule,
     View,
+    in_blocks,
     is_one,
     is_sharded,
     known,
@@ -142,3 +149,31 @@ RULES: dict[str, Rule] = {
     "BroadcastTo": broadcast_to,
     "Tile": tile,
 }
+
+
+def into_blocks(v: View) -> Decision:
+    """`SpaceToBatchND(images, block_shape, paddings)`: linear; cuts each image by itself."""
+    number = _number_of_blocks(v)
+    if v.ins[0] == PARTIAL:
+        return v.only(0, PARTIAL)
+    if v.ins[0] == sharded(0) and number is not None:
+        return v.only(0, in_blocks(number))
+    return v.replicated("along the rows")
+
+
+def out_of_blocks(v: View) -> Decision:
+    """`BatchToSpaceND(images, block_shape, crops)`."""
+    number = _number_of_blocks(v)
+    if v.ins[0] == PARTIAL:
+        return v.only(0, PARTIAL)
+    if number is not None and v.ins[0] == in_blocks(number):
+        return v.only(0, sharded(0))
+    return v.replicated("along the rows")
+
+
+def _number_of_blocks(v: View) -> int | None:
+    shape = v.const(1)
+    return None if shape is None else int(shape.prod())
+
+
+RULES |= {"SpaceToBatchND": into_blocks, "BatchToSpaceND": out_of_blocks}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvd_elastic_keras.step.partition.operations.dimensions import dim_at, is_constant, is_rows
-from hvd_elastic_keras.step.partition.operations.states import (
+from hvd_elastic_keras.step.partition.rules.dimensions import dim_at, is_constant, is_rows
+from hvd_elastic_keras.step.partition.rules.states import (
     HANDLE,
     PARTIAL,
     REPLICATED,

@@ -10,7 +10,7 @@ import pytest
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
-from hvd_elastic_keras.step.partition import parts
+from hvd_elastic_keras.step.partition import gradients
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
 from hvd_elastic_keras.step.partition.check import taken_in_threads
@@ -118,11 +118,11 @@ def taken(captured: CapturedStep, analysis: Analysis, half: Any) -> list[Any]:
     return taken_in_threads(captured, analysis, batch, [3, 0, 5], half=half)
 
 
-@pytest.mark.parametrize("least_bytes", [parts.LEAST_BYTES, 1])
+@pytest.mark.parametrize("least_bytes", [gradients.LEAST_BYTES, 1])
 def test_weights_follow_from_rounded_gradients_and_metrics_do_not(
     least_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "LEAST_BYTES", least_bytes)
+    monkeypatch.setattr(gradients, "LEAST_BYTES", least_bytes)
     captured = captured_step(layers.BatchNormalization(synchronized=True))
     exact = taken(captured, analysed(captured, ROWS), None)
     rounded = taken(captured, analysed(captured, ROWS, rounds=True), tf.bfloat16)

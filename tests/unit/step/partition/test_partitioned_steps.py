@@ -18,8 +18,8 @@ from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
 from hvd_elastic_keras.step.partition.check import check_step, out_of_order
 from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
 from hvd_elastic_keras.step.partition.execution import Part, PartialStep
-from hvd_elastic_keras.step.partition.operations.states import PARTIAL, REPLICATED, Decision, View
 from hvd_elastic_keras.step.partition.plan import Analysis
+from hvd_elastic_keras.step.partition.rules.states import PARTIAL, REPLICATED, Decision, View
 from tests.harness.lockstep import AloneCollectives, assert_close, take_step
 from tests.harness.partitioned_models import MODELS, ROWS, Made, half_precision
 from tests.harness.partitioned_models.rounds import ROUNDS

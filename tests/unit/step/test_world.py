@@ -6,7 +6,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from hvd_elastic_keras.step.step_clock import EVERY_S, StepClock
+from hvd_elastic_keras.step.world import EVERY_S, StepClock
 
 
 class Steps:

@@ -9,7 +9,7 @@ pytest.importorskip("keras")
 
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.state import packing
-from hvd_elastic_keras.state.user_state import UserState, UserValues
+from hvd_elastic_keras.state.parts import UserState, UserValues
 
 
 def test_values_travel_to_another_worker() -> None:
