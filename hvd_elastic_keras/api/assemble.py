@@ -43,6 +43,7 @@ from hvd_elastic_keras.step.world import world_of_process
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.membership import Membership
 from hvd_elastic_keras.worker.own_gpus import check_gpus
+from hvd_elastic_keras.worker.reporter import Reporter
 from hvd_elastic_keras.worker.session import Session, SoloSession
 
 CHECKED_WORKERS = 3
@@ -81,15 +82,15 @@ def _train(training: Training, membership: Membership) -> None:
     began = time.monotonic()
     check_gpus(membership)
     session, communicator = membership.session, membership.communicator()
-    link = Link(session, communicator, membership.screen)
+    link = Link(session, communicator, membership.screen, membership.term)
     if membership.launched:  # code before the first step concerns this worker only
         world_of_process().enter_round(0, 1)
-    joins = session.others_train(session.training + 1)
+    joins = membership.others_train(session.training + 1)
     prepared, told_of_steps = _prepare(
         training, communicator, joins=joins, has_others=membership.has_others
     )
     told = open_to(session, membership)
-    along = read_along(session, by_phase(prepared.runners))
+    along = read_along(membership, by_phase(prepared.runners))
     session.join(
         communicator,
         training.train.num_micro_batches,
@@ -110,7 +111,7 @@ def _train_inside(training: Training, membership: Membership, inside: FitsInside
     unaudited = training.options.replaced({"audit": False})
     training = dataclasses.replace(training, job_dir=None, options=unaudited)
     session, communicator = inside.session, inside.communicator
-    link = Link(session, communicator, membership.screen)
+    link = Link(session, communicator, membership.screen, membership.term)
     told_of_steps: list[str] = []
     prepared = inside.prepared_for(training.data, training.model)
     if prepared is None:
@@ -237,21 +238,21 @@ def open_to(session: Session, membership: Membership) -> list[Notice]:
     Returns the notices that have not been shown yet.
     """
     world_of_process().follow(session)
-    return notices.report_to(_reporter(session, membership))
+    return notices.report_to(_shown_by(session.reporter, membership))
 
 
-def read_along(session: Session, runners: Mapping[Phase, PhaseRunner]) -> list[Observer]:
+def read_along(membership: Membership, runners: Mapping[Phase, PhaseRunner]) -> list[Observer]:
     """Brings a newcomer's inputs close to the position of the others, if this requires reading.
 
     The returned observer reads on until the worker enters its first round.
     """
     if not any(runner.input.from_front for runner in runners.values()):
         return []
-    training = session.training + 1
-    others_read = functools.partial(session.others_read, training)
+    training = membership.session.training + 1
+    others_read = functools.partial(membership.others_read, training)
     along = ReadAlong(runners, others_read)
-    session.at("reading", 0, 0)
-    along.start(gives_up=lambda: session.leaving)
+    membership.session.reporter.at("reading", 0, 0)
+    along.start(gives_up=lambda: membership.leaving)
     return [along]
 
 
@@ -298,16 +299,16 @@ def _curves_beside(callbacks: CallbackRunner) -> list[Notice]:
     return [Notice("", TensorBoardUsed(directory=directory, host=socket.gethostname()))]
 
 
-def _reporter(session: Session, membership: Membership) -> Callable[[Notice], None]:
+def _shown_by(reporter: Reporter, membership: Membership) -> Callable[[Notice], None]:
     """Returns a function that shows the notices of the input while it is read."""
     environment = membership.environment
     who = f"[{environment.worker_id}] " if environment else ""
 
     def report(notice: Notice) -> None:
         if notice.once:
-            session.tell(notice.text, notice.entry, prefix=who)
+            reporter.tell(notice.text, notice.entry, prefix=who)
         else:
-            session.show(f"{who}{notice.text}\n")
+            reporter.show(f"{who}{notice.text}\n")
 
     return report
 

@@ -32,6 +32,7 @@ from hvd_elastic_keras.loop.step_records import StepRecords
 from hvd_elastic_keras.loop.training_loop import TrainingLoop
 from hvd_elastic_keras.observe.notices import Notice
 from hvd_elastic_keras.observe.screen import Screen
+from hvd_elastic_keras.state.checkpoint.store import Term
 from hvd_elastic_keras.state.cursor import Phase
 from hvd_elastic_keras.state.run_state import RunState
 from hvd_elastic_keras.step.world import world_of_process
@@ -45,11 +46,13 @@ class Link:
 
     Attributes:
       screen: the kind of screen that shows the output.
+      term: returns the term of the newest master; None if there is no master.
     """
 
     session: Session
     communicator: Communicator
     screen: Screen
+    term: Term
 
 
 def build_loop(
@@ -66,17 +69,18 @@ def build_loop(
       watching: further observers.
     """
     session, communicator = link.session, link.communicator
+    reporter = session.reporter
     state = prepared.state
-    display = ProgressDisplay(session.show, link.screen, training.verbose)
+    display = ProgressDisplay(reporter.show, link.screen, training.verbose)
     phases, world = by_phase(prepared.runners), world_of_process()
-    announcer = Announcer(session, display)
+    announcer = Announcer(reporter, display)
     shares = Shares(state, training.train.num_micro_batches, announcer)
-    kept = _durable(training, state, session)
+    kept = _durable(training, state, link)
     auditor = _auditor(training, phases[Phase.TRAIN], session, display)
     growth = training.growth
     options = training.options
-    losses = NonFiniteLoss(session, options.on_nonfinite)
-    guard = CheckpointGuard(training.job_dir, session.term)
+    losses = NonFiniteLoss(reporter, options.on_nonfinite)
+    guard = CheckpointGuard(training.job_dir, link.term)
     # Observers are called in this order. `Checkpoints` is the last one, so that everything before a
     # checkpoint is on disk.
     observers = [
@@ -86,20 +90,21 @@ def build_loop(
         losses,
         SameReading(phases, communicator),
         SameWeights(
-            session, communicator, state.variables.values, options.check_weights_every_n_steps
+            reporter, communicator, state.variables.values, options.check_weights_every_n_steps
         ),
         prepared.rounds,
         *([LedgerNotes(auditor)] if auditor else []),
         shares,
         *([GrowingBatch(growth, world, state, announcer)] if growth else []),
-        StartNotices(session, to_tell, training.callbacks.unsendable_warning),
+        StartNotices(reporter, to_tell, training.callbacks.unsendable_warning),
         StepRecords(
-            session,
+            reporter,
+            session.training,
             waited_s=lambda: world.waited_s,
             seconds=world.step_seconds,
             learning_rate=functools.partial(learning_rate_of, training.model),
         ),
-        EpochRecords(session, audited=auditor is not None and auditor.records),
+        EpochRecords(reporter, audited=auditor is not None and auditor.records),
         Checkpoints(kept, options, losses, guard, before=_written_up(auditor)),
     ]
     parts = LoopParts(
@@ -123,7 +128,7 @@ def by_phase(runners: Sequence[PhaseRunner]) -> dict[Phase, PhaseRunner]:
     return dict(zip((Phase.TRAIN, Phase.EVALUATE), runners, strict=False))
 
 
-def _durable(training: Training, state: RunState, session: Session) -> Durable:
+def _durable(training: Training, state: RunState, link: Link) -> Durable:
     if training.job_dir is None:
         return Durable()
     return KeptOnDisk(
@@ -132,9 +137,9 @@ def _durable(training: Training, state: RunState, session: Session) -> Durable:
         model=training.model,
         callbacks=training.callbacks,
         state=state,
-        session=session,
+        session=link.session,
         options=training.options,
-        term=term_for(session, training.options),
+        term=term_for(link.term, training.options),
     )
 
 
@@ -158,7 +163,7 @@ def _auditor(
     def tell(epoch: int, account: Account) -> None:
         text = f"audit of epoch {epoch + 1}: {account.summary}" if training.verbose else ""
         entry = EpochAudited(epoch=epoch, exact=account.is_exact, verdict=account.verdict)
-        session.tell(text, entry, prefix=display.line_break)
+        session.reporter.tell(text, entry, prefix=display.line_break)
 
     ledgers = Ledgers(directory, runner, tell, warn=display.warning)
     return Auditor(ledgers, records=training.options.audit)

@@ -22,14 +22,16 @@ import msgspec
 from horovod.common.exceptions import HostsUpdatedInterrupt
 
 from hvd_elastic_keras.common.errors import CollectiveFailedError
-from hvd_elastic_keras.common.protocol import Assignment
+from hvd_elastic_keras.common.protocol import Assignment, InputPosition
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.observer import Observer
 from hvd_elastic_keras.loop.phase import PhaseRunner
 from hvd_elastic_keras.state import json_codec
 from hvd_elastic_keras.state.run_state import RunState
+from hvd_elastic_keras.worker.abortable import Abortable
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.process_rounds import ProcessRounds
+from hvd_elastic_keras.worker.reporter import Reporter
 from hvd_elastic_keras.worker.session import EntryReport, Session
 
 if TYPE_CHECKING:
@@ -161,7 +163,7 @@ class FitsInside:
     @property
     def session(self) -> Session:
         """A session for one `fit` within the round that has been entered already."""
-        return cast(Session, RoundSession(self._rounds, self))
+        return RoundSession(self._rounds, self)
 
     @property
     def communicator(self) -> Communicator:
@@ -258,21 +260,41 @@ class RoundSession:
     def __init__(self, rounds: ProcessRounds, fits: FitsInside) -> None:
         self._rounds = rounds
         self._fits = fits
-        self._state = fits.state
+        self._reporter = RoundReporter(rounds.session.reporter, fits)
         self._entered = False
-        self._before: int | None = None
-        self._progress = -1
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rounds.session, name)
+    @property
+    def training(self) -> int:
+        """Number of the training of the whole function."""
+        return self._rounds.session.training
 
-    def join(self, *_: Any, **__: Any) -> None:
+    @property
+    def reporter(self) -> RoundReporter:
+        """Counts steps as commits."""
+        return self._reporter
+
+    @property
+    def change_pending(self) -> bool:
+        """Whether all workers have to leave the round after the current step."""
+        return self._rounds.session.change_pending
+
+    def on_change(self, call: Callable[[], None]) -> None:
+        """Sets a function to call in a background thread when `change_pending` may have changed."""
+        self._rounds.session.on_change(call)
+
+    def join(
+        self,
+        communicator: Abortable,
+        num_micro_batches: int,
+        warm_up_s: float,
+        each: bool = False,
+    ) -> None:
         """Does nothing: this worker has already joined."""
 
     def enter(self, report: EntryReport) -> Assignment:
         """Returns the place in the present round. A second call ends the round."""
         if self._entered:
-            self._count(report.progress)
+            self._reporter.count(report.progress)
             raise RoundOverError(report.failure)
         self._entered = True
         return msgspec.structs.replace(self._rounds.place, root_has_state=self._fits.goes_on)
@@ -280,27 +302,47 @@ class RoundSession:
     def running(self, step: int) -> None:
         """Does nothing: the master already knows."""
 
-    def at(self, phase: str, step: int, progress: int) -> None:
+    def finish(self) -> None:
+        """Does nothing: the function of `elastic.run` goes on after `fit`."""
+
+
+class RoundReporter:
+    """Reports the steps of one `fit` as commits of the elastic state."""
+
+    def __init__(self, reporter: Reporter, fits: FitsInside) -> None:
+        self._fits = fits
+        self._state = fits.state
+        self._before: int | None = None
+        self._progress = -1
+        self._at = reporter.at
+        self.passes = reporter.passes
+        self.show = reporter.show
+        self.record = reporter.record
+        self.tell = reporter.tell
+
+    def at(
+        self,
+        phase: str,
+        step: int,
+        progress: int,
+        reading: InputPosition | None = None,
+    ) -> None:
         """Counts every atomic step as a commit of the elastic state.
 
         The loop calls this after a step. It calls this again when the callbacks of the step are
-        done and the next step begins.
+        done and the next step begins. The batch that is read is not told: newcomers are already in
+        the round, so none reads along.
         """
         if self._before is None:
             self._before = self._state.num_commits - progress
-        self._count(progress)
-        self._rounds.session.at(phase, self._state.num_commits, self._state.progress)
+        self.count(progress)
+        self._at(phase, self._state.num_commits, self._state.progress)
         begins, self._progress = progress == self._progress, progress
         if begins:
             self._fits.after_step(self._fits.keep)
 
-    def reading(self, position: object) -> None:
-        """Does nothing: newcomers are already in the round, so none reads along."""
-
-    def finish(self) -> None:
-        """Does nothing: the function of `elastic.run` goes on after `fit`."""
-
-    def _count(self, progress: int) -> None:
+    def count(self, progress: int) -> None:
+        """Counts the steps that led to this progress of the `fit`."""
         if self._before is not None:
             self._state.num_commits = self._before + progress
 

@@ -99,13 +99,14 @@ def run_loop(
         runner = _prediction(worked, variables, communicator, predictor, parts)
         told, collectives = (), ""
     to_tell = [*open_to(session, membership), *(Notice(f"warning: {text}") for text in told)]
-    along = read_along(session, {Phase.INFER: runner})
+    along = read_along(membership, {Phase.INFER: runner})
     warm_up_s = time.monotonic() - worked.began
     session.join(communicator, runner.input.num_micro_batches, warm_up_s)
     callbacks = CallbackRunner((), worked.model, {"epochs": 1, "steps": None})
     state = _state(worked, variables, callbacks, collectives)
-    display = ProgressDisplay(session.show, Screen.LINES)  # only shows single lines
-    shares = Shares(state, runner.input.num_micro_batches, Announcer(session, display))
+    reporter = session.reporter
+    display = ProgressDisplay(reporter.show, Screen.LINES)  # only shows single lines
+    shares = Shares(state, runner.input.num_micro_batches, Announcer(reporter, display))
 
     def write_results() -> str:
         logs = state.epoch_logs.items()
@@ -114,13 +115,13 @@ def run_loop(
     observers = [
         *along,
         InferenceDisplay(
-            session.show, "evaluating" if predictor is None else "predicting", membership.screen
+            reporter.show, "evaluating" if predictor is None else "predicting", membership.screen
         ),
-        InferenceRecords(session),
+        InferenceRecords(reporter, session.training),
         SameReading({Phase.INFER: runner}, communicator),
         shares,
-        StartNotices(session, to_tell, lambda: ""),
-        Results(write_results, session.tell),
+        StartNotices(reporter, to_tell, lambda: ""),
+        Results(write_results, reporter.tell),
     ]
     loop_parts = LoopParts(
         model=worked.model,

@@ -15,6 +15,7 @@ from hvd_elastic_keras.loop.shares import Shares
 from hvd_elastic_keras.state.run_state import RunState
 from hvd_elastic_keras.step.world import World
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
+from hvd_elastic_keras.worker.reporter import Reporter
 from hvd_elastic_keras.worker.session import Session
 
 
@@ -43,6 +44,11 @@ class LoopParts:
     shares: Shares
     observers: Observers
     trains: bool = True
+
+    @property
+    def reporter(self) -> Reporter:
+        """Tells the master, the event log and people what this worker does."""
+        return self.session.reporter
 
     @property
     def schedule(self) -> Schedule:

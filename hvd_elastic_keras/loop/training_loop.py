@@ -134,7 +134,7 @@ class TrainingLoop:
         self._enter_callbacks(place, resumes=starts_state and self._load_checkpoint())
         for observer in parts.observers:
             observer.on_round(Round(place, state.cursor, starts_state))
-        parts.session.passes("syncing")
+        parts.reporter.passes("syncing")
         state.synchronise(parts.communicator, place)
         entered = Round(place, state.cursor, starts_state)
         for observer in parts.observers:
