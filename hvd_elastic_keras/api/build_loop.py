@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
 
-from hvd_elastic_keras.api.fit_in_elastic_run import Prepared
+from hvd_elastic_keras.api.fit_rounds import Prepared
 from hvd_elastic_keras.api.training import Training
 from hvd_elastic_keras.audit.recorder import Auditor, Ledgers
 from hvd_elastic_keras.audit.verdict import Account
@@ -31,34 +30,17 @@ from hvd_elastic_keras.loop.start_notices import Announcer, StartNotices
 from hvd_elastic_keras.loop.step_records import StepRecords
 from hvd_elastic_keras.loop.training_loop import TrainingLoop
 from hvd_elastic_keras.observe.notices import Notice
-from hvd_elastic_keras.observe.screen import Screen
-from hvd_elastic_keras.state.checkpoint.store import Term
 from hvd_elastic_keras.state.cursor import Phase
 from hvd_elastic_keras.state.run_state import RunState
 from hvd_elastic_keras.step.world import world_of_process
-from hvd_elastic_keras.worker.horovod_runtime import Communicator
+from hvd_elastic_keras.worker.rounds import Rounds
 from hvd_elastic_keras.worker.session import Session
-
-
-@dataclasses.dataclass(frozen=True)
-class Link:
-    """The connections of a training to the other workers and to people.
-
-    Attributes:
-      screen: the kind of screen that shows the output.
-      term: returns the term of the newest master; None if there is no master.
-    """
-
-    session: Session
-    communicator: Communicator
-    screen: Screen
-    term: Term
 
 
 def build_loop(
     training: Training,
     prepared: Prepared,
-    link: Link,
+    rounds: Rounds,
     to_tell: Iterable[Notice],
     watching: Iterable[Observer] = (),
 ) -> TrainingLoop:
@@ -68,19 +50,20 @@ def build_loop(
       to_tell: notices for people when the training begins.
       watching: further observers.
     """
-    session, communicator = link.session, link.communicator
+    session, communicator = rounds.session, rounds.communicator
+    membership = rounds.membership
     reporter = session.reporter
     state = prepared.state
-    display = ProgressDisplay(reporter.show, link.screen, training.verbose)
+    display = ProgressDisplay(reporter.show, membership.screen, training.verbose)
     phases, world = by_phase(prepared.runners), world_of_process()
     announcer = Announcer(reporter, display)
     shares = Shares(state, training.train.num_micro_batches, announcer)
-    kept = _durable(training, state, link)
+    kept = _durable(training, state, rounds)
     auditor = _auditor(training, phases[Phase.TRAIN], session, display)
     growth = training.growth
     options = training.options
     losses = NonFiniteLoss(reporter, options.on_nonfinite)
-    guard = CheckpointGuard(training.job_dir, link.term)
+    guard = CheckpointGuard(training.job_dir, membership.term)
     # Observers are called in this order. `Checkpoints` is the last one, so that everything before a
     # checkpoint is on disk.
     observers = [
@@ -109,8 +92,7 @@ def build_loop(
     ]
     parts = LoopParts(
         model=training.model,
-        session=session,
-        communicator=communicator,
+        rounds=rounds,
         state=state,
         train=phases[Phase.TRAIN],
         evaluate=phases.get(Phase.EVALUATE),
@@ -128,7 +110,7 @@ def by_phase(runners: Sequence[PhaseRunner]) -> dict[Phase, PhaseRunner]:
     return dict(zip((Phase.TRAIN, Phase.EVALUATE), runners, strict=False))
 
 
-def _durable(training: Training, state: RunState, link: Link) -> Durable:
+def _durable(training: Training, state: RunState, rounds: Rounds) -> Durable:
     if training.job_dir is None:
         return Durable()
     return KeptOnDisk(
@@ -137,9 +119,9 @@ def _durable(training: Training, state: RunState, link: Link) -> Durable:
         model=training.model,
         callbacks=training.callbacks,
         state=state,
-        session=link.session,
+        session=rounds.session,
         options=training.options,
-        term=term_for(link.term, training.options),
+        term=term_for(rounds.membership.term, training.options),
     )
 
 

@@ -45,6 +45,7 @@ from hvd_elastic_keras.step.world import world_of_process
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.membership import Membership
 from hvd_elastic_keras.worker.own_gpus import check_gpus
+from hvd_elastic_keras.worker.rounds import OwnRounds
 from hvd_elastic_keras.worker.session import SoloSession
 
 VALIDATION = "val_"
@@ -86,19 +87,20 @@ def run_loop(
     """
     membership = worked.membership
     check_gpus(membership)
-    session, communicator = membership.session, membership.communicator()
+    rounds = OwnRounds(membership)
+    session, communicator = rounds.session, rounds.communicator
     variables = variables_of(worked.model)
     world_of_process().follow(SoloSession())  # nothing is pending while it warms up
     if predictor is None or parts is None:
         step = _evaluation_step(worked, variables)
         runner = PhaseRunner(worked.pipeline, step)
         with explained_first_steps(worked.model, worked.pipeline, None):
-            warm_up(communicator, variables, [runner])
+            warm_up(rounds, variables, [runner])
         told, collectives = (*step.told, *step.warnings_for_several), step.collectives_digest
     else:
         runner = _prediction(worked, variables, communicator, predictor, parts)
         told, collectives = (), ""
-    to_tell = [*open_to(session, membership), *(Notice(f"warning: {text}") for text in told)]
+    to_tell = [*open_to(rounds), *(Notice(f"warning: {text}") for text in told)]
     along = read_along(membership, {Phase.INFER: runner})
     warm_up_s = time.monotonic() - worked.began
     session.join(communicator, runner.input.num_micro_batches, warm_up_s)
@@ -125,8 +127,7 @@ def run_loop(
     ]
     loop_parts = LoopParts(
         model=worked.model,
-        session=session,
-        communicator=communicator,
+        rounds=rounds,
         state=state,
         train=runner,
         evaluate=runner,

@@ -16,6 +16,7 @@ from hvd_elastic_keras.state.run_state import RunState
 from hvd_elastic_keras.step.world import World
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.reporter import Reporter
+from hvd_elastic_keras.worker.rounds import Rounds
 from hvd_elastic_keras.worker.session import Session
 
 
@@ -33,8 +34,7 @@ class LoopParts:
     """
 
     model: keras.Model
-    session: Session
-    communicator: Communicator
+    rounds: Rounds
     state: RunState
     train: PhaseRunner
     evaluate: PhaseRunner | None
@@ -44,6 +44,16 @@ class LoopParts:
     shares: Shares
     observers: Observers
     trains: bool = True
+
+    @property
+    def session(self) -> Session:
+        """The membership of this worker in the training."""
+        return self.rounds.session
+
+    @property
+    def communicator(self) -> Communicator:
+        """Horovod's runtime."""
+        return self.rounds.communicator
 
     @property
     def reporter(self) -> Reporter:

@@ -92,10 +92,7 @@ class TrainingLoop:
         parts = self._parts
         parts.observers.take_rank(place.rank)
         began = time.monotonic()
-        if place.rendezvous:
-            parts.communicator.start(place)
-        else:
-            parts.communicator.start_alone()
+        parts.rounds.begin(place)
         initialised = time.monotonic()
         self._begin_round(place)
         log.info(
@@ -122,7 +119,7 @@ class TrainingLoop:
             observer.after_round()
         self._state.end_sync()
         began = time.monotonic()
-        self._parts.communicator.shut_down()
+        self._parts.rounds.end()
         log.info("round %d left in %.3f s", place.round, time.monotonic() - began)
 
     # --- the beginning of a round --------------------------------------------------------
