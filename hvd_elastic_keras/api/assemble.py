@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 import tensorflow as tf
 
-from hvd_elastic_keras.api import fit_in_elastic_run
-from hvd_elastic_keras.api.build_loop import Link, build_loop, by_phase
+from hvd_elastic_keras.api.build_loop import build_loop, by_phase
 from hvd_elastic_keras.api.first_steps import explained_first_steps
-from hvd_elastic_keras.api.fit_in_elastic_run import FitsInside, Prepared, RoundOverError
+from hvd_elastic_keras.api.fit_in_elastic_run import RoundInside, RoundOverError
+from hvd_elastic_keras.api.fit_rounds import FitRounds, Prepared
 from hvd_elastic_keras.api.training import Training, own_steps
 from hvd_elastic_keras.common.errors import WorkerLeavingError
 from hvd_elastic_keras.common.events import TensorBoardUsed
@@ -40,10 +40,11 @@ from hvd_elastic_keras.step.compiled_steps import (
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.step.traced_step import PLAIN, StepOptions
 from hvd_elastic_keras.step.world import world_of_process
-from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.membership import Membership
 from hvd_elastic_keras.worker.own_gpus import check_gpus
-from hvd_elastic_keras.worker.session import Session, SoloSession
+from hvd_elastic_keras.worker.reporter import Reporter
+from hvd_elastic_keras.worker.rounds import Rounds
+from hvd_elastic_keras.worker.session import SoloSession
 
 CHECKED_WORKERS = 3
 NOT_SHARED = (
@@ -52,7 +53,7 @@ NOT_SHARED = (
 )
 
 
-def train(training: Training, membership: Membership) -> None:
+def train(training: Training, rounds: FitRounds) -> None:
     """Trains to the end, together with all other workers.
 
     In a user's script, a worker that has to leave before the end (SIGTERM, `ctl remove`) ends its
@@ -64,32 +65,31 @@ def train(training: Training, membership: Membership) -> None:
       ConfigurationError: the model or the data cannot be trained. If the script does not catch this
         error, the job ends with the error's text.
     """
-    inside = fit_in_elastic_run.current()
     try:
         with own_steps():
-            if inside is None:
-                _train(training, membership)
+            if isinstance(rounds, RoundInside):
+                _train_inside(training, rounds)
             else:
-                _train_inside(training, membership, inside)
+                _train(training, rounds)
     except WorkerLeavingError as error:
-        membership.end_process(error)
+        rounds.membership.end_process(error)
     finally:
         leave_as_after_fit()
 
 
-def _train(training: Training, membership: Membership) -> None:
+def _train(training: Training, rounds: FitRounds) -> None:
     began = time.monotonic()
+    membership, session = rounds.membership, rounds.session
     check_gpus(membership)
-    session, communicator = membership.session, membership.communicator()
-    link = Link(session, communicator, membership.screen)
+    communicator = rounds.communicator
     if membership.launched:  # code before the first step concerns this worker only
         world_of_process().enter_round(0, 1)
-    joins = session.others_train(session.training + 1)
+    joins = membership.others_train(session.training + 1)
     prepared, told_of_steps = _prepare(
-        training, communicator, joins=joins, has_others=membership.has_others
+        training, rounds, joins=joins, has_others=membership.has_others
     )
-    told = open_to(session, membership)
-    along = read_along(session, by_phase(prepared.runners))
+    told = open_to(rounds)
+    along = read_along(membership, by_phase(prepared.runners))
     session.join(
         communicator,
         training.train.num_micro_batches,
@@ -98,10 +98,10 @@ def _train(training: Training, membership: Membership) -> None:
     )
     to_tell = [*told, *_warnings(training, told_of_steps), *_curves_beside(training.callbacks)]
     watching = [*along, ChangesUnseen(trainable_in_steps(training.model))]
-    build_loop(training, prepared, link, to_tell, watching).run()
+    build_loop(training, prepared, rounds, to_tell, watching).run()
 
 
-def _train_inside(training: Training, membership: Membership, inside: FitsInside) -> None:
+def _train_inside(training: Training, inside: RoundInside) -> None:
     """Trains in a round of `elastic.run`, and continues a `fit` that an earlier round has cut off.
 
     Writes no files. The files of the job belong to its trainings, and the whole function of
@@ -109,22 +109,20 @@ def _train_inside(training: Training, membership: Membership, inside: FitsInside
     """
     unaudited = training.options.replaced({"audit": False})
     training = dataclasses.replace(training, job_dir=None, options=unaudited)
-    session, communicator = inside.session, inside.communicator
-    link = Link(session, communicator, membership.screen)
     told_of_steps: list[str] = []
     prepared = inside.prepared_for(training.data, training.model)
     if prepared is None:
         # Code before the first step concerns this worker only.
         world_of_process().enter_round(0, 1)
-        prepared, told_of_steps = _prepare(training, communicator)
+        prepared, told_of_steps = _prepare(training, inside)
     before, prepared.callbacks = prepared.callbacks, training.callbacks
     prepared.state.hand_over(training.callbacks, training.user)
     inside.take_up(prepared.state)
     training.callbacks.succeed(before)
-    told = open_to(session, membership)
+    told = open_to(inside)
     to_tell = [*told, *([] if inside.goes_on else _warnings(training, told_of_steps))]
     watching = [ChangesUnseen(trainable_in_steps(training.model))]
-    loop = build_loop(training, prepared, link, to_tell, watching)
+    loop = build_loop(training, prepared, inside, to_tell, watching)
     with inside.until_end_of_round(prepared):
         try:
             loop.run()
@@ -135,7 +133,7 @@ def _train_inside(training: Training, membership: Membership, inside: FitsInside
 
 def _prepare(
     training: Training,
-    communicator: Communicator,
+    rounds: FitRounds,
     *,
     joins: bool = False,
     has_others: bool = True,
@@ -171,7 +169,7 @@ def _prepare(
             told_of_steps.append(NOT_SHARED.format(", ".join(variables.lost)))
         model.stop_training = False
         is_late = joins and _may_be_late(training, variables, steps[0])
-        warm_up(communicator, variables, runners, has_others=has_others)
+        warm_up(rounds, variables, runners, has_others=has_others)
     variables.assign(before)
     state = RunState(
         model,
@@ -231,27 +229,27 @@ def _may_be_late(training: Training, variables: ModelVariables, step: Partitione
     return step.may_be_late()
 
 
-def open_to(session: Session, membership: Membership) -> list[Notice]:
+def open_to(rounds: Rounds) -> list[Notice]:
     """Makes the training notice membership changes, and the input's notices reach the user.
 
     Returns the notices that have not been shown yet.
     """
-    world_of_process().follow(session)
-    return notices.report_to(_reporter(session, membership))
+    world_of_process().follow(rounds.session)
+    return notices.report_to(_shown_by(rounds.session.reporter, rounds.membership))
 
 
-def read_along(session: Session, runners: Mapping[Phase, PhaseRunner]) -> list[Observer]:
+def read_along(membership: Membership, runners: Mapping[Phase, PhaseRunner]) -> list[Observer]:
     """Brings a newcomer's inputs close to the position of the others, if this requires reading.
 
     The returned observer reads on until the worker enters its first round.
     """
     if not any(runner.input.from_front for runner in runners.values()):
         return []
-    training = session.training + 1
-    others_read = functools.partial(session.others_read, training)
+    training = membership.session.training + 1
+    others_read = functools.partial(membership.others_read, training)
     along = ReadAlong(runners, others_read)
-    session.at("reading", 0, 0)
-    along.start(gives_up=lambda: session.leaving)
+    membership.session.reporter.at("reading", 0, 0)
+    along.start(gives_up=lambda: membership.leaving)
     return [along]
 
 
@@ -298,16 +296,16 @@ def _curves_beside(callbacks: CallbackRunner) -> list[Notice]:
     return [Notice("", TensorBoardUsed(directory=directory, host=socket.gethostname()))]
 
 
-def _reporter(session: Session, membership: Membership) -> Callable[[Notice], None]:
+def _shown_by(reporter: Reporter, membership: Membership) -> Callable[[Notice], None]:
     """Returns a function that shows the notices of the input while it is read."""
     environment = membership.environment
     who = f"[{environment.worker_id}] " if environment else ""
 
     def report(notice: Notice) -> None:
         if notice.once:
-            session.tell(notice.text, notice.entry, prefix=who)
+            reporter.tell(notice.text, notice.entry, prefix=who)
         else:
-            session.show(f"{who}{notice.text}\n")
+            reporter.show(f"{who}{notice.text}\n")
 
     return report
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
 
-from hvd_elastic_keras.api.fit_in_elastic_run import Prepared
+from hvd_elastic_keras.api.fit_rounds import Prepared
 from hvd_elastic_keras.api.training import Training
 from hvd_elastic_keras.audit.recorder import Auditor, Ledgers
 from hvd_elastic_keras.audit.verdict import Account
@@ -30,32 +29,18 @@ from hvd_elastic_keras.loop.shares import Shares
 from hvd_elastic_keras.loop.start_notices import Announcer, StartNotices
 from hvd_elastic_keras.loop.step_records import StepRecords
 from hvd_elastic_keras.loop.training_loop import TrainingLoop
-from hvd_elastic_keras.observe.console import Screen
 from hvd_elastic_keras.observe.notices import Notice
 from hvd_elastic_keras.state.cursor import Phase
 from hvd_elastic_keras.state.run_state import RunState
 from hvd_elastic_keras.step.world import world_of_process
-from hvd_elastic_keras.worker.horovod_runtime import Communicator
+from hvd_elastic_keras.worker.rounds import Rounds
 from hvd_elastic_keras.worker.session import Session
-
-
-@dataclasses.dataclass(frozen=True)
-class Link:
-    """The connections of a training to the other workers and to people.
-
-    Attributes:
-      screen: the kind of screen that shows the output.
-    """
-
-    session: Session
-    communicator: Communicator
-    screen: Screen
 
 
 def build_loop(
     training: Training,
     prepared: Prepared,
-    link: Link,
+    rounds: Rounds,
     to_tell: Iterable[Notice],
     watching: Iterable[Observer] = (),
 ) -> TrainingLoop:
@@ -65,18 +50,20 @@ def build_loop(
       to_tell: notices for people when the training begins.
       watching: further observers.
     """
-    session, communicator = link.session, link.communicator
+    session, communicator = rounds.session, rounds.communicator
+    membership = rounds.membership
+    reporter = session.reporter
     state = prepared.state
-    display = ProgressDisplay(session.show, link.screen, training.verbose)
+    display = ProgressDisplay(reporter.show, membership.screen, training.verbose)
     phases, world = by_phase(prepared.runners), world_of_process()
-    announcer = Announcer(session, display)
+    announcer = Announcer(reporter, display)
     shares = Shares(state, training.train.num_micro_batches, announcer)
-    kept = _durable(training, state, session)
+    kept = _durable(training, state, rounds)
     auditor = _auditor(training, phases[Phase.TRAIN], session, display)
     growth = training.growth
     options = training.options
-    losses = NonFiniteLoss(session, options.on_nonfinite)
-    guard = CheckpointGuard(training.job_dir, session.term)
+    losses = NonFiniteLoss(reporter, options.on_nonfinite)
+    guard = CheckpointGuard(training.job_dir, membership.term)
     # Observers are called in this order. `Checkpoints` is the last one, so that everything before a
     # checkpoint is on disk.
     observers = [
@@ -86,26 +73,26 @@ def build_loop(
         losses,
         SameReading(phases, communicator),
         SameWeights(
-            session, communicator, state.variables.values, options.check_weights_every_n_steps
+            reporter, communicator, state.variables.values, options.check_weights_every_n_steps
         ),
         prepared.rounds,
         *([LedgerNotes(auditor)] if auditor else []),
         shares,
         *([GrowingBatch(growth, world, state, announcer)] if growth else []),
-        StartNotices(session, to_tell, training.callbacks.unsendable_warning),
+        StartNotices(reporter, to_tell, training.callbacks.unsendable_warning),
         StepRecords(
-            session,
+            reporter,
+            session.training,
             waited_s=lambda: world.waited_s,
             seconds=world.step_seconds,
             learning_rate=functools.partial(learning_rate_of, training.model),
         ),
-        EpochRecords(session, audited=auditor is not None and auditor.records),
+        EpochRecords(reporter, audited=auditor is not None and auditor.records),
         Checkpoints(kept, options, losses, guard, before=_written_up(auditor)),
     ]
     parts = LoopParts(
         model=training.model,
-        session=session,
-        communicator=communicator,
+        rounds=rounds,
         state=state,
         train=phases[Phase.TRAIN],
         evaluate=phases.get(Phase.EVALUATE),
@@ -123,7 +110,7 @@ def by_phase(runners: Sequence[PhaseRunner]) -> dict[Phase, PhaseRunner]:
     return dict(zip((Phase.TRAIN, Phase.EVALUATE), runners, strict=False))
 
 
-def _durable(training: Training, state: RunState, session: Session) -> Durable:
+def _durable(training: Training, state: RunState, rounds: Rounds) -> Durable:
     if training.job_dir is None:
         return Durable()
     return KeptOnDisk(
@@ -132,9 +119,9 @@ def _durable(training: Training, state: RunState, session: Session) -> Durable:
         model=training.model,
         callbacks=training.callbacks,
         state=state,
-        session=session,
+        session=rounds.session,
         options=training.options,
-        term=term_for(session, training.options),
+        term=term_for(rounds.membership.term, training.options),
     )
 
 
@@ -158,7 +145,7 @@ def _auditor(
     def tell(epoch: int, account: Account) -> None:
         text = f"audit of epoch {epoch + 1}: {account.summary}" if training.verbose else ""
         entry = EpochAudited(epoch=epoch, exact=account.is_exact, verdict=account.verdict)
-        session.tell(text, entry, prefix=display.line_break)
+        session.reporter.tell(text, entry, prefix=display.line_break)
 
     ledgers = Ledgers(directory, runner, tell, warn=display.warning)
     return Auditor(ledgers, records=training.options.audit)

@@ -11,8 +11,9 @@ from typing import Any
 import keras
 from msgspec import UNSET, UnsetType
 
-from hvd_elastic_keras.api import fit_in_elastic_run
 from hvd_elastic_keras.api.assemble import train
+from hvd_elastic_keras.api.fit_in_elastic_run import rounds_of_fit
+from hvd_elastic_keras.api.fit_rounds import FitRounds
 from hvd_elastic_keras.api.training import Training
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.config import (
@@ -56,7 +57,6 @@ from hvd_elastic_keras.state.parts import UserState
 from hvd_elastic_keras.step import deterministic_step
 from hvd_elastic_keras.step.partition.row_wise import is_row_wise
 from hvd_elastic_keras.worker import other_launchers
-from hvd_elastic_keras.worker.membership import Membership
 
 _IN_TURNS = (
     "the training and the validation data are made of one dataset with a shuffle(...) that has "
@@ -200,15 +200,15 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
 
     def _run(self, callbacks: Any, frame: types.FrameType) -> None:
         """Runs the whole training. Afterwards, `fit` finds no epoch left to train."""
-        membership = Membership.of_process()
+        rounds = rounds_of_fit()
         release.check()
         fit = running_fit(frame)
         _check_one(fit.callbacks)
-        call = self._terms_of_all(fit, membership)
+        call = self._terms_of_all(fit, rounds)
         if call.epochs <= call.initial_epoch:
             type(callbacks).on_train_begin(callbacks)  # there is nothing to take over
             return
-        train(self._training(call, membership), membership)
+        train(self._training(call, rounds), rounds)
 
         def end(logs: Any = None) -> None:
             del callbacks.on_train_end
@@ -217,18 +217,15 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         set_initial_epoch(call.model, fit.epochs)
         callbacks.on_train_end = end
 
-    def _terms_of_all(self, call: FitCall, membership: Membership) -> FitCall:
+    def _terms_of_all(self, call: FitCall, rounds: FitRounds) -> FitCall:
         """Returns the call with terms that all workers agree on.
 
         In `elastic.run`, other workers may have called `fit` with other values.
         """
-        inside = fit_in_elastic_run.current()
-        terms = self._terms(call, 1 if inside is None else inside.size)
-        if inside is not None:
-            if membership.has_others:
-                check_repeatable(call.adapter)
-            terms = inside.agree(call.model, terms)
-        return dataclasses.replace(call, **terms)
+        terms = self._terms(call, rounds.size)
+        if rounds.called_again and rounds.membership.has_others:
+            check_repeatable(call.adapter)
+        return dataclasses.replace(call, **rounds.agree(call.model, terms))
 
     def _terms(self, call: FitCall, size: int) -> dict[str, Any]:
         """Returns the length of the training for a `fit` called among `size` workers."""
@@ -236,8 +233,9 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             check_no_steps_per_epoch(call.steps_per_epoch)
         return call.terms
 
-    def _training(self, call: FitCall, membership: Membership) -> Training:
+    def _training(self, call: FitCall, rounds: FitRounds) -> Training:
         model_building.check_fit(call.model)
+        membership = rounds.membership
         alone = not membership.has_others
         seed = self._seed if self._seed is not None else model_building.random_seed()
         schedule = Schedule(
@@ -253,7 +251,8 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             notices.tell(f"warning: {_IN_TURNS}")
         # Inputs of an unfinished `fit` are used again: reading the data again might change its
         # order.
-        kept = fit_in_elastic_run.inputs_left(call.data, call.model)
+        prepared = rounds.prepared_for(call.data, call.model)
+        kept = [] if prepared is None else [runner.input for runner in prepared.runners]
         source, evaluate = kept[0] if kept else None, kept[1] if len(kept) > 1 else None
         if source is None:
             order_seed = OrderSeed(seed, self._seed is not None)

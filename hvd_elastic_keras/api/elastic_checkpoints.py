@@ -27,7 +27,7 @@ from hvd_elastic_keras.state.broadcast import BUILD_FIRST, StateOrigin
 from hvd_elastic_keras.state.checkpoint import ownership
 from hvd_elastic_keras.state.checkpoint.places import Place
 from hvd_elastic_keras.state.checkpoint.remote import checkpoints_of
-from hvd_elastic_keras.state.checkpoint.store import BackgroundWriter, CheckpointStore
+from hvd_elastic_keras.state.checkpoint.store import BackgroundWriter, CheckpointStore, Term
 from hvd_elastic_keras.worker.session import Session
 
 log = logging.getLogger(__name__)
@@ -64,6 +64,7 @@ class LoopCheckpoints:
       session: shows messages to people and records events of the job.
       clock: seconds of a steady clock.
       options: options of the job, which also say how often to write.
+      term: see `CheckpointStore`.
 
     Raises:
       ConfigurationError: another running job writes its checkpoints there.
@@ -76,16 +77,18 @@ class LoopCheckpoints:
         session: Session,
         clock: Callable[[], float] = time.monotonic,
         options: RunOptions = NO_OPTIONS,
+        *,
+        term: Term = None,
     ) -> None:
         self._state = state
-        self._session = session
+        self._reporter = session.reporter
         self._clock = clock
         self._options = options
         self._store: CheckpointStore | None = None
         self._number = session.training
         if job_dir is not None:
             directory = checkpoints_of(job_dir, session.training, options.checkpoint_dir)
-            term = term_for(session, options)
+            term = term_for(term, options)
             owner, keep = ownership.claim(directory), options.keep_checkpoints
             self._store = CheckpointStore(directory, keep, term, owner=owner)
         self._written_at = clock()
@@ -149,13 +152,13 @@ class LoopCheckpoints:
         try:
             path = store.save(checkpoint.progress, checkpoint.tensors, {"loop": checkpoint.content})
         except CheckpointNotWrittenError as error:
-            self._session.show(
+            self._reporter.show(
                 f"warning: {error}. Training goes on; until the next one, a job that loses all its "
                 "workers would go on from an older one.\n"
             )
             return
         self._written = max(self._written, checkpoint.progress)
-        self._session.record(
+        self._reporter.record(
             CheckpointSaved(step=checkpoint.commits, unit=protocol.COMMIT, path=str(path))
         )
 
@@ -176,11 +179,11 @@ class LoopCheckpoints:
         if path is None:
             return False
         state = self._state
-        self._session.record(
+        self._reporter.record(
             CheckpointLoaded(step=state.num_commits, unit=protocol.COMMIT, path=str(path))
         )
         if state.finished:
-            self._session.show(
+            self._reporter.show(
                 f"{self._name} was finished with commit {state.num_commits}: its function is not "
                 "called again. To train anew or further, give another --job_dir.\n"
             )
@@ -196,7 +199,7 @@ class LoopCheckpoints:
         return f"training {self._number}" if self._number > 1 else "this training"
 
     def _take_newest(self, store: CheckpointStore) -> Place | None:
-        found = store.newest(lambda line: self._session.show(f"{line}\n"))
+        found = store.newest(lambda line: self._reporter.show(f"{line}\n"))
         if found is None:
             return None
         path, saved = found

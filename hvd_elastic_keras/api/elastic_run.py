@@ -107,17 +107,17 @@ class ElasticLoop:
 
     def __post_init__(self) -> None:
         self._fits = FitsInside(self.rounds, self.state, self._after_step_of_fit)
-        self._records = CommitRecords(self.rounds.session)
 
     def run(self) -> Any:
         """Calls the function until all workers have finished, and returns its result."""
         self.state.begin(self._after_commit)
         self.rounds.join()
-        membership = self.rounds.membership
+        membership, session = self.rounds.membership, self.rounds.session
+        self._records = CommitRecords(session.reporter, session.training)
         job_dir = membership.environment.job_path if membership.environment else None
-        self._guard = CheckpointGuard(job_dir, self.rounds.session.term)
+        self._guard = CheckpointGuard(job_dir, membership.term)
         self._checkpoints = LoopCheckpoints(
-            job_dir, self.state, self.rounds.session, options=env.run_options()
+            job_dir, self.state, session, options=env.run_options(), term=membership.term
         )
         self.rounds.leave()  # the script may have initialised Horovod already
         try:
@@ -129,7 +129,7 @@ class ElasticLoop:
             log.info("the function is not called: %s", error)
             self._checkpoints.load_result()
             return self._checkpoints.result
-        self.rounds.session.finish()
+        session.finish()
         return self._result
 
     # --- rounds, see `Driven` ------------------------------------------------------------
@@ -186,7 +186,7 @@ class ElasticLoop:
         if text and (self._is_root or is_new):
             environment = self.rounds.membership.environment
             who = f"{environment.worker_id}: " if environment else ""
-            self.rounds.session.show(f"warning: {who}{text}\n")
+            self.rounds.session.reporter.show(f"warning: {who}{text}\n")
 
     def _after_step_of_fit(self, keep: Callable[[], None]) -> None:
         """Writes a checkpoint if one is due, between two steps of `fit` inside the function.
@@ -212,7 +212,7 @@ class ElasticLoop:
         else:
             self.state.keep_without_sync()
         session = self.rounds.session
-        session.at("training", self.state.num_commits, self.state.progress)
+        session.reporter.at("training", self.state.num_commits, self.state.progress)
         session.running(self.state.num_commits)
         self._warn(place)
         where = (place.round, place.rank, place.size, self.state.num_commits)
@@ -228,12 +228,12 @@ class ElasticLoop:
         }
         given = ", ".join(flag for flag, is_asked in asked.items() if is_asked)
         if given and place.rank == 0 and not self._warned:
-            self.rounds.session.tell(
+            self.rounds.session.reporter.tell(
                 f"warning: {given} has no effect on a training loop of your own (elastic.run)"
             )
         lost = self.state.unsendable_warning()
         if lost and place.rank == 0 and not place.root_has_state and not self._warned:
-            self.rounds.session.tell(f"warning: {lost}")
+            self.rounds.session.reporter.tell(f"warning: {lost}")
         self._warned = True
 
     def _train_to_the_end(self, place: Assignment) -> None:
@@ -253,7 +253,7 @@ class ElasticLoop:
                 self._records.end()
         if self._is_root:
             self._checkpoints.save(self._result)
-        self.rounds.session.at("finishing", state.num_commits, state.progress)
+        self.rounds.session.reporter.at("finishing", state.num_commits, state.progress)
         if self.rounds.size > 1:
             self.rounds.communicator.barrier("elastic_state.finish")
 

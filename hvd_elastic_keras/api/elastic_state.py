@@ -170,7 +170,7 @@ class ElasticState:
         """Keeps the present state, without checking the membership."""
         self._keep()
         self.num_commits += 1
-        self._rounds.session.at("training", self.num_commits, self.progress)
+        self._rounds.session.reporter.at("training", self.num_commits, self.progress)
         if self._after_commit is not None:
             self._after_commit()
 

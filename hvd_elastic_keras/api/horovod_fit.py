@@ -12,8 +12,9 @@ from typing import Any
 
 import keras
 
-from hvd_elastic_keras.api import fit_in_elastic_run
 from hvd_elastic_keras.api.callback import ElasticCallback, list_that_calls
+from hvd_elastic_keras.api.fit_in_elastic_run import function_around, in_reset_callbacks
+from hvd_elastic_keras.api.fit_rounds import FitRounds
 from hvd_elastic_keras.api.horovod_optimizer import is_distributed
 from hvd_elastic_keras.api.training import Training
 from hvd_elastic_keras.common import patches
@@ -21,7 +22,6 @@ from hvd_elastic_keras.common.config import LINEAR, NO_SCALING, PER_WORKER
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.keras_internals.fit_call import FitCall
 from hvd_elastic_keras.observe.notices import notices
-from hvd_elastic_keras.worker.membership import Membership
 
 WHY = "fit with Horovod's optimizer is elastic"
 
@@ -35,8 +35,8 @@ class HorovodFit(ElasticCallback):
     """
 
     def __init__(self) -> None:
-        inside = fit_in_elastic_run.current()
-        self.scales = inside is None or not inside.state.has_reset_callbacks
+        function = function_around()
+        self.scales = function is None or not function.state.has_reset_callbacks
         super().__init__(
             batch=PER_WORKER, lr_scaling=LINEAR if self.scales else NO_SCALING, lr_warm_up_steps=0
         )
@@ -51,10 +51,9 @@ class HorovodFit(ElasticCallback):
             terms["steps_per_epoch"] = call.steps_per_epoch * size
         return terms
 
-    def _training(self, call: FitCall, membership: Membership) -> Training:
-        training = super()._training(call, membership)
-        inside = fit_in_elastic_run.current()
-        if inside is None or not inside.goes_on:
+    def _training(self, call: FitCall, rounds: FitRounds) -> Training:
+        training = super()._training(call, rounds)
+        if not rounds.goes_on:
             rate = "is multiplied by their number" if self.scales else "is up to reset callbacks"
             notices.tell(
                 "[elastic] as with Horovod, each worker takes the batch that fit is given, and the "
@@ -109,7 +108,7 @@ def watch_fit() -> None:
         listed = given if isinstance(given, list | tuple) else [c for c in (given,) if c]
         if not is_distributed(getattr(model, "optimizer", None)) or _starts_elastic(listed):
             return original(model, *args, **kwargs)
-        if not listed and fit_in_elastic_run.current() is None and _is_one_step(call.arguments):
+        if not listed and function_around() is None and _is_one_step(call.arguments):
             return _make_variables(model, call, original)
         call.arguments["callbacks"] = [*listed, HorovodCallback()]
         return original(*call.args, **call.kwargs)
@@ -133,7 +132,7 @@ def _make_variables(model: keras.Model, call: inspect.BoundArguments, original: 
     workers do not read.
     """
     built = model.built and model.optimizer.built
-    if not fit_in_elastic_run.in_reset_callbacks() or not built:
+    if not in_reset_callbacks() or not built:
         return original(*call.args, **call.kwargs)
     tell_once("fit(steps_per_epoch=1) in a reset callback is left out: all variables are there")
     return keras.callbacks.History()
@@ -147,7 +146,7 @@ def tell_once(text: str) -> None:
 
 def needs_function(name: str) -> None:
     """Raises `ConfigurationError` outside of a function of `elastic.run`."""
-    if fit_in_elastic_run.current() is None:
+    if function_around() is None:
         raise ConfigurationError(
             f"hvd.elastic.{name} was given to fit outside of a function of hvd.elastic.run, which "
             "alone gives its state to other workers. Call fit in such a function, or leave the "

@@ -45,6 +45,7 @@ from hvd_elastic_keras.step.world import world_of_process
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.membership import Membership
 from hvd_elastic_keras.worker.own_gpus import check_gpus
+from hvd_elastic_keras.worker.rounds import OwnRounds
 from hvd_elastic_keras.worker.session import SoloSession
 
 VALIDATION = "val_"
@@ -86,26 +87,28 @@ def run_loop(
     """
     membership = worked.membership
     check_gpus(membership)
-    session, communicator = membership.session, membership.communicator()
+    rounds = OwnRounds(membership)
+    session, communicator = rounds.session, rounds.communicator
     variables = variables_of(worked.model)
     world_of_process().follow(SoloSession())  # nothing is pending while it warms up
     if predictor is None or parts is None:
         step = _evaluation_step(worked, variables)
         runner = PhaseRunner(worked.pipeline, step)
         with explained_first_steps(worked.model, worked.pipeline, None):
-            warm_up(communicator, variables, [runner])
+            warm_up(rounds, variables, [runner])
         told, collectives = (*step.told, *step.warnings_for_several), step.collectives_digest
     else:
         runner = _prediction(worked, variables, communicator, predictor, parts)
         told, collectives = (), ""
-    to_tell = [*open_to(session, membership), *(Notice(f"warning: {text}") for text in told)]
-    along = read_along(session, {Phase.INFER: runner})
+    to_tell = [*open_to(rounds), *(Notice(f"warning: {text}") for text in told)]
+    along = read_along(membership, {Phase.INFER: runner})
     warm_up_s = time.monotonic() - worked.began
     session.join(communicator, runner.input.num_micro_batches, warm_up_s)
     callbacks = CallbackRunner((), worked.model, {"epochs": 1, "steps": None})
     state = _state(worked, variables, callbacks, collectives)
-    display = ProgressDisplay(session.show, Screen.LINES)  # only shows single lines
-    shares = Shares(state, runner.input.num_micro_batches, Announcer(session, display))
+    reporter = session.reporter
+    display = ProgressDisplay(reporter.show, Screen.LINES)  # only shows single lines
+    shares = Shares(state, runner.input.num_micro_batches, Announcer(reporter, display))
 
     def write_results() -> str:
         logs = state.epoch_logs.items()
@@ -114,18 +117,17 @@ def run_loop(
     observers = [
         *along,
         InferenceDisplay(
-            session.show, "evaluating" if predictor is None else "predicting", membership.screen
+            reporter.show, "evaluating" if predictor is None else "predicting", membership.screen
         ),
-        InferenceRecords(session),
+        InferenceRecords(reporter, session.training),
         SameReading({Phase.INFER: runner}, communicator),
         shares,
-        StartNotices(session, to_tell, lambda: ""),
-        Results(write_results, session.tell),
+        StartNotices(reporter, to_tell, lambda: ""),
+        Results(write_results, reporter.tell),
     ]
     loop_parts = LoopParts(
         model=worked.model,
-        session=session,
-        communicator=communicator,
+        rounds=rounds,
         state=state,
         train=runner,
         evaluate=runner,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import keras
 
-from hvd_elastic_keras.api import fit_in_elastic_run
 from hvd_elastic_keras.api.assemble import train
 from hvd_elastic_keras.api.first_examples import try_first_examples
+from hvd_elastic_keras.api.fit_in_elastic_run import rounds_of_fit
 from hvd_elastic_keras.api.training import Training
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.config import BatchCut, TrainingConfig, check_batch_may_grow
@@ -137,9 +137,8 @@ class Trainer:
           ConfigurationError: the newest checkpoint in the job directory belongs to another
             training.
         """
-        inside = fit_in_elastic_run.current()
-        if inside is not None:
-            inside.agree(self.model, {})
+        rounds = rounds_of_fit(self._membership)
+        rounds.agree(self.model, {})
         if self._fitted:
             self._read_data()  # passes start again, from where iterators are now
         self._fitted = True
@@ -164,7 +163,7 @@ class Trainer:
             options=self._options,
             growth=_growth(config),
         )
-        train(training, self._membership)
+        train(training, rounds)
         return callbacks.history
 
     def _read_data(self) -> None:

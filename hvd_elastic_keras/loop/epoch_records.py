@@ -9,7 +9,7 @@ import numpy as np
 from hvd_elastic_keras.common.events import EpochEnd
 from hvd_elastic_keras.loop.observer import EndedEpoch, Observer, Round
 from hvd_elastic_keras.step.step_result import Logs
-from hvd_elastic_keras.worker.session import Session
+from hvd_elastic_keras.worker.reporter import Reporter
 
 MOST_NUMBERS = 1000
 """Size of the largest array in an entry. The log is read as a whole, and messages have a limit."""
@@ -24,8 +24,8 @@ class EpochRecords(Observer):
       audited: whether the epochs have a ledger.
     """
 
-    def __init__(self, session: Session, *, audited: bool) -> None:
-        self._session = session
+    def __init__(self, reporter: Reporter, *, audited: bool) -> None:
+        self._reporter = reporter
         self._audited = audited
         self._is_root = False
         self._newest: EpochEnd | None = None
@@ -34,7 +34,7 @@ class EpochRecords(Observer):
         """Sends the newest end again if the former rank 0 may not have sent it."""
         was_root, self._is_root = self._is_root, entered.place.rank == 0
         if self._is_root and not was_root and self._newest:
-            self._session.tell("", self._newest)
+            self._reporter.tell("", self._newest)
 
     def after_epoch(self, epoch: EndedEpoch) -> None:
         """Records the end of an epoch."""
@@ -45,7 +45,7 @@ class EpochRecords(Observer):
             audited=self._audited,
         )
         if self._is_root:
-            self._session.tell("", self._newest)
+            self._reporter.tell("", self._newest)
 
 
 def plain(logs: Logs) -> dict[str, Any]:

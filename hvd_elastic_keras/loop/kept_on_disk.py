@@ -153,12 +153,12 @@ class Checkpoints(Observer):
             self._durable.begin_checkpoint()
 
 
-def term_for(session: Session, options: RunOptions) -> Term:
+def term_for(term: Term, options: RunOptions) -> Term:
     """Returns the term that fences the checkpoints, or None if they have a directory of their own.
 
     In such a directory, terms of several job directories may meet.
     """
-    return None if options.checkpoint_dir else session.term
+    return None if options.checkpoint_dir else term
 
 
 class KeptOnDisk(Durable):
@@ -194,14 +194,14 @@ class KeptOnDisk(Durable):
             origin,
             options.keep_checkpoints,
             term,
-            before_publishing=functools.partial(session.passes, "checkpointing"),
+            before_publishing=functools.partial(session.reporter.passes, "checkpointing"),
             owner=ownership.claim(checkpoints),
         )
         self._model = model
         self._callbacks = callbacks
         self._state = state
         self._values = list(state.variables.all)
-        self._session = session
+        self._reporter = session.reporter
         self._exports = options.export == SAVED_MODEL
         self._written = -1
         """The `Cursor.progress` of the newest checkpoint that this process has written."""
@@ -225,10 +225,10 @@ class KeptOnDisk(Durable):
             try:
                 path = self._manager.save(cursor.global_step, tensors, run)
             except CheckpointNotWrittenError as error:
-                self._session.show(f"warning: {error}. Training goes on; the next one is tried.\n")
+                self._reporter.show(f"warning: {error}. Training goes on; the next one is tried.\n")
             else:
                 self._written = cursor.progress
-                self._session.record(CheckpointSaved(step=cursor.global_step, path=str(path)))
+                self._reporter.record(CheckpointSaved(step=cursor.global_step, path=str(path)))
 
         return write
 
@@ -244,9 +244,9 @@ class KeptOnDisk(Durable):
                 f"The training is finished, but its results are not on disk. {error}. Make room, "
                 "and start the same command again: it goes on from the checkpoint before."
             ) from error
-        _save_model(self._directory, self._model, self._session.show)
+        _save_model(self._directory, self._model, self._reporter.show)
         if self._exports:
-            _export(self._directory / files.EXPORT, self._model, self._session.show)
+            _export(self._directory / files.EXPORT, self._model, self._reporter.show)
         history = self._callbacks.history
         files.write_json(
             self._directory / files.HISTORY, {"epoch": history.epoch, "history": history.history}
@@ -262,12 +262,12 @@ class KeptOnDisk(Durable):
         path = self._load_newest()
         if path is None:
             return False
-        self._session.record(CheckpointLoaded(step=self._state.cursor.global_step, path=str(path)))
+        self._reporter.record(CheckpointLoaded(step=self._state.cursor.global_step, path=str(path)))
         return True
 
     def _load_newest(self) -> Place | None:
-        session = self._session
-        found = self._manager.load_newest(self._values, lambda line: session.show(f"{line}\n"))
+        show = self._reporter.show
+        found = self._manager.load_newest(self._values, lambda line: show(f"{line}\n"))
         if found is None:
             return None
         path, run = found

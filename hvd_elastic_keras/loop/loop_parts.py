@@ -15,6 +15,8 @@ from hvd_elastic_keras.loop.shares import Shares
 from hvd_elastic_keras.state.run_state import RunState
 from hvd_elastic_keras.step.world import World
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
+from hvd_elastic_keras.worker.reporter import Reporter
+from hvd_elastic_keras.worker.rounds import Rounds
 from hvd_elastic_keras.worker.session import Session
 
 
@@ -32,8 +34,7 @@ class LoopParts:
     """
 
     model: keras.Model
-    session: Session
-    communicator: Communicator
+    rounds: Rounds
     state: RunState
     train: PhaseRunner
     evaluate: PhaseRunner | None
@@ -43,6 +44,21 @@ class LoopParts:
     shares: Shares
     observers: Observers
     trains: bool = True
+
+    @property
+    def session(self) -> Session:
+        """The membership of this worker in the training."""
+        return self.rounds.session
+
+    @property
+    def communicator(self) -> Communicator:
+        """Horovod's runtime."""
+        return self.rounds.communicator
+
+    @property
+    def reporter(self) -> Reporter:
+        """Tells the master, the event log and people what this worker does."""
+        return self.session.reporter
 
     @property
     def schedule(self) -> Schedule:

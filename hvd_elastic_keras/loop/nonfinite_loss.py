@@ -11,7 +11,7 @@ from hvd_elastic_keras.common.errors import NonFiniteLossError
 from hvd_elastic_keras.common.options import IGNORE, SKIP, STOP
 from hvd_elastic_keras.loop.observer import Observer, TakenStep
 from hvd_elastic_keras.step.step_result import Logs
-from hvd_elastic_keras.worker.session import Session
+from hvd_elastic_keras.worker.reporter import Reporter
 
 MOST_SKIPPED = 100
 """Give up after this many steps in a row that are not finite: the examples are not the cause."""
@@ -29,8 +29,8 @@ class NonFiniteLoss(Observer):
       is_present: whether a loss of the newest step was not finite.
     """
 
-    def __init__(self, session: Session, policy: str) -> None:
-        self._session = session
+    def __init__(self, reporter: Reporter, policy: str) -> None:
+        self._reporter = reporter
         self._policy = policy
         self._told = False
         self._skipped = 0
@@ -59,7 +59,7 @@ class NonFiniteLoss(Observer):
                 f"Not finite: {what}. The job stops there (--on_nonfinite=stop); a lower learning "
                 "rate, clipping of gradients or a look at the data of that step may help."
             )
-        self._session.tell(
+        self._reporter.tell(
             f"warning: not finite: {what}. The checkpoints from before are kept, and none is "
             "written meanwhile; --on_nonfinite=stop ends such a job at once"
         )
@@ -72,7 +72,7 @@ class NonFiniteLoss(Observer):
         where = (
             f"step {cursor.global_step} (from 0; step {cursor.step} of epoch {cursor.epoch + 1})"
         )
-        self._session.tell(
+        self._reporter.tell(
             f"warning: {where} was skipped on all workers: the loss, or a gradient, of its {size} "
             "examples was not finite; nothing was changed by them"
         )

@@ -13,20 +13,27 @@ from hvd_elastic_keras.common.protocol import COMMIT
 from hvd_elastic_keras.loop.observer import EvaluatedStep, Observer, Round
 from hvd_elastic_keras.loop.step_records import INTERVAL_S, finite_numbers
 from hvd_elastic_keras.state.cursor import Cursor
-from hvd_elastic_keras.worker.session import Session
+from hvd_elastic_keras.worker.reporter import Reporter
 
 
 class InferenceRecords(Observer):
     """Records, on rank 0, the speed of each interval, and the metrics of the evaluation so far.
 
     Args:
+      training: number of the training.
       clock: seconds of a steady clock.
     """
 
     root_only = True
 
-    def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:
-        self._session = session
+    def __init__(
+        self,
+        reporter: Reporter,
+        training: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reporter = reporter
+        self._training = training
         self._clock = clock
         self._begin()
 
@@ -54,9 +61,9 @@ class InferenceRecords(Observer):
 
     def _record(self, step: EvaluatedStep) -> None:
         passed_s = max(self._clock() - self._since, 1e-6)
-        self._session.record(
+        self._reporter.record(
             StepsTaken(
-                training=self._session.training,
+                training=self._training,
                 epoch=None,
                 step=step.cursor.step + 1,
                 metrics=finite_numbers(step.logs),
@@ -73,11 +80,18 @@ class CommitRecords:
     The time before the first commit of a round does not count: data may be loaded there.
 
     Args:
+      training: number of the training.
       clock: seconds of a steady clock.
     """
 
-    def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:
-        self._session = session
+    def __init__(
+        self,
+        reporter: Reporter,
+        training: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reporter = reporter
+        self._training = training
         self._clock = clock
         self._since: float | None = None
         self._commits = self._newest = 0
@@ -114,9 +128,9 @@ class CommitRecords:
 
     def _record(self, since: float) -> None:
         passed_s = max(self._clock() - since, 1e-6)
-        self._session.record(
+        self._reporter.record(
             StepsTaken(
-                training=self._session.training,
+                training=self._training,
                 epoch=None,
                 step=self._newest,
                 unit=COMMIT,

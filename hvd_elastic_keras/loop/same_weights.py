@@ -16,7 +16,7 @@ import tensorflow as tf
 from hvd_elastic_keras.common.errors import WeightsDifferError
 from hvd_elastic_keras.loop.observer import Observer, Round, TakenStep
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
-from hvd_elastic_keras.worker.session import Session
+from hvd_elastic_keras.worker.reporter import Reporter
 
 
 class SameWeights(Observer):
@@ -29,12 +29,12 @@ class SameWeights(Observer):
 
     def __init__(
         self,
-        session: Session,
+        reporter: Reporter,
         communicator: Communicator,
         values: Callable[[], Sequence[tf.Tensor]],
         every_n_steps: int,
     ) -> None:
-        self._session = session
+        self._reporter = reporter
         self._communicator = communicator
         self._values = values
         self._every = every_n_steps
@@ -60,7 +60,7 @@ class SameWeights(Observer):
             rows = self._communicator.gather(mine, "elastic_weights")
         odd = odd_ranks([row.item() for row in rows])
         if odd:
-            self._session.tell(f"warning: {_words(odd, self._members, number, self._every)}")
+            self._reporter.tell(f"warning: {_words(odd, self._members, number, self._every)}")
         if self._rank in odd:
             raise WeightsDifferError(
                 f"After step {number} the weights of this worker, {self._members[self._rank]}, are "

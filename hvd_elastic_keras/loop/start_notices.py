@@ -8,13 +8,13 @@ from hvd_elastic_keras.common.events import WorkerEntry
 from hvd_elastic_keras.loop.observer import Observer, Round
 from hvd_elastic_keras.loop.progress_display import ProgressDisplay
 from hvd_elastic_keras.observe.notices import Notice
-from hvd_elastic_keras.worker.session import Session
+from hvd_elastic_keras.worker.reporter import Reporter
 
 
 class StartNotices(Observer):
     """Tells notices in the first round in which this worker is rank 0.
 
-    Each worker has its own notices, which are mostly the same. `Session.tell` shows each of them
+    Each worker has its own notices, which are mostly the same. `Reporter.tell` shows each of them
     once per training.
 
     Args:
@@ -26,9 +26,9 @@ class StartNotices(Observer):
     root_only = True
 
     def __init__(
-        self, session: Session, notices: Iterable[Notice], unsendable_warning: Callable[[], str]
+        self, reporter: Reporter, notices: Iterable[Notice], unsendable_warning: Callable[[], str]
     ) -> None:
-        self._session = session
+        self._reporter = reporter
         self._notices = list(notices)
         self._unsendable_warning = unsendable_warning
 
@@ -40,15 +40,15 @@ class StartNotices(Observer):
         if lost:
             self._notices.append(Notice(f"warning: {lost}"))
         for notice in self._notices:
-            self._session.tell(notice.text, notice.entry)
+            self._reporter.tell(notice.text, notice.entry)
         self._notices.clear()
 
 
 class Announcer(Observer):
     """Shows and records, on rank 0, decisions that all workers have made alike."""
 
-    def __init__(self, session: Session, display: ProgressDisplay) -> None:
-        self._session = session
+    def __init__(self, reporter: Reporter, display: ProgressDisplay) -> None:
+        self._reporter = reporter
         self._display = display
         self._is_root = False
 
@@ -59,5 +59,5 @@ class Announcer(Observer):
     def announce(self, text: str, entry: WorkerEntry) -> None:
         """Adds an entry to the job's event log and shows a line between the progress lines."""
         if self._is_root:
-            self._session.record(entry)
+            self._reporter.record(entry)
             self._display.note(text)

@@ -14,7 +14,7 @@ from typing import Any
 from hvd_elastic_keras.common.events import StepsTaken
 from hvd_elastic_keras.loop.observer import Observer, PresentEpoch, Round, TakenStep, TrainedEpoch
 from hvd_elastic_keras.step.world import StepSeconds
-from hvd_elastic_keras.worker.session import Session
+from hvd_elastic_keras.worker.reporter import Reporter
 
 INTERVAL_S = 0.5
 
@@ -29,6 +29,7 @@ class StepRecords(Observer):
       seconds: returns how long that step computed and how long it waited for the sums of all
         workers; None if it was not timed.
       learning_rate: returns the present learning rate; None if there is none.
+      training: number of the training.
       clock: seconds of a steady clock.
     """
 
@@ -36,13 +37,16 @@ class StepRecords(Observer):
 
     def __init__(
         self,
-        session: Session,
+        reporter: Reporter,
+        training: int,
+        *,
         waited_s: Callable[[], float],
         learning_rate: Callable[[], float | None],
         seconds: Callable[[], StepSeconds | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._session = session
+        self._reporter = reporter
+        self._training = training
         self._waited_s = waited_s
         self._learning_rate = learning_rate
         self._seconds = seconds
@@ -82,12 +86,12 @@ class StepRecords(Observer):
         self._parts = [a + b for a, b in zip(before, parts, strict=False)]
         passed_s = self._before_s + self._clock() - self._since
         if passed_s >= INTERVAL_S:
-            self._session.record(self._entry(step, passed_s))
+            self._reporter.record(self._entry(step, passed_s))
             self._begin()
 
     def _entry(self, step: TakenStep, passed_s: float) -> StepsTaken:
         return StepsTaken(
-            training=self._session.training,
+            training=self._training,
             epoch=step.cursor.epoch,
             step=step.cursor.global_step + 1,
             metrics=finite_numbers(step.result.logs),

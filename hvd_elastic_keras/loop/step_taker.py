@@ -49,7 +49,7 @@ class StepTaker:
         waited_s = self._parts.state.waited_s
         if waited_s > WORTH_TELLING_S:
             step = self._parts.state.cursor.global_step
-            self._parts.session.tell(
+            self._parts.reporter.tell(
                 f"the state of a newcomer came {waited_s:.1f} s after the others had taken step "
                 f"{step}: the next one waited for it"
             )
@@ -67,10 +67,11 @@ class StepTaker:
     def tell_position(self, activity: str) -> None:
         """Tells the master where this worker is."""
         parts, cursor = self._parts, self._parts.state.cursor
-        parts.session.at(activity, cursor.global_step, cursor.progress)
         runner = parts.evaluate if cursor.phase is Phase.EVALUATE else parts.train
+        reading = None
         if runner is not None and runner.input.from_front:
-            parts.session.reading(runner.position(cursor, parts.session.training))
+            reading = runner.position(cursor, parts.session.training)
+        parts.reporter.at(activity, cursor.global_step, cursor.progress, reading)
 
     def begin_batch(self, hook: str) -> None:
         """Calls a hook of callbacks before a step if one is due there, and only once."""

@@ -92,10 +92,7 @@ class TrainingLoop:
         parts = self._parts
         parts.observers.take_rank(place.rank)
         began = time.monotonic()
-        if place.rendezvous:
-            parts.communicator.start(place)
-        else:
-            parts.communicator.start_alone()
+        parts.rounds.begin(place)
         initialised = time.monotonic()
         self._begin_round(place)
         log.info(
@@ -122,7 +119,7 @@ class TrainingLoop:
             observer.after_round()
         self._state.end_sync()
         began = time.monotonic()
-        self._parts.communicator.shut_down()
+        self._parts.rounds.end()
         log.info("round %d left in %.3f s", place.round, time.monotonic() - began)
 
     # --- the beginning of a round --------------------------------------------------------
@@ -134,7 +131,7 @@ class TrainingLoop:
         self._enter_callbacks(place, resumes=starts_state and self._load_checkpoint())
         for observer in parts.observers:
             observer.on_round(Round(place, state.cursor, starts_state))
-        parts.session.passes("syncing")
+        parts.reporter.passes("syncing")
         state.synchronise(parts.communicator, place)
         entered = Round(place, state.cursor, starts_state)
         for observer in parts.observers:

@@ -14,14 +14,14 @@ from hvd_elastic_keras.data.plan.partition import step_share_of_batch
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
 from hvd_elastic_keras.loop.phase import PhaseRunner
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep
-from hvd_elastic_keras.worker.horovod_runtime import Communicator
+from hvd_elastic_keras.worker.rounds import Rounds
 
 LARGE_BYTES = 32 * 2**20
 """Size of all variables from which on their values are not held in memory twice."""
 
 
 def warm_up(
-    communicator: Communicator,
+    rounds: Rounds,
     variables: ModelVariables,
     phases: Sequence[PhaseRunner],
     *,
@@ -36,9 +36,8 @@ def warm_up(
     # model would never need as much memory again. So its step computes all and assigns nothing.
     stops = variables.num_bytes >= LARGE_BYTES
     before = variables.values()
-    communicator.start_alone()
     try:
-        with communicator.tracing():
+        with rounds.alone():
             for phase in phases:
                 batch = _few_rows(phase)
                 # This worker is alone: its part of the batch counts as the whole batch here.
@@ -48,7 +47,6 @@ def warm_up(
                 if isinstance(phase.step, PartitionedStep):
                     phase.step.warm_up(batch, stops=stops, has_others=has_others)
     finally:
-        communicator.shut_down()
         variables.assign(before)
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar, NoReturn
 
 import requests
 
-from hvd_elastic_keras.common import events, messages, protocol
+from hvd_elastic_keras.common import messages, protocol
 from hvd_elastic_keras.common.env import WorkerEnvironment
 from hvd_elastic_keras.common.errors import (
     ExpelledError,
@@ -22,8 +22,10 @@ from hvd_elastic_keras.common.errors import (
     WorkerLeavingError,
 )
 from hvd_elastic_keras.worker import end_process
+from hvd_elastic_keras.worker.abortable import Abortable
 from hvd_elastic_keras.worker.client import MasterClient
-from hvd_elastic_keras.worker.session import Abortable, EntryReport
+from hvd_elastic_keras.worker.reporter import MasterReporter, Reporter
+from hvd_elastic_keras.worker.session import EntryReport
 
 ABORT_AGAIN_S = 0.02
 MAX_ABORTS = 3000
@@ -57,13 +59,22 @@ class ElasticSession:
         """Why this worker has asked the master to let it leave; empty if it has not asked."""
         self._lost: MasterUnreachableError | LeavingAloneError | None = None
         """Set when this worker leaves without a master."""
-        self.passes = self._client.hold.begins
+        self._reporter = MasterReporter(self._client, self._training_told)
         self._changed: Callable[[], None] = lambda: None
 
     @property
     def training(self) -> int:
         """Number of the training last begun by this process; 0 before the first."""
         return self._client.activity.training
+
+    @property
+    def reporter(self) -> Reporter:
+        """Reports to the master."""
+        return self._reporter
+
+    def _training_told(self) -> int:
+        """A notice before `join` belongs to the training that this worker prepares."""
+        return self.training + (0 if self.in_training else 1)
 
     @property
     def worker_id(self) -> str:
@@ -159,18 +170,9 @@ class ElasticSession:
             raise self._lost or error from error
 
     def running(self, step: int) -> None:
-        """Tells the master that training goes on."""
+        """Confirms to the master that this worker trains in its round."""
         round_number = self._client.activity.round
         self._client.post(protocol.Running(worker_id=self.worker_id, round=round_number, step=step))
-
-    def at(self, phase: str, step: int, progress: int) -> None:
-        """Notes the position for the heartbeat."""
-        self._client.activity.step, self._client.activity.progress = step, progress
-        self._client.begin(phase)
-
-    def reading(self, position: protocol.InputPosition) -> None:
-        """Notes which batch the next step takes, for the heartbeat."""
-        self._client.activity.reading = position
 
     def others_read(self, training: int) -> protocol.InputPosition | None:
         """Returns where other workers of this training read; None also if no master answers."""
@@ -202,29 +204,6 @@ class ElasticSession:
         """Sets a function to call in a background thread when `change_pending` may have changed."""
         self._changed = call
 
-    def show(self, text: str, progress: protocol.Progress | None = None) -> None:
-        """Shows text on the terminal of the launcher."""
-        who = self.worker_id
-        self._client.post(protocol.Console(worker_id=who, text=text, progress=progress))
-
-    def record(self, entry: events.WorkerEntry) -> None:
-        """Adds an entry to the job's `events.jsonl`."""
-        who = self.worker_id
-        self._client.post(protocol.Record(worker_id=who, training=self.training, entry=entry))
-
-    def tell(self, text: str, entry: events.WorkerEntry | None = None, prefix: str = "") -> None:
-        """Shows a line and adds an entry, unless another worker has told the same."""
-        self._client.post(
-            protocol.Notice(
-                worker_id=self.worker_id,
-                # A notice from the preparation of a training comes before that training begins.
-                training=self.training + (0 if self.in_training else 1),
-                text=text,
-                entry=entry,
-                prefix=prefix,
-            )
-        )
-
     def finish(self) -> None:
         """Tells the master that this training is done."""
         self.place, self.in_training = None, False
@@ -250,7 +229,7 @@ class ElasticSession:
         Raises:
           WorkerLeavingError: always.
         """
-        self.tell(f"warning: {why}: {self.worker_id} leaves, and the others train on")
+        self.reporter.tell(f"warning: {why}: {self.worker_id} leaves, and the others train on")
         self._client.tell(protocol.Leaving(worker_id=self.worker_id, reason=why))
         raise WorkerLeavingError(why)
 

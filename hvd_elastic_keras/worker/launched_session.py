@@ -18,7 +18,9 @@ import requests
 
 from hvd_elastic_keras.common import env, errors, events, protocol
 from hvd_elastic_keras.common.errors import CollectiveFailedError, ElasticError
-from hvd_elastic_keras.worker.session import Abortable, EntryReport, SoloSession
+from hvd_elastic_keras.worker.abortable import Abortable
+from hvd_elastic_keras.worker.reporter import TerminalReporter
+from hvd_elastic_keras.worker.session import EntryReport, SoloSession
 
 SCOPE = "hvd_elastic_keras"
 """Name space in the store of `horovodrun`, beside Horovod's own name spaces."""
@@ -35,7 +37,6 @@ class LaunchedSession(SoloSession):
       place: place of this process, from its beginning to its end.
       client: decides which process has a turn, as a master would.
       in_training: whether the training last begun is not finished yet.
-      progress: atomic steps that led to the present state of the training; 0 outside of trainings.
     """
 
     def __init__(self, launched: env.LaunchedPlace) -> None:
@@ -45,7 +46,12 @@ class LaunchedSession(SoloSession):
         self.worker_id = worker_id_of(launched.rank)
         self.client = TurnsOfRanks(launched)
         self.in_training = False
-        self.progress = 0
+        self._reporter: RankReporter = RankReporter(launched.rank)
+
+    @property
+    def progress(self) -> int:
+        """Atomic steps that led to the present state of the training; 0 outside of trainings."""
+        return self._reporter.progress
 
     def join(
         self,
@@ -56,7 +62,7 @@ class LaunchedSession(SoloSession):
     ) -> None:
         """Begins the next training. Tells nobody: there is no master."""
         super().join(communicator, num_micro_batches, warm_up_s, each)
-        self.in_training, self.progress = True, 0
+        self.in_training, self._reporter.progress = True, 0
 
     def enter(self, report: EntryReport) -> protocol.Assignment:
         """Returns the same place in each training.
@@ -71,18 +77,36 @@ class LaunchedSession(SoloSession):
             )
         return msgspec.structs.replace(self.place, round=self.training)
 
-    def at(self, phase: str, step: int, progress: int) -> None:
-        """Notes the position. All processes identify their turns by it."""
+    def finish(self) -> None:
+        """Ends the training. Tells nobody: there is no master."""
+        self.in_training, self._reporter.progress = False, 0
+
+
+class RankReporter(TerminalReporter):
+    """Shows what rank 0 shows: the other processes have the same lines.
+
+    Attributes:
+      progress: the newest position. All processes identify their turns by it.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self.progress = 0
+
+    def at(
+        self,
+        phase: str,
+        step: int,
+        progress: int,
+        reading: protocol.InputPosition | None = None,
+    ) -> None:
+        """Notes the position."""
         self.progress = progress
 
     def tell(self, text: str, entry: events.WorkerEntry | None = None, prefix: str = "") -> None:
-        """Shows the line on rank 0 only: the other processes have the same line."""
-        if self.place.rank == 0:
+        """Shows the line on rank 0 only."""
+        if self._rank == 0:
             super().tell(text, entry, prefix)
-
-    def finish(self) -> None:
-        """Ends the training. Tells nobody: there is no master."""
-        self.in_training, self.progress = False, 0
 
 
 class TurnsOfRanks:
@@ -183,7 +207,7 @@ def session_of_launcher() -> LaunchedSession | None:
         return None
     errors.show_in_one_line()
     session = LaunchedSession(launched)
-    session.tell(
+    session.reporter.tell(
         f"[elastic] horovodrun has started {launched.size} processes: they train together, but "
         "none can join or leave, and all end with the first that is lost. For that: "
         f"{launched.elastic_command(script())}"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 from hvd_elastic_keras.common import env, errors
 from hvd_elastic_keras.common.errors import WorkerLeavingError
-from hvd_elastic_keras.common.protocol import ALONE, Assignment
+from hvd_elastic_keras.common.protocol import ALONE, Assignment, InputPosition
 from hvd_elastic_keras.observe.console import Screen
 from hvd_elastic_keras.worker import network, other_launchers
 from hvd_elastic_keras.worker.elastic_session import ElasticSession
@@ -60,6 +61,35 @@ class Membership:
     def launched(self) -> LaunchedSession | None:
         """The session, if `horovodrun` has started this process as one of several; else None."""
         return self.session if isinstance(self.session, LaunchedSession) else None
+
+    @property
+    def worker(self) -> ElasticSession | None:
+        """The session, if this process is a worker of a job; else None."""
+        return self.session if isinstance(self.session, ElasticSession) else None
+
+    @property
+    def term(self) -> Callable[[], int] | None:
+        """Function that returns the term of the newest master that has answered.
+
+        None if there is no master.
+        """
+        return None if self.worker is None else self.worker.term
+
+    @property
+    def leaving(self) -> bool:
+        """Whether this worker has to leave the job."""
+        return self.worker is not None and self.worker.leaving
+
+    def others_train(self, training: int) -> bool:
+        """Whether other workers are in this training already. Call this from one thread only."""
+        return self.worker is not None and self.worker.others_train(training)
+
+    def others_read(self, training: int) -> InputPosition | None:
+        """Returns where other workers of this training read; None if there are none.
+
+        Call this from one thread only.
+        """
+        return None if self.worker is None else self.worker.others_read(training)
 
     @property
     def place_before_rounds(self) -> Assignment:

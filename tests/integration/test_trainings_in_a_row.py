@@ -39,7 +39,7 @@ def train():
         return
     assert place.sync and not place.root_has_state
     session.running(0)
-    session.at("training", 3 * session.training, 3)
+    session.reporter.at("training", 3 * session.training, 3)
     (directory / f"round{place.round}-{place.rank}").touch()
     while len(list(directory.glob(f"round{place.round}-*"))) < place.size:
         time.sleep(0.01)

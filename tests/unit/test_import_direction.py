@@ -257,7 +257,7 @@ OUTER = re.compile(
 CORE = re.compile(
     r"hvd_elastic_keras\."
     r"((common|data|keras_internals|step|state|loop|worker|master)\b|launchers\.local"
-    r"|api\.(assemble|build_loop|callback|trainer|training|elastic_run|elastic_state|fit_in_))"
+    r"|api\.(assemble|build_loop|callback|trainer|training|elastic_run|elastic_state|fit_))"
 )
 TIES = {
     "state.keras_saving",

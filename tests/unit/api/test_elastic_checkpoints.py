@@ -22,14 +22,16 @@ from hvd_elastic_keras.state.checkpoint.manager import CheckpointManager, Origin
 from hvd_elastic_keras.state.checkpoint.store import FORMAT_VERSION
 from hvd_elastic_keras.worker.membership import Membership
 from hvd_elastic_keras.worker.process_rounds import ProcessRounds
+from hvd_elastic_keras.worker.reporter import TerminalReporter
 from hvd_elastic_keras.worker.session import SoloSession
 
 
-class Session(SoloSession):
+class Session(SoloSession, TerminalReporter):
     """Keeps what is told."""
 
     def __init__(self) -> None:
         super().__init__()
+        self._reporter = self
         self.shown = ""
         self.recorded: list[tuple[str, int]] = []
 

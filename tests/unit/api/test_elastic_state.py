@@ -302,7 +302,7 @@ def test_raw_variables_that_cannot_be_sent_are_named(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr(session, "show", told.append)
+    monkeypatch.setattr(session.reporter, "show", told.append)
     names = tf.Variable(["a"], name="names")
     session.places = [place(0, 1), place(0, 1, 2)]
     elastic.run(lambda _: None)(elastic.ElasticState(counting(names=names)))

@@ -27,7 +27,7 @@ from hvd_elastic_keras.loop.observer import EndedEpoch, Round, TakenStep
 from hvd_elastic_keras.state.checkpoint.store import BackgroundWriter, CheckpointStore
 from hvd_elastic_keras.state.cursor import Cursor
 from hvd_elastic_keras.step.step_result import StepResult
-from hvd_elastic_keras.worker.session import SoloSession
+from hvd_elastic_keras.worker.reporter import TerminalReporter
 
 STEPS, EPOCHS = 10, 3
 
@@ -38,7 +38,7 @@ class Training:
     def __init__(self, rank: int = 0, **options: Any) -> None:
         self.now, self.step = 0.0, 0
         self.done: list[tuple[str, int]] = []
-        self.losses = NonFiniteLoss(SoloSession(), "warn")
+        self.losses = NonFiniteLoss(TerminalReporter(), "warn")
         self.write: Callable[[], None] = lambda: None
         noting = Noting(self)
         self.writer = noting.writer

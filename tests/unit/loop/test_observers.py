@@ -26,7 +26,7 @@ from hvd_elastic_keras.observe.console import Screen
 from hvd_elastic_keras.observe.notices import Notice
 from hvd_elastic_keras.state.cursor import Cursor
 from hvd_elastic_keras.step.step_result import StepResult
-from hvd_elastic_keras.worker.session import SoloSession
+from hvd_elastic_keras.worker.reporter import TerminalReporter
 
 WARNED = Notice("warning: of something", events.RecordsSkipped(count=1, records=[]))
 
@@ -35,11 +35,10 @@ class OfRoot(Observer):
     root_only = True
 
 
-class Noting(SoloSession):
+class Noting(TerminalReporter):
     """Notes messages to people and recorded entries."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.told: list[Any] = []
 
     def show(self, text: str, progress: Any = None) -> None:
@@ -132,8 +131,8 @@ def test_a_loss_that_is_not_finite_is_told_once() -> None:
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_the_job_stops_at_a_loss_that_is_not_finite_if_asked_to(loss: float) -> None:
     with pytest.raises(NonFiniteLossError, match=r"g_loss .* in step 7"):
-        NonFiniteLoss(SoloSession(), "stop").after_step(taken(7, g_loss=loss))
-    ignoring = NonFiniteLoss(SoloSession(), "ignore")
+        NonFiniteLoss(TerminalReporter(), "stop").after_step(taken(7, g_loss=loss))
+    ignoring = NonFiniteLoss(TerminalReporter(), "ignore")
     ignoring.after_step(taken(7, g_loss=loss))
     assert not ignoring.is_present
 

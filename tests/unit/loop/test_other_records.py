@@ -13,14 +13,13 @@ from hvd_elastic_keras.common.protocol import ALONE
 from hvd_elastic_keras.loop.observer import EvaluatedStep, Round
 from hvd_elastic_keras.loop.other_records import CommitRecords, InferenceRecords
 from hvd_elastic_keras.state.cursor import Cursor
-from hvd_elastic_keras.worker.session import SoloSession
+from hvd_elastic_keras.worker.reporter import TerminalReporter
 
 
-class Recording(SoloSession):
+class Recording(TerminalReporter):
     """Collects entries, and lets time pass."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.now = 100.0
         self.recorded: list[events.StepsTaken] = []
 
@@ -34,7 +33,7 @@ class Evaluation(Recording):
 
     def __init__(self) -> None:
         super().__init__()
-        self.records = InferenceRecords(self, clock=lambda: self.now)
+        self.records = InferenceRecords(self, 0, clock=lambda: self.now)
 
     def step(self, number: int, took_s: float, loss: float = 0.5) -> None:
         self.now += took_s
@@ -48,7 +47,7 @@ class Loop(Recording):
 
     def __init__(self) -> None:
         super().__init__()
-        self.records = CommitRecords(self, clock=lambda: self.now)
+        self.records = CommitRecords(self, 0, clock=lambda: self.now)
         self.records.begin_round()
 
     def commits(self, first: int, *took_s: float) -> None:

@@ -17,14 +17,13 @@ from hvd_elastic_keras.loop.step_records import StepRecords
 from hvd_elastic_keras.state.cursor import Cursor
 from hvd_elastic_keras.step.step_result import StepResult
 from hvd_elastic_keras.step.world import StepSeconds
-from hvd_elastic_keras.worker.session import SoloSession
+from hvd_elastic_keras.worker.reporter import TerminalReporter
 
 
-class Training(SoloSession):
+class Training(TerminalReporter):
     """A training whose steps take as long as a test says."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.now = 100.0
         self.recorded: list[events.StepsTaken] = []
         self.waited_s = 0.0
@@ -32,6 +31,7 @@ class Training(SoloSession):
         self.seconds: StepSeconds | None = None
         self.records = StepRecords(
             self,
+            0,
             waited_s=lambda: self.waited_s,
             seconds=lambda: self.seconds,
             learning_rate=lambda: self.learning_rate,

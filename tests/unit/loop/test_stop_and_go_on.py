@@ -15,6 +15,7 @@ pytest.importorskip("horovod.tensorflow")
 from hvd_elastic_keras import Trainer, TrainingConfig
 from hvd_elastic_keras.common import events, protocol
 from hvd_elastic_keras.common.errors import WorkerLeavingError
+from hvd_elastic_keras.worker.reporter import TerminalReporter
 from hvd_elastic_keras.worker.session import EntryReport, SoloSession
 
 X = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
@@ -22,11 +23,12 @@ STOPS_AFTER = 7
 """Steps. An epoch has 5."""
 
 
-class Stopped(SoloSession):
+class Stopped(SoloSession, TerminalReporter):
     """Has to leave after some steps, and notes which checkpoints were written."""
 
     def __init__(self) -> None:
         super().__init__()
+        self._reporter = self
         self.saved: list[int] = []
         self.change_pending = False
         self.changed: Callable[[], None] = lambda: None
@@ -35,7 +37,7 @@ class Stopped(SoloSession):
         """Remembers the function to call."""
         self.changed = call
 
-    def at(self, phase: str, step: int, progress: int) -> None:
+    def at(self, phase: str, step: int, progress: int, reading: Any = None) -> None:
         """Gives the order to leave before the last step."""
         if step == STOPS_AFTER - 1:
             self.change_pending = True
