@@ -53,7 +53,7 @@ def left_behind(request: JobRequest, term: Term, console: Console) -> control.En
     endpoint = trusted_endpoint(job_dir)
     wanted = set[str]()
     if term.before and endpoint:
-        wanted = _elsewhere(term.before) | (term.before.workers.keys() & alive.keys())
+        wanted = _elsewhere(term.before) | (term.before.state.workers.keys() & alive.keys())
     if wanted and endpoint:
         _check_same_command(request, term)
         _check_same_token(request, endpoint)
@@ -108,7 +108,8 @@ def _told_of_ending(workers: Iterable[str], term: Term, endpoint: control.Endpoi
 
 def _elsewhere(before: Decisions) -> set[str]:
     """Returns workers that may still live, but not as processes of this launcher's host."""
-    return {w for w, kept in before.workers.items() if kept.by_itself or kept.host != LOCALHOST}
+    workers = before.state.workers.values()
+    return {w.worker_id for w in workers if w.by_itself or w.host != LOCALHOST}
 
 
 def trusted_endpoint(job_dir: Path) -> control.Endpoint | None:

@@ -7,12 +7,13 @@ import signal
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 LOCALHOST = "localhost"
 """The name of this machine as a host of a job."""
 
 
-@dataclasses.dataclass(frozen=True)
-class WorkerExit:
+class WorkerExit(msgspec.Struct, frozen=True, tag=True):
     """The end of a worker process.
 
     Attributes:

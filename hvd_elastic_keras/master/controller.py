@@ -182,9 +182,14 @@ class Controller:
     def _go_on(self, before: Decisions, launcher: ByHost) -> None:
         """Takes over the workers of the previous master; they have kept training."""
         away_s, lost = before.away_s(time.time()), self._term.most_lost
-        unused = max(before.next_worker_number, self._state.next_worker_number)
-        before = msgspec.structs.replace(before, next_worker_number=unused)
-        self._state, actions = restored(self.config, before, self._now(), away_s, lost)
+        self._state, actions = restored(
+            self.config,
+            before,
+            self._now(),
+            away_s=away_s,
+            most_lost=lost,
+            unused_number=self._state.next_worker_number,
+        )
         self.workers.claims.restore(before.holders, before.done)
         self._changes.restore(before.answers)
         launched = [w.worker_id for w in self._state.workers.values() if not w.by_itself]
@@ -201,8 +206,8 @@ class Controller:
         )
         self.keep()
         self._due.execute(actions)
-        if before.stop:
-            self._limit_stop(before.stop)
+        if before.state.stop:
+            self._limit_stop(before.state.stop)
         for worker_id, process in found.items():
             if process is None:
                 self._due.execute([act.Launch(worker_id, self._state.workers[worker_id].host, 0.0)])

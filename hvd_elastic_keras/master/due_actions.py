@@ -13,8 +13,8 @@ import logging
 from collections.abc import Callable, Iterable
 
 from hvd_elastic_keras.master.machine.actions import Action
-from hvd_elastic_keras.master.machine.decisions import is_only_observed
 from hvd_elastic_keras.master.machine.state import State
+from hvd_elastic_keras.master.machine.value import decided_alike
 
 log = logging.getLogger(__name__)
 PAUSE = 4.0
@@ -49,7 +49,7 @@ class DueActions:
         """Takes the state and the actions that an event has led to."""
         self._due += actions
         self._has_news |= before.version != after.version
-        self.add_decision(not is_only_observed(before, after))
+        self.add_decision(not decided_alike(before, after))
 
     def add_decision(self, decided: bool = True) -> None:
         """Schedules what is due; if `decided`, the decisions are written down, too.

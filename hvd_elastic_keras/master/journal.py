@@ -242,7 +242,7 @@ class Term:
         self.before: Decisions | None = None
         self.command_before = last.command if last else ()
         self.sources_before = last.sources if last else {}
-        if last and not last.decisions.ended:
+        if last and not last.decisions.state.ended:
             self.before = last.decisions
         self.left = self.before
         is_copy = last and files.is_copy(job_dir, last.job_dir)

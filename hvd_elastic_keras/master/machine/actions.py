@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from hvd_elastic_keras.common import events, protocol
 from hvd_elastic_keras.launchers.base import WorkerExit
+from hvd_elastic_keras.master.machine.value import Value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +32,7 @@ class Pending:
     reason: str | None
 
 
-@dataclasses.dataclass(frozen=True)
-class LaunchFailed:
+class LaunchFailed(Value, frozen=True, tag=True):
     """The launcher could not start a worker."""
 
     worker_id: str
@@ -60,8 +60,7 @@ class Registered:
     host: str
 
 
-@dataclasses.dataclass(frozen=True)
-class LaunchCancelled:
+class LaunchCancelled(Value, frozen=True, tag=True):
     """A worker was not started, because it was not wanted any more when its time came."""
 
     worker_id: str

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import msgspec
+from msgspec.structs import replace
 
 from hvd_elastic_keras.common import events, protocol
 from hvd_elastic_keras.master.machine import actions as act
@@ -68,9 +67,7 @@ def join(t: Transition, event: protocol.Joined) -> None:
         ready_at=t.now,
         last_heartbeat=t.now,
     )
-    t.restarts = dataclasses.replace(
-        t.restarts, start_failures=0, start_failed_at=None, start_errors=0
-    )
+    t.restarts = replace(t.restarts, start_failures=0, start_failed_at=None, start_errors=0)
     if event.training > t.training.number:
         begin_training(t, event.training)
     _emit_ready(t, worker, event)
@@ -94,7 +91,7 @@ def _emit_ready(t: Transition, before: Worker, event: protocol.Joined) -> None:
 
 def _note_batch(t: Transition, event: protocol.Joined) -> None:
     number = event.num_micro_batches
-    t.training = dataclasses.replace(t.training, num_micro_batches=number, batch_grows=event.each)
+    t.training = replace(t.training, num_micro_batches=number, batch_grows=event.each)
     if most_members(t) < t.config.min_workers:
         end(
             t,
@@ -150,7 +147,7 @@ def _wait_for_place(t: Transition, request: protocol.EnterRequest) -> None:
         break_round(t, lost_contact(request.worker_id))
     entering = t.phase
     if isinstance(entering, Entering) and request.worker_id in entering.called:
-        t.phase = dataclasses.replace(
+        t.phase = replace(
             entering,
             first_entry_at=_first_entry(t, entering, request),
             stall=_stall(t, entering, request),
@@ -233,7 +230,7 @@ def _note_reading(t: Transition, position: protocol.InputPosition | None) -> Non
         and position.training == t.training.number
         and (known is None or position.progress > known.progress)
     ):
-        t.training = dataclasses.replace(t.training, reading=position)
+        t.training = replace(t.training, reading=position)
 
 
 def note_refusal(t: Transition, event: protocol.Refused) -> None:

@@ -19,7 +19,7 @@ process. The rules are in these modules:
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec.structs import replace
 
 from hvd_elastic_keras.common import events, protocol
 from hvd_elastic_keras.common.config import JobConfig
@@ -123,7 +123,7 @@ def _stop(t: Transition, reason: str) -> None:
     t.job = Stopping(reason)
     t.emit(events.JobStopping(reason=reason))
     if running := t.rounds.running:
-        t.rounds = dataclasses.replace(t.rounds, pending_through=running.number)
+        t.rounds = replace(t.rounds, pending_through=running.number)
     for worker in list(t.workers.values()):
         if worker.entry:
             t.dismiss(worker.worker_id, reason)

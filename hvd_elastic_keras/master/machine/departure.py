@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from hvd_elastic_keras.launchers.base import WorkerExit, exit_cause
 from hvd_elastic_keras.master.machine.actions import LaunchCancelled, LaunchFailed
+from hvd_elastic_keras.master.machine.value import Value
 
 
-@dataclasses.dataclass(frozen=True)
-class Evicted:
+class Evicted(Value, frozen=True, tag=True):
     """The master has given up a worker that does not answer, and kills it."""
 
     worker_id: str
@@ -18,8 +16,7 @@ class Evicted:
     """Whether another worker of the host was given up first, because the host is lost."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Overdue:
+class Overdue(Value, frozen=True, tag=True):
     """A worker that was asked to leave has not left within its time, and is killed."""
 
     worker_id: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from hvd_elastic_keras.common import events, protocol
 from hvd_elastic_keras.common.protocol import Assignment
@@ -71,7 +72,7 @@ def _call_newcomers(t: Transition, entering: Entering) -> Entering:
     reasons = entering.reasons
     if reasons != (START,):
         reasons = tuple(dict.fromkeys((*reasons, *map(joins, newcomers))))
-    t.phase = entering = dataclasses.replace(
+    t.phase = entering = replace(
         entering,
         called=entering.called | set(newcomers),
         reasons=reasons,
@@ -94,7 +95,7 @@ def _place_if_complete(t: Transition, entering: Entering) -> None:
         t.change_worker(worker_id, entry=None, phase=WorkerPhase.MEMBER)
         t.give_place(entries[worker_id], place)
     members = tuple(w.worker_id for w in ordered)
-    t.rounds = dataclasses.replace(
+    t.rounds = replace(
         t.rounds,
         phase=_confirming(t, entering, members, places),
         last_members=members,
@@ -133,7 +134,7 @@ def _say_waiting(t: Transition, present: int) -> None:
     at_start = coming and t.rounds.last_number == t.training.rounds_before
     if t.rounds.waiting_since is not None or at_start:
         return
-    t.rounds = dataclasses.replace(t.rounds, waiting_since=t.now)
+    t.rounds = replace(t.rounds, waiting_since=t.now)
     t.emit(events.Waiting(workers=present, min_workers=least))
     hint = "a replacement is starting" if coming else "add one with `ctl add 1`"
     t.say(f"waiting: {present} of at least {least} workers are here; {hint}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec.structs import replace
 
 from hvd_elastic_keras.common import events
 from hvd_elastic_keras.master.machine import actions as act
@@ -175,10 +175,8 @@ def _count_failure(t: Transition, departure: Departure, worker: Worker) -> None:
         _count_failed_start(t, departure, worker)
     else:
         own_errors += by_own_error(departure)
-        t.restarts = dataclasses.replace(
-            before, start_failures=0, start_failed_at=None, start_errors=0
-        )
-    t.restarts = dataclasses.replace(
+        t.restarts = replace(before, start_failures=0, start_failed_at=None, start_errors=0)
+    t.restarts = replace(
         t.restarts,
         own_errors=own_errors,
         own_errors_step=newest,
@@ -191,7 +189,7 @@ def _count_failed_start(t: Transition, departure: Departure, worker: Worker) -> 
     before = t.restarts
     again = not together(before.start_failed_at, worker.launched_at, t.now)
     by_itself = by_own_error(departure) or has_exited_well(departure)
-    t.restarts = dataclasses.replace(
+    t.restarts = replace(
         before,
         start_failures=before.start_failures + again,
         start_failed_at=t.now if again else before.start_failed_at,
@@ -221,9 +219,7 @@ def _forgive(t: Transition, departure: Departure) -> None:
     counted = [r for r in t.restarts.replacements if r.failed != departure.worker_id]
     if len(counted) < t.restarts.used and not t.ended:
         start_failures = max(0, t.restarts.start_failures - 1)
-        t.restarts = dataclasses.replace(
-            t.restarts, replacements=tuple(counted), start_failures=start_failures
-        )
+        t.restarts = replace(t.restarts, replacements=tuple(counted), start_failures=start_failures)
         t.say(f"{departure.worker_id} {cause_of(departure)}: its restart does not count")
 
 

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
+
+import msgspec
+from msgspec.structs import replace
 
 from hvd_elastic_keras.common import protocol
 from hvd_elastic_keras.master.machine.reasons import Reason
+from hvd_elastic_keras.master.machine.value import Observed, Value
 
 # --- the job -----------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Active:
+class Active(Value, frozen=True, tag=True):
     """The job keeps workers running. They train, or are about to."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Stopping:
+class Stopping(Value, frozen=True, tag=True):
     """The workers leave after the current step, because somebody asked for it."""
 
     reason: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Ended:
+class Ended(Value, frozen=True, tag=True):
     """All is decided; workers that still call are sent away."""
 
     reason: str
@@ -36,23 +36,20 @@ JobPhase = Active | Stopping | Ended
 # --- a round -----------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Waiting:
+class Waiting(Value, frozen=True, tag=True):
     """No round runs, and none is put together."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Running:
+class Running(Value, frozen=True, tag=True):
     """The members train."""
 
     number: int
     members: tuple[str, ...]
     """Worker ids by rank."""
-    since: float = 0.0
+    since: Observed[float] = 0.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Stall:
+class Stall(Value, frozen=True):
     """The time without steps, from the last one in the old round to the first one in the new."""
 
     since: float
@@ -64,7 +61,7 @@ class Stall:
 
     def begun(self, at: float) -> Stall:
         """Returns the stall, begun earlier if a worker took its last step `at` an earlier time."""
-        return dataclasses.replace(self, since=min(self.since, max(self.ran_since, at)))
+        return replace(self, since=min(self.since, max(self.ran_since, at)))
 
     def parts(self, assigned_at: float, now: float) -> tuple[float, float, float]:
         """Returns the seconds until the stall was noticed, all members had come, and all ran."""
@@ -72,38 +69,36 @@ class Stall:
         return noticed_at - self.since, assigned_at - noticed_at, now - assigned_at
 
 
-@dataclasses.dataclass(frozen=True)
-class Entering:
+class Entering(Value, frozen=True, tag=True):
     """The `called` workers are awaited at the entrance of the next round."""
 
     number: int
     reasons: tuple[Reason, ...]
-    opened_at: float
     called: frozenset[str]
     size_before: int
     """Members of the round before; 0 if there was none."""
     still_running: Running | None = None
     """The round before, as long as its members train on; None if it is broken."""
-    stall: Stall | None = None
+    opened_at: Observed[float] = 0.0
+    stall: Observed[Stall | None] = None
     """None while training goes on."""
-    first_entry_at: float | None = None
+    first_entry_at: Observed[float | None] = None
     """When the first worker came. If the round before still runs, only its members count."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Confirming:
+class Confirming(Value, frozen=True, tag=True):
     """The members have their places and tell one by one that they run."""
 
     number: int
-    reasons: tuple[Reason, ...]
     size_before: int
-    stall: Stall
     members: tuple[str, ...]
     """Worker ids by rank."""
-    places: Mapping[str, protocol.Assignment]
-    assigned_at: float
-    confirmed: frozenset[str] = frozenset()
-    root_step: int = 0
+    reasons: Observed[tuple[Reason, ...]] = ()
+    stall: Observed[Stall] = Stall(0.0)
+    places: Observed[Mapping[str, protocol.Assignment]] = msgspec.field(default_factory=dict)
+    assigned_at: Observed[float] = 0.0
+    confirmed: Observed[frozenset[str]] = frozenset()
+    root_step: Observed[int] = 0
 
 
 RoundPhase = Waiting | Entering | Confirming | Running

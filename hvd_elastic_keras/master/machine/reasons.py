@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+
+from hvd_elastic_keras.master.machine.value import Value
 
 REVOKED = "slot revoked"
 SEVERAL = {REVOKED: "slots revoked"}
 """Causes that are worded differently for several workers."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Reason:
+class Reason(Value, frozen=True):
     """One reason: a change to one worker, or to the job if there is no `worker_id`.
 
     Attributes:

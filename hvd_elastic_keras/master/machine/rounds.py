@@ -7,8 +7,9 @@ after the same step) or *broken* (a member is gone: its collectives cannot compl
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
 
 from hvd_elastic_keras.common import events
 from hvd_elastic_keras.common.batch_plan import describe_shares, shares_of
@@ -34,7 +35,7 @@ def open_round(t: Transition, *reasons: Reason) -> None:
         case Running() as running:
             _enter_from(t, reasons, running)
         case Entering() as entering:
-            t.phase = dataclasses.replace(entering, reasons=(*entering.reasons, *reasons))
+            t.phase = replace(entering, reasons=(*entering.reasons, *reasons))
         case Confirming():
             pass  # `settle_rounds` opens another round when this one runs
 
@@ -50,7 +51,7 @@ def _enter_from(t: Transition, reasons: tuple[Reason, ...], running: Running | N
         still_running=running,
         stall=None if running else Stall(t.now, ran_since=t.now),
     )
-    t.rounds = dataclasses.replace(
+    t.rounds = replace(
         t.rounds,
         phase=entering,
         last_number=number,
@@ -80,7 +81,7 @@ def break_round(t: Transition, reason: Reason, stood_since: float | None = None)
             reasons = (*confirming.reasons, reason)
             size, stall = confirming.size_before, confirming.stall
             if stall.noticed_at is None:
-                stall = dataclasses.replace(stall, noticed_at=t.now)
+                stall = replace(stall, noticed_at=t.now)
             _enter_after_break(t, reasons, survivors, size, stall)
         case Entering() | Waiting():
             pass  # no round runs that could break
@@ -95,13 +96,13 @@ def _break_before_change(
     t: Transition, entering: Entering, number: int, reason: Reason, stall: Stall
 ) -> None:
     """Breaks the running round before its planned change."""
-    entering = dataclasses.replace(
+    entering = replace(
         entering,
         reasons=(*entering.reasons, reason),
         still_running=None,
         stall=stall,
     )
-    t.rounds = dataclasses.replace(t.rounds, phase=entering, broken_through=number)
+    t.rounds = replace(t.rounds, phase=entering, broken_through=number)
     t.actions.append(act.CloseRendezvous(number))
 
 
@@ -115,7 +116,7 @@ def _enter_after_break(
     broken = t.rounds.last_number
     t.actions.append(act.CloseRendezvous(broken))
     if t.stop:
-        t.rounds = dataclasses.replace(t.rounds, phase=Waiting(), broken_through=broken)
+        t.rounds = replace(t.rounds, phase=Waiting(), broken_through=broken)
         return
     training = {s for s in survivors if t.workers[s].phase is not WorkerPhase.DONE}
     leavers = {s for s in training if t.workers[s].leaving}
@@ -127,9 +128,7 @@ def _enter_after_break(
         size_before=size_before,
         stall=stall,
     )
-    t.rounds = dataclasses.replace(
-        t.rounds, phase=entering, last_number=broken + 1, broken_through=broken
-    )
+    t.rounds = replace(t.rounds, phase=entering, last_number=broken + 1, broken_through=broken)
     t.emit(events.RoundOpened(round=broken + 1, reason=str(reasons[-1])))
 
 
@@ -149,12 +148,12 @@ def leaving(t: Transition, worker_ids: Iterable[str]) -> list[Reason]:
 def name_cause(t: Transition, reason: Reason) -> None:
     """Names the cause of the break, now that it is known, among the reasons of the next round."""
     if isinstance(t.phase, Entering):
-        t.phase = dataclasses.replace(t.phase, reasons=with_cause(t.phase.reasons, reason))
+        t.phase = replace(t.phase, reasons=with_cause(t.phase.reasons, reason))
 
 
 def uncall(t: Transition, entering: Entering, worker_id: str) -> None:
     """Stops awaiting a worker."""
-    t.phase = dataclasses.replace(
+    t.phase = replace(
         entering,
         called=entering.called - {worker_id},
         reasons=without_joining(entering.reasons, worker_id),
@@ -164,9 +163,9 @@ def uncall(t: Transition, entering: Entering, worker_id: str) -> None:
 def confirm(t: Transition, confirming: Confirming, worker_id: str, step: int) -> None:
     """Notes that a member runs. The round runs when all members do."""
     if worker_id == confirming.members[0]:
-        confirming = dataclasses.replace(confirming, root_step=step)
+        confirming = replace(confirming, root_step=step)
     confirmed = confirming.confirmed | {worker_id}
-    t.phase = confirming = dataclasses.replace(confirming, confirmed=confirmed)
+    t.phase = confirming = replace(confirming, confirmed=confirmed)
     if len(confirmed) == len(confirming.members):  # `confirmed` holds members only
         run_round(t, confirming)
 
@@ -174,13 +173,13 @@ def confirm(t: Transition, confirming: Confirming, worker_id: str, step: int) ->
 def run_round(t: Transition, confirming: Confirming) -> None:
     """Lets the members train from the root's step on."""
     lost = max(0, t.training.newest_step - confirming.root_step)
-    t.rounds = dataclasses.replace(
+    t.rounds = replace(
         t.rounds,
         phase=Running(confirming.number, confirming.members, t.now),
         next_seniority=_give_seniority(t, confirming.members),
         waiting_since=None,
     )
-    t.training = dataclasses.replace(
+    t.training = replace(
         t.training,
         newest_step=confirming.root_step,
         repeats_until=max(t.training.repeats_until, t.training.newest_step),

@@ -8,8 +8,9 @@ not left within the time that the request allows. A worker that is asked to leav
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
 
 from hvd_elastic_keras.common import events, protocol
 from hvd_elastic_keras.master.machine import actions as act
@@ -48,7 +49,7 @@ def count_replacements(t: Transition, count: int, host: str = "", failed: str = 
     worker, if it was a single one.
     """
     new = (Replacement(t.now, t.training.progress, host, failed),) * count
-    t.restarts = dataclasses.replace(t.restarts, replacements=(*t.restarts.replacements, *new))
+    t.restarts = replace(t.restarts, replacements=(*t.restarts.replacements, *new))
     return t.restarts.used
 
 

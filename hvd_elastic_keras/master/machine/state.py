@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Mapping
+
+import msgspec
 
 from hvd_elastic_keras.common import protocol
 from hvd_elastic_keras.common.goodput import Spent
@@ -20,6 +21,7 @@ from hvd_elastic_keras.master.machine.phases import (
     Running,
     Waiting,
 )
+from hvd_elastic_keras.master.machine.value import Observed, Value
 
 SLOW_START_S = 60.0
 """People are told of a worker that is still starting after this many seconds, and each time that
@@ -39,44 +41,43 @@ class WorkerPhase(str, enum.Enum):
     """Has finished its training, or has been told that it is over; its script goes on."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Worker:
+class Worker(Value, frozen=True):
     """One process incarnation."""
 
     worker_id: str
-    launched_at: float
+    launched_at: Observed[float] = 0.0
     phase: WorkerPhase = WorkerPhase.STARTING
     host: str = LOCALHOST
     slot: int = 0
     """Its place on the host, from 0; no two workers there have the same."""
     pid: int | None = None
-    pending: str | None = None
+    pending: Observed[str | None] = None
     """The reason given by the last `actions.Pending`. No time limit runs before it is None."""
     seniority: int | None = None
     training: int = 0
     """The training it has last begun; 0 before the first."""
-    step: int = 0
-    activity: str = ""
-    in_collective: bool = False
+    step: Observed[int] = 0
+    activity: Observed[str] = ""
+    in_collective: Observed[bool] = False
     """Whether it waits with the others, or is about to."""
-    computing: bool = False
+    computing: Observed[bool] = False
     """Whether it computes its part of a step."""
-    longest_part_s: float = 0.0
+    longest_part_s: Observed[float] = 0.0
     """The longest time for which it was seen to compute a part of a step."""
-    point: tuple[object, ...] = ()
+    point: Observed[tuple[object, ...]] = ()
     """The point of its training at which it was last heard of."""
-    at_point_since: float | None = None
-    told_stalled: bool = False
+    at_point_since: Observed[float | None] = None
+    told_stalled: Observed[bool] = False
     """Whether people know that it holds the others up at this point."""
-    start_told_s: float = SLOW_START_S
+    start_told_s: Observed[float] = SLOW_START_S
     """People are told if it is still starting after this many seconds."""
-    last_heartbeat: float | None = None
-    alive_at: float | None = None
+    last_heartbeat: Observed[float | None] = None
+    alive_at: Observed[float | None] = None
     """When somebody else last reported that its process runs."""
-    told_silent: bool = False
+    told_silent: Observed[bool] = False
     """Whether people know that it is silent, though its process runs."""
-    ready_at: float | None = None
-    entry: protocol.EnterRequest | None = None
+    ready_at: Observed[float | None] = None
+    entry: Observed[protocol.EnterRequest | None] = None
     """The request with which it waits at the entrance; None if it does not wait there."""
     told_spare: bool = False
     """Whether people have been told that it waits because the world is full."""
@@ -84,7 +85,7 @@ class Worker:
     """Whether somebody other than the launcher has started it, and replaces it if it fails."""
     leaving: str = ""
     """Why it leaves after the current step; empty if it stays."""
-    leaving_since: float | None = None
+    leaving_since: Observed[float | None] = None
     leave_within_s: float | None = None
     """How long it may take to leave before it is killed; None if nobody has set a limit."""
 
@@ -94,20 +95,18 @@ class Worker:
         return int(self.worker_id.lstrip("w"))
 
 
-@dataclasses.dataclass(frozen=True)
-class Finish:
+class Finish(Value, frozen=True):
     """The course of the job since a worker finished the current training."""
 
-    lost: tuple[Departure, ...] = ()
+    lost: Observed[tuple[Departure, ...]] = ()
     """Workers that have failed since."""
-    errors: Mapping[int, Departure] = dataclasses.field(default_factory=dict)
+    errors: Observed[Mapping[int, Departure]] = msgspec.field(default_factory=dict)
     """Workers that ended by an error of their own after they had finished, by seniority."""
     script_ended: bool = False
     """Whether a worker has come to the end of its script."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Training:
+class Training(Value, frozen=True):
     """The newest training that any worker has begun. Rounds are formed for this one only."""
 
     number: int = 0
@@ -118,10 +117,10 @@ class Training:
     """Micro-batches of a global batch, or of each worker; 0 if the training has none."""
     batch_grows: bool = False
     """Whether each worker computes `num_micro_batches`, however many workers there are."""
-    newest_step: int = 0
-    repeats_until: int = 0
+    newest_step: Observed[int] = 0
+    repeats_until: Observed[int] = 0
     """Steps before this one were taken already, before a failure."""
-    reading: protocol.InputPosition | None = None
+    reading: Observed[protocol.InputPosition | None] = None
     """The position at which members read, if their input can only be read from the front."""
     finish: Finish | None = None
     """None until a worker has finished the training."""
@@ -137,18 +136,17 @@ class Training:
         return self.finish is not None
 
 
-@dataclasses.dataclass(frozen=True)
-class Rounds:
+class Rounds(Value, frozen=True):
     """The phase of the newest round, and what workers are told of the rounds so far."""
 
-    phase: RoundPhase = dataclasses.field(default_factory=Waiting)
+    phase: RoundPhase = Waiting()
     last_number: int = 0
     last_members: tuple[str, ...] = ()
     """Worker ids by rank of the newest round that has members; empty before the first."""
     next_seniority: int = 0
     pending_through: int = 0
     broken_through: int = 0
-    waiting_since: float | None = None
+    waiting_since: Observed[float | None] = None
     """When it became known that there are too few workers; None if there are enough."""
 
     @property
@@ -165,38 +163,36 @@ class Rounds:
         return self.phase if isinstance(self.phase, Entering | Confirming) else None
 
 
-@dataclasses.dataclass(frozen=True)
-class Replacement:
+class Replacement(Value, frozen=True):
     """A worker that was started in place of a failed one."""
 
-    at: float
-    progress: tuple[int, int]
+    at: Observed[float] = 0.0
+    progress: Observed[tuple[int, int]] = (0, 0)
     """See `Training.progress`."""
-    host: str = ""
+    host: Observed[str] = ""
     """The host on which the worker failed; empty if that is not known any more."""
-    failed: str = ""
+    failed: Observed[str] = ""
     """Id of the failed worker, if it is known."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Restarts:
+class Restarts(Value, frozen=True):
     """Failures so far, and the replacements that they took."""
 
     replacements: tuple[Replacement, ...] = ()
     """The replacements that count, the oldest first."""
-    start_failures: int = 0
+    start_failures: Observed[int] = 0
     """Times in a row that a worker, or several together, failed before being ready."""
-    start_failed_at: float | None = None
+    start_failed_at: Observed[float | None] = None
     """When the last of these failures happened."""
-    start_errors: int = 0
+    start_errors: Observed[int] = 0
     """Workers in a row that ended themselves before they were ready."""
-    own_errors: int = 0
+    own_errors: Observed[int] = 0
     """Workers that had been ready and ended themselves with an error since step `own_errors_step`
     was reached."""
-    own_errors_step: int = 0
-    first_failure: Departure | None = None
+    own_errors_step: Observed[int] = 0
+    first_failure: Observed[Departure | None] = None
     """The first failure since training has last gone on: later ones may have followed from it."""
-    last_failure: Departure | None = None
+    last_failure: Observed[Departure | None] = None
 
     @property
     def used(self) -> int:
@@ -204,20 +200,19 @@ class Restarts:
         return len(self.replacements)
 
 
-@dataclasses.dataclass(frozen=True)
-class State:
+class State(Value, frozen=True):
     """Everything the master decides from."""
 
     version: int = 1
-    job: JobPhase = dataclasses.field(default_factory=Active)
-    workers: Mapping[str, Worker] = dataclasses.field(default_factory=dict)
+    job: JobPhase = Active()
+    workers: Mapping[str, Worker] = msgspec.field(default_factory=dict)
     next_worker_number: int = 0
-    slots: Mapping[str, int] = dataclasses.field(default_factory=lambda: {LOCALHOST: 0})
+    slots: Mapping[str, int] = msgspec.field(default_factory=lambda: {LOCALHOST: 0})
     """Slots granted, by host: the job keeps this many workers running there."""
-    training: Training = dataclasses.field(default_factory=Training)
-    rounds: Rounds = dataclasses.field(default_factory=Rounds)
-    restarts: Restarts = dataclasses.field(default_factory=Restarts)
-    spent: Spent = dataclasses.field(default_factory=Spent, compare=False)
+    training: Training = Training()
+    rounds: Rounds = Rounds()
+    restarts: Restarts = Restarts()
+    spent: Observed[Spent] = Spent()
 
     @property
     def target_workers(self) -> int:

@@ -5,7 +5,7 @@ Also forgets failures that are older than the window in which restarts are count
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec.structs import replace
 
 from hvd_elastic_keras.launchers.base import LOCALHOST
 from hvd_elastic_keras.master.machine.failed_hosts import lost_with
@@ -95,7 +95,7 @@ def forget_old_failures(t: Transition) -> None:
     kept = still_counted(t.config, before, t.now, t.training.progress)
     if len(kept) == len(before):
         return
-    t.restarts = dataclasses.replace(t.restarts, replacements=kept)
+    t.restarts = replace(t.restarts, replacements=kept)
     if not t.stop and not t.training.finishing:
         _fill_slots(t)
 

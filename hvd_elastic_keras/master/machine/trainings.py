@@ -13,7 +13,7 @@ the same script. The newest training that any worker has begun is the job's curr
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec.structs import replace
 
 from hvd_elastic_keras.common import events, protocol
 from hvd_elastic_keras.master.machine import actions as act
@@ -51,10 +51,8 @@ def begin_training(t: Transition, number: int) -> None:
             t.change_worker(worker.worker_id, phase=WorkerPhase.DONE)
     finish = t.training.finish
     t.training = Training(number, rounds_before=t.rounds.last_number)
-    t.rounds = dataclasses.replace(t.rounds, phase=Waiting(), waiting_since=None)
-    t.restarts = dataclasses.replace(
-        t.restarts, own_errors=0, own_errors_step=0, first_failure=None
-    )
+    t.rounds = replace(t.rounds, phase=Waiting(), waiting_since=None)
+    t.restarts = replace(t.restarts, own_errors=0, own_errors_step=0, first_failure=None)
     if finish and finish.lost and not t.stop:
         _replace_lost(t, ", ".join(map(failure_of, finish.lost)), number)
 
@@ -77,7 +75,7 @@ def _replace_lost(t: Transition, lost: str, number: int) -> None:
 def note_step(t: Transition, training: int, step: int) -> None:
     """Notes that a worker has come to `step` of a training."""
     if training == t.training.number and step > t.training.newest_step:
-        t.training = dataclasses.replace(t.training, newest_step=step)
+        t.training = replace(t.training, newest_step=step)
 
 
 def is_over_for(t: Transition, worker: Worker, training: int) -> bool:
@@ -100,7 +98,7 @@ def free_old_rounds(t: Transition) -> None:
     """Lets the collectives of older trainings fail: workers may hang in them."""
     last = t.training.rounds_before
     if last > t.rounds.broken_through:
-        t.rounds = dataclasses.replace(t.rounds, broken_through=last)
+        t.rounds = replace(t.rounds, broken_through=last)
         t.actions.append(act.CloseRendezvous(last))
 
 
@@ -117,7 +115,7 @@ def finish_training(t: Transition, event: protocol.Done) -> None:
             # The worker has met all members at the end: their confirmations are on the way.
             root_runs = confirming.members[0] in confirming.confirmed
             step = confirming.root_step if root_runs else event.step
-            run_round(t, dataclasses.replace(confirming, root_step=step))
+            run_round(t, replace(confirming, root_step=step))
         case Entering() as entering:
             uncall(t, entering, event.worker_id)
     note_step(t, event.training, event.step)
@@ -129,7 +127,7 @@ def settle_training(t: Transition) -> None:
     over_through = t.training.number - 1
     if training_is_over(t.training, t.workers):
         over_through = t.training.number
-        t.rounds = dataclasses.replace(t.rounds, phase=Waiting(), waiting_since=None)
+        t.rounds = replace(t.rounds, phase=Waiting(), waiting_since=None)
     if t.stop:
         return  # all workers have been told to leave
     for worker in list(t.workers.values()):
@@ -146,21 +144,21 @@ def settle_training(t: Transition) -> None:
 def note_exit_afterwards(t: Transition, worker: Worker, departure: Departure, failed: bool) -> None:
     """Notes the end of a worker that had finished the current training."""
     if not has_failed(departure):
-        _set_finish(t, dataclasses.replace(_finish_of(t), script_ended=True))
+        _set_finish(t, replace(_finish_of(t), script_ended=True))
         lower_target(t, worker)
     elif failed:
         note_lost(t, departure)
         # A late joiner that has never trained with the others does not decide for the job.
         if by_own_error(departure) and worker.seniority is not None:
             errors = {**_finish_of(t).errors, worker.seniority: departure}
-            _set_finish(t, dataclasses.replace(_finish_of(t), errors=errors))
+            _set_finish(t, replace(_finish_of(t), errors=errors))
 
 
 def note_lost(t: Transition, departure: Departure) -> None:
     """Notes a failed worker that is replaced only if there is another training."""
     lost = (*_finish_of(t).lost, departure)
-    _set_finish(t, dataclasses.replace(_finish_of(t), lost=lost))
-    t.restarts = dataclasses.replace(t.restarts, first_failure=lost[0], last_failure=departure)
+    _set_finish(t, replace(_finish_of(t), lost=lost))
+    t.restarts = replace(t.restarts, first_failure=lost[0], last_failure=departure)
 
 
 def _finish_of(t: Transition) -> Finish:
@@ -168,7 +166,7 @@ def _finish_of(t: Transition) -> Finish:
 
 
 def _set_finish(t: Transition, finish: Finish) -> None:
-    t.training = dataclasses.replace(t.training, finish=finish)
+    t.training = replace(t.training, finish=finish)
 
 
 def lower_target(t: Transition, worker: Worker) -> None:
@@ -201,7 +199,7 @@ def end_if_over(t: Transition) -> None:
     elif not t.workers and (t.stop or not t.config.awaits_joiners):
         _end_without_workers(t)
     elif not t.workers and t.rounds.waiting_since is None:
-        t.rounds = dataclasses.replace(t.rounds, waiting_since=t.now)
+        t.rounds = replace(t.rounds, waiting_since=t.now)
         t.emit(events.Waiting(workers=0, min_workers=t.config.min_workers))
         t.say("waiting: no worker is here; start one with `run --join`")
     elif t.rounds.waiting_since is not None and not t.stop:
@@ -242,7 +240,7 @@ def _end_with_the_script(t: Transition, finish: Finish) -> None:
 
 
 def _end_with_error(t: Transition, error: Departure) -> None:
-    t.restarts = dataclasses.replace(t.restarts, first_failure=error, last_failure=error)
+    t.restarts = replace(t.restarts, first_failure=error, last_failure=error)
     end(t, Outcome.FAILED, f"{failure_of(error)} after the training")
 
 

@@ -5,9 +5,10 @@ The functions below `Transition` say how many workers can train, must train, and
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
+
+from msgspec.structs import replace
 
 from hvd_elastic_keras.common import events, protocol
 from hvd_elastic_keras.common.config import JobConfig
@@ -67,7 +68,7 @@ class Transition:
             spent=with_stall(self._spent, self._before.rounds, self.rounds, self.now),
         )
         if _news(state) != _news(self._before) or self._other_news():
-            state = dataclasses.replace(state, version=state.version + 1)
+            state = replace(state, version=state.version + 1)
         return state, self.actions
 
     def _other_news(self) -> bool:
@@ -84,7 +85,7 @@ class Transition:
 
     @phase.setter
     def phase(self, phase: RoundPhase) -> None:
-        self.rounds = dataclasses.replace(self.rounds, phase=phase)
+        self.rounds = replace(self.rounds, phase=phase)
 
     @property
     def stop(self) -> str:
@@ -108,7 +109,7 @@ class Transition:
 
     def change_worker(self, worker_id: str, **changes: Any) -> None:
         """Replaces fields of one worker."""
-        self.workers[worker_id] = dataclasses.replace(self.workers[worker_id], **changes)
+        self.workers[worker_id] = replace(self.workers[worker_id], **changes)
 
     def take_worker(self, worker_id: str) -> Worker | None:
         """Removes and returns a worker; None if there is no such worker."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
+
+from msgspec.structs import replace
 
 from hvd_elastic_keras.common import events, messages, protocol
 from hvd_elastic_keras.common.config import JobConfig
@@ -13,11 +14,11 @@ from hvd_elastic_keras.master.machine.decide import decide
 from hvd_elastic_keras.master.machine.decisions import (
     Decisions,
     decisions_of,
-    is_only_observed,
     restored,
 )
 from hvd_elastic_keras.master.machine.phases import Confirming
 from hvd_elastic_keras.master.machine.state import State, Worker, WorkerPhase
+from hvd_elastic_keras.master.machine.value import decided_alike
 
 SIGKILL = -9
 PATIENT: dict[str, Any] = {"heartbeat_timeout_s": 1e9}
@@ -88,11 +89,13 @@ class Job:
         assert written == kept
         away_s = self.now - ((known or before).spent.until or self.now)
         lost = 0 if known is None else MOST_LOST
-        self.state, actions = restored(self.config, written, self.now, away_s, lost)
+        self.state, actions = restored(
+            self.config, written, self.now, away_s=away_s, most_lost=lost
+        )
         self.actions += actions
         self.at_entrance = set()
         if known:
-            before = dataclasses.replace(before, training=known.training)
+            before = replace(before, training=known.training)
         self._hold_monotone(before)
         self._hold_time()
         self._take_replies([a for a in actions if isinstance(a, act.Reply)])
@@ -347,7 +350,7 @@ class Job:
     def _hold_decisions(self, before: State) -> None:
         """Asserts that exactly the events that are only observed leave the journal unchanged."""
         old, new = (decisions_of(state, {}, {}, {}) for state in (before, self.state))
-        assert is_only_observed(before, self.state) == old.equal(new)
+        assert decided_alike(before, self.state) == old.equal(new)
 
     def _hold_time(self) -> None:
         """Asserts that each second since the job began belongs to a part, also without a master."""

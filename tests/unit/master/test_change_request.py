@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.control import ChangeRequest
@@ -92,8 +92,8 @@ def test_nothing_is_changed_between_two_trainings() -> None:
 
 def test_workers_that_are_leaving_do_not_count() -> None:
     state = state_of(0, 1, 2)
-    leaving = dataclasses.replace(state.workers["w2"], leaving="SIGTERM")
-    state = dataclasses.replace(state, workers={**state.workers, "w2": leaving})
+    leaving = replace(state.workers["w2"], leaving="SIGTERM")
+    state = replace(state, workers={**state.workers, "w2": leaving})
     assert isinstance(plan_change(CONFIG, state, ChangeRequest(remove=1)), str)
     assert isinstance(plan_change(CONFIG, state, ChangeRequest(remove_worker_id="w2")), str)
     assert isinstance(plan_change(CONFIG, state, ChangeRequest(add=2)), Change)

@@ -10,6 +10,7 @@ import enum
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hvd_elastic_keras.common import control
 from hvd_elastic_keras.common.joining import JoinRequest
@@ -273,7 +274,7 @@ class World:
         if self.job.end:
             return
         unused = self.job.state.next_worker_number
-        known = dataclasses.replace(self.past[-num_lost], next_worker_number=unused)
+        known = replace(self.past[-num_lost], next_worker_number=unused)
         self.seen_actions = len(self.job.actions)
         self.job.restart(known)
         self.processes = {w: p for w, p in self.processes.items() if w in known.workers}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from hvd_elastic_keras.cli.remote_workers import HostWatch
 from hvd_elastic_keras.common import events
@@ -44,9 +44,9 @@ class Job:
         self.watch.apply(hosts)
 
     def heard_of(self, worker_id: str) -> None:
-        worker = dataclasses.replace(self.state.workers[worker_id], last_heartbeat=self.now)
+        worker = replace(self.state.workers[worker_id], last_heartbeat=self.now)
         workers = {**self.state.workers, worker_id: worker}
-        self.state = dataclasses.replace(self.state, workers=workers)
+        self.state = replace(self.state, workers=workers)
 
     @property
     def there(self) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec.structs import replace
 
 from hvd_elastic_keras.common import protocol
 from hvd_elastic_keras.common.config import JobConfig
@@ -42,7 +42,7 @@ class Job:
         (start,) = (a for a in self.actions if isinstance(a, act.Launch))
         come = _member(self.state.workers[start.worker_id])
         workers = {**self.state.workers, start.worker_id: come}
-        self.state = dataclasses.replace(self.state, workers=workers)
+        self.state = replace(self.state, workers=workers)
         return start
 
     def kill_each(self, worker_id: str, times: int, after_s: float = 20.0) -> list[act.Launch]:
@@ -55,7 +55,7 @@ class Job:
 
 
 def _member(worker: Worker) -> Worker:
-    return dataclasses.replace(
+    return replace(
         worker, phase=WorkerPhase.MEMBER, training=1, seniority=worker.number, last_heartbeat=100.0
     )
 
@@ -87,7 +87,7 @@ def test_meanwhile_another_host_that_has_room_takes_the_replacement() -> None:
 
 def test_the_only_host_of_a_job_never_rests() -> None:
     job = Job(on_b=0)
-    job.state = dataclasses.replace(job.state, slots={"a": 2})
+    job.state = replace(job.state, slots={"a": 2})
     assert {s.delay_s for s in job.kill_each("w1", times=5)} == {0.0}
 
 

@@ -9,12 +9,15 @@ import shutil
 import zlib
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from hvd_elastic_keras.common import protocol
 from hvd_elastic_keras.master import journal
 from hvd_elastic_keras.master.journal import Journal, Term
 from hvd_elastic_keras.master.machine.claims import Holder
 from hvd_elastic_keras.master.machine.decisions import Decisions, decisions_of
+from hvd_elastic_keras.master.machine.state import State
 from hvd_elastic_keras.observe.console import Console
 from tests.unit.master.membership_driver import Job, running_job
 
@@ -111,14 +114,79 @@ def test_what_may_have_been_lost_after_the_newest_whole_entry_is_known(tmp_path:
     assert Journal(tmp_path / "journal").most_lost == 1
 
 
-def test_steps_alone_are_not_written(tmp_path: Path) -> None:
+def test_what_is_only_observed_is_not_written(tmp_path: Path) -> None:
     job = running_job(2)
     written = Journal(tmp_path / "journal")
     written.write(1, COMMAND, decisions_of(job.state, {}, {}, {}))
     size = (tmp_path / "journal").stat().st_size
-    job.heartbeat("w0", step=5)
+    for observe in (
+        lambda: job.heartbeat("w0", step=5, phase="evaluating"),
+        lambda: job.heartbeat("w1", step=5, in_collective=True),
+        lambda: job.send(protocol.Alive(worker_id="w0")),
+        lambda: job.wait(1.0),
+    ):
+        before = job.state
+        observe()
+        assert job.state != before
+        written.write(1, COMMAND, decisions_of(job.state, {}, {}, {}, written_at=job.now))
+        assert (tmp_path / "journal").stat().st_size == size
+    job.add("w2")
     written.write(1, COMMAND, decisions_of(job.state, {}, {}, {}))
-    assert (tmp_path / "journal").stat().st_size == size
+    assert (tmp_path / "journal").stat().st_size > size
+
+
+def test_an_entry_holds_what_is_decided_and_nothing_else() -> None:
+    job = running_job(2)
+    job.heartbeat("w0", step=5)
+    job.fail("w1")
+    job.enter("w0", step=5)
+    kept = msgspec.to_builtins(decisions_of(job.state, {}, {}, {}))
+    assert kept["state"] == {
+        "version": 3,
+        "job": {"type": "Active"},
+        "workers": {
+            "w0": {"worker_id": "w0", "phase": "member", "pid": 1, "seniority": 0, "training": 1},
+            "w2": {"worker_id": "w2", "slot": 1},
+        },
+        "next_worker_number": 3,
+        "slots": {"localhost": 2},
+        "training": {"number": 1, "num_micro_batches": 8},
+        "rounds": {
+            "phase": {"type": "Confirming", "number": 2, "size_before": 2, "members": ("w0",)},
+            "last_number": 2,
+            "last_members": ("w0",),
+            "next_seniority": 2,
+            "broken_through": 1,
+        },
+        "restarts": {"replacements": ({},)},
+    }
+    assert kept["newest_step"] == 5
+
+
+@pytest.mark.parametrize(
+    ("whole", "damaged"),
+    [
+        (b'"slots":{', b'"slotz":{'),
+        (b'"worker_id":"w0"', b'"worker_id":0'),
+        (b'"type":"Running"', b'"type":"Walking"'),
+        (b'"phase":"member"', b'"phase":"guest"'),
+        (b'"worker_id":"w0"', b'"worker_id":"w0","since":1'),
+    ],
+)
+def test_an_entry_of_another_form_is_refused(tmp_path: Path, whole: bytes, damaged: bytes) -> None:
+    write_all(tmp_path / "journal", [decisions_of(running_job(2).state, {}, {}, {})])
+    body = (tmp_path / "journal").read_bytes()[9:-1]
+    assert whole in body
+    body = body.replace(whole, damaged)
+    (tmp_path / "journal").write_bytes(b"%08x %b\n" % (zlib.crc32(body), body))
+    assert "another release of this package has written it" in Journal(tmp_path / "journal").problem
+
+
+def test_no_entry_is_shorter_than_is_assumed_of_lost_ones(tmp_path: Path) -> None:
+    written = Journal(tmp_path / "journal")
+    written.write(1, (), decisions_of(State(), {}, {}, {}))
+    paths = len(str(tmp_path)) + len(str(Path.cwd()))
+    assert (tmp_path / "journal").stat().st_size - paths >= journal.LEAST_ENTRY_BYTES
 
 
 def test_a_long_journal_is_replaced_by_its_last_entry(

@@ -108,9 +108,8 @@ def test_a_decision_and_its_answer_are_written_as_one(tmp_path: Path) -> None:
                 await controller.kept()
             lines = (tmp_path / files.JOURNAL).read_bytes().splitlines(keepends=True)
             kept = [entry.decisions for entry in map(journal._entry, lines) if entry]
-            return [
-                (sum(not w.leaving for w in d.workers.values()), "a" in d.answers) for d in kept
-            ]
+            staying = [sum(not w.leaving for w in d.state.workers.values()) for d in kept]
+            return [(n, "a" in d.answers) for n, d in zip(staying, kept, strict=True)]
 
     seen = asyncio.run(scenario())
     assert seen[0] == (2, False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_elastic_keras.master.machine.phases import Confirming, Stall
+from hvd_elastic_keras.master.machine.phases import Confirming
 from hvd_elastic_keras.master.machine.reasons import REVOKED, START, Reason, joins, leaves
 from hvd_elastic_keras.master.machine.rounds import round_line
 
@@ -17,7 +17,7 @@ def line(
     training: int = 1,
     lost: int = 0,
 ) -> str:
-    confirming = Confirming(7, reasons, before, Stall(0.0), members, {}, 0.0)
+    confirming = Confirming(7, before, members, reasons)
     return round_line(confirming, list(shares), training, lost, stall_s=0.304)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.control import ChangeRequest, SlotsRequest
@@ -52,7 +52,7 @@ def worker(number: int, host: str, phase: WorkerPhase, seniority: int | None = N
 
 
 FOUR = state_of(*(worker(i, "localhost", MEMBER, i) for i in range(4)))
-FINISHING = dataclasses.replace(FOUR, training=Training(1, finish=Finish()))
+FINISHING = replace(FOUR, training=Training(1, finish=Finish()))
 TWO_HOSTS = state_of(
     worker(0, "a", MEMBER, 0),
     worker(1, "b", MEMBER, 1),
@@ -107,10 +107,8 @@ def test_seniority_and_not_the_number_decides_among_members() -> None:
 
 
 def test_a_worker_that_leaves_already_has_no_slot_to_take() -> None:
-    leaving = dataclasses.replace(FOUR.workers["w3"], leaving="slot revoked")
-    state = dataclasses.replace(
-        FOUR, workers={**FOUR.workers, "w3": leaving}, slots={"localhost": 3}
-    )
+    leaving = replace(FOUR.workers["w3"], leaving="slot revoked")
+    state = replace(FOUR, workers={**FOUR.workers, "w3": leaving}, slots={"localhost": 3})
     assert [w.worker_id for w in slots_to_revoke(state, ["localhost"], 1)[1]] == ["w2"]
 
 
@@ -148,7 +146,7 @@ def test_an_accepted_request_says_who_leaves_or_starts(
 
 
 def test_empty_slots_are_told_apart_from_workers() -> None:
-    state = dataclasses.replace(FOUR, slots={"localhost": 5})
+    state = replace(FOUR, slots={"localhost": 5})
     plans = [plan_slots(CONFIG, state, SlotsRequest(revoke=n)) for n in (1, 2)]
     assert [plan.text for plan in plans if isinstance(plan, SlotsChange)] == [
         "1 empty slot is gone; nobody has to leave",
@@ -167,12 +165,12 @@ def test_empty_slots_are_told_apart_from_workers() -> None:
         (FOUR, SlotsRequest(grant=1, host="x"), ["no host 'x'", "localhost"]),
         (TWO_HOSTS, SlotsRequest(grant=1), ["without a host", "a, b"]),
         (
-            dataclasses.replace(FOUR, job=Stopping("interrupted")),
+            replace(FOUR, job=Stopping("interrupted")),
             SlotsRequest(grant=1),
             ["is ending"],
         ),
         (
-            dataclasses.replace(FOUR, training=Training(1, finish=Finish())),
+            replace(FOUR, training=Training(1, finish=Finish())),
             SlotsRequest(revoke=1),
             ["is finished"],
         ),
@@ -332,7 +330,7 @@ def test_adding_fills_an_empty_slot_before_it_takes_another() -> None:
 def test_a_worker_that_is_replaced_stays_on_its_host() -> None:
     job = Job(2)
     # One slot of the first host is empty.
-    job.state = dataclasses.replace(job.state, slots={"localhost": 3, "b": 0})
+    job.state = replace(job.state, slots={"localhost": 3, "b": 0})
     job.send(act.GrantSlots("b", 1))
     assert job.worker("w2").host == "b"
     job.start()
