@@ -20,7 +20,7 @@ from hvd_elastic_keras.loop.leave_reason import CheckpointGuard
 from hvd_elastic_keras.loop.ledger_notes import LedgerNotes
 from hvd_elastic_keras.loop.loop_parts import LoopParts
 from hvd_elastic_keras.loop.nonfinite_loss import NonFiniteLoss
-from hvd_elastic_keras.loop.observer import Observer, Observers
+from hvd_elastic_keras.loop.observer import Observer, Observers, Policy
 from hvd_elastic_keras.loop.phase import PhaseRunner
 from hvd_elastic_keras.loop.progress_display import ProgressDisplay
 from hvd_elastic_keras.loop.same_reading import SameReading
@@ -64,8 +64,10 @@ def build_loop(
     options = training.options
     losses = NonFiniteLoss(reporter, options.on_nonfinite)
     guard = CheckpointGuard(training.job_dir, membership.term)
-    # Observers are called in this order. `Checkpoints` is the last one, so that everything before a
-    # checkpoint is on disk.
+    policies: list[Policy] = [shares]
+    if growth:
+        policies.append(GrowingBatch(growth, world, state, announcer))
+    # `Checkpoints` is the last one, so that everything before a checkpoint is on disk.
     observers = [
         *watching,
         announcer,
@@ -77,8 +79,6 @@ def build_loop(
         ),
         prepared.rounds,
         *([LedgerNotes(auditor)] if auditor else []),
-        shares,
-        *([GrowingBatch(growth, world, state, announcer)] if growth else []),
         StartNotices(reporter, to_tell, training.callbacks.unsendable_warning),
         StepRecords(
             reporter,
@@ -100,7 +100,7 @@ def build_loop(
         world=world,
         course=Course(training.schedule, state, phases[Phase.TRAIN], world),
         shares=shares,
-        observers=Observers(observers),
+        observers=Observers(observers, policies),
     )
     return TrainingLoop(parts, kept)
 

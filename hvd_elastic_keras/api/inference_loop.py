@@ -121,7 +121,6 @@ def run_loop(
         ),
         InferenceRecords(reporter, session.training),
         SameReading({Phase.INFER: runner}, communicator),
-        shares,
         StartNotices(reporter, to_tell, lambda: ""),
         Results(write_results, reporter.tell),
     ]
@@ -135,7 +134,7 @@ def run_loop(
         world=world_of_process(),
         course=Course(Schedule(epochs=1), state, runner, world_of_process()),
         shares=shares,
-        observers=Observers(observers),
+        observers=Observers(observers, [shares]),
         trains=False,
     )
     TrainingLoop(loop_parts, _Predictions(state, first_missing_step)).run()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hvd_elastic_keras.common.events import BatchChanged
 from hvd_elastic_keras.keras_internals.learning_rate import Growth, Ramp
-from hvd_elastic_keras.loop.observer import Observer, Round, TakenStep
+from hvd_elastic_keras.loop.observer import Policy, Round, TakenStep
 from hvd_elastic_keras.loop.start_notices import Announcer
 from hvd_elastic_keras.observe.console import counted
 from hvd_elastic_keras.state.cursor import Cursor
@@ -12,10 +12,10 @@ from hvd_elastic_keras.state.run_state import RunState
 from hvd_elastic_keras.step.world import World
 
 
-class GrowingBatch(Observer):
+class GrowingBatch(Policy):
     """Lets the learning rate follow the number of workers. Rank 0 announces each change.
 
-    This observer changes the state: `RunState.ramp` is the scale of the learning rate. The ramp of
+    This policy changes the state: `RunState.ramp` is the scale of the learning rate. The ramp of
     a round is made from the ramp of the last finished step. It becomes part of the state only when
     a step has used it. So a round that breaks before its first step leaves no trace on any worker.
 

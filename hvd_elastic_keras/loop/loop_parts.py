@@ -29,8 +29,8 @@ class LoopParts:
       trains: whether anything is trained. If not, `train` is the phase of the evaluation, too, and
         the loop begins with the evaluation.
       course: how far the training goes.
-      shares: how the rows of a batch are divided among the workers; one of the observers.
-      observers: the objects that are told what the loop does.
+      shares: how the rows of a batch are divided among the workers; one of the policies.
+      observers: the policies and observers, which are told what the loop does.
     """
 
     model: keras.Model

@@ -1,7 +1,9 @@
-"""Observers of a training: they are told of its rounds, steps and epochs, and change nothing.
+"""Observers and policies of a training: they are told of its rounds, steps and epochs.
 
-A subclass of `Observer` overrides the methods that it needs. To add an observer, put it into the
-list in `api/build_loop.py`. Observers are called in the order of this list.
+A policy decides what the next steps do; an observer changes nothing. A subclass of `Observer` or
+`Policy` overrides the methods that it needs. To add one, put it into its list in
+`api/build_loop.py`. All policies are called before all observers: what an observer shows or saves
+includes their decisions.
 """
 
 from __future__ import annotations
@@ -130,9 +132,9 @@ class Observer:
     """Watches a training. All methods of this base class do nothing.
 
     The methods are called on all workers of a round, in the thread that trains. All workers wait
-    while a method runs. An observer neither directs the training nor changes its state, unless
-    its docstring says so. An error in a method ends the training. A method may raise
-    `CollectiveFailedError` only if all workers take part in the same collective.
+    while a method runs. An observer neither directs the training nor changes its state. An error in
+    a method ends the training. A method may raise `CollectiveFailedError` only if all workers take
+    part in the same collective.
     """
 
     root_only: ClassVar[bool] = False
@@ -206,14 +208,18 @@ class Observer:
         """Called last, when this worker is out of the training, with or without an error."""
 
 
-class Observers:
-    """The observers of one worker, in the order in which they are called.
+class Policy(Observer):
+    """Decides what the next steps do, and may change the state: alike on all workers."""
 
-    Iterating gives only the observers to call at this worker's rank in the newest round.
+
+class Observers:
+    """The policies and observers of one worker, in the order in which they are called.
+
+    Iterating gives only those to call at this worker's rank in the newest round.
     """
 
-    def __init__(self, observers: Iterable[Observer]) -> None:
-        self._observers = list(observers)
+    def __init__(self, observers: Iterable[Observer], policies: Iterable[Policy] = ()) -> None:
+        self._observers = [*policies, *observers]
         self._is_root = False
 
     def take_rank(self, rank: int) -> None:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from hvd_elastic_keras.common.batch_plan import describe_shares
 from hvd_elastic_keras.common.events import SharesBalanced
-from hvd_elastic_keras.loop.observer import Observer, Round, TakenStep
+from hvd_elastic_keras.loop.observer import Policy, Round, TakenStep
 from hvd_elastic_keras.loop.speed_balance import Balance, known_slowness
 from hvd_elastic_keras.loop.start_notices import Announcer
 from hvd_elastic_keras.state.run_state import RunState
 
 
-class Shares(Observer):
+class Shares(Policy):
     """Keeps the shares of the present round. They follow the speed if the steps measure it.
 
     All workers come to the same shares. The shares decide which worker computes which rows, and
