@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import fcntl
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.harness import alone
+from tests.harness import alone, warm_python
 from tests.harness.fit_job import FIT_SCRIPT, FitResult
 from tests.harness.fit_scenario import Scenario, scenarios_of
-from tests.harness.job import FAULT_MODEL, REPOSITORY, read_weights
+from tests.harness.job import FAULT_MODEL, read_weights
 
 LIMIT_S = 300
 """Time limit of a test without its own limit."""
@@ -46,13 +43,7 @@ def expected_weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.n
     with (shared / "alone.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not model.exists():
-            script = alone.script_of(FAULT_MODEL, model.parent, micro_batch_size=8, epochs=3)
-            subprocess.run(
-                [sys.executable, "-c", script],
-                cwd=REPOSITORY,
-                check=True,
-                timeout=100,
-            )
+            alone.train(FAULT_MODEL, model.parent, micro_batch_size=8, epochs=3)
     return read_weights(model, tmp_path_factory.mktemp("expected"))
 
 
@@ -77,11 +68,6 @@ def fit_alone(
     with (shared / "fit_alone.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not directory.exists():
-            subprocess.run(
-                [sys.executable, str(FIT_SCRIPT), str(directory), *_references(request.session)],
-                cwd=REPOSITORY,
-                env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-                check=False,  # a scenario that fails shows in its own tests
-                timeout=100,
-            )
+            references = _references(request.session)
+            warm_python.run(FIT_SCRIPT, directory, *references, log=shared / "fit_alone.log")
     return lambda scenario: FitResult.read(scenario.directory_in(directory), "alone")

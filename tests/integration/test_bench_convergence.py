@@ -35,7 +35,7 @@ def test_the_curves_after_a_revocation_are_those_of_one_worker(tmp_path: Path) -
             "--deterministic",
             f"--output={output}",
         ],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},  # with matplotlib
         capture_output=True,
         text=True,
         timeout=280,
@@ -64,7 +64,6 @@ def test_numbers_that_make_no_sense_are_refused_without_a_traceback(
 ) -> None:
     result = subprocess.run(
         [sys.executable, str(BENCH), f"--output={tmp_path / 'results'}", f"--left={left}"],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
         timeout=60,

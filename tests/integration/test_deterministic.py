@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +9,7 @@ import numpy as np
 import pytest
 
 from hvd_elastic_keras.common import env
+from tests.harness import warm_python
 from tests.harness.faults import Fault
 from tests.harness.fit_job import FitJob, assert_same_result
 from tests.harness.fit_scenario import Scenario, scenario
@@ -64,13 +62,10 @@ def read_digests(directory: Path) -> Digests:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Digests, Weights]:
     """Returns digests and weights of one process without a launcher."""
     directory = tmp_path_factory.mktemp("alone")
-    subprocess.run(
-        [sys.executable, "-c", ALONE.format(job_dir=str(directory / "job"))],
-        cwd=REPOSITORY,
-        env={**os.environ, DIGESTS: str(directory / "digests")},
-        check=True,
-        timeout=100,
-    )
+    script = ALONE.format(job_dir=str(directory / "job"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(DIGESTS, str(directory / "digests"))
+        warm_python.run("-c", script, log=directory / "log")
     weights = read_weights(directory / "job" / "model.keras", directory)
     return read_digests(directory / "digests"), weights
 

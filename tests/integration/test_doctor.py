@@ -21,7 +21,7 @@ WAITS = "import threading\nthreading.Event().wait()\n"
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Returns a directory in which started processes look for modules first."""
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}")
     return tmp_path
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +25,6 @@ def dry_run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str
         capture_output=True,
         text=True,
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=False,
         timeout=500,
     )

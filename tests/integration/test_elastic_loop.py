@@ -6,15 +6,13 @@ import fcntl
 import json
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hvd_elastic_keras.common import env
+from tests.harness import warm_python
 from tests.harness.faults import Fault
 from tests.harness.job import REPOSITORY, Job, assert_same_weights
 
@@ -84,13 +82,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Weights:
     with (shared / "elastic_loop_alone.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (results / "weights.npz").exists():
-            subprocess.run(
-                [sys.executable, SCRIPT, str(results), "1"],
-                cwd=REPOSITORY,
-                env=env.child_environment({"PYTHONPATH": str(REPOSITORY)}, {}),
-                check=True,
-                timeout=100,
-            )
+            warm_python.run(SCRIPT, results, "1", log=shared / "elastic_loop_alone.log")
     return dict(np.load(results / "weights.npz"))
 
 

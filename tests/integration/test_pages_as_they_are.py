@@ -50,7 +50,6 @@ def call(directory: Path, command: str, *more: str) -> subprocess.CompletedProce
         capture_output=True,
         text=True,
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=False,
         timeout=300,
     )

@@ -34,7 +34,7 @@ def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("HOROVOD_")}
     return subprocess.run(
         command,
-        env={**inherited, "PYTHONPATH": str(REPOSITORY), **variables},
+        env={**inherited, **variables},
         capture_output=True,
         text=True,
         check=False,

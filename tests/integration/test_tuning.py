@@ -32,7 +32,6 @@ class Study(Job):
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, str(EXAMPLE), f"--directory={self.directory}", *self._study],
-                env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
