@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.harness import warm_python
 
+Once = Callable[[str, Callable[[Path], object]], Path]
+"""Takes a name and a function that fills the directory of that name; see the fixture `once`."""
 SCRIPT = """
 import sys
 from hvd_elastic_keras import Trainer, TrainingConfig

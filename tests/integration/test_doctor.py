@@ -83,9 +83,9 @@ def test_another_backend_of_keras_is_a_problem(site: Path, monkeypatch: pytest.M
 
 def test_an_import_that_does_not_end_is_a_problem(site: Path) -> None:
     fake(site / "tensorflow.py", WAITS)
-    (tensorflow,) = software.big_three(timeout_s=10)
+    (tensorflow,) = software.big_three(timeout_s=2)
     assert tensorflow.level == PROBLEM
-    assert "has not ended after 10 s" in tensorflow.found
+    assert "has not ended after 2 s" in tensorflow.found
 
 
 def test_two_workers_that_do_not_meet_are_killed_and_told_of(site: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import re
 import signal
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.harness import warm_python
+from tests.harness.alone import Once
 from tests.harness.faults import Fault
 from tests.harness.job import REPOSITORY, Job, assert_same_weights
 
@@ -73,17 +73,13 @@ class LoopJob(Job):
 
 
 @pytest.fixture(scope="session")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> Weights:
-    """Returns the script's result alone; it runs once, even with pytest-xdist."""
-    shared = tmp_path_factory.getbasetemp()
-    if shared.name.startswith("popen-"):
-        shared = shared.parent
-    results = shared / "elastic_loop_alone"
-    with (shared / "elastic_loop_alone.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (results / "weights.npz").exists():
-            warm_python.run(SCRIPT, results, "1", log=shared / "elastic_loop_alone.log")
-    return dict(np.load(results / "weights.npz"))
+def expected(once: Once) -> Weights:
+    """Returns the script's result alone."""
+
+    def train(directory: Path) -> None:
+        warm_python.run(SCRIPT, directory, "1", log=directory / "log")
+
+    return dict(np.load(once("elastic_loop", train) / "weights.npz"))
 
 
 def assert_no_error(job: Job) -> None:

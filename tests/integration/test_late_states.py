@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.harness import alone, warm_python
+from tests.harness.alone import Once
 from tests.harness.faults import Fault
 from tests.harness.job import REPOSITORY, Job, assert_same_weights, read_weights
 
@@ -34,11 +35,14 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> Weights:
+def expected(once: Once, tmp_path_factory: pytest.TempPathFactory) -> Weights:
     """Returns the weights of a run in one process."""
-    directory = tmp_path_factory.mktemp("expected") / "alone"
-    alone.train(MODEL, directory, micro_batch_size=16, epochs=2)
-    return read_weights(directory / "model.keras", directory)
+
+    def train(directory: Path) -> None:
+        alone.train(MODEL, directory / "alone", micro_batch_size=16, epochs=2)
+
+    model = once("late_model", train) / "alone" / "model.keras"
+    return read_weights(model, tmp_path_factory.mktemp("weights"))
 
 
 def let_join(job: Job) -> None:
