@@ -25,7 +25,6 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # 4 jobs
 def test_the_curves_after_a_revocation_are_those_of_one_worker(tmp_path: Path) -> None:
     output = tmp_path / "results"
     result = subprocess.run(

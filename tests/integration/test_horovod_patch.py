@@ -24,7 +24,7 @@ import pytest
 
 from tests.harness import horovod_calls, warm_python
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 REPLY_TIMEOUT_S = 90.0
 GLOO_TIMEOUT_S = 3

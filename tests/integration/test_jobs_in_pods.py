@@ -19,7 +19,6 @@ from tests.harness.job import LIMIT_S, Job, assert_same_weights
 from tests.harness.kube import Cluster
 from tests.harness.kube_api import Json
 
-pytestmark = pytest.mark.timeout(300)
 NAMESPACE = "default"
 OF_JOBS = JOB_LABEL
 

@@ -46,7 +46,6 @@ def secrets_of_jobs(cluster: Cluster) -> list[str]:
     return [secret["metadata"]["name"] for secret in found]
 
 
-@pytest.mark.timeout(600)
 def test_workers_are_asked_for_and_sent_away_and_the_pod_of_the_master_is_killed_and_back(
     tmp_path: Path, expected_weights: dict[str, np.ndarray]
 ) -> None:

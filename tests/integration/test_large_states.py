@@ -20,7 +20,6 @@ LIMIT_S = 100
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_root_that_is_killed_in_the_middle_of_a_joiners_way_to_the_state_changes_nothing(
     tmp_path: Path,
 ) -> None:

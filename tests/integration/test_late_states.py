@@ -31,7 +31,6 @@ LIMIT_S = 100
 TOLERANCE = 2e-6
 """A step changes a weight by about 1e-4."""
 Weights = Mapping[str, np.ndarray]
-pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")

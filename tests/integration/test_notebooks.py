@@ -16,7 +16,6 @@ import nbformat
 from jupyter_client.manager import start_new_kernel
 
 LIMIT_S = 110
-pytestmark = pytest.mark.timeout(300)
 
 PREPARE = """
 import keras

@@ -15,7 +15,6 @@ import pytest
 from tests.harness.documentation import PAGES, ROOT, blocks, example
 from tests.harness.job import Job
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 RUN = "python -m hvd_elastic_keras.run"
 FILES = {
     "script.py": ("README.md", "This is `script.py`:"),
@@ -51,7 +50,7 @@ def call(directory: Path, command: str, *more: str) -> subprocess.CompletedProce
         text=True,
         cwd=directory,
         check=False,
-        timeout=300,
+        timeout=250,
     )
 
 

@@ -20,7 +20,6 @@ from hvd_elastic_keras.common.errors import ConfigurationError, FunctionFailedEr
 from tests.harness.job import Job
 from tests.harness.small_classifier import arrays, classifier
 
-pytestmark = pytest.mark.timeout(300)
 KILL_AT_STEP = 8
 FOLDER_OF_OTHERS = "folder_that_a_notebook_has_added"
 

@@ -15,7 +15,6 @@ from tests.harness.job import REPOSITORY, Job
 optuna = pytest.importorskip("optuna")
 
 EXAMPLE = REPOSITORY / "docs" / "examples" / "tuning.py"
-pytestmark = pytest.mark.timeout(300)
 
 
 class Study(Job):
