@@ -11,11 +11,17 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
 AFTER_TIMEOUT_S = 60.0
 STDERR = pytest.StashKey[int]()
+SEARCH_PATH = [
+    str(Path(__file__).parent / "harness" / "quick_start"),
+    str(Path(__file__).parents[1]),
+]
+"""Directories on the search path of all Python processes of the tests."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,12 +55,14 @@ def _is_slow(item: pytest.Item) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keeps the real stderr, which is captured during tests; signals do what they do by default.
+    """Keeps the real stderr, which is captured during tests; sets what started processes inherit.
 
     Under `nohup` SIGHUP is ignored, and SIGINT by what a shell starts in the background; so do all
     that tests start, of which some show what a signal does.
     """
     config.stash[STDERR] = os.dup(2)
+    path = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*SEARCH_PATH, *path]))
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -57,11 +57,6 @@ def scenario(*, plain: bool) -> Callable[[Callable[[Script], None]], Scenario]:
     return lambda train: Scenario(train, plain)
 
 
-def scenarios_of(module: object) -> list[Scenario]:
-    """Returns the scenarios of a test module."""
-    return [value for value in vars(module).values() if isinstance(value, Scenario)]
-
-
 def find_scenario(reference: str) -> Scenario:
     """Returns the scenario with this reference."""
     file, name = reference.split("::")

@@ -1,13 +1,12 @@
-"""Runs scenarios in this process: `fit_script.py DIRECTORY tests/integration/test_fit.py::eager`.
+"""Runs a scenario in this process: `fit_script.py DIRECTORY tests/integration/test_fit.py::eager`.
 
 A worker's results go to `WORKER.npz` and `.json` in the scenario's directory. Without a launcher,
-the worker is called "alone", and several scenarios may be given.
+the worker is called "alone".
 """
 
 from __future__ import annotations
 
 import sys
-import traceback
 from pathlib import Path
 
 import keras
@@ -25,22 +24,5 @@ def run(reference: str, directory: Path) -> None:
     script.write()
 
 
-def main() -> int:
-    """Runs the scenarios named; if one fails, the others still run."""
-    directory, *references = sys.argv[1:]
-    if len(references) == 1:
-        run(references[0], Path(directory))
-        return 0
-    failed = 0
-    for reference in references:
-        keras.utils.clear_session()
-        try:
-            run(reference, Path(directory))
-        except Exception:
-            failed = 1
-            traceback.print_exc()
-    return failed
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run(sys.argv[2], Path(sys.argv[1]))

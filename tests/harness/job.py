@@ -100,7 +100,6 @@ class Job:
         """Returns the environment variables of the launcher."""
         return {
             **os.environ,
-            "PYTHONPATH": str(REPOSITORY),
             "TMPDIR": str(self._temporary),
             faults.FILE: str(self.plan.path),
         }

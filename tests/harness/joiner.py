@@ -35,7 +35,6 @@ class Joiner:
                 cwd=self._directory,
                 env={
                     **os.environ,
-                    "PYTHONPATH": str(REPOSITORY),
                     "TMPDIR": str(self._job.job_dir.parent),
                     faults.FILE: str(self._job.plan.path),
                 },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -107,7 +108,8 @@ class KubeJob(Job):
 
     def ctl_in_pod(self, *arguments: str) -> str:
         """Returns the output of `kubectl exec` with `ctl` in the pod of the master."""
-        program = ["env", f"PYTHONPATH={REPOSITORY}", sys.executable, "-m", "hvd_elastic_keras.ctl"]
+        path = f"PYTHONPATH={os.environ['PYTHONPATH']}"
+        program = ["env", path, sys.executable, "-m", "hvd_elastic_keras.ctl"]
         pod, hosts = self._pod_of_master(), self._cluster.hosts
         node, line = pod["spec"]["nodeName"], f"{pod['status']['podIP']} {self.MASTER}\n"
         wait_until(lambda: line in hosts.call(node, "cat", "/etc/hosts"), "its name is known")

@@ -179,7 +179,6 @@ class SlurmJob(Job):
                 env={
                     **self._cluster.environment,
                     "PYTHON": sys.executable,
-                    "PYTHONPATH": str(REPOSITORY),
                     "TMPDIR": str(self._temporary),
                     "WORKERS": str(DEPLOY / "workers.sbatch"),
                     "SBATCH_ARRAY_INX": "0-1",

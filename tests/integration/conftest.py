@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import fcntl
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.harness import alone
+from tests.harness import alone, warm_python
+from tests.harness.alone import Once
 from tests.harness.fit_job import FIT_SCRIPT, FitResult
-from tests.harness.fit_scenario import Scenario, scenarios_of
-from tests.harness.job import FAULT_MODEL, REPOSITORY, read_weights
+from tests.harness.fit_scenario import Scenario
+from tests.harness.job import FAULT_MODEL, read_weights
 
 LIMIT_S = 300
 """Time limit of a test without its own limit."""
@@ -34,54 +32,49 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def expected_weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
-    """Returns the weights of one process without a launcher.
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """Returns a function that fills a directory at its first call, even with pytest-xdist.
 
-    It trains once, even with pytest-xdist.
+    It takes the directory's name and a function that fills it, and returns the directory.
     """
     shared = tmp_path_factory.getbasetemp()
     if shared.name.startswith("popen-"):
         shared = shared.parent
-    model = shared / "alone" / "model.keras"
-    with (shared / "alone.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not model.exists():
-            script = alone.script_of(FAULT_MODEL, model.parent, micro_batch_size=8, epochs=3)
-            subprocess.run(
-                [sys.executable, "-c", script],
-                cwd=REPOSITORY,
-                check=True,
-                timeout=100,
-            )
-    return read_weights(model, tmp_path_factory.mktemp("expected"))
 
+    def filled(name: str, fill: Callable[[Path], object]) -> Path:
+        directory = shared / "once" / name
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            done = directory / "done"
+            if not done.exists():
+                fill(directory)
+                done.touch()
+        return directory
 
-def _references(session: pytest.Session) -> dict[str, None]:
-    """Returns the references of the scenarios in all test modules of this session, each once."""
-    modules = dict.fromkeys(i.module for i in session.items if isinstance(i, pytest.Function))
-    return dict.fromkeys(s.reference for module in modules for s in scenarios_of(module))
+    return filled
 
 
 @pytest.fixture(scope="session")
-def fit_alone(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[Scenario], FitResult]:
-    """Returns the results of scenarios without a launcher.
+def expected_weights(once: Once, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    """Returns the weights of one process without a launcher."""
 
-    One process trains the scenarios of all test modules.
-    """
-    shared = tmp_path_factory.getbasetemp()
-    if shared.name.startswith("popen-"):
-        shared = shared.parent
-    directory = shared / "fit_alone"
-    with (shared / "fit_alone.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not directory.exists():
-            subprocess.run(
-                [sys.executable, str(FIT_SCRIPT), str(directory), *_references(request.session)],
-                cwd=REPOSITORY,
-                env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-                check=False,  # a scenario that fails shows in its own tests
-                timeout=100,
-            )
-    return lambda scenario: FitResult.read(scenario.directory_in(directory), "alone")
+    def train(directory: Path) -> None:
+        alone.train(FAULT_MODEL, directory / "alone", micro_batch_size=8, epochs=3)
+
+    model = once("fault_model", train) / "alone" / "model.keras"
+    return read_weights(model, tmp_path_factory.mktemp("expected"))
+
+
+@pytest.fixture(scope="session")
+def fit_alone(once: Once) -> Callable[[Scenario], FitResult]:
+    """Returns the results of scenarios in one process without a launcher."""
+
+    def result(scenario: Scenario) -> FitResult:
+        def train(directory: Path) -> None:
+            warm_python.run(FIT_SCRIPT, directory, scenario.reference, log=directory / "log")
+
+        directory = once(f"fit_alone_{scenario}", train)
+        return FitResult.read(scenario.directory_in(directory), "alone")
+
+    return result

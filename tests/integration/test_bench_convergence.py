@@ -13,6 +13,7 @@ import pytest
 from tests.harness.job import REPOSITORY
 
 BENCH = REPOSITORY / "scripts" / "benchmarks" / "convergence.py"
+WITH_MATPLOTLIB = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 PNG = b"\x89PNG\r\n\x1a\n"
 JOBS = [("1", "1"), ("3", "2")]
 MODES = ("usual", "deterministic")
@@ -24,7 +25,6 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # 4 jobs
 def test_the_curves_after_a_revocation_are_those_of_one_worker(tmp_path: Path) -> None:
     output = tmp_path / "results"
     result = subprocess.run(
@@ -35,7 +35,7 @@ def test_the_curves_after_a_revocation_are_those_of_one_worker(tmp_path: Path) -
             "--deterministic",
             f"--output={output}",
         ],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env=WITH_MATPLOTLIB,
         capture_output=True,
         text=True,
         timeout=280,
@@ -64,7 +64,7 @@ def test_numbers_that_make_no_sense_are_refused_without_a_traceback(
 ) -> None:
     result = subprocess.run(
         [sys.executable, str(BENCH), f"--output={tmp_path / 'results'}", f"--left={left}"],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env=WITH_MATPLOTLIB,
         capture_output=True,
         text=True,
         timeout=60,

@@ -91,7 +91,6 @@ def test_a_job_that_is_broken_from_outside_ends_with_the_weights_of_an_undisturb
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_full_disk_costs_checkpoints_and_nothing_else(
     tmp_path: Path, expected_weights: dict[str, np.ndarray]
 ) -> None:

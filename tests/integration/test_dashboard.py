@@ -117,7 +117,6 @@ def write_events(job_dir: Path, lines: list[dict[str, Any]]) -> None:
     (job_dir / files.EVENTS).write_text(text)
 
 
-@pytest.mark.timeout(300)
 def test_a_kill_is_seen_on_the_page_of_a_job_and_in_its_report(
     driver: webdriver.Chrome, tmp_path: Path
 ) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +9,8 @@ import numpy as np
 import pytest
 
 from hvd_elastic_keras.common import env
+from tests.harness import warm_python
+from tests.harness.alone import Once
 from tests.harness.faults import Fault
 from tests.harness.fit_job import FitJob, assert_same_result
 from tests.harness.fit_scenario import Scenario, scenario
@@ -61,17 +60,17 @@ def read_digests(directory: Path) -> Digests:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Digests, Weights]:
+def alone(once: Once, tmp_path_factory: pytest.TempPathFactory) -> tuple[Digests, Weights]:
     """Returns digests and weights of one process without a launcher."""
-    directory = tmp_path_factory.mktemp("alone")
-    subprocess.run(
-        [sys.executable, "-c", ALONE.format(job_dir=str(directory / "job"))],
-        cwd=REPOSITORY,
-        env={**os.environ, DIGESTS: str(directory / "digests")},
-        check=True,
-        timeout=100,
-    )
-    weights = read_weights(directory / "job" / "model.keras", directory)
+
+    def train(directory: Path) -> None:
+        script = ALONE.format(job_dir=str(directory / "job"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(DIGESTS, str(directory / "digests"))
+            warm_python.run("-c", script, log=directory / "log")
+
+    directory = once("deterministic", train)
+    weights = read_weights(directory / "job" / "model.keras", tmp_path_factory.mktemp("weights"))
     return read_digests(directory / "digests"), weights
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hvd_elastic_keras.common import env
+from tests.harness import warm_python
+from tests.harness.alone import Once
 from tests.harness.faults import Fault
 from tests.harness.job import REPOSITORY, Job, assert_same_weights
 
@@ -75,23 +73,13 @@ class LoopJob(Job):
 
 
 @pytest.fixture(scope="session")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> Weights:
-    """Returns the script's result alone; it runs once, even with pytest-xdist."""
-    shared = tmp_path_factory.getbasetemp()
-    if shared.name.startswith("popen-"):
-        shared = shared.parent
-    results = shared / "elastic_loop_alone"
-    with (shared / "elastic_loop_alone.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (results / "weights.npz").exists():
-            subprocess.run(
-                [sys.executable, SCRIPT, str(results), "1"],
-                cwd=REPOSITORY,
-                env=env.child_environment({"PYTHONPATH": str(REPOSITORY)}, {}),
-                check=True,
-                timeout=100,
-            )
-    return dict(np.load(results / "weights.npz"))
+def expected(once: Once) -> Weights:
+    """Returns the script's result alone."""
+
+    def train(directory: Path) -> None:
+        warm_python.run(SCRIPT, directory, "1", log=directory / "log")
+
+    return dict(np.load(once("elastic_loop", train) / "weights.npz"))
 
 
 def assert_no_error(job: Job) -> None:

@@ -18,7 +18,6 @@ from tests.harness.faults import Fault
 from tests.harness.inference_model import POINT, SIZE, computed
 from tests.harness.job import Job
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 GLOBAL, MICRO = 64, 8
 CUT = (f"--global_batch_size={GLOBAL}", f"--micro_batch_size={MICRO}")
 EVERY_RANGE = list(range(0, SIZE, MICRO))

@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hvd_elastic_keras.common import env
+from tests.harness import warm_python
 from tests.harness.faults import Fault
 from tests.harness.job import REPOSITORY, Job, assert_same_weights
 
@@ -38,20 +36,9 @@ class Result:
         return cls(weights, json.loads((directory / f"{worker}.json").read_text()))
 
 
-def run_alone(*command: str | Path) -> None:
-    """Runs a script without a launcher."""
-    subprocess.run(
-        [sys.executable, *command],
-        cwd=REPOSITORY,
-        env=env.child_environment({"PYTHONPATH": str(REPOSITORY)}, {}),
-        check=True,
-        timeout=100,
-    )
-
-
 def alone(directory: Path, mode: str) -> Result:
     """Returns the result without a launcher."""
-    run_alone(SCRIPT, directory / "alone", mode)
+    warm_python.run(SCRIPT, directory / "alone", mode, log=directory / "alone.log")
     return Result.read(directory / "alone", "alone")
 
 
@@ -133,7 +120,7 @@ def test_a_job_that_is_stopped_in_the_middle_of_such_a_fit_goes_on_from_there(
 def test_a_keras_script_of_elastic_horovod_gives_horovods_numbers_through_a_join_and_a_kill(
     tmp_path: Path,
 ) -> None:
-    run_alone(HOROVOD_SCRIPT, tmp_path / "plain", "plain")
+    warm_python.run(HOROVOD_SCRIPT, tmp_path / "plain", "plain", log=tmp_path / "plain.log")
     results = tmp_path / "results"
     # With 2 workers an epoch takes 6 steps. Join and kill happen in the second epoch.
     plan = [

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.harness.job import LIMIT_S, REPOSITORY, Job
+from tests.harness.job import LIMIT_S, Job
 
 SCRIPT = """
 import os, sys, keras, numpy as np
@@ -63,7 +62,6 @@ def test_a_worker_of_another_host_that_sees_too_few_gpus_ends_a_job_that_has_not
         job.wait_for("job_started")
         with subprocess.Popen(
             [sys.executable, "-m", "hvd_elastic_keras.run", f"--join={job.job_dir}"],
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         ) as joiner:
             try:
                 assert job.process.wait(LIMIT_S) == 2, job.report()

@@ -6,8 +6,6 @@ accumulated must survive workers that leave and join before they are applied.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hvd_elastic_keras.common import env
-from tests.harness import alone
+from tests.harness import alone, warm_python
 from tests.harness.fault_model import FaultPoint
 from tests.harness.faults import Fault
 from tests.harness.fit_job import FitJob, FitResult
@@ -37,16 +34,6 @@ def gates(point: str, *steps: int) -> list[Fault]:
         Fault(name, point, 0, step=step, action="wait")
         for name, step in zip(names, steps, strict=True)
     ]
-
-
-def run_alone(*command: str) -> None:
-    subprocess.run(
-        [sys.executable, *command],
-        cwd=REPOSITORY,
-        env=env.child_environment({"PYTHONPATH": str(REPOSITORY)}, {}),
-        check=True,
-        timeout=100,
-    )
 
 
 def revoke_and_grant(job: Job) -> list[dict[str, Any]]:
@@ -71,8 +58,7 @@ def revoke_and_grant(job: Job) -> list[dict[str, Any]]:
 def test_a_model_module_that_accumulates_5_steps_ends_with_the_weights_of_one_process(
     tmp_path: Path, expected_weights: Weights
 ) -> None:
-    script = alone.script_of(MODEL, tmp_path / "alone", micro_batch_size=8, epochs=3)
-    run_alone("-c", script)
+    alone.train(MODEL, tmp_path / "alone", micro_batch_size=8, epochs=3)
     expected = read_weights(tmp_path / "alone" / "model.keras", tmp_path)
     plan = gates("train", 1, 2)  # when 5 and 10 steps have been applied
     command = (f"--model={MODEL}", *SMALL)
@@ -106,7 +92,8 @@ def test_a_fit_that_accumulates_4_steps_ends_like_plain_fit(
 def test_a_loop_that_accumulates_4_steps_ends_with_the_weights_of_one_process(
     tmp_path: Path,
 ) -> None:
-    run_alone(str(SCRIPT), str(tmp_path / "alone"), "1", "accumulate")
+    log = tmp_path / "alone.log"
+    warm_python.run(SCRIPT, tmp_path / "alone", "1", "accumulate", log=log)
     expected = dict(np.load(tmp_path / "alone" / "weights.npz"))
     plan = gates("loop", 9, 17)
     with LoopJob(tmp_path, "--num_workers=3", mode="accumulate", plan=plan) as job:

@@ -8,157 +8,51 @@ whole Gloo timeout; BUILD.md has the numbers.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import queue
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import metadata
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+from tests.harness import horovod_calls, warm_python
 
-START_TIMEOUT_S = 90.0
-REPLY_TIMEOUT_S = 60.0
+pytestmark = pytest.mark.timeout(180)
+
+REPLY_TIMEOUT_S = 90.0
 GLOO_TIMEOUT_S = 3
 # The Gloo timeout is 30 s in the tests that use this. Survivors usually notice after 0.1 s.
 SURVIVORS_NOTICE_S = 5.0
 
-WORKER_PROGRAM = """
-import json, os, sys, time
-from pathlib import Path
-import horovod.tensorflow as hvd
-import keras
-import tensorflow as tf
-
-def init(environ):
-    for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
-        del os.environ[name]
-    os.environ.update(environ)
-    try:
-        hvd.init()
-    except ValueError as error:
-        return {"ok": False, "error": str(error)}
-    return {"ok": True, "rank": hvd.rank(), "size": hvd.size()}
-
-def allreduce(value):
-    return {"sum": float(hvd.allreduce(tf.constant(value), op=hvd.Sum, name="t").numpy())}
-
-def allreduce_group(count):
-    os.environ["HOROVOD_ELASTIC"] = "1"  # else nothing is handed to Horovod by one process
-    ones = [tf.constant(1.0)] * count
-    return {"sums": [float(s) for s in hvd.grouped_allreduce(ones, op=hvd.Sum, name="group")]}
-
-def processor_times():
-    threads = [int(thread) for thread in os.listdir("/proc/self/task")]
-    return {n: int(Path(f"/proc/self/task/{n}/schedstat").read_text().split()[0]) for n in threads}
-
-def processor_times_of_allreduces(count, processor, environ):
-    os.sched_setaffinity(0, {processor})
-    before = processor_times()
-    init(environ)
-    threads = sorted(processor_times().keys() - before.keys())
-    ones = [tf.ones(300), tf.ones(300)]
-    reduce = tf.function(lambda: hvd.grouped_allreduce(ones, op=hvd.Sum, name="small"))
-    reduce()
-    begin = processor_times()
-    for _ in range(count):
-        reduce()
-    end = processor_times()
-    return {"nanoseconds": [end[n] - begin[n] for n in threads]}
-
-def allreduce_until_error(length):
-    try:
-        hvd.allreduce(tf.ones(length), op=hvd.Sum, name="loop")
-        print("@", json.dumps({"first_step": True}), flush=True)
-        while True:
-            hvd.allreduce(tf.ones(length), op=hvd.Sum, name="loop")
-    except tf.errors.UnknownError as error:
-        return {"time": time.time(), "error": str(error)}
-
-def train(steps):
-    keras.utils.set_random_seed(7)
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
-    optimizer = keras.optimizers.Adam(0.05)
-    x = tf.random.stateless_normal((16, 4), (1, hvd.rank()))
-    y = tf.reduce_sum(x, axis=1, keepdims=True)
-
-    @tf.function
-    def step():
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((model(x) - y) ** 2)
-        gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
-        gradients = hvd.grouped_allreduce(gradients, op=hvd.Average, name="gradients")
-        optimizer.apply(gradients, model.trainable_variables)
-        return loss
-
-    losses = [float(step()) for _ in range(steps)]
-    return {"first": losses[0], "last": losses[-1], "weights": [
-        float(tf.reduce_sum(v.value)) for v in model.trainable_variables]}
-
-def shutdown():
-    hvd.shutdown()
-    return {"initialized": hvd.is_initialized()}
-
-print("@", json.dumps({"ready": True}), flush=True)
-for line in sys.stdin:
-    name, arguments = json.loads(line)
-    print("@", json.dumps(globals()[name](*arguments)), flush=True)
-"""
-
 
 class Worker:
-    """A process with Horovod that executes calls, one at a time."""
+    """A process with Horovod that executes calls, one at a time; see `horovod_calls.py`."""
 
     def __init__(self, log: Path) -> None:
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("HOROVOD_")}
-        environ |= {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
         self.log = log
-        with log.open("w") as stderr:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", WORKER_PROGRAM],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-                env=environ,
-            )
-        self._replies: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("@ "):
-                self._replies.put(json.loads(line[2:]))
-        self._replies.put(None)
-
-    def wait_ready(self) -> None:
-        assert self.reply(START_TIMEOUT_S) == {"ready": True}
+        self._connection, other = warm_python.CONTEXT.Pipe()
+        self.process = warm_python.process_of(horovod_calls.serve, log, other)
+        self.process.start()
+        other.close()
 
     def ask(self, name: str, *arguments: object) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps([name, arguments]) + "\n")
-        self.process.stdin.flush()
+        self._connection.send((name, arguments))
 
     def reply(self, timeout_s: float = REPLY_TIMEOUT_S) -> dict[str, Any]:
-        reply = self._replies.get(timeout=timeout_s)
-        if reply is None:
-            status = self.process.wait(timeout=10)
+        assert self._connection.poll(timeout_s), f"no reply: {self.log.read_text()[-2000:]}"
+        try:
+            return self._connection.recv()
+        except EOFError:
+            self.process.join(10)
+            status = self.process.exitcode
             pytest.fail(f"worker ended with status {status}: {self.log.read_text()[-2000:]}")
-        return reply
 
     def call(self, name: str, *arguments: object) -> dict[str, Any]:
         self.ask(name, *arguments)
@@ -166,30 +60,20 @@ class Worker:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(timeout=10)
+        self.process.join(10)
 
-    def close(self) -> int:
-        """Ends the process by closing its input; returns its exit status."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        return self.process.wait(timeout=30)
+    def close(self) -> int | None:
+        """Ends the process by closing its connection; returns its exit status."""
+        self._connection.close()
+        self.process.join(30)
+        return self.process.exitcode
 
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self.process.poll() is None:
-            self.kill()
-        self._reader.join(timeout=10)
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+        self.kill()
 
 
 class Store:
@@ -346,7 +230,6 @@ def test_two_processes_train_a_keras_model_to_equal_weights(store: Store, tmp_pa
         Worker(tmp_path / "1.log") as second,
     ):
         for rank, worker in enumerate((first, second)):
-            worker.wait_ready()
             worker.ask("init", store.environ("r", rank))
         assert first.reply()["size"] == second.reply()["size"] == 2
         for worker in (first, second):
@@ -364,7 +247,6 @@ def test_a_group_of_tensors_does_not_wait_for_the_cycle(tmp_path: Path) -> None:
     """The cycle exists to collect more tensors."""
     an_hour = {"HOROVOD_CYCLE_TIME": str(60 * 60 * 1000)}
     with Worker(tmp_path / "0.log") as worker:
-        worker.wait_ready()
         assert worker.call("init", single_process_environ() | an_hour)["ok"]
         for _ in range(2):  # Horovod knows the tensors the second time
             assert worker.call("allreduce_group", 3) == {"sums": [1.0, 1.0, 1.0]}
@@ -377,7 +259,6 @@ def test_the_event_thread_does_not_keep_the_processor_from_the_thread_it_waits_f
     allowed = sorted(os.sched_getaffinity(0))
     with Worker(tmp_path / "0.log") as first, Worker(tmp_path / "1.log") as second:
         for rank, worker in enumerate((first, second)):
-            worker.wait_ready()
             processor = allowed[rank % len(allowed)]
             worker.ask("processor_times_of_allreduces", 300, processor, store.environ("r", rank))
         for worker in (first, second):
@@ -395,7 +276,6 @@ def test_all_survivors_of_a_kill_during_allreduce_get_an_error_at_once(
     with contextlib.ExitStack() as stack:
         workers = [stack.enter_context(Worker(tmp_path / f"{rank}.log")) for rank in range(size)]
         for rank, worker in enumerate(workers):
-            worker.wait_ready()
             environ = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "30"}
             worker.ask("init", store.environ("r", rank, size) | environ)
         assert {worker.reply()["size"] for worker in workers} == {size}
@@ -417,7 +297,6 @@ def test_init_fails_and_can_be_repeated_when_a_peer_never_comes(
     store: Store, tmp_path: Path
 ) -> None:
     with Worker(tmp_path / "survivor.log") as survivor:
-        survivor.wait_ready()
         for attempt in range(5):
             store.declare_dead(f"attempt{attempt}")
             assert_init_failed(survivor.call("init", store.environ(f"attempt{attempt}", rank=0)))
@@ -430,7 +309,6 @@ def test_a_second_init_without_shutdown_fails_again_and_harms_nothing(
     store: Store, tmp_path: Path
 ) -> None:
     with Worker(tmp_path / "survivor.log") as survivor:
-        survivor.wait_ready()
         store.declare_dead("r")
         assert_init_failed(survivor.call("init", store.environ("r", rank=0)))
         assert_init_failed(survivor.call("init", single_process_environ()))
@@ -442,7 +320,6 @@ def test_process_ends_cleanly_after_a_failed_init_without_shutdown(
     store: Store, tmp_path: Path
 ) -> None:
     with Worker(tmp_path / "survivor.log") as survivor:
-        survivor.wait_ready()
         store.declare_dead("r")
         assert_init_failed(survivor.call("init", store.environ("r", rank=0)))
         assert survivor.close() == 0
@@ -457,10 +334,9 @@ def test_strangers_at_the_listening_ports_are_turned_away(
     with contextlib.ExitStack() as stack:
         workers = [stack.enter_context(Worker(tmp_path / f"{rank}.log")) for rank in range(2)]
         for rank, worker in enumerate(workers):
-            worker.wait_ready()
             worker.ask("init", store.environ("r", rank))
         assert store.trapped.wait(REPLY_TIMEOUT_S), "nobody came to that stage"
-        ports = {port for worker in workers for port in listening_ports(worker.process.pid)}
+        ports = {port for worker in workers for port in listening_ports(worker.process.pid or 0)}
         assert len(ports) >= 2, "each listens for the other"
         for port in ports:
             for garbage in (b"", b"x", bytes(8), os.urandom(1000)):
@@ -495,21 +371,18 @@ def test_survivor_of_a_peer_killed_during_init_works_alone_and_with_a_new_peer(
         Worker(tmp_path / "survivor.log") as survivor,
         Worker(tmp_path / "victim.log") as victim,
     ):
-        survivor.wait_ready()
-        victim.wait_ready()
         store.trap = ("first", scope)
         store.tells_death = tells_death
         survivor.ask("init", store.environ("first", rank=0))
         victim.ask("init", store.environ("first", rank=1))
         assert store.trapped.wait(REPLY_TIMEOUT_S), "the survivor never reached that stage"
         victim.kill()
-        assert victim.process.returncode == -signal.SIGKILL
+        assert victim.process.exitcode == -signal.SIGKILL
         store.declare_dead("first")
         assert_init_failed(survivor.reply())
         assert_works_alone(survivor)
 
         with Worker(tmp_path / "replacement.log") as replacement:
-            replacement.wait_ready()
             survivor.ask("init", store.environ("second", rank=0))
             assert replacement.call("init", store.environ("second", rank=1))["size"] == 2
             assert survivor.reply() == {"ok": True, "rank": 0, "size": 2}

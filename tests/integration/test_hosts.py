@@ -93,7 +93,6 @@ class Script:
         newer.replace(self._path)
 
 
-@pytest.mark.timeout(300)
 def test_hosts_come_and_go_and_are_cut_off_and_lost_without_a_trace_in_the_result(
     hosts: Hosts, tmp_path: Path, expected_weights: dict[str, np.ndarray]
 ) -> None:
@@ -146,7 +145,6 @@ def test_hosts_come_and_go_and_are_cut_off_and_lost_without_a_trace_in_the_resul
         assert len(job.events("round_running")[-1]["members"]) == 1
 
 
-@pytest.mark.timeout(300)
 def test_hosts_without_any_ipv4_train_on_when_one_of_them_is_lost(
     tmp_path: Path, expected_weights: dict[str, np.ndarray]
 ) -> None:
@@ -169,7 +167,6 @@ def test_hosts_without_any_ipv4_train_on_when_one_of_them_is_lost(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_who_is_cut_off_writes_no_checkpoint_whether_it_sees_the_job_directory_or_not(
     hosts: Hosts,
     tmp_path: Path,
@@ -209,7 +206,6 @@ def test_who_is_cut_off_writes_no_checkpoint_whether_it_sees_the_job_directory_o
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_chaos_cuts_a_host_off_and_brings_it_back(
     hosts: Hosts, tmp_path: Path, expected_weights: dict[str, np.ndarray]
 ) -> None:

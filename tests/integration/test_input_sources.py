@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import collections
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.harness import warm_python
 from tests.harness.faults import Fault
-from tests.harness.job import FAULT_MODEL, REPOSITORY, SMALL, Job, assert_same_weights
+from tests.harness.job import FAULT_MODEL, SMALL, Job, assert_same_weights
 
 SOURCE_MODEL = FAULT_MODEL.with_name("source_model.py")
 COMMAND = (f"--model={SOURCE_MODEL}", *SMALL)
@@ -35,7 +34,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def written(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """Returns the content of a good TFRecord file."""
     path = tmp_path_factory.mktemp("written") / "train"
-    subprocess.run([sys.executable, "-c", WRITE, str(path)], cwd=REPOSITORY, check=True, timeout=60)
+    warm_python.run("-c", WRITE, path, log=path.with_suffix(".log"))
     return path.read_bytes()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,10 @@ from hvd_elastic_keras.launchers.kubernetes_pod import JOB_LABEL
 from tests.harness import kube
 from tests.harness.faults import FILE, Fault
 from tests.harness.hosts import wait_until
-from tests.harness.job import LIMIT_S, REPOSITORY, Job, assert_same_weights
+from tests.harness.job import LIMIT_S, Job, assert_same_weights
 from tests.harness.kube import Cluster
 from tests.harness.kube_api import Json
 
-pytestmark = pytest.mark.timeout(300)
 NAMESPACE = "default"
 OF_JOBS = JOB_LABEL
 
@@ -27,7 +27,7 @@ OF_JOBS = JOB_LABEL
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     kube.need_cluster()
     pytest.importorskip("kubernetes")
-    image = {"PYTHONPATH": str(REPOSITORY), "TF_NUM_INTRAOP_THREADS": "1"}
+    image = {"PYTHONPATH": os.environ["PYTHONPATH"], "TF_NUM_INTRAOP_THREADS": "1"}
     with Cluster(tmp_path_factory.mktemp("cluster"), image) as made:
         wait_until(lambda: not any(map(taints, made.admin.all("Node"))), "the nodes take pods")
         yield made

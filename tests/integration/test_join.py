@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -224,7 +223,6 @@ def refused(job: Job, *flags: str, stdin: str = "", directory: Path = REPOSITORY
     ended = subprocess.run(
         [sys.executable, "-m", "hvd_elastic_keras.run", *flags],
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         input=stdin,
         capture_output=True,
         text=True,

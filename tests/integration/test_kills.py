@@ -29,7 +29,24 @@ def assert_survivors_went_on(job: Job, num_survivors: int) -> None:
     assert len(second["members"]) == num_survivors
 
 
-@pytest.mark.slow(but=("0",))
+def test_goes_on_after_kills_of_rank_0_within_a_step_in_an_evaluation_and_while_results_are_saved(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    plan = [
+        Fault("step", "train", 0, step=5, size=4),
+        Fault("evaluation", "evaluate", 0, step=8, size=3),
+        Fault("save", "save", 0, size=2),
+    ]
+    with Job(tmp_path, "--num_workers=4", "--max_restarts=0", plan=plan) as job:
+        finish_and_compare(job, expected_weights, plan)
+        members = job.events("round_running")[0]["members"]
+        rounds = [e["members"] for e in job.events("round_running")]
+        assert rounds[:3] == [members, members[1:], members[2:]], "the survivors go on"
+        exits = [e["cause"] for e in job.events("worker_exited")]
+        assert exits.count("was killed by SIGKILL") == 3
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_goes_on_after_a_kill_in_the_middle_of_a_step(
     rank: int, tmp_path: Path, expected_weights: Weights
@@ -90,7 +107,7 @@ def test_goes_on_after_a_kill_while_a_joiner_is_brought_up_to_date(
         finish_and_compare(job, expected_weights, plan)
 
 
-@pytest.mark.slow(but=("evaluation", "save"))
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [

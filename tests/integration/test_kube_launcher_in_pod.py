@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hvd_elastic_keras.launchers.kubernetes_pod import JOB_LABEL, WORKER_LABEL
 from tests.harness import faults, kube
 from tests.harness.faults import Fault
-from tests.harness.job import REPOSITORY, assert_same_weights
+from tests.harness.job import assert_same_weights
 from tests.harness.kube import Cluster
 from tests.harness.kube_job import LaunchedKubeJob
 
@@ -25,7 +26,7 @@ def gate(name: str, step: int) -> Fault:
 
 def image_of(directory: Path) -> dict[str, str]:
     return {
-        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONPATH": os.environ["PYTHONPATH"],
         "TMPDIR": str(directory / "tmp"),
         "CUDA_VISIBLE_DEVICES": "-1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -45,7 +46,6 @@ def secrets_of_jobs(cluster: Cluster) -> list[str]:
     return [secret["metadata"]["name"] for secret in found]
 
 
-@pytest.mark.timeout(600)
 def test_workers_are_asked_for_and_sent_away_and_the_pod_of_the_master_is_killed_and_back(
     tmp_path: Path, expected_weights: dict[str, np.ndarray]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from tests.harness import faults, kube
 from tests.harness.faults import Fault
-from tests.harness.job import REPOSITORY, assert_same_weights
+from tests.harness.job import assert_same_weights
 from tests.harness.kube import Cluster
 from tests.harness.kube_job import KubeJob
 
@@ -41,7 +42,7 @@ def test_pods_are_scaled_deleted_and_killed_and_the_master_is_and_nothing_is_los
     steps = {"start": 2, "up": 5, "down": 9, "forced": 13, "master": 17}
     plan = [gate(name, step) for name, step in steps.items()]
     environment = {
-        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONPATH": os.environ["PYTHONPATH"],
         "TMPDIR": str(tmp_path / "tmp"),
         "CUDA_VISIBLE_DEVICES": "-1",
         "TF_CPP_MIN_LOG_LEVEL": "2",

@@ -21,7 +21,7 @@ from tests.harness.job import REPOSITORY
 from tests.harness.kube import Cluster
 from tests.harness.kube_api import ApiError, Json, path_of
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 LEAVES = "trap 'echo asked; exit 75' TERM; echo begun; while :; do sleep 0.05; done"
 STAYS = "trap '' TERM; echo begun; while :; do sleep 0.05; done"
 

@@ -26,7 +26,6 @@ from tests.harness.job import LIMIT_S, POLL_S, REPOSITORY
 from tests.harness.kube import ADMIN_TOKEN, ControlPlane
 from tests.harness.kube_api import Json, path_of
 
-pytestmark = pytest.mark.timeout(300)
 NAMESPACE = "default"
 RBAC = REPOSITORY / "deploy" / "kubernetes" / "rbac.yaml"
 

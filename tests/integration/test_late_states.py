@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.harness import alone
+from tests.harness import alone, warm_python
+from tests.harness.alone import Once
 from tests.harness.faults import Fault
 from tests.harness.job import REPOSITORY, Job, assert_same_weights, read_weights
 
@@ -25,27 +24,24 @@ CHECKED = (*COMMAND, "--check_weights_every_n_steps=1")
 """All workers wait for all in every step. A worker with other weights than the others ends."""
 GATE = Fault("gate", "train", 0, step=3, action="wait")
 """Holds rank 0 until the joiner is ready. The joiner is then in the round of step 4."""
-HELD = [
-    GATE,
-    Fault("held", "take", 2, action="wait"),
-    Fault("next", "train", 0, step=5, action="wait"),
-]
-"""Hold back the joiner's state until the others have taken step 4."""
+STATE_ON_ITS_WAY = Fault("held", "take", 2, action="wait")
+"""Holds back the joiner's state."""
 CAME_LATE = re.compile(r"the state came [0-9.]+ s after the others' step")
 LIMIT_S = 100
 TOLERANCE = 2e-6
 """A step changes a weight by about 1e-4."""
 Weights = Mapping[str, np.ndarray]
-pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> Weights:
+def expected(once: Once, tmp_path_factory: pytest.TempPathFactory) -> Weights:
     """Returns the weights of a run in one process."""
-    directory = tmp_path_factory.mktemp("alone")
-    script = alone.script_of(MODEL, directory, micro_batch_size=16, epochs=2)
-    subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True, timeout=LIMIT_S)
-    return read_weights(directory / "model.keras", directory)
+
+    def train(directory: Path) -> None:
+        alone.train(MODEL, directory / "alone", micro_batch_size=16, epochs=2)
+
+    model = once("late_model", train) / "alone" / "model.keras"
+    return read_weights(model, tmp_path_factory.mktemp("weights"))
 
 
 def let_join(job: Job) -> None:
@@ -70,7 +66,8 @@ def log_of(job: Job, worker: str) -> str:
 def test_the_others_take_their_step_while_the_state_is_on_its_way(
     tmp_path: Path, expected: Weights
 ) -> None:
-    with Job(tmp_path, "--num_workers=2", plan=HELD, command=COMMAND) as job:
+    plan = [GATE, STATE_ON_ITS_WAY, Fault("next", "train", 0, step=5, action="wait")]
+    with Job(tmp_path, "--num_workers=2", plan=plan, command=COMMAND) as job:
         let_join(job)
         job.wait_for_fault("held")
         job.wait_for_fault("next")  # step 4 is taken, and the joiner has no state
@@ -116,7 +113,7 @@ def test_a_holder_that_is_killed_on_the_way_changes_nothing(
 ) -> None:
     """The joiner has no state yet. It gets the state from the holder that is left."""
     kill = Fault("kill", "train", 0, step=5) if after_step else Fault("kill", "give", 0, size=3)
-    held = [Fault("held", "take", 2, action="wait")] if after_step else []
+    held = [STATE_ON_ITS_WAY] if after_step else []
     flags = ("--num_workers=2", "--max_restarts=0")
     with Job(tmp_path, *flags, plan=[GATE, kill, *held], command=COMMAND) as job:
         let_join(job)
@@ -146,7 +143,7 @@ def test_a_joiner_that_alone_is_left_begins_again_from_what_is_on_disk(
     """The joiner has the others' position in the data, but not their variables."""
     plan = [
         GATE,
-        Fault("held", "take", 2, action="wait"),
+        STATE_ON_ITS_WAY,
         Fault("first", "train", 0, step=5),
         Fault("second", "train", 1, step=5),
     ]
@@ -165,15 +162,15 @@ def test_a_fit_of_a_users_script_gives_what_plain_fit_gives_on_every_worker(
     tmp_path: Path,
 ) -> None:
     script = (str(REPOSITORY / "tests" / "harness" / "late_fit_script.py"), str(tmp_path))
-    plain_fit = [sys.executable, "-m", "tests.harness.late_fit_script", str(tmp_path)]
-    subprocess.run(plain_fit, cwd=REPOSITORY, check=True, timeout=LIMIT_S)
-    with Job(tmp_path, "--num_workers=2", plan=HELD, command=script) as job:
+    warm_python.run("-m", "tests.harness.late_fit_script", tmp_path, log=tmp_path / "alone.log")
+    with Job(tmp_path, "--num_workers=2", plan=[GATE, STATE_ON_ITS_WAY], command=script) as job:
         let_join(job)
         job.wait_for_fault("held")
-        job.wait_for_fault("next")
+        # After step 4, all workers compare the batches that they have read. So step 5 is not taken.
+        job.wait(lambda: re.search(r"^w0 .* 5 ", job.ctl("status"), re.M), "step 4 is taken")
         job.plan.open_gate("held")
-        job.plan.open_gate("next")
         job.finish()
+        assert len(job.events("round_running")) == 2
     with np.load(tmp_path / "alone.npz") as plain:
         for worker in ("w0", "w1", "w2"):
             with np.load(tmp_path / f"{worker}.npz") as found:

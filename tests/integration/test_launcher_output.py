@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-import pytest
 
 from tests.harness.faults import Fault
 from tests.harness.job import LIMIT_S, Job, assert_same_weights
@@ -32,35 +31,39 @@ def replace_a_worker(job: Job) -> None:
     assert "w2" in job.ctl("status")
 
 
-@pytest.mark.parametrize("errors_too", [False, True])
-def test_a_full_device_for_what_is_printed_changes_nothing_in_a_job(
-    tmp_path: Path, expected_weights: dict[str, np.ndarray], errors_too: bool
+TOLD = "warning: what the launcher prints cannot be written (No space left on device)"
+
+
+def test_a_full_device_for_all_that_is_printed_changes_nothing_in_a_job(
+    tmp_path: Path, expected_weights: dict[str, np.ndarray]
 ) -> None:
     job = Job(tmp_path, "--num_workers=2", "--all_output", plan=[GATE])
     with open("/dev/full", "wb") as full:
-        job.stdout = full.fileno()
-        job.stderr = full.fileno() if errors_too else None
+        job.stdout = job.stderr = full.fileno()
         with job:
             replace_a_worker(job)
-            told = "warning: what the launcher prints cannot be written (No space left on device)"
-            assert told in job.ctl("status")
+            assert TOLD in job.ctl("status")
             job.plan.open_gate("gate")
             job.finish()
-            assert "Traceback" not in job.output
             assert "finished after 24 steps" in (job.job_dir / "logs/launcher.log").read_text()
             assert_same_weights(job.weights(), expected_weights)
 
 
-def test_sigterm_stops_a_job_whose_output_finds_no_room(tmp_path: Path) -> None:
-    job = Job(tmp_path, "--num_workers=2", plan=[GATE])
+def test_a_job_with_a_full_device_for_its_output_only_goes_on_and_is_stopped_by_sigterm(
+    tmp_path: Path,
+) -> None:
+    job = Job(tmp_path, "--num_workers=2", "--all_output", plan=[GATE])
     with open("/dev/full", "wb") as full:
         job.stdout = full.fileno()
         with job:
-            job.wait_for_fault("gate")
+            replace_a_worker(job)
+            assert TOLD in job.ctl("status")
             job.process.send_signal(signal.SIGTERM)
             job.wait_for("job_stopping")
             job.plan.open_gate("gate")
             job.finish(128 + signal.SIGTERM)
+            said = (job.job_dir / "logs/launcher.log").read_text()
+            assert "was killed by SIGKILL; starting a replacement" in said
             assert "Traceback" not in job.output
 
 

@@ -28,45 +28,37 @@ def finish_without_any_error(job: Job, expected: Weights) -> None:
     assert_same_weights(job.weights(), expected)
 
 
-def test_a_worker_joins_in_the_middle_of_an_epoch(
+def test_a_worker_joins_in_an_epoch_the_root_gets_sigterm_and_ctl_removes_the_least_senior(
     tmp_path: Path, expected_weights: Weights
 ) -> None:
-    with Job(tmp_path, "--num_workers=2", plan=[GATE]) as job:
-        job.wait_for_fault("gate")
+    steps = {"join": 10, "leave": 13, "remove": 18}
+    plan = [Fault(name, "train", 0, step=step, action="wait") for name, step in steps.items()]
+    with Job(tmp_path, "--num_workers=2", plan=plan) as job:
+        job.wait_for_fault("join")
         assert "starting" in job.ctl("add", "1")
         job.wait_for("round_opened", lambda e: e["reason"] == "w2 joins")
-        job.plan.open_gate("gate")
+        job.plan.open_gate("join")
         joined = job.wait_for_round(3)
         assert joined["step"] == 11  # all workers finished the step that was running
-        finish_without_any_error(job, expected_weights)
 
-
-def test_a_worker_that_gets_sigterm_leaves_after_the_current_step(
-    tmp_path: Path, expected_weights: Weights
-) -> None:
-    with Job(tmp_path, "--num_workers=3", plan=[GATE]) as job:
-        job.wait_for_fault("gate")
-        root = job.wait_for_round(3)["members"][0]
+        job.wait_for_fault("leave")
+        root, *others = joined["members"]
         job.signal(root, signal.SIGTERM)
         job.wait_for("round_opened", lambda e: "SIGTERM" in e["reason"])
-        job.plan.open_gate("gate")
+        job.plan.open_gate("leave")
         left = job.wait_for("worker_exited", lambda e: e["worker_id"] == root)
         assert left["cause"] == "left: SIGTERM"
-        assert root not in job.wait_for_round(2)["members"]
-        finish_without_any_error(job, expected_weights)
+        without_root = job.wait_for_round(2, after=joined["round"])
+        assert without_root["members"] == others
 
-
-def test_ctl_removes_the_least_senior_worker_and_shows_everybody(
-    tmp_path: Path, expected_weights: Weights
-) -> None:
-    with Job(tmp_path, "--num_workers=3", plan=[GATE]) as job:
-        job.wait_for_fault("gate")
-        members = job.wait_for_round(3)["members"]
+        job.wait_for_fault("remove")
         status = job.ctl("status")
-        assert all(member in status for member in members)
-        assert job.ctl("remove", "1") == f"{members[-1]} will leave after the current step\n"
-        job.plan.open_gate("gate")
-        assert job.wait_for_round(2)["members"] == members[:-1]
+        assert all(member in status for member in others)
+        assert job.ctl("remove", "1") == f"{others[-1]} will leave after the current step\n"
+        job.plan.open_gate("remove")
+        last = job.wait_for_round(1, after=without_root["round"])
+        assert last["members"] == others[:-1]
+        assert [e["round"] for e in job.events("round_running")] == [1, 2, 3, 4]
         finish_without_any_error(job, expected_weights)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ import pytest
 
 from tests.harness import hosts as harness
 from tests.harness.hosts import Hosts
-from tests.harness.job import REPOSITORY
 
 WAY = (
     "import sys; from hvd_elastic_keras.worker import network; print(network.way_to(*sys.argv[1:]))"
@@ -32,7 +30,6 @@ def way_from(hosts: Hosts, host: str, wanted: str) -> str:
         [sys.executable, "-c", WAY, f"{hosts.launcher}:9", wanted],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )
     return str(process.communicate(timeout=harness.LIMIT_S)[0].decode())
 

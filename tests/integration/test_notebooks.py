@@ -15,10 +15,7 @@ pytest.importorskip("ipykernel")
 import nbformat
 from jupyter_client.manager import start_new_kernel
 
-from tests.harness.job import REPOSITORY
-
 LIMIT_S = 110
-pytestmark = pytest.mark.timeout(300)
 
 PREPARE = """
 import keras
@@ -70,11 +67,6 @@ def train_for_ever():
 
 hvd_elastic_keras.run_function(train_for_ever, num_workers=1, job_dir="endless")
 """
-
-
-@pytest.fixture(autouse=True)
-def kernels_find_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
 
 
 def executed(directory: Path, *cells: str) -> list[str]:

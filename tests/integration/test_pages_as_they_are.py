@@ -15,7 +15,6 @@ import pytest
 from tests.harness.documentation import PAGES, ROOT, blocks, example
 from tests.harness.job import Job
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 RUN = "python -m hvd_elastic_keras.run"
 FILES = {
     "script.py": ("README.md", "This is `script.py`:"),
@@ -50,9 +49,8 @@ def call(directory: Path, command: str, *more: str) -> subprocess.CompletedProce
         capture_output=True,
         text=True,
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=False,
-        timeout=300,
+        timeout=250,
     )
 
 

@@ -17,10 +17,9 @@ import pytest
 import hvd_elastic_keras
 from hvd_elastic_keras import ElasticCallback, ElasticError, run_function
 from hvd_elastic_keras.common.errors import ConfigurationError, FunctionFailedError
-from tests.harness.job import REPOSITORY, Job
+from tests.harness.job import Job
 from tests.harness.small_classifier import arrays, classifier
 
-pytestmark = pytest.mark.timeout(300)
 KILL_AT_STEP = 8
 FOLDER_OF_OTHERS = "folder_that_a_notebook_has_added"
 
@@ -70,12 +69,6 @@ def refuse() -> None:
 def return_a_lock() -> Any:
     train(1)
     return threading.Lock()
-
-
-@pytest.fixture(autouse=True)
-def workers_find_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives workers the tests' search path; the launcher is another process."""
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
 
 
 def test_the_value_is_that_of_one_process_and_its_lines_are_shown(
@@ -172,7 +165,7 @@ class FunctionJob(Job):
 
     def start_launcher(self, *more_flags: str) -> None:
         """Starts the calling process."""
-        path = os.pathsep.join((str(REPOSITORY), str(Path(__file__).parent)))
+        path = os.pathsep.join((os.environ["PYTHONPATH"], str(Path(__file__).parent)))
         self._temporary.mkdir(exist_ok=True)
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(

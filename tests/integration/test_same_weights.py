@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.harness.job import LIMIT_S, REPOSITORY, Job, assert_same_weights, read_weights
+from tests.harness import warm_python
+from tests.harness.job import Job, assert_same_weights, read_weights
 
 CHANGES_ITS_WEIGHTS = """
 import sys
@@ -62,7 +61,5 @@ def test_a_worker_with_other_weights_is_replaced_before_it_does_harm(
 
 def undisturbed(command: list[str], directory: Path) -> dict[str, np.ndarray]:
     """Returns the weights of the same script in one process, where nothing is changed."""
-    subprocess.run(
-        [sys.executable, *command], cwd=REPOSITORY, timeout=LIMIT_S, check=True, capture_output=True
-    )
+    warm_python.run(*command, log=directory / "undisturbed.log")
     return read_weights(directory / "model.keras", directory)

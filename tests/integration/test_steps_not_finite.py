@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.harness.job import LIMIT_S, REPOSITORY, Job, assert_same_weights, read_weights
+from tests.harness import warm_python
+from tests.harness.job import Job, assert_same_weights, read_weights
 
 DIVERGES = """
 import keras, numpy as np
@@ -75,13 +74,6 @@ def test_such_a_step_is_left_out_by_all_workers_alike(tmp_path: Path, flag: str)
         assert "Traceback" not in job.output
         if flag == "--audit":
             job.assert_audited(epochs=2)
-        plain = subprocess.run(
-            [sys.executable, str(script), str(expected), "plain"],
-            cwd=REPOSITORY,
-            timeout=LIMIT_S,
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        assert plain.stdout.splitlines()[-1] in job.output
+        plain = warm_python.run(script, expected, "plain", log=tmp_path / "plain.log")
+        assert plain.splitlines()[-1] in job.output
     assert_same_weights(read_weights(found, tmp_path), read_weights(expected, tmp_path))

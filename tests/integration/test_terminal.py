@@ -17,7 +17,6 @@ from tests.harness.job import FAULT_MODEL, Job
 from tests.harness.joiner import Joiner
 from tests.harness.terminal_job import GO_ON, INTERRUPT, STOP, TerminalJob
 
-pytestmark = pytest.mark.timeout(300)
 LONG = (f"--model={FAULT_MODEL}", "--global_batch_size=64", "--micro_batch_size=8")
 ESCAPE = "\x1b"
 

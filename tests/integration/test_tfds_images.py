@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,9 @@ from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.data.plan.partition import Partition
 from hvd_elastic_keras.data.sources.source import as_source
 from model_zoo import digits, tfds_images
-from tests.harness import tfds_stand_in
+from tests.harness import tfds_stand_in, warm_python
 from tests.harness.faults import Fault
-from tests.harness.job import FAULT_MODEL, REPOSITORY, SMALL, Job, assert_same_weights
+from tests.harness.job import FAULT_MODEL, SMALL, Job, assert_same_weights
 
 NAME = "bundled_digits"
 FORMATS = ("tfrecord", "array_record")
@@ -40,8 +38,7 @@ for file_format in sys.argv[2:]:
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a directory with a data directory for each file format."""
     directory = tmp_path_factory.mktemp("tfds")
-    command = [sys.executable, "-c", PREPARE, str(directory), *FORMATS]
-    subprocess.run(command, cwd=REPOSITORY, check=True, timeout=100)
+    warm_python.run("-c", PREPARE, directory, *FORMATS, log=directory / "log")
     return directory
 
 

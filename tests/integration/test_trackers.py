@@ -20,7 +20,6 @@ from tests.harness.recorded_fit import Script
 from tests.harness.small_classifier import VALIDATION, arrays, classifier
 
 Alone = Callable[[Scenario], FitResult]
-pytestmark = pytest.mark.timeout(300)
 KILLED_IN_THE_FOURTH_EPOCH = [Fault("killed", "train", 0, step=20, size=2)]
 NEEDS_MLFLOW = pytest.mark.skipif(
     importlib.util.find_spec("mlflow") is None, reason="mlflow is not installed"

@@ -15,7 +15,6 @@ from tests.harness.job import REPOSITORY, Job
 optuna = pytest.importorskip("optuna")
 
 EXAMPLE = REPOSITORY / "docs" / "examples" / "tuning.py"
-pytestmark = pytest.mark.timeout(300)
 
 
 class Study(Job):
@@ -32,7 +31,6 @@ class Study(Job):
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, str(EXAMPLE), f"--directory={self.directory}", *self._study],
-                env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import signal
 import subprocess
@@ -17,7 +16,6 @@ from hvd_elastic_keras.chaos import temporary
 from hvd_elastic_keras.chaos.temporary import NotPossibleError, Temporary
 from tests.harness import hosts as harness
 from tests.harness.hosts import Hosts
-from tests.harness.job import REPOSITORY
 
 LONG_S = 600.0
 WRITES = """
@@ -80,7 +78,6 @@ def killed_asker(*arguments: object) -> None:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "done\n"

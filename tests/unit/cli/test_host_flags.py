@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from hvd_elastic_keras.cli.host_flags import HostsRequest
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.launchers.discovery import FixedHosts
 from hvd_elastic_keras.launchers.ssh_command import SshSettings
-from tests.harness.job import FAULT_MODEL, REPOSITORY
+from tests.harness.job import FAULT_MODEL
 
 
 def refused(tmp_path: Path, *flags: str) -> str:
@@ -23,7 +22,6 @@ def refused(tmp_path: Path, *flags: str) -> str:
             *(sys.executable, "-m", "hvd_elastic_keras.run", f"--model={FAULT_MODEL}"),
             *(f"--job_dir={tmp_path / 'job'}", *flags),
         ],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         cwd=tmp_path,
         capture_output=True,
         text=True,

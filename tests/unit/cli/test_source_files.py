@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -121,7 +120,6 @@ def test_run_warns_of_it_and_still_goes_on(words: str, warns: bool, tmp_path: Pa
         check=False,
         timeout=60,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
     )
     assert result.returncode == 0, result.stderr
     assert ("stands after good.py, so that the script gets it" in result.stdout) == warns

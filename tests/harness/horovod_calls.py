@@ -1,0 +1,108 @@
+"""What a process with Horovod does for the tests of the patch, one call at a time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import horovod.tensorflow as hvd
+import keras
+import tensorflow as tf
+
+
+def serve(connection: Connection) -> None:
+    """Executes calls until the other end is closed. A call has one reply, or several."""
+    while True:
+        try:
+            name, arguments = connection.recv()
+        except EOFError:
+            return
+        replies = globals()[name](*arguments)
+        for reply in [replies] if isinstance(replies, dict) else replies:
+            connection.send(reply)
+
+
+def init(environ: Mapping[str, str]) -> dict[str, Any]:
+    for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
+        del os.environ[name]
+    os.environ.update(environ)
+    try:
+        hvd.init()
+    except ValueError as error:
+        return {"ok": False, "error": str(error)}
+    return {"ok": True, "rank": hvd.rank(), "size": hvd.size()}
+
+
+def allreduce(value: float) -> dict[str, Any]:
+    return {"sum": float(hvd.allreduce(tf.constant(value), op=hvd.Sum, name="t").numpy())}
+
+
+def allreduce_group(count: int) -> dict[str, Any]:
+    os.environ["HOROVOD_ELASTIC"] = "1"  # else nothing is handed to Horovod by one process
+    ones = [tf.constant(1.0)] * count
+    return {"sums": [float(s) for s in hvd.grouped_allreduce(ones, op=hvd.Sum, name="group")]}
+
+
+def processor_times() -> dict[int, int]:
+    threads = [int(thread) for thread in os.listdir("/proc/self/task")]
+    return {n: int(Path(f"/proc/self/task/{n}/schedstat").read_text().split()[0]) for n in threads}
+
+
+def processor_times_of_allreduces(
+    count: int, processor: int, environ: Mapping[str, str]
+) -> dict[str, Any]:
+    os.sched_setaffinity(0, {processor})
+    before = processor_times()
+    init(environ)
+    threads = sorted(processor_times().keys() - before.keys())
+    ones = [tf.ones(300), tf.ones(300)]
+    reduce = tf.function(lambda: hvd.grouped_allreduce(ones, op=hvd.Sum, name="small"))
+    reduce()
+    begin = processor_times()
+    for _ in range(count):
+        reduce()
+    end = processor_times()
+    return {"nanoseconds": [end[n] - begin[n] for n in threads]}
+
+
+def allreduce_until_error(length: int) -> Iterator[dict[str, Any]]:
+    try:
+        hvd.allreduce(tf.ones(length), op=hvd.Sum, name="loop")
+        yield {"first_step": True}
+        while True:
+            hvd.allreduce(tf.ones(length), op=hvd.Sum, name="loop")
+    except tf.errors.UnknownError as error:
+        yield {"time": time.time(), "error": str(error)}
+
+
+def train(steps: int) -> dict[str, Any]:
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.Adam(0.05)
+    x = tf.random.stateless_normal((16, 4), (1, hvd.rank()))
+    y = tf.reduce_sum(x, axis=1, keepdims=True)
+
+    @tf.function
+    def step() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x) - y) ** 2)
+        gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+        gradients = hvd.grouped_allreduce(gradients, op=hvd.Average, name="gradients")
+        optimizer.apply(gradients, model.trainable_variables)
+        return loss
+
+    losses = [float(step()) for _ in range(steps)]
+    return {
+        "first": losses[0],
+        "last": losses[-1],
+        "weights": [float(tf.reduce_sum(v.value)) for v in model.trainable_variables],
+    }
+
+
+def shutdown() -> dict[str, Any]:
+    hvd.shutdown()
+    return {"initialized": hvd.is_initialized()}
