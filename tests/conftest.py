@@ -17,11 +17,8 @@ import pytest
 
 AFTER_TIMEOUT_S = 60.0
 STDERR = pytest.StashKey[int]()
-SEARCH_PATH = [
-    str(Path(__file__).parent / "harness" / "quick_start"),
-    str(Path(__file__).parents[1]),
-]
-"""Directories on the search path of all Python processes of the tests."""
+REPOSITORY = str(Path(__file__).parents[1])
+"""On the search path of all Python processes of the tests."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -62,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     config.stash[STDERR] = os.dup(2)
     path = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*SEARCH_PATH, *path]))
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([REPOSITORY, *path]))
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

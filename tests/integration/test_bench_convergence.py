@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from tests.harness.job import REPOSITORY
 
 BENCH = REPOSITORY / "scripts" / "benchmarks" / "convergence.py"
-WITH_MATPLOTLIB = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 PNG = b"\x89PNG\r\n\x1a\n"
 JOBS = [("1", "1"), ("3", "2")]
 MODES = ("usual", "deterministic")
@@ -35,7 +33,6 @@ def test_the_curves_after_a_revocation_are_those_of_one_worker(tmp_path: Path) -
             "--deterministic",
             f"--output={output}",
         ],
-        env=WITH_MATPLOTLIB,
         capture_output=True,
         text=True,
         timeout=280,
@@ -64,7 +61,6 @@ def test_numbers_that_make_no_sense_are_refused_without_a_traceback(
 ) -> None:
     result = subprocess.run(
         [sys.executable, str(BENCH), f"--output={tmp_path / 'results'}", f"--left={left}"],
-        env=WITH_MATPLOTLIB,
         capture_output=True,
         text=True,
         timeout=60,
