@@ -32,6 +32,8 @@ ATTRIBUTES = {
     zip_op._ZipDataset: ("_datasets",),
 }
 """Attributes that the constructors set, and that are read here."""
+CHOOSING = ("Repeat", "Take", "Skip", "Shard", "Filter", "AssertCardinality")
+"""Kinds of datasets that give elements of their input; `cache` and `shuffle` do so, too."""
 MOST_SERIALIZED_BYTES = 2**28
 """A shuffle above more bytes of tensors than this is not made again: see `shuffled_like`."""
 
@@ -140,6 +142,12 @@ def batch_of(part: tf.data.Dataset) -> tuple[int, bool] | None:
 def pads_batches(part: tf.data.Dataset) -> bool:
     """Whether a part is a `padded_batch`."""
     return "PaddedBatch" in type(part).__name__
+
+
+def only_chooses(part: tf.data.Dataset) -> bool:
+    """Whether each element of a part is an element of its input."""
+    kind = type(part).__name__.strip("_").removesuffix("Dataset")
+    return is_cache(part) or _is_shuffle(part) or kind in CHOOSING
 
 
 def chosen_like(part: tf.data.Dataset, other: tf.data.Dataset) -> tf.data.Dataset | None:

@@ -60,7 +60,7 @@ class _Elements:
 
 
 class _ReadWholeError(Exception):
-    """The maps below an operation cannot be taken out. The text says why, if it is a map."""
+    """The maps of a dataset cannot be taken out. The text says why, if a map is the reason."""
 
 
 def split(dataset: tf.data.Dataset, seed: int, is_row_wise: Callable[[Any], bool]) -> SplitDataset:
@@ -103,10 +103,10 @@ def _split_batches(
         return found
     if dataset_parts.is_map(dataset):
         return _with_batch_map(found, dataset, is_row_wise)
-    if not found.taken:
+    if not found.taken and dataset_parts.only_chooses(dataset):
         return dataclasses.replace(found, raw=dataset)
-    raw = dataset_parts.chosen_like(dataset, found.raw)
-    if raw is None:
+    raw = dataset_parts.chosen_like(dataset, found.raw) if found.taken else None
+    if raw is None:  # for example, its elements may be no batches any more
         raise _ReadWholeError
     return dataclasses.replace(found, raw=raw)
 

@@ -140,6 +140,9 @@ PIPELINES: dict[str, Make] = {
         .shuffle(3)
         .map(lambda x, y: (x["x"] * 2, y[:, 1:]))
     ),
+    "a map of batches above a cache and a filter": lambda: (
+        numbers().batch(4).cache().filter(lambda x: x[0] != 8).map(lambda x: x * 2)
+    ),
     "a map of padded batches": lambda: (
         numbers().map(tf.range).padded_batch(6).map(lambda x: (x * 2, x > 3))
     ),
@@ -171,6 +174,15 @@ WHOLE: dict[str, tuple[Make, str]] = {
     "a map that mixes rows": (
         lambda: numbers().map(lambda x: x + 1).batch(4).map(lambda x: x - tf.reduce_mean(x)),
         "may mix the rows",
+    ),
+    "batches that were made into something else": (
+        lambda: (
+            numbers()
+            .batch(4)
+            .flat_map(lambda x: tf.data.Dataset.from_tensors((x, tf.range(8))))
+            .map(lambda x, y: (x * 2, y * 2))
+        ),
+        "below an operation that looks at elements",
     ),
     "Python code": (
         lambda: (
