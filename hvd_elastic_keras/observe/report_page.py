@@ -41,7 +41,7 @@ def web_file(name: str) -> bytes:
 def type_of_web_file(name: str) -> str:
     """Returns the content type of a file.
 
-    >>> type_of("page.css")
+    >>> type_of_web_file("page.css")
     'text/css; charset=utf-8'
     """
     return TYPES_OF_WEB_FILES[Path(name).suffix]

@@ -182,7 +182,7 @@ WHOLE: dict[str, tuple[Make, str]] = {
             .flat_map(lambda x: tf.data.Dataset.from_tensors((x, tf.range(8))))
             .map(lambda x, y: (x * 2, y * 2))
         ),
-        "below an operation that looks at elements",
+        "map(...)",
     ),
     "Python code": (
         lambda: (
