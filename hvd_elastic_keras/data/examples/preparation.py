@@ -12,6 +12,7 @@ import collections
 import functools
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from typing import Any, TypeVar
@@ -27,8 +28,8 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 AHEAD = 2
 """Batches of a worker that are prepared while it computes a step."""
-LEAST_AT_ONCE = 8
-"""Examples that a thread prepares one after the other, if there are enough."""
+LEAST_S = 0.003
+"""A thread that helps gets work for at least this time: it costs a third of it to hand it out."""
 
 FINAL = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 MAY_PASS = (
@@ -123,6 +124,8 @@ class Preparation:
         prepared = self._all.get_concrete_function().structured_outputs
         self.batch_spec = tf.nest.map_structure(structure.batched, prepared)
         flat = tf.nest.flatten(self.batch_spec)
+        self._example_s = LEAST_S
+        """Time that an example took last time."""
         self._is_dense = all(isinstance(leaf, tf.TensorSpec) for leaf in flat)
         structure.check_sliceable(
             self.batch_spec, f"What {what} returns for {name}", of_examples=True
@@ -156,13 +159,17 @@ class Preparation:
         Each thread prepares some examples one after the other. Parallel calls within `tf.data` take
         twice the processor time if each is short.
         """
-        number = min(num_threads(), count // LEAST_AT_ONCE) if self._is_dense else 1
-        if number <= 1:
-            return self._all(leaves)
-        cuts = [(count * i // number, count * (i + 1) // number) for i in range(number)]
-        pieces = [[leaf[low:high] for leaf in leaves] for low, high in cuts]
-        prepared = list(_threads().map(self._all, pieces))
-        return tf.nest.map_structure(lambda *tensors: tf.concat(tensors, 0), *prepared)
+        number = min(num_threads(), count, int(count * self._example_s / LEAST_S))
+        began = time.perf_counter()
+        if number <= 1 or not self._is_dense:
+            prepared, number = self._all(leaves), 1
+        else:
+            cuts = [(count * i // number, count * (i + 1) // number) for i in range(number)]
+            pieces = [[leaf[low:high] for leaf in leaves] for low, high in cuts]
+            found = list(_threads().map(self._all, pieces))
+            prepared = tf.nest.map_structure(lambda *tensors: tf.concat(tensors, 0), *found)
+        self._example_s = (time.perf_counter() - began) * number / count
+        return prepared
 
 
 @functools.cache
