@@ -94,6 +94,7 @@ def test_random_augmentation_does_not_depend_on_the_workers(
     flags = ("--deterministic",) if deterministic else ()
     with FitJob(tmp_path / "one", augmented_in_parallel, "--num_workers=1", *flags, plan=[]) as one:
         one.finish()
+        assert one.output.count("x: random numbers in map(...) follow from the number") == 1
         expected = one.result("w0")
     plan = [gate(6), kill_of_root("train", step=12)]
     with FitJob(

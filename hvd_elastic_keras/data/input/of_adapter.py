@@ -20,6 +20,7 @@ from hvd_elastic_keras.data.sources.dataset_batches import (
     PyDatasetBatches,
     known_length,
 )
+from hvd_elastic_keras.data.sources.element_draws import draws_numbers
 from hvd_elastic_keras.data.sources.generator_batches import GeneratorBatches
 from hvd_elastic_keras.data.sources.source import ArraySource
 from hvd_elastic_keras.data.sources.split_dataset import SplitDataset, split
@@ -171,7 +172,7 @@ def _inner(
         elif not reader.alone:
             parts = split(dataset, seed.number, reader.is_row_wise)
             iterators.check_order(dataset, name, parts.taken)
-            _tell_of_whole_reading(name, parts)
+            _tell_of_maps(name, parts)
         source = DatasetBatches(
             dataset,
             name,
@@ -189,7 +190,12 @@ def _inner(
     )
 
 
-def _tell_of_whole_reading(name: str, parts: SplitDataset) -> None:
+def _tell_of_maps(name: str, parts: SplitDataset) -> None:
+    if any(map(draws_numbers, parts.taken)):
+        notices.tell(
+            f"{name}: random numbers in map(...) follow from the number of each example. They are "
+            "the same for any number of workers, but not those of plain fit."
+        )
     if parts.left:
         notices.tell(
             f"{name}: every worker prepares all examples of each batch, as {parts.left}. See "

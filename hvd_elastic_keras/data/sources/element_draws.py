@@ -77,6 +77,13 @@ def reason_to_stay(part: tf.data.Dataset) -> str:
     return "" if callable_ else "has a state that earlier calls change"
 
 
+def draws_numbers(part: tf.data.Dataset) -> bool:
+    """Whether the function of a `map` draws random numbers that would depend on earlier calls."""
+    (function,) = dataset_parts.functions_of(part)
+    nodes = list(_all_nodes(function.function.graph))
+    return _has_state(nodes) or any(map(_draws, nodes))
+
+
 def called_with_key(
     function: Any, tensors: Sequence[tf.Tensor], key: tf.Tensor, seed: int
 ) -> list[Any]:
@@ -88,7 +95,8 @@ def called_with_key(
       seed: another number for each function.
     """
     graph = function.graph
-    if not any(_draws(node) or node.op in ASSIGNMENTS for node in _all_nodes(graph)):
+    nodes = list(_all_nodes(graph))
+    if not (_has_state(nodes) or any(map(_draws, nodes))):
         return list(tf.nest.flatten(function(*tensors)))
     handles = _seed_handles(graph)
     captured = [handles.get(inner.name, outer) for outer, inner in graph.captures]
