@@ -615,6 +615,11 @@ def test_every_error_has_the_same_form(
     with_master(scenario)
 
 
+async def launched(worker_id: str, master: Master) -> None:
+    while worker_id not in master.launcher.launched:
+        await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize("error", [OSError, RuntimeError])
 def test_a_worker_that_cannot_be_started_is_a_failure_that_is_replaced(
     with_master: Any, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
@@ -625,7 +630,7 @@ def test_a_worker_that_cannot_be_started_is_a_failure_that_is_replaced(
         master.launcher.failures_to_come = 1
         master.launcher.failure = error("no such host")
         await master.call("POST", "/v1/workers", messages.encode(control.ChangeRequest(add=1)))
-        await asyncio.sleep(0.05)
+        await asyncio.wait_for(launched("w3", master), timeout=10)
         assert master.launcher.launched == ["w0", "w1", "w2", "w3"]
         assert "could not be started: no such host" in master.output.getvalue()
 
@@ -635,7 +640,7 @@ def test_a_worker_that_cannot_be_started_is_a_failure_that_is_replaced(
 def test_a_worker_that_is_removed_before_its_delayed_start_is_not_started(
     with_master: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(restart_policy, "_backoff_s", lambda _: 0.05)
+    monkeypatch.setattr(restart_policy, "_backoff_s", lambda _: 0.4)
 
     async def scenario(master: Master) -> None:
         master.launcher.failures_to_come = 1
@@ -644,7 +649,7 @@ def test_a_worker_that_is_removed_before_its_delayed_start_is_not_started(
         body = messages.encode(control.ChangeRequest(remove_worker_id="w3"))
         _, answer = await master.call("POST", "/v1/workers", body)
         assert messages.decode(answer, control.ChangeReply).accepted
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.6)
         assert "w3" not in master.launcher.launched
 
     with_master(scenario)

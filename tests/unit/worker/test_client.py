@@ -74,6 +74,8 @@ def test_a_worker_listens_to_no_master_that_another_one_has_followed(
         client._on_lost = lambda reason: lost.set()
         client.start()
         second.told.next(protocol.Heartbeat)
+        # The second one comes when the worker has read the answer to the first, with its term.
+        second.told.next(protocol.Heartbeat)
     with served(term=1) as first:
         files.write_endpoint(tmp_path, first.address, "token")
         client.post(protocol.Console(worker_id="w0", text="not for the first"))
