@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -32,6 +32,12 @@ from hvd_elastic_keras.keras_internals.tensorflow_names import (
 
 PYTHON_CALLS = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
 """The operations of `tf.py_function` and `tf.numpy_function`."""
+FUNCTIONS = {
+    **dict.fromkeys(("While", "StatelessWhile"), ("body", "cond")),
+    **dict.fromkeys(("If", "StatelessIf"), ("then_branch", "else_branch")),
+    **dict.fromkeys(("PartitionedCall", "StatefulPartitionedCall"), ("f",)),
+}
+"""Operations that call functions, and the attributes that name these functions."""
 
 
 def emit(op: Any, inputs: list[Any]) -> list[Any]:
@@ -87,6 +93,22 @@ def function_of(graph: Any, name: str) -> Any:
             return graph._functions[name]
         graph = getattr(graph, "outer_graph", None)
     raise LookupError(name)
+
+
+def body_of(graph: Any, op: Any, name: str) -> Any:
+    """Returns the graph of a function that an operation calls; None if it has only a definition."""
+    return getattr(function_of(graph, op.get_attr(name).name), "graph", None)
+
+
+def nodes_of(graph: Any) -> list[Any]:
+    """Returns all operations, as `NodeDef`s."""
+    definition = graph.as_graph_def()
+    return [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
+
+
+def calls_python(nodes: Iterable[Any]) -> bool:
+    """Whether some operation runs Python code."""
+    return any(node.op in PYTHON_CALLS for node in nodes)
 
 
 def nodes_within(op: Any) -> Iterator[Any]:

@@ -29,14 +29,10 @@ from hvd_elastic_keras.keras_internals.model_variables import (
     can_be_sent,
     optimizers_of,
 )
+from hvd_elastic_keras.keras_internals.traced_graphs import calls_python, nodes_of
 from hvd_elastic_keras.step.partition import plan
 from hvd_elastic_keras.step.partition.analysis import analysed
-from hvd_elastic_keras.step.partition.captured_step import (
-    CapturedStep,
-    calls_python,
-    capture,
-    nodes_of,
-)
+from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
 from hvd_elastic_keras.step.partition.check import check_step
 from hvd_elastic_keras.step.partition.plan import Analysis
 from hvd_elastic_keras.step.partition.region import NotPartitionedError

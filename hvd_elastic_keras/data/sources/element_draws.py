@@ -8,7 +8,7 @@ from the pass and the number of the element (its key), as `tf.random.stateless_*
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -18,35 +18,33 @@ from hvd_elastic_keras.data.sources.random_ops import (
     GENERATOR_OPS,
     KERAS_SEED,
     SEEDED_OPS,
+    has_lasting_state,
     is_parallel,
 )
 from hvd_elastic_keras.keras_internals import dataset_parts
 from hvd_elastic_keras.keras_internals.stateless_draws import StatelessDraws, mixed
 from hvd_elastic_keras.keras_internals.tensorflow_names import op_def_registry
 from hvd_elastic_keras.keras_internals.traced_graphs import (
+    FUNCTIONS,
     PYTHON_CALLS,
+    body_of,
+    calls_python,
     emit_operation,
-    function_of,
     has_functions,
+    nodes_of,
     nodes_within,
 )
 
 KEY = tf.TensorSpec([2], tf.int64)
 """The key of an element: the number of the pass, and the number of the element in the pass."""
-CALLS = ("PartitionedCall", "StatefulPartitionedCall")
-BRANCHES = ("If", "StatelessIf")
-BODIES = {
-    **dict.fromkeys(CALLS, ("f",)),
-    **dict.fromkeys(BRANCHES, ("then_branch", "else_branch")),
-}
-"""Attributes that name the functions of an operation."""
 READ = "RngReadAndSkip"
 AGAIN = frozenset(StatelessDraws.METHODS)
 """Operations that can draw from a given seed."""
 HARMLESS = frozenset(
     {
-        *("ReadVariableOp", "VarHandleOp", "VariableShape", "Assert", "PrintV2", *CALLS),
-        *("If", "Case", "While", "LookupTableFindV2", "LookupTableSizeV2", "HashTableV2"),
+        *("ReadVariableOp", "VarHandleOp", "VariableShape", "Assert", "PrintV2"),
+        *("StatefulPartitionedCall", "If", "Case", "While"),
+        *("LookupTableFindV2", "LookupTableSizeV2", "HashTableV2"),
     }
 )
 """Operations that TensorFlow calls stateful, but whose results do not depend on earlier calls."""
@@ -66,12 +64,12 @@ def reason_to_stay(part: tf.data.Dataset) -> str:
     captured = [outer for outer, _ in graph.captures]
     if not all(isinstance(outer, tf.__internal__.EagerTensor) for outer in captured):
         return "was made within another function"
-    nodes = list(_all_nodes(graph))
+    nodes = nodes_of(graph)
     draws = [node for node in nodes if node.op in SEEDED_OPS]
     seeded = all(node.attr["seed"].i or node.attr["seed2"].i for node in draws)
-    if draws and seeded and not is_parallel(part) and not _has_state(nodes):
+    if draws and seeded and not is_parallel(part) and not has_lasting_state(graph, nodes):
         return "draws seeded random numbers, one call after the other"
-    if any(node.op in PYTHON_CALLS for node in nodes):
+    if calls_python(nodes):
         return "calls Python code"
     callable_ = _can_be_called(graph, _seed_handles(graph), within_branch=False)
     return "" if callable_ else "has a state that earlier calls change"
@@ -80,8 +78,9 @@ def reason_to_stay(part: tf.data.Dataset) -> str:
 def draws_numbers(part: tf.data.Dataset) -> bool:
     """Whether the function of a `map` draws random numbers that would depend on earlier calls."""
     (function,) = dataset_parts.functions_of(part)
-    nodes = list(_all_nodes(function.function.graph))
-    return _has_state(nodes) or any(map(_draws, nodes))
+    graph = function.function.graph
+    nodes = nodes_of(graph)
+    return has_lasting_state(graph, nodes) or any(map(_draws, nodes))
 
 
 def called_with_key(
@@ -95,8 +94,8 @@ def called_with_key(
       seed: another number for each function.
     """
     graph = function.graph
-    nodes = list(_all_nodes(graph))
-    if not (_has_state(nodes) or any(map(_draws, nodes))):
+    nodes = nodes_of(graph)
+    if not (has_lasting_state(graph, nodes) or any(map(_draws, nodes))):
         return list(tf.nest.flatten(function(*tensors)))
     handles = _seed_handles(graph)
     captured = [handles.get(inner.name, outer) for outer, inner in graph.captures]
@@ -111,7 +110,7 @@ class _KeyedCall:
         self._seed = seed
         self._ordinal = 0
         self._draws = StatelessDraws(self._next_seed)
-        self._states = {name: self._state(name) for name in _seed_handles(graph).values()}
+        self._states = {name: self._next_seed(name, 0, 0) for name in _seed_handles(graph).values()}
         """The states of seed generators, by the names of their variables."""
 
     def run(self, graph: Any, inputs: Sequence[Any]) -> list[Any]:
@@ -142,10 +141,10 @@ class _KeyedCall:
             if found is not None:
                 return found
         if has_functions(op) and any(map(_draws, nodes_within(op))):
-            if kind in CALLS:
-                return self.run(_body(op, "f"), inputs)
-            then, other = _body(op, "then_branch"), _body(op, "else_branch")
-            choice, *rest = inputs
+            bodies = _bodies(op)
+            if len(bodies) == 1:
+                return self.run(bodies[0], inputs)
+            (then, other), (choice, *rest) = bodies, inputs
             found = tf.cond(choice, lambda: self.run(then, rest), lambda: self.run(other, rest))
             return list(tf.nest.flatten(found))
         return list(emit_operation(op, inputs).outputs)
@@ -167,9 +166,6 @@ class _KeyedCall:
             return []
         return None
 
-    def _state(self, name: str) -> tf.Tensor:
-        return self._next_seed(name, 0, 0)
-
     def _next_seed(self, name: str, seed: int, seed2: int) -> tf.Tensor:
         self._ordinal += 1
         number = mixed(self._seed, seed, seed2, self._ordinal)
@@ -187,9 +183,8 @@ def _can_be_called(graph: Any, handles: dict[str, str], *, within_branch: bool) 
         elif op.type in AGAIN:
             continue
         elif has_functions(op) and any(map(_draws, nodes_within(op))):
-            names = BODIES.get(op.type, ())
-            bodies = [_body(op, name) for name in names]
-            within = within_branch or op.type in BRANCHES
+            bodies = _bodies(op)
+            within = within_branch or len(bodies) > 1
             if not bodies or None in bodies:
                 return False
             if not all(_can_be_called(body, {}, within_branch=within) for body in bodies):
@@ -197,6 +192,12 @@ def _can_be_called(graph: Any, handles: dict[str, str], *, within_branch: bool) 
         elif not all(map(_is_harmless, nodes_within(op))):
             return False
     return True
+
+
+def _bodies(op: Any) -> list[Any]:
+    """Returns the graphs of a called function or of both branches; nothing for a loop."""
+    names = FUNCTIONS.get(op.type, ())
+    return [] if "body" in names else [body_of(op.graph, op, name) for name in names]
 
 
 def _is_harmless(node: Any) -> bool:
@@ -208,15 +209,6 @@ def _is_harmless(node: Any) -> bool:
 
 def _draws(node: Any) -> bool:
     return node.op in SEEDED_OPS or node.op in GENERATOR_OPS
-
-
-def _has_state(nodes: Sequence[Any]) -> bool:
-    return any(node.op in GENERATOR_OPS or node.op in ASSIGNMENTS for node in nodes)
-
-
-def _all_nodes(graph: Any) -> Iterator[Any]:
-    for op in graph.get_operations():
-        yield from nodes_within(op)
 
 
 def _seed_handles(graph: Any) -> dict[str, str]:
@@ -231,8 +223,3 @@ def _seed_handles(graph: Any) -> dict[str, str]:
 
 def _holds_seed(variable: Any) -> bool:
     return KERAS_SEED in variable.name or variable.name.startswith("StateVar")
-
-
-def _body(op: Any, name: str) -> Any:
-    """Returns the graph of a function that an operation calls; None if it has no graph."""
-    return getattr(function_of(op.graph, op.get_attr(name).name), "graph", None)

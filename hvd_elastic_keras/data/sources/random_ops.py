@@ -6,7 +6,6 @@ cannot see random numbers that Python code draws (`tf.py_function`); see `batch_
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -15,6 +14,7 @@ from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.keras_internals import dataset_parts
 from hvd_elastic_keras.keras_internals.dataset_parts import functions_of
 from hvd_elastic_keras.keras_internals.tensorflow_names import is_op_determinism_enabled
+from hvd_elastic_keras.keras_internals.traced_graphs import nodes_of
 
 SEEDED_OPS = frozenset(
     {
@@ -47,8 +47,8 @@ def check_random_functions(part: tf.data.Dataset, name: str) -> None:
     parallel = is_parallel(part)
     for function in functions_of(part):
         graph = function.function.graph
-        nodes = list(_nodes(graph.as_graph_def()))
-        if _has_lasting_state(graph, nodes):
+        nodes = nodes_of(graph)
+        if has_lasting_state(graph, nodes):
             raise DataError(
                 f"{name} is a tf.data.Dataset with {_method(part)}(...) whose function draws from "
                 "a keras.random.SeedGenerator or tf.random.Generator, as Keras's random layers do. "
@@ -76,14 +76,12 @@ def check_random_functions(part: tf.data.Dataset, name: str) -> None:
             )
 
 
-def _nodes(graph: Any) -> Iterator[Any]:
-    """Yields the nodes of a graph and of all functions that it may call."""
-    yield from graph.node
-    for function in graph.library.function:
-        yield from function.node_def
+def has_lasting_state(graph: Any, nodes: list[Any]) -> bool:
+    """Whether a function draws from a state that outlives an iterator.
 
-
-def _has_lasting_state(graph: Any, nodes: list[Any]) -> bool:
+    Args:
+      nodes: all operations of its graph.
+    """
     if any(node.op in GENERATOR_OPS for node in nodes):
         return True
     assigns = any(node.op in ASSIGNMENTS for node in nodes)

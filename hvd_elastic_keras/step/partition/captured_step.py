@@ -1,32 +1,19 @@
-"""A step as a graph over one whole batch, which reads and assigns variables as values.
-
-`nodes_of` lists the operations of a traced step, including those of the functions that it calls.
-"""
+"""A step as a graph over one whole batch, which reads and assigns variables as values."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from hvd_elastic_keras.data.examples.structure import Layout
-from hvd_elastic_keras.keras_internals.traced_graphs import (
-    PYTHON_CALLS,
-    function_of,
-    inlined_functions,
-)
+from hvd_elastic_keras.keras_internals.traced_graphs import FUNCTIONS, body_of, inlined_functions
 from hvd_elastic_keras.step.partition.stateful_draws import StatefulDraws
 
 WITHOUT_EFFECT = frozenset({"NoOp", "PrintV2", "CheckNumericsV2"})
-FUNCTIONS = {
-    **dict.fromkeys(("While", "StatelessWhile"), ("body", "cond")),
-    **dict.fromkeys(("If", "StatelessIf"), ("then_branch", "else_branch")),
-    **dict.fromkeys(("PartitionedCall", "StatefulPartitionedCall"), ("f",)),
-}
-"""Operations that call functions, and the attributes that name these functions."""
 ASSIGNMENTS: dict[str, Callable[[Any, Any], Any] | None] = {
     "AssignVariableOp": None,
     "AssignAddVariableOp": tf.add,
@@ -165,20 +152,30 @@ def capture(
         parts = tf.nest.flatten(spec, expand_composites=True)
         rows = _per_row(spec) if per_row is None else per_row[i]
         leaves.append(Leaf(spec, tuple(next(inputs) for _ in parts), rows))
-    owners = {id(v.handle): v for v in graph.variables}
-    captures = [(inner.name, outer) for outer, inner in graph.captures]
     structure = function.structured_outputs
     return CapturedStep(
         graph,
         tuple(leaves),
         next(inputs),
-        {name: owners[id(outer)] for name, outer in captures if id(outer) in owners},
-        {name: outer for name, outer in captures if id(outer) not in owners},
+        *captured_by(graph),
         lambda outputs: _filled(structure, outputs),
         function,
         traced,
         tuple(sorted(names)),
         draws_by_xla,
+    )
+
+
+def captured_by(graph: Any) -> tuple[dict[str, tf.Variable], dict[str, Any]]:
+    """Returns the variables and the other tensors that a graph takes from outside.
+
+    Both are by the names of their placeholders.
+    """
+    owners = {id(v.handle): v for v in graph.variables}
+    captures = [(inner.name, outer) for outer, inner in graph.captures]
+    return (
+        {name: owners[id(outer)] for name, outer in captures if id(outer) in owners},
+        {name: outer for name, outer in captures if id(outer) not in owners},
     )
 
 
@@ -213,11 +210,6 @@ def operations(graph: Any) -> list[Any]:
             done.add(op)
             ordered.append(op)
     return [op for op in ordered if op.type != "Placeholder" and op.type not in WITHOUT_EFFECT]
-
-
-def body_of(graph: Any, op: Any, name: str) -> Any:
-    """Returns the graph of a function that an operation calls; None if it has only a definition."""
-    return getattr(function_of(graph, op.get_attr(name).name), "graph", None)
 
 
 def on_variable(op: Any, inputs: Sequence[Any], values: dict[str, Any]) -> list[Any] | None:
@@ -274,17 +266,6 @@ def _spread(value: Any, indices: Any, updates: Any) -> Any:
     if updates.shape.rank != 0:
         return updates
     return tf.fill(tf.concat([tf.shape(indices), tf.shape(value)[1:]], 0), updates)
-
-
-def nodes_of(graph: Any) -> list[Any]:
-    """Returns all operations, as `NodeDef`s."""
-    definition = graph.as_graph_def()
-    return [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
-
-
-def calls_python(nodes: Iterable[Any]) -> bool:
-    """Whether some operation runs Python code."""
-    return any(node.op in PYTHON_CALLS for node in nodes)
 
 
 def is_for_xla(op: Any) -> bool:

@@ -17,7 +17,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_elastic_keras.step.partition.captured_step import FUNCTIONS, WRITES, CapturedStep
+from hvd_elastic_keras.keras_internals.traced_graphs import FUNCTIONS
+from hvd_elastic_keras.step.partition.captured_step import WRITES, CapturedStep
 from hvd_elastic_keras.step.partition.plan import ALIAS, Names, Plan, PlannedOperation
 from hvd_elastic_keras.step.partition.rules.states import EMPTY, HANDLE, PARTIAL, REPLICATED
 

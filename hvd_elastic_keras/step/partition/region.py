@@ -11,15 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_elastic_keras.keras_internals.traced_graphs import PYTHON_CALLS
+from hvd_elastic_keras.keras_internals.traced_graphs import FUNCTIONS, PYTHON_CALLS, body_of
 from hvd_elastic_keras.step.partition import within_micro_batches
-from hvd_elastic_keras.step.partition.captured_step import (
-    FUNCTIONS,
-    WRITES,
-    body_of,
-    is_for_xla,
-    operations,
-)
+from hvd_elastic_keras.step.partition.captured_step import WRITES, is_for_xla, operations
 from hvd_elastic_keras.step.partition.moments import Moments, variances
 from hvd_elastic_keras.step.partition.plan import Collective, Plan, PlannedOperation
 from hvd_elastic_keras.step.partition.rules import RULES

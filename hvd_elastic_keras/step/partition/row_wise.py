@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.step.partition.analysis import planned_rows
-from hvd_elastic_keras.step.partition.captured_step import CapturedStep, Leaf
+from hvd_elastic_keras.step.partition.captured_step import CapturedStep, Leaf, captured_by
 from hvd_elastic_keras.step.partition.plan import Plan
 from hvd_elastic_keras.step.partition.region import NotPartitionedError
 from hvd_elastic_keras.step.partition.rules.states import PARTIAL, is_sharded, sharded
@@ -67,14 +67,11 @@ def _by_rows(plan: Plan) -> bool:
 
 def _captured_step(function: Any, inputs: list[Any]) -> CapturedStep:
     graph = function.graph
-    owners = {id(v.handle): v for v in graph.variables}
-    pairs = [(inner.name, outer) for outer, inner in graph.captures]
     return CapturedStep(
         graph,
         tuple(Leaf(tf.TensorSpec(t.shape, t.dtype), (t,), 1) for t in inputs),
         None,
-        {name: owners[id(outer)] for name, outer in pairs if id(outer) in owners},
-        {name: outer for name, outer in pairs if id(outer) not in owners},
+        *captured_by(graph),
         list,
         function,
         function,
