@@ -59,6 +59,8 @@ _LAZY = {
 }
 
 
+names_looked_up: set[str] = set()
+"""Public names that the program has used: modules of this package import each other directly."""
 _NEED_KERAS = ("ElasticCallback", "RootCallback", "Trainer")
 
 
@@ -72,6 +74,7 @@ def _tell_job_of_errors() -> None:
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
+        names_looked_up.add(name)
         _tell_job_of_errors()
     if name in _NEED_KERAS:
         importlib.import_module("hvd_elastic_keras.keras_internals.release").check_in_script()

@@ -5,7 +5,7 @@
     python -m hvd_elastic_keras.run --model=resnet50 --job=evaluate --checkpoint=JOB_DIR
     python -m hvd_elastic_keras.run --num_workers=4 script.py --script_flag=1
 
-The last form runs a script that trains by itself, with `ElasticCallback`, `Trainer` or
+The last form runs a script that trains by itself, with `Model.fit`, `Trainer` or
 `hvd_elastic_keras.elastic`.
 """
 
@@ -41,7 +41,7 @@ from hvd_elastic_keras.cli import (
     take_over,
 )
 from hvd_elastic_keras.common import env, joining, tf_config
-from hvd_elastic_keras.common.config import check_batch_may_grow
+from hvd_elastic_keras.common.config import check_batch_may_grow, check_seed
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
 from hvd_elastic_keras.common.job_spec import TRAIN, JobSpec
 from hvd_elastic_keras.common.options import RunOptions
@@ -54,7 +54,12 @@ flags.adopt_module_key_flags(join_flags)
 flags.adopt_module_key_flags(host_flags)
 flags.adopt_module_key_flags(kubernetes_flags)
 flags.adopt_module_key_flags(leave_notices)
-_OF_MODELS = (*job_flags.TRAINING_FLAGS, job_flags.MODEL.name, job_flags.INIT_FROM.name)
+_SEED = job_flags.TRAINING_FLAGS["seed"]
+_OF_MODELS = (
+    *(name for name in job_flags.TRAINING_FLAGS if name != _SEED.name),
+    job_flags.MODEL.name,
+    job_flags.INIT_FROM.name,
+)
 """Flags whose values a script decides by itself."""
 
 
@@ -139,6 +144,7 @@ def _request(script: list[str], given: settings.Settings) -> job_request.JobRequ
         bind = bind if join_flags.BIND.present else pods.bind()
     if script:
         _check_script(script[0])
+        check_seed(_SEED.value or 0)
         spec, name = None, Path(script[0]).stem
         job_dir = _job_dir(name)
     else:
@@ -171,6 +177,7 @@ def _request(script: list[str], given: settings.Settings) -> job_request.JobRequ
         token=join_flags.token_of_job(join_flags.TOKEN_FILE.value),
         hosts=hosts,
         pods=pods,
+        seed=_SEED.value if script else None,
     )
 
 

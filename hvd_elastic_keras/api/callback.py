@@ -48,6 +48,7 @@ from hvd_elastic_keras.keras_internals.fit_call import (
     running_fit,
     set_initial_epoch,
 )
+from hvd_elastic_keras.keras_internals.global_seed import random_seed
 from hvd_elastic_keras.keras_internals.learning_rate import Growth
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.schedule import Schedule
@@ -237,7 +238,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         model_building.check_fit(call.model)
         membership = rounds.membership
         alone = not membership.has_others
-        seed = self._seed if self._seed is not None else model_building.random_seed()
+        seed = self._seed if self._seed is not None else random_seed()
         schedule = Schedule(
             epochs=call.epochs,
             initial_epoch=call.initial_epoch,

@@ -20,8 +20,9 @@ from hvd_elastic_keras.observe.console import Verbosity, counted
 
 
 def worker_command(script: Sequence[str]) -> list[str]:
-    """Returns the command of a worker: a script with arguments, or our own program for a model."""
-    return [sys.executable, *(script or ("-m", "hvd_elastic_keras.cli.worker_main"))]
+    """Returns the command of a worker, for a script with arguments or, if empty, for a model."""
+    program = "script_main" if script else "worker_main"
+    return [sys.executable, "-m", f"hvd_elastic_keras.cli.{program}", *script]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +77,8 @@ class JobRequest:
     """Hosts on which workers start; None: only this one."""
     pods: PodsRequest | None = None
     """Pods that are the workers; None if workers are processes of hosts."""
+    seed: int | None = None
+    """The seed that the command line gives to the job of a script; a model's is in `spec`."""
     found_micro_batch_size: int = 0
     """The micro-batch size that the check of the model chose; 0 before it, and for a script."""
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hvd_elastic_keras.cli import job_seed
 from hvd_elastic_keras.cli.conclusion import shown
 from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.common import batch_plan, files, host_port, predictions
@@ -80,6 +81,7 @@ def whole_plan(request: JobRequest, found: Description | None) -> Iterator[str]:
     """
     if found is None:
         yield f"script: {' '.join(request.script)}; batch, steps and model are its own to decide"
+        yield f"seed: {_seed(request)}"
     else:
         yield from lines_at_start(request, found)
         if request.spec and request.spec.trains:
@@ -91,6 +93,14 @@ def whole_plan(request: JobRequest, found: Description | None) -> Iterator[str]:
     yield _what_it_leaves(request)
     yield f"job directory: {shown(request.job_dir)}, {_what_is_there(request, found)}"
     yield _master(request)
+
+
+def _seed(request: JobRequest) -> str:
+    if request.seed is not None:
+        return f"{request.seed}, for all random numbers for which the script has no seed of its own"
+    kept = job_seed.kept_in(request.job_dir)
+    found = "drawn at the start" if kept is None else f"{kept}, as when this job was started"
+    return f"{found}; --seed gives another"
 
 
 def _steps(request: JobRequest, found: Description) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from hvd_elastic_keras.cli import conclusion, curves, plan, source_files
+from hvd_elastic_keras.cli import conclusion, curves, job_seed, plan, source_files
 from hvd_elastic_keras.cli.check_in_subprocess import check_request
 from hvd_elastic_keras.cli.conclusion import EXIT_FAILED, conclude, shown
 from hvd_elastic_keras.cli.dry_run import (
@@ -83,6 +83,9 @@ async def run_job(request: JobRequest) -> int:
                 if server and server.variables != _server_variables(request):
                     server.close()  # the check has shown that workers have more threads
                     server = _fork_server(request, stack)
+            if request.script:
+                with refused_on_full_disk(request.job_dir):
+                    request = _with_seed(request)
             begin()
             return await _run_accepted(request, console, term, endpoint, server)
 
@@ -276,6 +279,13 @@ async def _accept(request: JobRequest, console: Console, server: ForkServer | No
         shutil.rmtree(job_dir / files.TIMELINES, ignore_errors=True)
         (job_dir / files.TIMELINES).mkdir()
     return request
+
+
+def _with_seed(request: JobRequest) -> JobRequest:
+    """Returns the request of a script with the seed of the job, which the directory keeps."""
+    seed = job_seed.choose(request.job_dir, request.script, request.seed)
+    options = request.asked.with_seed(seed, is_drawn=request.seed is None)
+    return dataclasses.replace(request, asked=options)
 
 
 def _counts(spec: JobSpec, found: plan.Description) -> dict[str, int]:

@@ -18,6 +18,7 @@
 | HVD_ELASTIC_OPTIONS       | {}        | `JobOptions` as JSON, also for scripts                |
 | HVD_ELASTIC_RUN_<FLAG>    | unset     | a flag of `run`, see `cli/settings.py`                |
 | HVD_ELASTIC_RESUMED       | unset     | where the flags came from that `--resume` hands on    |
+| PYTHONHASHSEED            | unset     | Python's; for a worker of a script the job's seed     |
 | XDG_CACHE_HOME            | ~/.cache  | where indexes go whose data cannot be written beside  |
 | TMPDIR                    | system's  | set for each worker: its own, removed at its end      |
 | CUDA_VISIBLE_DEVICES      | all       | GPUs; of a worker those of its slot, if asked for     |
@@ -66,6 +67,7 @@ IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 POD_NAME = "POD_NAME"
 GCP_METADATA = ("GCE_METADATA_HOST", "metadata.google.internal")
 AWS_METADATA = ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254")
+HASH_SEED = "PYTHONHASHSEED"
 INTRA_OP_THREADS = "TF_NUM_INTRAOP_THREADS"
 
 OTHER_LAUNCHERS = (
@@ -150,6 +152,9 @@ class WorkerEnvironment:
         }
         if self.keeper_pid is not None:
             variables[KEEPER_PID] = str(self.keeper_pid)
+        seed = self.options.with_script().seed
+        if seed is not None and HASH_SEED not in os.environ:
+            variables[HASH_SEED] = str(seed)
         return {**variables, **self._gpu_variables()}
 
     def _gpu_variables(self) -> dict[str, str]:

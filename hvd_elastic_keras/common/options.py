@@ -290,6 +290,15 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "own](dashboard.md#tensorboard).",
         ),
     ] = False
+    elastic_fit: Annotated[
+        bool,
+        Option(
+            "Model.fit of a script trains on all workers by itself, without ElasticCallback. "
+            "--noelastic_fit: only with it.",
+            more="See [fit.md](fit.md). It does not concern a script that uses ElasticCallback, "
+            "Trainer, elastic.run or Horovod.",
+        ),
+    ] = True
     export: Annotated[
         str,
         Option(
@@ -298,6 +307,10 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             choices=EXPORTS,
         ),
     ] = NO_EXPORT
+    seed: int | None = None
+    """The job's seed, for a script; see `cli/job_seed.py`. A model module has its own."""
+    seed_is_drawn: bool = False
+    """Whether the launcher has drawn the seed, because nobody gave one."""
 
     def __post_init__(self) -> None:
         for name, (kind, option) in definitions(type(self)).items():
@@ -305,6 +318,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             if kind in CHECKS_OF_TYPES:
                 CHECKS_OF_TYPES[kind](name, value)
             option.check(name, value)
+        if self.seed is not None:
+            require_whole_number("seed", self.seed)
+            require(0 <= self.seed < 2**31, "seed", self.seed, "between 0 and 2147483647")
         if self.deterministic:
             self._check_deterministic()
 
@@ -390,6 +406,11 @@ class JobOptions:
         """
         RunOptions.of(asked)
         return RunOptions.of(self.command_line, asked, self.otherwise)
+
+    def with_seed(self, seed: int, *, is_drawn: bool) -> JobOptions:
+        """Returns a copy with the job's seed."""
+        values = {"seed": seed, "seed_is_drawn": is_drawn}
+        return dataclasses.replace(self, command_line={**self.command_line, **values})
 
     def encode(self) -> str:
         """Returns the options as JSON."""

@@ -7,6 +7,9 @@
 | `sys.excepthook`, `session_of_process.py`     | an uncaught `ConfigurationError` ends the job    |
 | `Model.fit`, `api/horovod_fit.py`             | `fit` with Horovod's optimizer is elastic        |
 | `Optimizer.lr`, `api/horovod_optimizer.py`    | scripts for Keras 2 use it                       |
+| `Model.fit`, `api/unchanged_fit.py`           | `fit` of a script that `run` starts is elastic   |
+| `Strategy.scope`, `api/unchanged_fit.py`      | workers share the batches, no strategy does      |
+| `default_rng`, `cli/job_seed.py`              | generators without a seed are alike in workers   |
 
 They stay until the end of the process, or until `undo_all`. A function that is replaced only while
 a step is traced uses `replaced`.
@@ -18,8 +21,10 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+import wrapt
 
 _MISSING = object()
 
@@ -69,6 +74,24 @@ def undo_all() -> None:
     """Restores all that was there before, the newest patch first."""
     while _installed:
         _installed.pop().undo()
+
+
+def after_import(packages: Iterable[str], call: Callable[[], None]) -> None:
+    """Calls `call` once, as soon as the program has imported all the packages completely.
+
+    It is called at once if they have been imported already. It waits for all of them, because
+    TensorFlow and Keras import each other: when one of them is complete, the other need not be.
+    """
+    missing = set(packages)
+
+    def imported(module: Any) -> None:
+        if module.__name__ in missing:
+            missing.discard(module.__name__)
+            if not missing:
+                call()
+
+    for package in sorted(missing):
+        wrapt.register_post_import_hook(imported, package)
 
 
 @contextlib.contextmanager

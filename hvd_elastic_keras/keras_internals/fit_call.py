@@ -28,7 +28,7 @@ from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.keras_internals.tensorflow_names import global_seed
+from hvd_elastic_keras.keras_internals.global_seed import order_is_free
 
 FIT_CODE = inspect.unwrap(TensorFlowTrainer.fit).__code__
 BATCH_END_GETS_LAST_STEP = "end_step" in FIT_CODE.co_varnames
@@ -177,7 +177,7 @@ def seeded_order_of(adapter: ArrayDataAdapter) -> npt.NDArray[np.int64] | None:
     anew at the global seed, so all epochs have the same order. This function draws the order with
     an adapter of Keras, too, which shuffles the numbers of the examples.
     """
-    if not adapter._shuffle or global_seed() is None:
+    if not adapter._shuffle or order_is_free():
         return None
     count = adapter._num_samples
     # The order depends on the size of batches only with "batch".

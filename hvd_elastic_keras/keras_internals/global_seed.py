@@ -8,6 +8,7 @@ the weights of its second model, must not depend on whether its training was ela
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import Any
 
@@ -15,6 +16,8 @@ import keras
 from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
 from keras.src.random.seed_generator import global_seed_generator, make_default_seed
+
+from hvd_elastic_keras.keras_internals import tensorflow_names
 
 # Keras up to 3.12, the last one for Python 3.10, has no constant for the name that it uses.
 GLOBAL_SEED_GENERATOR = getattr(seed_generator, "GLOBAL_SEED_GENERATOR", "global_seed_generator")
@@ -39,9 +42,46 @@ def global_seed() -> Any:
     return global_seed_generator().state
 
 
+@dataclasses.dataclass(frozen=True)
+class JobSeed:
+    """The seed with which `run` has seeded Python, NumPy and TensorFlow in this process.
+
+    Attributes:
+      is_drawn: whether nobody gave the seed.
+    """
+
+    number: int
+    is_drawn: bool
+
+
+_jobs: list[JobSeed] = []
+"""The seed of the job, if there is one."""
+
+
+def note_job_seed(seed: JobSeed) -> None:
+    """Tells Keras the seed, as `keras.utils.set_random_seed` does."""
+    _jobs[:] = [seed]
+    global_state.set_global_attribute("global_random_seed", seed.number)
+
+
+def random_seed() -> int:
+    """Returns the seed given to `keras.utils.set_random_seed`, else the job's, else 0."""
+    of_job = _jobs[0].number if _jobs else 0  # `keras.utils.clear_session` forgets Keras's own
+    return int(global_state.get_global_attribute("global_random_seed") or of_job) % 2**31
+
+
 def python_is_seeded() -> bool:
-    """Whether `keras.utils.set_random_seed` has seeded Python's `random`, too."""
-    return global_state.get_global_attribute("global_random_seed") is not None
+    """Whether Python's `random` gives the same numbers in all workers."""
+    return bool(_jobs) or global_state.get_global_attribute("global_random_seed") is not None
+
+
+def order_is_free() -> bool:
+    """Whether nobody has given TensorFlow a seed, from which the order of arrays follows in Keras.
+
+    With a seed, Keras reads arrays in the same order in every epoch; without one, in another.
+    """
+    number = tensorflow_names.global_seed()
+    return number is None or (bool(_jobs) and _jobs[0] == JobSeed(number, is_drawn=True))
 
 
 def leave_as_after_fit() -> None:

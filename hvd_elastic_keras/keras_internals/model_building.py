@@ -71,11 +71,6 @@ def check_fit(model: Any) -> None:
         )
 
 
-def random_seed() -> int:
-    """Returns the seed given to `keras.utils.set_random_seed`, else 0."""
-    return int(global_state.get_global_attribute("global_random_seed") or 0) % 2**31
-
-
 def has_batch_norm(model: keras.Model) -> bool:
     """Whether a result depends on the other examples of its micro-batch.
 

@@ -34,10 +34,17 @@ class _Notices:
     def __init__(self) -> None:
         self._reporter: Callable[[Notice], None] | None = None
         self._waiting: list[Notice] = []
+        self._told: set[str] = set()
 
     def tell(self, text: str, entry: events.WorkerEntry | None = None) -> None:
         """Shows a notice and writes it to the log."""
         self._take(Notice(text, entry))
+
+    def tell_once(self, text: str) -> None:
+        """Shows a notice unless this process has told the same one before."""
+        if text not in self._told:
+            self._told.add(text)
+            self.tell(text)
 
     def tell_progress(self, text: str) -> None:
         """Shows the progress of some work of this process, and writes it to the log."""

@@ -153,10 +153,10 @@ def _note_failure(t: Transition, worker: Worker, departure: Departure) -> None:
         end(
             t,
             Outcome.FAILED,
-            f"{worker.worker_id} ended without having trained. A script must call "
-            "model.fit(callbacks=[ElasticCallback()]), elastic.run or Trainer(...).fit(). A "
-            "module with model() and dataset() is given with --model, and must not end the "
-            "program.",
+            f"{worker.worker_id} ended without having trained. A script must call model.fit "
+            "(with ElasticCallback() among its callbacks if it imports that), elastic.run or "
+            "Trainer(...).fit(). A module with model() and dataset() is given with --model, and "
+            "must not end the program.",
         )
     else:
         _replace(t, worker, departure)

@@ -1,0 +1,52 @@
+"""The program of a worker, for a job that runs a script.
+
+    python -m hvd_elastic_keras.cli.script_main script.py --flag_of_script=1
+
+It runs the script as `python script.py` does, with two additions. Random numbers are drawn from the
+job's seed (`job_seed.py`), and `Model.fit` is elastic by itself (`api/unchanged_fit.py`). Both wait
+until the script imports NumPy, TensorFlow or Keras, because a script may set environment variables
+first that matter for these imports.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+from hvd_elastic_keras.cli import job_seed
+from hvd_elastic_keras.common import env, patches
+
+
+def main() -> None:
+    """Runs the script that the command line names, in a module `__main__` of its own."""
+    script, *_ = sys.argv[1:]
+    sys.argv = sys.argv[1:]
+    sys.path[0] = str(Path(script).resolve().parent)
+    if env.worker_environment() is not None:
+        options = env.run_options()
+        if options.seed is not None:
+            job_seed.install(options.seed, is_drawn=options.seed_is_drawn)
+        if options.elastic_fit:
+            patches.after_import(["tensorflow", "keras"], _make_fit_elastic)
+    module = types.ModuleType("__main__")
+    module.__file__ = script
+    module.__dict__["__builtins__"] = __builtins__
+    sys.modules["__main__"] = module
+    try:
+        exec(compile(Path(script).read_bytes(), script, "exec"), module.__dict__)
+    except Exception as error:
+        trace = error.__traceback__
+        # As Python shows an error of a script: without the frame of this function.
+        sys.excepthook(type(error), error, trace.tb_next if trace else None)
+        raise SystemExit(1) from None
+
+
+def _make_fit_elastic() -> None:
+    from hvd_elastic_keras.api import unchanged_fit
+
+    unchanged_fit.install()
+
+
+if __name__ == "__main__":
+    main()
