@@ -32,13 +32,13 @@ from hvd_elastic_keras.data.input.fit_epochs import FitInput
 from hvd_elastic_keras.data.input.of_adapter import (
     FitReader,
     OrderSeed,
-    are_apart,
     are_one,
-    check_apart,
     check_no_steps_per_epoch,
     check_repeatable,
+    check_turns,
     input_of,
     per_worker_input_of,
+    take_turns,
 )
 from hvd_elastic_keras.data.plan.fit_passes import Passes, Reader
 from hvd_elastic_keras.keras_internals import model_building, release
@@ -61,10 +61,9 @@ from hvd_elastic_keras.worker import other_launchers
 
 _IN_TURNS = (
     "the training and the validation data are made of one dataset with a shuffle(...) that has "
-    "another order each time either is read, and are not the same: the orders may be others than "
-    "those of plain fit, and with take() and skip(), examples move from one to the other between "
-    "epochs. Use shuffle(..., reshuffle_each_iteration=False) there, and shuffle the training data "
-    "again."
+    "another order each time either is read: with take() and skip(), examples move from one to the "
+    "other between epochs, as in plain fit. Use shuffle(..., reshuffle_each_iteration=False) "
+    "there, and shuffle the training data again."
 )
 
 
@@ -246,9 +245,9 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             steps_per_execution=int(call.model.steps_per_execution),
             ends_with_last=BATCH_END_GETS_LAST_STEP,
         )
-        if not alone:
-            check_apart(call.adapter, call.validation)
-        elif not are_apart(call.adapter, call.validation):
+        if take_turns(call.adapter, call.validation):
+            if not alone:
+                check_turns(call.adapter, call.validation)
             notices.tell(f"warning: {_IN_TURNS}")
         # Inputs of an unfinished `fit` are used again: reading the data again might change its
         # order.
@@ -336,7 +335,7 @@ def _validation_input(
         reader,
         micro_batch_size=lambda size: cut.of(size, has_batch_norm=False),
         seed=seed,
-        beside=training if are_one(call.adapter, call.validation) else None,
+        beside=training if reader.other is not None else None,
     )
 
 
@@ -349,6 +348,9 @@ def _reader(call: FitCall, schedule: Schedule, reader: Reader, alone: bool) -> F
     )
     first = schedule.initial_epoch
     other = evaluation if trains else training
+    in_turns = are_one(call.adapter, call.validation) or (
+        not alone and take_turns(call.adapter, call.validation)
+    )
     return FitReader(
         name="x" if trains else "validation_data",
         reader=reader,
@@ -358,7 +360,8 @@ def _reader(call: FitCall, schedule: Schedule, reader: Reader, alone: bool) -> F
         index_of=(lambda epoch: epoch - first) if trains else schedule.evaluations_before,
         epochs=call.epochs - first,
         evaluated=[e - first for e in range(first, call.epochs) if schedule.evaluates_after(e)],
-        other=other if are_one(call.adapter, call.validation) else None,
+        other=other if in_turns else None,
+        other_data=(call.validation if trains else call.adapter) if in_turns else None,
     )
 
 

@@ -1,10 +1,13 @@
 """The seed of a job: all workers of a script draw the same random numbers.
 
 Every worker runs the whole script, so data, weights and orders must be the same in all of them.
-`install` seeds Python's `random`, NumPy, TensorFlow and Keras as `keras.utils.set_random_seed` does
-on the first line of a script. A script that seeds them itself gets its own numbers.
+`install` seeds Python's `random`, NumPy, TensorFlow and Keras before the first line of a script. A
+script that seeds them itself gets its own numbers.
 
-The launcher chooses the seed once and keeps it in `job.json`.
+A seed that was given (`--seed`) acts as `keras.utils.set_random_seed` on the first line would.
+Without one, the launcher draws a seed and keeps it in `job.json`. It only replaces chance: what
+has a seed of its own, such as `shuffle(n, seed=1)`, gives the same as without a job, and arrays are
+shuffled anew in each epoch, as Keras does without a seed.
 """
 
 from __future__ import annotations
@@ -17,21 +20,18 @@ from pathlib import Path
 from typing import Any
 
 from hvd_elastic_keras.common import files, patches
+from hvd_elastic_keras.common.options import JobSeed
 
 FORMAT_VERSION = 1
 WHY = "generators without a seed draw from the job's seed"
 
 
-def install(seed: int, *, is_drawn: bool) -> None:
-    """Seeds this process: `random` at once, the other packages when they are imported.
-
-    Args:
-      is_drawn: whether nobody gave the seed.
-    """
-    random.seed(seed)
-    patches.after_import(["numpy"], lambda: _seed_numpy(seed))
+def install(seed: JobSeed) -> None:
+    """Seeds this process: `random` at once, the other packages when they are imported."""
+    random.seed(seed.number)
+    patches.after_import(["numpy"], lambda: _seed_numpy(seed.number))
     patches.after_import(["tensorflow"], lambda: _seed_tensorflow(seed))
-    patches.after_import(["tensorflow", "keras"], lambda: _seed_keras(seed, is_drawn))
+    patches.after_import(["tensorflow", "keras"], lambda: _seed_keras(seed))
 
 
 def _seed_numpy(seed: int) -> None:
@@ -49,31 +49,36 @@ def _seed_numpy(seed: int) -> None:
     patches.install(np.random, "default_rng", default_rng, WHY)
 
 
-def _seed_tensorflow(seed: int) -> None:
+def _seed_tensorflow(seed: JobSeed) -> None:
     import tensorflow as tf
 
-    tf.random.set_seed(seed)
+    from hvd_elastic_keras.keras_internals.tensorflow_names import draw_unseeded_from
+
+    if seed.is_drawn:
+        draw_unseeded_from(seed.number)
+    else:
+        tf.random.set_seed(seed.number)
 
 
-def _seed_keras(seed: int, is_drawn: bool) -> None:
-    from hvd_elastic_keras.keras_internals.global_seed import JobSeed, note_job_seed
+def _seed_keras(seed: JobSeed) -> None:
+    from hvd_elastic_keras.keras_internals.global_seed import note_job_seed
 
-    note_job_seed(JobSeed(seed, is_drawn))
+    note_job_seed(seed)
 
 
-def choose(job_dir: Path, script: Sequence[str], given: int | None) -> int:
+def choose(job_dir: Path, script: Sequence[str], given: int | None) -> JobSeed:
     """Returns the seed of a job of a script, and keeps it in the job directory.
 
     Args:
       given: the seed of the command line; None: the seed that the directory has from an earlier
         start, else a new one.
     """
-    seed = given if given is not None else kept_in(job_dir)
-    if seed is None:
-        seed = secrets.randbelow(2**31)
-    content = {"version": FORMAT_VERSION, "script": list(script), "seed": seed}
+    number = given if given is not None else kept_in(job_dir)
+    if number is None:
+        number = secrets.randbelow(2**31)
+    content = {"version": FORMAT_VERSION, "script": list(script), "seed": number}
     files.write_secret(job_dir / files.JOB, f"{json.dumps(content, indent=2)}\n".encode())
-    return seed
+    return JobSeed(number, is_drawn=given is None)
 
 
 def kept_in(job_dir: Path) -> int | None:

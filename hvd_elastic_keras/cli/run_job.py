@@ -284,8 +284,7 @@ async def _accept(request: JobRequest, console: Console, server: ForkServer | No
 def _with_seed(request: JobRequest) -> JobRequest:
     """Returns the request of a script with the seed of the job, which the directory keeps."""
     seed = job_seed.choose(request.job_dir, request.script, request.seed)
-    options = request.asked.with_seed(seed, is_drawn=request.seed is None)
-    return dataclasses.replace(request, asked=options)
+    return dataclasses.replace(request, asked=dataclasses.replace(request.asked, seed=seed))
 
 
 def _counts(spec: JobSpec, found: plan.Description) -> dict[str, int]:

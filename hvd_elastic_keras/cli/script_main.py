@@ -16,6 +16,7 @@ from pathlib import Path
 
 from hvd_elastic_keras.cli import job_seed
 from hvd_elastic_keras.common import env, patches
+from hvd_elastic_keras.worker.session_of_process import refuse_what_is_not_caught
 
 
 def main() -> None:
@@ -23,11 +24,12 @@ def main() -> None:
     script, *_ = sys.argv[1:]
     sys.argv = sys.argv[1:]
     sys.path[0] = str(Path(script).resolve().parent)
-    if env.worker_environment() is not None:
-        options = env.run_options()
-        if options.seed is not None:
-            job_seed.install(options.seed, is_drawn=options.seed_is_drawn)
-        if options.elastic_fit:
+    environment = env.worker_environment()
+    if environment is not None:
+        refuse_what_is_not_caught(environment)
+        if environment.options.seed is not None:
+            job_seed.install(environment.options.seed)
+        if environment.options.with_script().elastic_fit:
             patches.after_import(["tensorflow", "keras"], _make_fit_elastic)
     module = types.ModuleType("__main__")
     module.__file__ = script
@@ -43,6 +45,9 @@ def main() -> None:
 
 
 def _make_fit_elastic() -> None:
+    from hvd_elastic_keras.keras_internals import release
+
+    release.check_in_script()
     from hvd_elastic_keras.api import unchanged_fit
 
     unchanged_fit.install()

@@ -152,9 +152,8 @@ class WorkerEnvironment:
         }
         if self.keeper_pid is not None:
             variables[KEEPER_PID] = str(self.keeper_pid)
-        seed = self.options.with_script().seed
-        if seed is not None and HASH_SEED not in os.environ:
-            variables[HASH_SEED] = str(seed)
+        if self.options.seed is not None and HASH_SEED not in os.environ:
+            variables[HASH_SEED] = str(self.options.seed.number)
         return {**variables, **self._gpu_variables()}
 
     def _gpu_variables(self) -> dict[str, str]:

@@ -69,6 +69,8 @@ KEEP_CHECKPOINTS = 2
 CHECKS_OF_TYPES = {bool: require_bool, int: require_whole_number, float: require_number}
 COMMAND_LINE = "command_line"
 """Name under which the JSON of `JobOptions` holds the options of the command line."""
+SEED = "job_seed"
+"""Name under which the JSON of `JobOptions` holds the job's seed."""
 Asked: TypeAlias = Mapping[str, Any]
 """Options by name that one source gives. A missing name, or `UNSET`, means not given."""
 NOTHING: Asked = {}
@@ -307,10 +309,6 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             choices=EXPORTS,
         ),
     ] = NO_EXPORT
-    seed: int | None = None
-    """The job's seed, for a script; see `cli/job_seed.py`. A model module has its own."""
-    seed_is_drawn: bool = False
-    """Whether the launcher has drawn the seed, because nobody gave one."""
 
     def __post_init__(self) -> None:
         for name, (kind, option) in definitions(type(self)).items():
@@ -318,9 +316,6 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             if kind in CHECKS_OF_TYPES:
                 CHECKS_OF_TYPES[kind](name, value)
             option.check(name, value)
-        if self.seed is not None:
-            require_whole_number("seed", self.seed)
-            require(0 <= self.seed < 2**31, "seed", self.seed, "between 0 and 2147483647")
         if self.deterministic:
             self._check_deterministic()
 
@@ -371,18 +366,30 @@ NO_OPTIONS = RunOptions()
 """The options of a job for which no source gives any."""
 
 
+class JobSeed(msgspec.Struct, frozen=True):
+    """The seed of a job that runs a script; see `cli/job_seed.py`. A model module has its own.
+
+    Attributes:
+      is_drawn: whether the launcher has drawn the number, because nobody gave one.
+    """
+
+    number: int
+    is_drawn: bool = False
+
+
 @dataclasses.dataclass(frozen=True)
 class JobOptions:
     """The options that a job gives to all its trainings; a script may override some of them.
 
     In JSON, options of the environment, a file or a reference configuration stand by their names,
     so that people can write `{"deterministic": true}`. Options of the command line stand under
-    `command_line`.
+    `command_line`, and the seed under `job_seed`.
 
     Attributes:
       command_line: options of the command line; they count before the options of a script.
       otherwise: options of a file, the environment or a reference configuration; they count where a
         script gives none.
+      seed: the job's seed; None for a model module.
 
     Raises:
       ConfigurationError: an option cannot have the value given.
@@ -390,6 +397,7 @@ class JobOptions:
 
     command_line: Asked = dataclasses.field(default_factory=dict)
     otherwise: Asked = dataclasses.field(default_factory=dict)
+    seed: JobSeed | None = None
 
     def __post_init__(self) -> None:
         for source in (self.command_line, self.otherwise):
@@ -407,16 +415,13 @@ class JobOptions:
         RunOptions.of(asked)
         return RunOptions.of(self.command_line, asked, self.otherwise)
 
-    def with_seed(self, seed: int, *, is_drawn: bool) -> JobOptions:
-        """Returns a copy with the job's seed."""
-        values = {"seed": seed, "seed_is_drawn": is_drawn}
-        return dataclasses.replace(self, command_line={**self.command_line, **values})
-
     def encode(self) -> str:
         """Returns the options as JSON."""
         content = dict(self.otherwise)
         if self.command_line:
             content[COMMAND_LINE] = dict(self.command_line)
+        if self.seed is not None:
+            content[SEED] = self.seed
         return msgspec.json.encode(content).decode()
 
     @classmethod
@@ -429,6 +434,7 @@ class JobOptions:
         try:
             content = msgspec.json.decode(text, type=dict[str, Any])
             first = msgspec.convert(content.pop(COMMAND_LINE, {}), dict[str, Any])
+            seed = msgspec.convert(content.pop(SEED, None), JobSeed | None)
             for source in (first, content):
                 msgspec.convert(source, RunOptions)
         except msgspec.MsgspecError as error:
@@ -436,7 +442,7 @@ class JobOptions:
                 f"The options {text!r} were given, expected JSON with values of options, such as "
                 f'{{"deterministic": true}}. {error}.'
             ) from error
-        return cls(first, content)
+        return cls(first, content, seed)
 
 
 NOTHING_ASKED = JobOptions()

@@ -9,7 +9,10 @@ import tensorflow as tf
 from tensorflow.python.data.ops import (
     batch_op,
     dataset_ops,
+    filter_op,
+    interleave_op,
     map_op,
+    padded_batch_op,
     repeat_op,
     shuffle_op,
     skip_op,
@@ -30,12 +33,21 @@ ATTRIBUTES = {
     skip_op._SkipDataset: ("_count", "_input_dataset"),
     take_op._TakeDataset: ("_count", "_input_dataset"),
     zip_op._ZipDataset: ("_datasets",),
+    filter_op._FilterDataset: ("_predicate", "_input_dataset"),
+    padded_batch_op._PaddedBatchDataset: (
+        *("_batch_size", "_padded_shapes", "_padding_values", "_drop_remainder"),
+    ),
 }
 """Attributes that the constructors set, and that are read here."""
 CHOOSING = ("Repeat", "Take", "Skip", "Shard", "Filter", "AssertCardinality")
 """Kinds of datasets that give elements of their input; `cache` and `shuffle` do so, too."""
 MOST_SERIALIZED_BYTES = 2**28
-"""A shuffle above more bytes of tensors than this is not made again: see `shuffled_like`."""
+"""A dataset with more bytes of tensors than this is not serialized."""
+
+
+def user_part(part: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the user's own part if a part takes its place."""
+    return part._of if isinstance(part, _Remade) else part
 
 
 def parts_of(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
@@ -54,7 +66,8 @@ def functions_of(part: tf.data.Dataset) -> Sequence[Any]:
 
 def reshuffles(part: tf.data.Dataset) -> bool:
     """Whether a part is a shuffle with another order for each iterator."""
-    return _is_shuffle(part) and bool(getattr(part, "_reshuffle_each_iteration", True))
+    again = getattr(user_part(part), "_reshuffle_each_iteration", True)
+    return _is_shuffle(part) and bool(again)
 
 
 def is_repeat(part: tf.data.Dataset) -> bool:
@@ -169,6 +182,33 @@ def chosen_like(part: tf.data.Dataset, other: tf.data.Dataset) -> tf.data.Datase
     return None
 
 
+def remade(part: tf.data.Dataset, other: tf.data.Dataset) -> tf.data.Dataset | None:
+    """Does with another dataset, of elements of the same kind, what a part does with its input.
+
+    Returns:
+      The dataset; None if the part cannot be made again.
+    """
+    if passes_elements_on(part):
+        return other.prefetch(tf.data.AUTOTUNE)
+    if batch := batch_of(part):
+        size, drop_remainder = batch
+        return other.batch(size, drop_remainder=drop_remainder)
+    if isinstance(part, padded_batch_op._PaddedBatchDataset):
+        return other.padded_batch(
+            part._batch_size, part._padded_shapes, part._padding_values, part._drop_remainder
+        )
+    if isinstance(part, filter_op._FilterDataset):
+        spec, predicate = other.element_spec, part._predicate.function
+
+        def holds(*arguments: Any) -> Any:
+            element = arguments if type(spec) is tuple else arguments[0]
+            (found,) = tf.nest.flatten(predicate(*structure.to_tensor_list(spec, element)))
+            return found
+
+        return other.filter(holds)
+    return chosen_like(part, other)
+
+
 def shuffled_like(part: tf.data.Dataset, other: tf.data.Dataset) -> tf.data.Dataset | None:
     """Shuffles another dataset as a `shuffle` does.
 
@@ -178,49 +218,105 @@ def shuffled_like(part: tf.data.Dataset, other: tf.data.Dataset) -> tf.data.Data
     Returns:
       The dataset; None if the shuffle cannot be serialized.
     """
-    if _bytes_below(part) > MOST_SERIALIZED_BYTES:
-        return None
-    try:
-        graph = tf.compat.v1.GraphDef.FromString(
-            part._as_serialized_graph(
-                external_state_policy=tf.data.experimental.ExternalStatePolicy.IGNORE
-            ).numpy()
-        )
-    except tf.errors.OpError:
+    graph = _serialized(part)
+    if graph is None:
         return None
     nodes = {node.name: node for node in graph.node}
-    (root,) = (node for node in graph.node if node.op == "_Retval")
-    shuffle = nodes[root.input[0]]
+    shuffle = nodes[_root_of(graph)]
     generator = nodes[shuffle.input[-1]] if shuffle.op == "ShuffleDatasetV3" else None
     if generator is None or generator.op != "Const":
         return None
+    constant = tf.compat.v1.GraphDef()
+    constant.node.append(generator)
     variant = gen_dataset_ops.shuffle_dataset_v3(
         other._variant_tensor,
         buffer_size=part._buffer_size,
         seed=part._seed,
         seed2=part._seed2,
-        seed_generator=_constant(generator),
+        seed_generator=_imported(constant, generator.name),
         reshuffle_each_iteration=reshuffles(part),
         **other._flat_structure,
     )
-    return _Shuffled(variant, other.element_spec, (other, part))
+    return _Remade(variant, other.element_spec, other, part)
 
 
-class _Shuffled(dataset_ops._VariantDataset):  # type: ignore[misc]
-    """A shuffled dataset. It keeps the dataset to which its seed generator belongs."""
+def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset | None:
+    """Returns a dataset whose elements come in the same order each time, `deterministic=False` or
+    not.
 
-    def __init__(self, variant: Any, element_spec: Any, kept: Sequence[tf.data.Dataset]) -> None:
+    It takes the seeds of its shuffles from the generators of the user's dataset.
+
+    Returns:
+      The dataset itself if its order is kept anyway; None if it cannot be serialized.
+    """
+    if not any(_may_leave_order(part) for part in parts_of(dataset)):
+        return dataset
+    graph = _serialized(dataset)
+    if graph is None:
+        return None
+    in_functions = (n for function in graph.library.function for n in function.node_def)
+    free = [
+        node
+        for node in (*graph.node, *in_functions)
+        if "deterministic" in node.attr and node.attr["deterministic"].s == b"false"
+    ]
+    if not free:
+        return dataset
+    for node in free:
+        node.attr["deterministic"].s = b"true"
+    root = _root_of(graph)
+    (end,) = (node for node in graph.node if node.op == "_Retval")
+    graph.node.remove(end)
+    return _Remade(_imported(graph, root), dataset.element_spec, None, dataset)
+
+
+class _Remade(dataset_ops._VariantDataset):  # type: ignore[misc]
+    """A dataset that takes the place of a user's dataset, whose seed generators it uses.
+
+    Args:
+      below: the dataset it is made of; None if it takes the place of all parts of `of`.
+      of: the user's dataset.
+    """
+
+    def __init__(
+        self, variant: Any, element_spec: Any, below: tf.data.Dataset | None, of: tf.data.Dataset
+    ) -> None:
+        self._below = below
+        self._of = of
         super().__init__(variant, element_spec)
-        self._kept = kept
+
+    def _inputs(self) -> list[tf.data.Dataset]:
+        return [] if self._below is None else [self._below]
 
 
-def _constant(node: Any) -> tf.Tensor:
-    """Returns the value of a `Const`, also of a resource."""
-    graph = tf.compat.v1.GraphDef()
-    graph.node.append(node)
+def _may_leave_order(part: tf.data.Dataset) -> bool:
+    """Whether a part may have been given `deterministic=False`; `interleave` does not keep it."""
+    return need_not_keep_order(part) or isinstance(part, interleave_op._ParallelInterleaveDataset)
+
+
+def _serialized(dataset: tf.data.Dataset) -> Any:
+    """Returns the graph of a dataset; None if it is too large or cannot be serialized."""
+    if _bytes_below(dataset) > MOST_SERIALIZED_BYTES:
+        return None
+    policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+    try:
+        text = dataset._as_serialized_graph(external_state_policy=policy).numpy()
+    except tf.errors.OpError:
+        return None
+    return tf.compat.v1.GraphDef.FromString(text)
+
+
+def _root_of(graph: Any) -> str:
+    """Returns the name of the node that makes the dataset of a serialized graph."""
+    (end,) = (node for node in graph.node if node.op == "_Retval")
+    return str(end.input[0])
+
+
+def _imported(graph: Any, name: str) -> tf.Tensor:
+    """Returns the value of a node of a serialized graph, also of a resource."""
 
     def value() -> tf.Tensor:
-        (found,) = tf.graph_util.import_graph_def(graph, return_elements=[f"{node.name}:0"])
+        (found,) = tf.graph_util.import_graph_def(graph, return_elements=[f"{name}:0"])
         return found
 
     return tf.function(value, autograph=False)()
@@ -233,4 +329,4 @@ def _bytes_below(part: tf.data.Dataset) -> int:
 
 
 def _is_shuffle(part: tf.data.Dataset) -> bool:
-    return "Shuffle" in type(part).__name__
+    return "Shuffle" in type(user_part(part)).__name__

@@ -8,7 +8,6 @@ the weights of its second model, must not depend on whether its training was ela
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from typing import Any
 
@@ -17,6 +16,7 @@ from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
 from keras.src.random.seed_generator import global_seed_generator, make_default_seed
 
+from hvd_elastic_keras.common.options import JobSeed
 from hvd_elastic_keras.keras_internals import tensorflow_names
 
 # Keras up to 3.12, the last one for Python 3.10, has no constant for the name that it uses.
@@ -40,18 +40,6 @@ def global_seed() -> Any:
         random.setstate(python_state)
         global_state.set_global_attribute(_FIRST_VALUE, _values(made))
     return global_seed_generator().state
-
-
-@dataclasses.dataclass(frozen=True)
-class JobSeed:
-    """The seed with which `run` has seeded Python, NumPy and TensorFlow in this process.
-
-    Attributes:
-      is_drawn: whether nobody gave the seed.
-    """
-
-    number: int
-    is_drawn: bool
 
 
 _jobs: list[JobSeed] = []
@@ -81,7 +69,8 @@ def order_is_free() -> bool:
     With a seed, Keras reads arrays in the same order in every epoch; without one, in another.
     """
     number = tensorflow_names.global_seed()
-    return number is None or (bool(_jobs) and _jobs[0] == JobSeed(number, is_drawn=True))
+    is_drawn = bool(_jobs) and _jobs[0].is_drawn
+    return number is None or (is_drawn and number == tensorflow_names.DEFAULT_GRAPH_SEED)
 
 
 def leave_as_after_fit() -> None:

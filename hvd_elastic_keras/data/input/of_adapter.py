@@ -34,7 +34,7 @@ from hvd_elastic_keras.keras_internals.fit_call import (
     seeded_order_of,
     standardize_of,
 )
-from hvd_elastic_keras.keras_internals.global_seed import python_is_seeded
+from hvd_elastic_keras.keras_internals.global_seed import order_is_free, python_is_seeded
 from hvd_elastic_keras.observe.notices import notices
 
 
@@ -64,7 +64,9 @@ class FitReader:
       index_of: returns the number of an epoch, counted from the first one that reads these data.
       epochs: number of epochs of the `fit`.
       evaluated: the epochs that end with an evaluation, counted from the first one.
-      other: the passes of the other reader, if both read the same dataset in turns.
+      other: the passes of the other reader, if both read the same dataset, or two that share the
+        seeds of a `shuffle`, in turns.
+      other_data: the adapter of the other reader's data.
     """
 
     name: str
@@ -76,14 +78,20 @@ class FitReader:
     epochs: int
     evaluated: Sequence[int]
     other: Passes | None = None
+    other_data: Any = None
 
     def iterators(self, dataset: tf.data.Dataset) -> FitIterators:
         """Returns the iterators that Keras makes over the dataset."""
         trains = self.reader is Reader.TRAINING
+        other = Reader.EVALUATION if trains else Reader.TRAINING
+        others = _dataset_of(self.other_data)
         return FitIterators(
             train=self.passes if trains else self.other,
             evaluate=self.other if trains else self.passes,
-            batches=known_length(dataset),
+            batches={
+                self.reader: known_length(dataset),
+                other: None if others is None else known_length(others),
+            },
             epochs=self.epochs,
             evaluated=self.evaluated,
         )
@@ -104,7 +112,7 @@ def input_of(
       micro_batch_size: a function that takes the examples of a batch and returns the examples per
         forward and backward pass.
       seed: determines the order of shuffled data.
-      beside: the input of the training, if it reads the same dataset.
+      beside: the input of the training, if both take seeds in turns: see `FitReader.other`.
 
     Raises:
       DataError: the data cannot be cut, cannot be read twice in the same order, or would be read
@@ -166,12 +174,14 @@ def _inner(
         dataset = adapter.get_tf_dataset()
         training = None if beside is None else beside.inner
         trained = training.source if isinstance(training, BatchPipeline) else None
+        is_trained = isinstance(trained, DatasetBatches) and trained.dataset is dataset
         parts = None
-        if isinstance(trained, DatasetBatches):
+        if isinstance(trained, DatasetBatches) and is_trained:
             parts = trained.parts
         elif not reader.alone:
             parts = split(dataset, seed.number, reader.is_row_wise)
-            iterators.check_order(dataset, name, parts.taken)
+            changed = (*parts.taken, *parts.drawn)
+            iterators.check_order(dataset, name, changed, is_in_order=parts.raw is not None)
             _tell_of_maps(name, parts)
         source = DatasetBatches(
             dataset,
@@ -179,7 +189,7 @@ def _inner(
             made=reader.iterators(dataset),
             reader=reader.reader,
             beside=trained,
-            first=None if training is None else training.first_batch(),
+            first=training.first_batch() if training is not None and is_trained else None,
             parts=parts,
         )
         return BatchPipeline(source, micro_batch_size)
@@ -191,7 +201,8 @@ def _inner(
 
 
 def _tell_of_maps(name: str, parts: SplitDataset) -> None:
-    if any(map(draws_numbers, parts.taken)):
+    drawing = (*filter(draws_numbers, parts.taken), *parts.drawn)
+    if drawing and not order_is_free():
         notices.tell(
             f"{name}: random numbers in map(...) follow from the number of each example. They are "
             "the same for any number of workers, but not those of plain fit."
@@ -235,22 +246,19 @@ def check_repeatable(adapter: Any) -> None:
         )
 
 
-def check_apart(train: Any, validation: Any) -> None:
-    """Raises `DataError` if the datasets of two adapters take the seeds of one shuffle in turn.
-
-    Two adapters of the same dataset are accepted: then it is known when each takes a seed.
-    """
-    if not are_one(train, validation):
-        iterators.check_apart(_dataset_of(train), _dataset_of(validation))
-
-
-def are_apart(train: Any, validation: Any) -> bool:
-    """Returns whether `check_apart` refuses nothing."""
-    try:
-        check_apart(train, validation)
-    except DataError:
+def take_turns(train: Any, validation: Any) -> bool:
+    """Returns whether two adapters hold different datasets that share the seeds of a `shuffle`."""
+    datasets = _dataset_of(train), _dataset_of(validation)
+    if datasets[0] is None or datasets[1] is None or datasets[0] is datasets[1]:
         return False
-    return True
+    return iterators.share_shuffle(*datasets)
+
+
+def check_turns(train: Any, validation: Any) -> None:
+    """Raises `DataError` if it is not known when the two of `take_turns` take a seed."""
+    datasets = _dataset_of(train), _dataset_of(validation)
+    if any(iterators.repeats_shuffle(dataset) for dataset in datasets if dataset is not None):
+        iterators.check_apart(*datasets)
 
 
 def are_one(train: Any, validation: Any) -> bool:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,28 +77,30 @@ class MadeIterator:
 
     Attributes:
       epoch: the epoch in which it is made, counted from the first one of this `fit`.
-      reads: the pass that is read from it, as reader and number; None if it is never read.
+      reader: whose data it reads.
+      number: the pass that is read from it; None if it is never read.
     """
 
     epoch: int
-    reads: tuple[Reader, int] | None
+    reader: Reader
+    number: int | None
 
 
 @dataclasses.dataclass(frozen=True)
 class FitIterators:
-    """The iterators of one dataset in one `fit`.
+    """The iterators of one dataset in one `fit`, or of two datasets that share a `shuffle`.
 
     Attributes:
       train: the rule that maps epochs to passes, if the training reads this dataset.
       evaluate: the rule that maps evaluations to passes, if the evaluation reads this dataset.
-      batches: number of batches of the dataset; None if unknown or infinite.
+      batches: number of batches of the data by reader; None if unknown or infinite.
       epochs: number of epochs of the `fit`.
       evaluated: the epochs that end with an evaluation, counted as in `MadeIterator.epoch`.
     """
 
     train: Passes | None
     evaluate: Passes | None
-    batches: int | None
+    batches: Mapping[Reader, int | None]
     epochs: int
     evaluated: Sequence[int]
 
@@ -108,29 +111,38 @@ class FitIterators:
                 yield from self._of_training(self.train, epoch)
             if self.evaluate is not None and epoch in evaluated:
                 number = evaluated[epoch]
-                yield MadeIterator(epoch, (Reader.EVALUATION, number))
-                if self._ends(self.evaluate, number):
-                    yield MadeIterator(epoch, None)
+                yield MadeIterator(epoch, Reader.EVALUATION, number)
+                if self._ends(Reader.EVALUATION, number):
+                    yield MadeIterator(epoch, Reader.EVALUATION, None)
 
     def _of_training(self, train: Passes, epoch: int) -> Iterator[MadeIterator]:
-        of_pass = train.range_of_epoch(epoch, self.batches)
+        of_pass = train.range_of_epoch(epoch, self.batches[Reader.TRAINING])
         one_pass = train.steps_per_epoch is None
         if one_pass or epoch == 0:
-            yield MadeIterator(epoch, (Reader.TRAINING, of_pass.number))
-        if self._ends(train, epoch):
-            following = (Reader.TRAINING, of_pass.number + 1)
-            yield MadeIterator(epoch, None if one_pass else following)
+            yield MadeIterator(epoch, Reader.TRAINING, of_pass.number)
+        if self._ends(Reader.TRAINING, epoch):
+            following = None if one_pass else of_pass.number + 1
+            yield MadeIterator(epoch, Reader.TRAINING, following)
 
-    def _ends(self, passes: Passes, index: int) -> bool:
+    def _ends(self, reader: Reader, index: int) -> bool:
         """Returns whether Keras notices the end of a pass, and makes the next iterator at once."""
-        of_pass = passes.range_of_epoch(index, self.batches)
-        return self.batches is not None and of_pass.offset + (of_pass.steps or 0) >= self.batches
+        passes = self.train if reader is Reader.TRAINING else self.evaluate
+        batches = self.batches[reader]
+        if passes is None or batches is None:
+            return False
+        of_pass = passes.range_of_epoch(index, batches)
+        return of_pass.offset + (of_pass.steps or 0) >= batches
+
+    def reader_of(self, index: int) -> Reader:
+        """Returns whose data iterator number `index` reads."""
+        made = next(itertools.islice(self, index, None), None)
+        return Reader.TRAINING if made is None else made.reader
 
     def index_of(self, reader: Reader, number: int) -> int:
         """Returns how many iterators are made before the iterator of a pass."""
         index = -1
         for index, made in enumerate(self):
-            if made.reads == (reader, number):
+            if (made.reader, made.number) == (reader, number):
                 return index
         return index + 1
 
@@ -145,7 +157,7 @@ class FitIterators:
         Args:
           number: number of the evaluation.
         """
-        return self.train is not None and self._ends(self.train, self.evaluated[number])
+        return self._ends(Reader.TRAINING, self.evaluated[number])
 
     def made_by(self, reader: Reader, count: int, *, stopped: bool = False) -> int:
         """Returns how many iterators are made in `count` epochs, or until `count` evaluations.
@@ -158,9 +170,9 @@ class FitIterators:
         if reader is Reader.EVALUATION:
             epochs = self.evaluated[count - 1] + 1 if count else 0
         made = [m for m in self if m.epoch < epochs]
-        at_end = stopped and self.train is not None and self._ends(self.train, epochs - 1)
+        at_end = stopped and self._ends(Reader.TRAINING, epochs - 1)
         return len(made) - at_end
 
 
 def _trains(made: MadeIterator) -> bool:
-    return made.reads is not None and made.reads[0] is Reader.TRAINING
+    return made.reader is Reader.TRAINING and made.number is not None

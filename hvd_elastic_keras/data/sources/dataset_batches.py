@@ -19,7 +19,7 @@ from hvd_elastic_keras.data.examples.preparation import Preparation, read_error,
 from hvd_elastic_keras.data.examples.structure import Structure
 from hvd_elastic_keras.data.plan.example_ids import BATCH_STRIDE, Ids
 from hvd_elastic_keras.data.plan.fit_passes import FitIterators, Reader
-from hvd_elastic_keras.data.sources.iterators import NumberedIterators
+from hvd_elastic_keras.data.sources.iterators import Form, NumberedIterators
 from hvd_elastic_keras.data.sources.reader import PREFETCH, BatchSource, PrepareRows
 from hvd_elastic_keras.data.sources.split_dataset import SplitDataset
 
@@ -38,7 +38,8 @@ class DatasetBatches:
       made: the iterators that Keras makes over the dataset; the passes get their seeds. None: one
         iterator for each pass.
       reader: which of the readers this is.
-      beside: the batches of the training, if the evaluation reads the same dataset.
+      beside: the batches of the training, if the evaluation reads the same dataset, or another one
+        that takes the seeds of one `shuffle` in turn with it.
       first: the first batch, if it must not be read here because an iterator would take seeds.
       parts: the dataset without its maps, if each worker runs the maps on its own rows.
     """
@@ -61,6 +62,7 @@ class DatasetBatches:
             raise DataError(f"{name} is empty. Give at least one batch.")
         self.name = name
         self.advice = ADVICE
+        self.dataset = dataset
         self.first = first
         self.parts = parts
         self.prepare: PrepareRows | None = None
@@ -71,25 +73,40 @@ class DatasetBatches:
         self._stopped = False
         self._training = beside if isinstance(beside, DatasetBatches) else None
 
-        def form(whole: tf.data.Dataset) -> tf.data.Dataset:
-            return (whole if parts is None else parts.raw).prefetch(PREFETCH)
-
         self._iterators: NumberedIterators = (
             self._training._iterators
             if self._training is not None
-            else NumberedIterators(lambda n: dataset, name, form=form)
+            else NumberedIterators(lambda n: dataset, name, form=self._form(0))
         )
+        if self._training is not None:
+            self._take_turns(self._training)
 
     def open(self, number: int, position: int) -> Iterator[Structure]:
         """Opens a pass at its front. A dataset starts nowhere else, so `position` is 0."""
+        form = self._form(number)
         if self._made is None:
-            return self._iterators.of_pass(number)
+            return self._iterators.of_pass(number, form)
         index, keep = self._made.index_of(self._reader, number), -1
         if self._training is not None:
             keep = self._made.training_before(index)
             if self._training._stopped:
                 index -= self._made.ends_with_training(number)
-        return self._iterators.at(index, number, keep=keep)
+        return self._iterators.at(index, number, keep=keep, form=form)
+
+    def _form(self, number: int) -> Form:
+        """Returns what gives the dataset that is read in a pass."""
+
+        def form(_: tf.data.Dataset) -> tf.data.Dataset:
+            read = None if self.parts is None else self.parts.pipeline(number)
+            return (self.dataset if read is None else read).prefetch(PREFETCH)
+
+        return form
+
+    def _take_turns(self, training: DatasetBatches) -> None:
+        """Lets each iterator that is made only for its seed read the right one of two datasets."""
+        made, forms = self._made, {Reader.TRAINING: training._form(0), self._reader: self._form(0)}
+        if made is not None:
+            self._iterators.form_of = lambda index: forms[made.reader_of(index)]
 
     def on_epoch_begin(self) -> None:
         """Does nothing: iterators are made when they are read."""

@@ -22,8 +22,9 @@ from hvd_elastic_keras.data.sources.random_ops import (
     is_parallel,
 )
 from hvd_elastic_keras.keras_internals import dataset_parts
+from hvd_elastic_keras.keras_internals.global_seed import order_is_free
 from hvd_elastic_keras.keras_internals.stateless_draws import StatelessDraws, mixed
-from hvd_elastic_keras.keras_internals.tensorflow_names import op_def_registry
+from hvd_elastic_keras.keras_internals.tensorflow_names import DEFAULT_GRAPH_SEED, op_def_registry
 from hvd_elastic_keras.keras_internals.traced_graphs import (
     FUNCTIONS,
     PYTHON_CALLS,
@@ -65,14 +66,18 @@ def reason_to_stay(part: tf.data.Dataset) -> str:
     if not all(isinstance(outer, tf.__internal__.EagerTensor) for outer in captured):
         return "was made within another function"
     nodes = nodes_of(graph)
-    draws = [node for node in nodes if node.op in SEEDED_OPS]
-    seeded = all(node.attr["seed"].i or node.attr["seed2"].i for node in draws)
-    if draws and seeded and not is_parallel(part) and not has_lasting_state(graph, nodes):
+    if any(map(_draws, nodes)) and not draws_by_call(part):
         return "draws seeded random numbers, one call after the other"
     if calls_python(nodes):
         return "calls Python code"
-    callable_ = _can_be_called(graph, _seed_handles(graph), within_branch=False)
-    return "" if callable_ else "has a state that earlier calls change"
+    return "" if can_draw_by_key(part) else "has a state that earlier calls change"
+
+
+def can_draw_by_key(part: tf.data.Dataset) -> bool:
+    """Whether `called_with_key` can call the function of a `map`."""
+    (function,) = dataset_parts.functions_of(part)
+    graph = function.function.graph
+    return _can_be_called(graph, _seed_handles(graph), within_branch=False)
 
 
 def draws_numbers(part: tf.data.Dataset) -> bool:
@@ -81,6 +86,34 @@ def draws_numbers(part: tf.data.Dataset) -> bool:
     graph = function.function.graph
     nodes = nodes_of(graph)
     return has_lasting_state(graph, nodes) or any(map(_draws, nodes))
+
+
+def draws_by_call(part: tf.data.Dataset) -> bool:
+    """Whether the numbers that a `map` draws differ from worker to worker, or from run to run.
+
+    They do not if all draws are seeded, the calls are made one after the other, and every iterator
+    starts anew at the seed.
+    """
+    if not dataset_parts.is_map(part):
+        return False
+    (function,) = dataset_parts.functions_of(part)
+    graph = function.function.graph
+    nodes = nodes_of(graph)
+    draws = [node for node in nodes if node.op in SEEDED_OPS]
+    if has_lasting_state(graph, nodes):
+        return True
+    return bool(draws) and (is_parallel(part) or not all(_is_seeded(n, len(draws)) for n in draws))
+
+
+def _is_seeded(node: Any, count: int) -> bool:
+    """Whether the user has seeded an operation, one of `count` in its function.
+
+    Without a seed of its own, TensorFlow numbers the operations of a graph in place of a seed.
+    """
+    number, own = node.attr["seed"].i, node.attr["seed2"].i
+    if order_is_free() and number == DEFAULT_GRAPH_SEED:
+        return bool(own >= count)
+    return bool(number or own)
 
 
 def called_with_key(

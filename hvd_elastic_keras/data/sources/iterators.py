@@ -47,6 +47,9 @@ class NumberedIterators:
       name: name of the data, for messages.
       before: number of iterators that come before the iterator of pass 0.
       form: turns each dataset into the dataset that is read.
+
+    Attributes:
+      form_of: returns the form of an iterator that is made only for the seed that it takes.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class NumberedIterators:
         self._name = name
         self._before = before
         self._form = form
+        self.form_of: Callable[[int], Form] = lambda index: form
         self._first = dataset_of(0)
         self._seeds = {id(part) for part in reshuffles(self._first)}
         self._made = 0
@@ -113,7 +117,7 @@ class NumberedIterators:
             self._made = max(self._made, count)
         while self._made < count:
             dataset = self._dataset_of(max(0, self._made - self._before))
-            iterator = [iter(self._form(dataset))]
+            iterator = [iter(self.form_of(self._made)(dataset))]
             if self._made == keep:
                 self._kept = {keep: iterator.pop()}
             drop_in_background(iterator)
@@ -134,21 +138,28 @@ def repeats_shuffle(dataset: tf.data.Dataset) -> bool:
     return any(dataset_parts.is_repeat(part) and reshuffles(part) for part in parts_of(dataset))
 
 
-def check_order(dataset: tf.data.Dataset, name: str, taken: Sequence[tf.data.Dataset] = ()) -> None:
+def check_order(
+    dataset: tf.data.Dataset,
+    name: str,
+    changed: Sequence[tf.data.Dataset] = (),
+    *,
+    is_in_order: bool = False,
+) -> None:
     """Raises `DataError` if another worker would read a dataset in another order.
 
     It looks for a `shuffle` without a seed, for parallel steps that need not keep the order, and
     for functions that draw random numbers which another worker cannot draw again.
 
     Args:
-      taken: parts that were taken out: see `split_dataset.py`.
+      changed: parts that were taken out or draw other numbers: see `split_dataset.py`.
+      is_in_order: whether the pipeline that is read ignores `deterministic=False`.
     """
-    if dataset.options().deterministic is False:
+    if dataset.options().deterministic is False and not is_in_order:
         raise DataError(
             f"{name} is a tf.data.Dataset with options().deterministic = False, so that its order "
             "differs from worker to worker. Leave that option out."
         )
-    done = {id(part) for part in taken}
+    done = {id(part) for part in changed}
     for part in parts_of(dataset):
         if id(part) in done:
             continue
@@ -159,7 +170,7 @@ def check_order(dataset: tf.data.Dataset, name: str, taken: Sequence[tf.data.Dat
                 "Give it a seed: shuffle(n, seed=1), or call keras.utils.set_random_seed(1) before "
                 "the dataset is made. It is still shuffled anew in every epoch."
             )
-        if dataset_parts.need_not_keep_order(part):
+        if dataset_parts.need_not_keep_order(part) and not is_in_order:
             raise DataError(
                 f"{name} is a tf.data.Dataset with {type(part).__name__.strip('_')} that was given "
                 "deterministic=False, so that its order differs from worker to worker. Leave that "
@@ -168,18 +179,22 @@ def check_order(dataset: tf.data.Dataset, name: str, taken: Sequence[tf.data.Dat
         check_random_functions(part, name)
 
 
-def check_apart(train: Any, validation: Any) -> None:
+def check_apart(train: Any, evaluation: Any) -> None:
     """Raises `DataError` if two datasets take the seeds of one `shuffle` in turn."""
-    if not all(isinstance(data, tf.data.Dataset) for data in (train, validation)):
-        return
+    if all(isinstance(d, tf.data.Dataset) for d in (train, evaluation)):
+        if share_shuffle(train, evaluation):
+            raise DataError(
+                "The training and the validation data are made of one dataset with a shuffle(...) "
+                "that has another order each time either is read: with take() and skip(), examples "
+                "move from one to the other between epochs. Use shuffle(..., "
+                "reshuffle_each_iteration=False) there, and shuffle the training data again."
+            )
+
+
+def share_shuffle(train: tf.data.Dataset, evaluation: tf.data.Dataset) -> bool:
+    """Returns whether two datasets take the seeds of one `shuffle` in turn."""
     seeds = {id(part) for part in reshuffles(train)}
-    if any(id(part) in seeds for part in reshuffles(validation)):
-        raise DataError(
-            "The training and the validation data are made of one dataset with a shuffle(...) that "
-            "has another order each time either is read: with take() and skip(), examples move "
-            "from one to the other between epochs. Use shuffle(..., "
-            "reshuffle_each_iteration=False) there, and shuffle the training data again."
-        )
+    return any(id(part) in seeds for part in reshuffles(evaluation))
 
 
 def counted(examples: Iterator[Any], name: str) -> int:

@@ -7,7 +7,9 @@ elements in the same order, but each as it was before the maps. All workers read
 which costs little if they are, for example, names of files.
 
 An operation that looks at elements (`filter`, `interleave`, `flat_map`, `cache`) stays where it is,
-with everything below it.
+with everything below it. Where a map cannot be taken out, all workers read the user's pipeline.
+They have to read the same: maps that draw random numbers draw them by key (`element_draws.py`), and
+`deterministic=False` is ignored.
 """
 
 from __future__ import annotations
@@ -19,8 +21,15 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_elastic_keras.data.examples.structure import Structure
-from hvd_elastic_keras.data.sources.element_draws import KEY, called_with_key, reason_to_stay
+from hvd_elastic_keras.data.sources.element_draws import (
+    KEY,
+    called_with_key,
+    can_draw_by_key,
+    draws_by_call,
+    reason_to_stay,
+)
 from hvd_elastic_keras.keras_internals import dataset_parts
+from hvd_elastic_keras.keras_internals.dataset_parts import in_order, parts_of
 from hvd_elastic_keras.keras_internals.tensorflow_names import is_op_determinism_enabled
 
 ElementMap = Callable[[Structure, tf.Tensor], Structure]
@@ -33,21 +42,31 @@ class SplitDataset:
     """A dataset of batches, without some of its maps.
 
     Attributes:
-      raw: batches of raw elements, in the same order as the batches of the user's dataset.
+      raw: batches of raw elements, in the same order as the batches of the user's dataset. None if
+        the user's pipeline cannot be made to give the same batches to all workers.
       element_spec: specs of a raw element and of its key.
       element_map: the maps of elements that were taken out. Its argument is a raw element and its
         key. None if there are none.
       batch_maps: the maps of batches that were taken out, each as a function of rows.
       taken: the parts of the user's dataset that were taken out.
+      of_pass: returns the whole pipeline of a pass, with maps that draw by key; None if none need
+        to. Then nothing is taken out, and `raw` is the pipeline of pass 0.
+      drawn: the maps of the user's dataset that draw by key.
       left: the first map that all workers run on all elements, and why; empty if there is none.
     """
 
-    raw: tf.data.Dataset
+    raw: tf.data.Dataset | None
     element_spec: Structure = None
     element_map: Callable[[tuple[Structure, tf.Tensor]], Structure] | None = None
     batch_maps: tuple[Callable[[Structure], Structure], ...] = ()
     taken: tuple[tf.data.Dataset, ...] = ()
+    of_pass: Callable[[int], tf.data.Dataset] | None = None
+    drawn: tuple[tf.data.Dataset, ...] = ()
     left: str = ""
+
+    def pipeline(self, number: int) -> tf.data.Dataset | None:
+        """Returns the dataset that is read in a pass."""
+        return self.of_pass(number) if self.of_pass else self.raw
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,16 +96,108 @@ def split(dataset: tf.data.Dataset, seed: int, is_row_wise: Callable[[Any], bool
         its arguments.
 
     Returns:
-      The parts. If no map could be taken out, `taken` is empty, and `raw` is the dataset.
+      The parts. If no map could be taken out, `taken` is empty.
     """
+    left = ""
     try:
         found = _split_batches(dataset, seed, is_row_wise)
     except _ReadWholeError as error:
-        return SplitDataset(dataset, left=str(error) or _left(dataset))
-    if not found.taken:
-        return SplitDataset(dataset, left=_left(dataset))
-    raw = found.raw.with_options(dataset.options())
-    return dataclasses.replace(found, raw=raw, left=_left(found.raw))
+        found, left = SplitDataset(None), str(error)
+    raw = found.raw if found.taken else None
+    if raw is None or any(map(draws_by_call, parts_of(raw))):
+        return dataclasses.replace(_whole(dataset, seed), left=left or _left(dataset))
+    ordered = in_order(raw)
+    if ordered is not None:
+        ordered = ordered.with_options(_options(dataset))
+    return dataclasses.replace(found, raw=ordered, left=_left(raw))
+
+
+def _whole(dataset: tf.data.Dataset, seed: int) -> SplitDataset:
+    """Returns the user's pipeline with all its maps, made to give all workers the same batches."""
+    drawn = tuple(part for part in parts_of(dataset) if draws_by_call(part))
+    options = _options(dataset)
+    if not drawn:
+        ordered = in_order(dataset)
+        if ordered is not None and dataset.options().deterministic is False:
+            ordered = ordered.with_options(options)
+        return SplitDataset(ordered)
+    if not all(map(can_draw_by_key, drawn)):
+        return SplitDataset(None)
+    keyed = _KeyedMaps(seed)
+
+    def of_pass(number: int) -> tf.data.Dataset:
+        return keyed.of(dataset, number).with_options(options)
+
+    try:
+        return SplitDataset(of_pass(0), of_pass=of_pass, drawn=drawn)
+    except _ReadWholeError:
+        return SplitDataset(None)
+
+
+def _options(dataset: tf.data.Dataset) -> tf.data.Options:
+    """Returns the options of a dataset, but for those that would change the order."""
+    options = dataset.options()
+    if options.deterministic is not False:
+        return options
+    ordered = tf.data.Options()
+    ordered.deterministic = True
+    return options.merge(ordered)
+
+
+class _KeyedMaps:
+    """Makes pipelines again, with maps that draw random numbers by key."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._functions: dict[int, Callable[..., Structure]] = {}
+
+    def of(self, dataset: tf.data.Dataset, number: int) -> tf.data.Dataset:
+        """Returns the pipeline of a pass.
+
+        Raises:
+          _ReadWholeError: a part above such a map cannot be made again.
+        """
+        if not any(map(draws_by_call, parts_of(dataset))):
+            made = in_order(dataset)
+        elif (zipped := dataset_parts.zipped(dataset)) is not None:
+            parts = [self.of(part, number) for part in tf.nest.flatten(zipped)]
+            made = tf.data.Dataset.zip(tf.nest.pack_sequence_as(zipped, parts))
+        elif len(dataset._inputs()) != 1:
+            made = None
+        else:
+            below = self.of(dataset_parts.input_of(dataset), number)
+            if dataset_parts.is_map(dataset):
+                made = self._mapped(dataset, below, number)
+            else:
+                made = dataset_parts.remade(dataset, below)
+        if made is None:
+            raise _ReadWholeError
+        return made
+
+    def _mapped(
+        self, part: tf.data.Dataset, below: tf.data.Dataset, number: int
+    ) -> tf.data.Dataset:
+        spec = dataset_parts.input_of(part).element_spec
+        if id(part) not in self._functions:
+            seed = self._seed + len(self._functions)
+            self._functions[id(part)] = _keyed_function(part, spec, seed)
+        function = self._functions[id(part)]
+
+        def call(index: tf.Tensor, element: Structure) -> Structure:
+            return function(element, tf.stack([tf.constant(number, tf.int64), index]))
+
+        calls = tf.data.AUTOTUNE if dataset_parts.is_parallel(part) else None
+        deterministic = None if calls is None else True
+        return below.enumerate().map(call, num_parallel_calls=calls, deterministic=deterministic)
+
+
+def _keyed_function(part: tf.data.Dataset, spec: Structure, seed: int) -> Callable[..., Structure]:
+    def call(element: Structure, key: tf.Tensor) -> Structure:
+        return dataset_parts.call_map(
+            part, lambda function, tensors: called_with_key(function, tensors, key, seed), element
+        )
+
+    return tf.function(call, input_signature=[spec, KEY], autograph=False)
 
 
 def _split_batches(

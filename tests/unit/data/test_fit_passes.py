@@ -74,12 +74,21 @@ def test_iterators_are_made_in_the_order_of_keras(
     train: Passes | None, evaluate: Passes | None, batches: int | None, expected: str
 ) -> None:
     """Three epochs, of which the first and the last are evaluated."""
-    made = FitIterators(train, evaluate, batches, epochs=3, evaluated=[0, 2])
-    readers = {Reader.TRAINING: "t", Reader.EVALUATION: "e"}
-    names = [f"{readers[m.reads[0]]}{m.reads[1]}" if m.reads else "-" for m in made]
+    of_both = dict.fromkeys(Reader, batches)
+    made = FitIterators(train, evaluate, of_both, epochs=3, evaluated=[0, 2])
+    names = ["-" if m.number is None else f"{m.reader.value[0]}{m.number}" for m in made]
     assert " ".join(names) == expected
     for index, name in enumerate(names):
         if name != "-":
             reader = Reader.TRAINING if name[0] == "t" else Reader.EVALUATION
             assert made.index_of(reader, int(name[1:])) == index
     assert made.index_of(Reader.TRAINING, 99) == len(names) == made.made_by(Reader.TRAINING, 3)
+
+
+def test_two_datasets_take_turns() -> None:
+    """The evaluation reads three of its ten batches, so that no pass over them ends."""
+    batches = {Reader.TRAINING: 4, Reader.EVALUATION: 10}
+    made = FitIterators(Passes(), Passes(3, goes_on=False), batches, epochs=2, evaluated=[0, 1])
+    assert [m.reader.value[0] for m in made] == ["t", "t", "e", "t", "t", "e"]
+    assert [m.number for m in made] == [0, None, 0, 1, None, 1]
+    assert [made.reader_of(i).value[0] for i in (1, 2, 9)] == ["t", "e", "t"]

@@ -197,11 +197,46 @@ WHOLE: dict[str, tuple[Make, str]] = {
         lambda: numbers().map(lambda x: tf.random.uniform([]) + tf.cast(x, tf.float32)).batch(3),
         "seeded random numbers",
     ),
-    "a batch that draws": (
-        lambda: numbers().batch(4).map(tf.random.shuffle, num_parallel_calls=2),
-        "may mix the rows",
+}
+
+
+def flipped(x: tf.Tensor) -> tf.Tensor:
+    return x * tf.where(tf.random.uniform([]) < 0.5, -1, 1)
+
+
+LAYERS = keras.Sequential([keras.layers.RandomFlip(), keras.layers.RandomContrast(0.3)])
+DRAWN: dict[str, Make] = {
+    "batches that are shuffled inside": lambda: (
+        numbers().batch(4).map(tf.random.shuffle, num_parallel_calls=2)
+    ),
+    "elements and then batches": lambda: (
+        numbers()
+        .map(lambda x: x + tf.random.uniform([], 0, 99, tf.int64), num_parallel_calls=2)
+        .shuffle(9)
+        .batch(4)
+        .map(lambda x: tf.roll(x, tf.random.uniform([], 0, 4, tf.int32), 0), num_parallel_calls=2)
+        .prefetch(1)
+    ),
+    "mixup with two halves of the data": lambda: (
+        tf.data.Dataset.zip((numbers().shuffle(9).batch(4), numbers().shuffle(9).batch(4))).map(
+            lambda a, b: tf.cast(a, tf.float32) * tf.random.gamma([1], 0.4) + tf.cast(b, tf.float32),
+            num_parallel_calls=tf.data.AUTOTUNE,
+        )
+    ),
+    "Keras's layers on padded batches": lambda: (
+        tf.data.Dataset.range(8)
+        .map(lambda x: tf.random.uniform([4 + x % 2, 4, 1]), num_parallel_calls=2)
+        .padded_batch(4)
+        .map(lambda x: LAYERS(x, training=True))
+    ),
+    "a filter above": lambda: (
+        numbers()
+        .map(lambda x: x + tf.random.uniform([], 0, 99, tf.int64), num_parallel_calls=2)
+        .filter(lambda x: x % 2 == 0)
+        .batch(4)
     ),
 }
+"""Maps that draw random numbers and have to stay in the pipeline."""
 KEPT: list[Any] = []
 """Variables of maps: a dataset does not keep them."""
 
@@ -275,6 +310,68 @@ def test_a_pipeline_that_cannot_be_taken_apart_is_read_whole(case: str) -> None:
     assert parts.raw is dataset
     assert not parts.taken
     assert reason in parts.left if reason else not parts.left
+
+
+def read_whole(dataset: tf.data.Dataset) -> BatchPipeline:
+    parts = split(dataset, SEED, is_row_wise)
+    assert not parts.taken
+    check_order(dataset, "x", parts.drawn, is_in_order=parts.raw is not None)
+    return BatchPipeline(DatasetBatches(dataset, "x", parts=parts), lambda size: 1)
+
+
+@pytest.mark.parametrize("case", DRAWN)
+def test_draws_of_a_whole_pipeline_are_the_same_for_all_workers(case: str) -> None:
+    first, other = read_whole(made(DRAWN[case])), read_whole(made(DRAWN[case]))
+    passes = [rows(first, number, Share(0, 4)) for number in range(3)]
+    assert_same(rows(other, 2, Share(0, 4)), passes[2])  # a newcomer has not read the others
+    for a, b in ((0, 1), (1, 2)):
+        assert any(
+            np.shape(x) != np.shape(y) or not np.allclose(x, y)
+            for x, y in zip(passes[a], passes[b], strict=False)
+        )
+
+
+def some_files(number: tf.Tensor) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensors(number).repeat(3)
+
+
+ANY_ORDER: dict[str, Callable[[bool], tf.data.Dataset]] = {
+    "a map": lambda keeps: (
+        numbers().shuffle(12).map(lambda x: x + 1, num_parallel_calls=4, deterministic=keeps).batch(4)
+    ),
+    "an interleave below a map": lambda keeps: (
+        tf.data.Dataset.range(5)
+        .shuffle(5)
+        .interleave(some_files, cycle_length=3, num_parallel_calls=3, deterministic=keeps)
+        .map(lambda x: x * 2, num_parallel_calls=2, deterministic=keeps)
+        .shuffle(15)
+        .batch(4)
+    ),
+    "an interleave that is read whole": lambda keeps: (
+        tf.data.Dataset.range(5)
+        .interleave(some_files, cycle_length=3, num_parallel_calls=3, deterministic=keeps)
+        .filter(lambda x: x > 0)
+        .batch(4)
+    ),
+    "options": lambda keeps: numbers().shuffle(12).batch(4).with_options(order(keeps)),
+}
+
+
+def order(keeps: bool) -> tf.data.Options:
+    options = tf.data.Options()
+    options.deterministic = keeps
+    return options
+
+
+@pytest.mark.parametrize("case", ANY_ORDER)
+def test_a_pipeline_that_may_leave_its_order_keeps_it(case: str) -> None:
+    free = made(lambda: ANY_ORDER[case](False))
+    parts = split(free, SEED, is_row_wise)
+    check_order(free, "x", parts.taken, is_in_order=parts.raw is not None)
+    ours = BatchPipeline(DatasetBatches(free, "x", parts=parts), lambda size: 1)
+    user = made(lambda: ANY_ORDER[case](True))
+    for number in range(2):
+        assert_same(rows(ours, number, Share(0, 4)), whole_batches(user))
 
 
 def test_pictures_of_a_folder_as_keras_reads_them(folder: Path) -> None:

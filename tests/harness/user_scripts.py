@@ -1,0 +1,222 @@
+"""Runs scripts that people wrote without this package, plainly and as jobs, and compares them.
+
+    python -m tests.harness.user_scripts --folder=/tmp/scripts images/digits_convnet.py habits
+
+The scripts are in `tests/user_scripts`. Each prints its results. `plain` runs one as a single
+process with the random numbers of a job's seed, `job` with several workers. A script must print the
+same numbers both times, up to rounding. Without names, the command runs all scripts, with 1 worker,
+with 3, and with 3 of which one is killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.harness.job import REPOSITORY, Job
+from tests.user_scripts.make_files import make_files
+
+SCRIPTS = REPOSITORY / "tests" / "user_scripts"
+SEED = 7
+LIMIT_S = 200.0
+TOLERANCE = 2e-4
+"""Relative, and beside it absolute: scripts print numbers of very different sizes."""
+PLAIN = """
+import runpy, sys
+from hvd_elastic_keras.cli import job_seed
+from hvd_elastic_keras.common.options import JobSeed
+job_seed.install(JobSeed({seed}))
+sys.argv = [{script!r}]
+sys.path[0] = {folder!r}
+runpy.run_path({script!r}, run_name="__main__")
+"""
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+NOT_COMPARED = re.compile(
+    # Progress of Keras; the launcher has its own.
+    r"^\s*Epoch \d+/\d+|^\s*\d+/(\d+|Unknown)\b|━━|^\[elastic\]|^epoch \d+"
+    # Times, and messages that are no output of the script.
+    r"|seconds|elapsed|took|\bms\b|\d s\b|^\d{4}-\d\d-\d\d|Warning|^[WIE]\d{4} "
+)
+NUMBER = re.compile(r"(?<![\w.])-?(?:\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+|\d+|nan|inf)(?![\w])")
+
+
+def names() -> list[str]:
+    """Returns the scripts, relative to their folder."""
+    found = (p.relative_to(SCRIPTS).as_posix() for p in SCRIPTS.glob("*/*.py"))
+    return sorted(name for name in found if not name.endswith("__init__.py"))
+
+
+def environment() -> dict[str, str]:
+    """Returns the environment of a script that runs plainly."""
+    path = f"{REPOSITORY}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    return {**os.environ, "PYTHONHASHSEED": str(SEED), "PYTHONPATH": path, **QUIET}
+
+
+def in_folder(folder: Path, name: str) -> str:
+    """Makes a folder with the files that the scripts read, and a copy of one; returns its name."""
+    folder.mkdir(parents=True)
+    make_files(folder)
+    script = folder / Path(name).name
+    script.write_bytes((SCRIPTS / name).read_bytes())
+    return script.name
+
+
+def plain(folder: Path, name: str) -> list[str]:
+    """Returns the lines that a script prints as a single process without this package."""
+    script = in_folder(folder, name)
+    program = PLAIN.format(seed=SEED, script=script, folder=str(folder))
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise AssertionError(f"{name} fails without this package: {last_words(done.stderr)}")
+    return done.stdout.splitlines()
+
+
+class ScriptJob(Job):
+    """A job of an unchanged script, which runs in a folder of its own."""
+
+    limit_s = LIMIT_S
+
+    def __init__(self, directory: Path, name: str, workers: int, *flags: str) -> None:
+        script = in_folder(directory / "here", name)
+        self.here = directory / "here"
+        # The whole batch, as in plain Keras: the default normalises over micro-batches.
+        command = (f"--num_workers={workers}", f"--seed={SEED}", "--batch_norm=batch", script)
+        super().__init__(directory, *flags, command=command)
+
+    def start_launcher(self, *more_flags: str) -> None:
+        """Runs the command in the script's folder."""
+        before = Path.cwd()
+        os.chdir(self.here)
+        try:
+            super().start_launcher(*more_flags)
+        finally:
+            os.chdir(before)
+
+    def environment(self) -> dict[str, str]:
+        """Returns the environment of the launcher, which finds this package elsewhere."""
+        return {**super().environment(), "PYTHONPATH": environment()["PYTHONPATH"]}
+
+    def printed(self) -> list[str]:
+        """Returns the lines of the script that the launcher has shown."""
+        marked = re.compile(r"^\[w\d+\] ?")
+        lines = (line for line in self.output.splitlines() if marked.match(line))
+        return [marked.sub("", line) for line in lines]
+
+
+def job(directory: Path, name: str, workers: int, *, kills: bool = False) -> ScriptJob:
+    """Runs a script as a job to its end, and returns the job.
+
+    Args:
+      kills: whether the worker of rank 0 is killed when the first steps are done.
+    """
+    directory.mkdir(parents=True)
+    with ScriptJob(directory, name, workers) as running:
+        if kills:
+            running.wait_for("round_running")
+            running.signal("w0", signal.SIGKILL)
+        code = running.process.wait(LIMIT_S)
+        if code:
+            raise AssertionError(f"exit code {code}: {last_words(running.output)}")
+        running.finish()
+    return running
+
+
+def last_words(output: str) -> str:
+    """Returns the last lines of an output without TensorFlow's."""
+    noise = re.compile(r"^(\[w\d\] )?([IWE]\d{4} |WARNING: All log|To enable the follow)|^\s*$")
+    return "\n".join([line for line in output.splitlines() if not noise.match(line)][-12:])
+
+
+def lines_with_numbers(lines: list[str]) -> Iterator[tuple[str, list[float]]]:
+    """Yields the lines to compare with their numbers."""
+    for line in lines:
+        numbers = [float(text) for text in NUMBER.findall(line)]
+        if numbers and not NOT_COMPARED.search(line):
+            yield line, numbers
+
+
+def difference(wanted: list[str], found: list[str], *, last: bool = False) -> str:
+    """Returns the first line of `wanted` that `found` lacks or has with other numbers; or "".
+
+    Args:
+      last: whether lines may be shown twice or be missing, because another worker's output is shown
+        from some moment on: then only the last line counts.
+    """
+    mine, theirs = list(lines_with_numbers(wanted)), list(lines_with_numbers(found))
+    if last:
+        mine, theirs = mine[-1:], theirs[-1:]
+    for number, (line, numbers) in enumerate(mine):
+        if number >= len(theirs):
+            return f"missing: {line}"
+        other, others = theirs[number]
+        if len(others) != len(numbers) or not all(map(_near, numbers, others)):
+            return f"{line!r} plainly, {other!r} in the job"
+    return f"more than plainly: {theirs[len(mine)][0]!r}" if len(theirs) > len(mine) else ""
+
+
+def _near(a: float, b: float) -> bool:
+    return a == b or (a != a and b != b) or abs(a - b) <= TOLERANCE * (1 + abs(a))
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """A way to run a script as a job."""
+
+    name: str
+    workers: int
+    kills: bool = False
+
+
+WAYS = (Way("1", 1), Way("3", 3), Way("kill", 3, kills=True))
+
+
+def main() -> None:
+    """Runs scripts in all ways and prints a line for each; see the module."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("names", nargs="*", help="scripts or folders of tests/user_scripts")
+    parser.add_argument("--folder", type=Path, required=True, help="a new folder for everything")
+    parser.add_argument("--ways", default="1,3,kill")
+    options = parser.parse_args()
+    chosen = [n for n in names() if not options.names or n.startswith(tuple(options.names))]
+    ways = [way for way in WAYS if way.name in options.ways.split(",")]
+    failed = 0
+    for name in chosen:
+        folder = options.folder / Path(name).with_suffix("")
+        try:
+            wanted = plain(folder / "plain", name)
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            print(f"{name}: {error}", flush=True)
+            continue
+        for way in ways:
+            begun = time.monotonic()
+            try:
+                found = job(folder / way.name, name, way.workers, kills=way.kills).printed()
+                text = difference(wanted, found, last=way.kills)
+            except (AssertionError, OSError, subprocess.TimeoutExpired) as error:
+                text = f"FAILS {str(error)[-2500:]}"
+            failed += bool(text)
+            print(
+                f"{name} [{way.name}] {time.monotonic() - begun:.1f} s: {text or 'same'}",
+                flush=True,
+            )
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()
