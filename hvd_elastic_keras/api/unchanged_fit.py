@@ -41,6 +41,8 @@ def install() -> None:
     if patches.is_installed(WHY):
         return
     keras_saving.install()
+    # A script that uses names of this package, such as `root_only`, says by itself who writes.
+    keras_saving.install_for_libraries(lambda: not hvd_elastic_keras.names_looked_up)
     original = keras.Model.fit
     signature = inspect.signature(original)
     pid = os.getpid()

@@ -1,8 +1,9 @@
-"""Keras's saving in scripts that several workers run: one worker writes, the others wait for it.
+"""Saving in scripts that several workers run: one worker writes, the others wait for it.
 
 `Model.save`, `save_weights` and `export`, `keras.saving.save_model` and `save_weights` (with all
 their other names) and `ExportArchive.write_out` take effect once. All workers return from these
-calls when the file is there, so that the script may load it.
+calls when the file is there, so that the script may load it. In a script that does not know this
+package, so do the functions in `LIBRARIES`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,18 @@ METHODS = (
 WHY = "one worker saves, the others wait"
 FUNCTIONS = ("save_model", "save_weights")
 """Functions of `keras.saving` that are replaced."""
+LIBRARIES = {
+    "numpy": (
+        *(("", "save", "file"), ("", "savez", "file"), ("", "savez_compressed", "file")),
+        ("", "savetxt", "fname"),
+    ),
+    "matplotlib.figure": (("Figure", "savefig", "fname"),),
+    "pandas": (
+        *(("DataFrame", "to_csv", "path_or_buf"), ("Series", "to_csv", "path_or_buf")),
+        *(("DataFrame", "to_pickle", "path"), ("DataFrame", "to_parquet", "path")),
+    ),
+}
+"""By module: class (or none), function, and the name of the parameter that is the path."""
 FILES = (".keras", ".h5", ".hdf5")
 """Suffixes of paths that Keras writes as one file, unless it is told to do otherwise."""
 Save = Callable[..., Any]
@@ -67,6 +80,30 @@ def install() -> None:
         _replace_everywhere(original, _by_one_worker(original))
 
 
+def install_for_libraries(applies: Callable[[], bool]) -> None:
+    """Changes the saving of other libraries, as soon as the script has imported them.
+
+    Args:
+      applies: says at each call whether one worker shall write for all.
+    """
+
+    def change(module_name: str) -> None:
+        for class_name, name, path in LIBRARIES[module_name]:
+            module = sys.modules[module_name]
+            owner = getattr(module, class_name) if class_name else module
+            original = getattr(owner, name, None)
+            if original is None:
+                continue
+            replacement = _by_one_worker(original, path, applies)
+            if class_name:
+                patches.install(owner, name, replacement, WHY)
+            else:
+                _replace_everywhere(original, replacement)
+
+    for module_name in LIBRARIES:
+        patches.after_import([module_name], functools.partial(change, module_name))
+
+
 def _replace_everywhere(original: Save, replacement: Save) -> None:
     """Replaces a function, also where a script has imported it before.
 
@@ -80,18 +117,21 @@ def _replace_everywhere(original: Save, replacement: Save) -> None:
                 patches.install(module, alias, replacement, WHY)
 
 
-def _by_one_worker(original: Save) -> Save:
+def _by_one_worker(
+    original: Save, path_name: str = "filepath", applies: Callable[[], bool] = lambda: True
+) -> Save:
     signature = inspect.signature(original)
     pid = os.getpid()
 
     @functools.wraps(original)
     def save(*args: Any, **kwargs: Any) -> Any:
-        turns = None if _here.direct or os.getpid() != pid else turns_of_worker()
+        is_own = _here.direct or os.getpid() != pid or not applies()
+        turns = None if is_own else turns_of_worker()
         try:
             arguments = signature.bind(*args, **kwargs)
         except TypeError:
             turns = None  # the original says what is wrong
-        path = None if turns is None else _shared_path(arguments.arguments.get("filepath"))
+        path = None if turns is None else _shared_path(arguments.arguments.get(path_name))
         if turns is None or path is None:
             return original(*args, **kwargs)
         what = f"saving {path}"
@@ -124,7 +164,10 @@ def _shared_path(given: Any) -> str | None:
 
 
 def _is_there(path: str) -> bool:
-    return "://" in path or Path(path).exists()
+    if "://" in path or Path(path).exists():
+        return True
+    # NumPy and Matplotlib add a suffix.
+    return any(p.stem == Path(path).name for p in Path(path).parent.glob("*.*"))
 
 
 def _save(original: Save, arguments: inspect.BoundArguments, path: str) -> Any:

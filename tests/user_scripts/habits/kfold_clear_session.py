@@ -9,7 +9,7 @@ from keras.layers import BatchNormalization, Dense, Dropout, Input
 from keras.models import Sequential, load_model
 
 SEED = 2022
-N_FOLDS = 4
+N_FOLDS = 3
 BATCH = 64
 
 rng = np.random.default_rng(SEED)

@@ -4,17 +4,16 @@ import tensorflow as tf
 
 batch_size = 20
 train_ds = tf.keras.preprocessing.image_dataset_from_directory(
-    "flowers", validation_split=0.25, subset="training", seed=42, image_size=(24, 24), batch_size=batch_size,
-    color_mode="grayscale",
+    "flowers", validation_split=0.25, subset="training", seed=42, image_size=(24, 24), batch_size=batch_size
 )
 test_ds = tf.keras.preprocessing.image_dataset_from_directory(
     "flowers", validation_split=0.25, subset="validation", seed=42, image_size=(24, 24), batch_size=batch_size,
-    color_mode="grayscale", shuffle=True,
+    shuffle=True,
 )
 names = train_ds.class_names
 
 model = tf.keras.Sequential([
-    tf.keras.layers.Rescaling(1 / 255.0, input_shape=(24, 24, 1)),
+    tf.keras.layers.Rescaling(1 / 255.0, input_shape=(24, 24, 3)),
     tf.keras.layers.Conv2D(16, 3, activation="relu"),
     tf.keras.layers.MaxPooling2D(),
     tf.keras.layers.Conv2D(32, 3, activation="relu"),
@@ -25,7 +24,7 @@ model = tf.keras.Sequential([
 ])
 # outputs are softmax already, so this is wrong too, but it trains
 model.compile(optimizer="adam", loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
-history = model.fit(train_ds, validation_data=test_ds, epochs=4, verbose=2)
+history = model.fit(train_ds, validation_data=test_ds, epochs=8, verbose=2)
 
 # predictions in one pass, labels in another pass of a shuffled dataset
 y_pred = np.argmax(model.predict(test_ds), axis=1)
