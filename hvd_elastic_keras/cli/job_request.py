@@ -21,8 +21,9 @@ from hvd_elastic_keras.observe.console import Verbosity, counted
 
 def worker_command(script: Sequence[str]) -> list[str]:
     """Returns the command of a worker, for a script with arguments or, if empty, for a model."""
-    program = "script_main" if script else "worker_main"
-    return [sys.executable, "-m", f"hvd_elastic_keras.cli.{program}", *script]
+    if not script:
+        return [sys.executable, "-m", "hvd_elastic_keras.cli.worker_main"]
+    return [sys.executable, str(Path(__file__).with_name("script_main.py")), *script]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The program of a worker, for a job that runs a script.
 
-    python -m hvd_elastic_keras.cli.script_main script.py --flag_of_script=1
+    script_main.py script.py --flag_of_script=1
 
 It runs the script as `python script.py` does, with two additions. Random numbers are drawn from the
 job's seed (`job_seed.py`), and `Model.fit` is elastic by itself (`api/unchanged_fit.py`). Both wait
@@ -14,6 +14,9 @@ import sys
 import types
 from pathlib import Path
 
+sys.path.pop(0)  # drop this file's folder, from which nothing is to be imported
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # the package need not be installed
+
 from hvd_elastic_keras.cli import job_seed
 from hvd_elastic_keras.common import env, patches
 from hvd_elastic_keras.worker.session_of_process import refuse_what_is_not_caught
@@ -21,9 +24,9 @@ from hvd_elastic_keras.worker.session_of_process import refuse_what_is_not_caugh
 
 def main() -> None:
     """Runs the script that the command line names, in a module `__main__` of its own."""
-    script, *_ = sys.argv[1:]
-    sys.argv = sys.argv[1:]
-    sys.path[0] = str(Path(script).resolve().parent)
+    del sys.argv[0]
+    script = Path(sys.argv[0]).absolute()
+    sys.path.insert(0, str(script.resolve().parent))
     environment = env.worker_environment()
     if environment is not None:
         refuse_what_is_not_caught(environment)
@@ -32,15 +35,15 @@ def main() -> None:
         if environment.options.with_script().elastic_fit:
             patches.after_import(["tensorflow", "keras"], _make_fit_elastic)
     module = types.ModuleType("__main__")
-    module.__file__ = script
+    module.__file__ = str(script)
     module.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = module
     try:
-        exec(compile(Path(script).read_bytes(), script, "exec"), module.__dict__)
+        exec(compile(script.read_bytes(), str(script), "exec"), module.__dict__)
     except Exception as error:
-        trace = error.__traceback__
         # As Python shows an error of a script: without the frame of this function.
-        sys.excepthook(type(error), error, trace.tb_next if trace else None)
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+        sys.excepthook(type(error), error, error.__traceback__)
         raise SystemExit(1) from None
 
 
