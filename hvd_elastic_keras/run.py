@@ -192,7 +192,9 @@ def _is_for_script(name: str) -> bool:
     """Returns whether `run` takes a flag of this name, or its negation, together with a script."""
     of_models = {*_OF_MODELS, *(f.name for f in (*inference_flags.ALL, job_flags.DATA_DIR))}
     positive = settings.flag_of(name)
-    return positive in settings.known_flags() and positive not in {*of_models, settings.CONFIG}
+    # Many scripts have a flag --seed of their own.
+    others = {*of_models, settings.CONFIG, _SEED.name}
+    return positive in settings.known_flags() and positive not in others
 
 
 def _reference() -> dict[str, Any]:

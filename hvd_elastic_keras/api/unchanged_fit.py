@@ -102,8 +102,8 @@ def _ignore_strategies() -> None:
         if script_decides():
             return original(self)
         notices.tell_once(
-            f"[elastic] the scope of {type(self).__name__} is ignored: the workers of the job share "
-            "the batches, and each computes on one device"
+            f"[elastic] the scope of {type(self).__name__} is ignored: the workers of the job "
+            "share the batches, and each computes on one device"
         )
         return contextlib.nullcontext(self)
 

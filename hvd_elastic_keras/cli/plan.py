@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hvd_elastic_keras.cli import job_seed
 from hvd_elastic_keras.cli.conclusion import shown
 from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.common import batch_plan, files, host_port, predictions
 from hvd_elastic_keras.common.config import TrainingConfig
-from hvd_elastic_keras.common.job_spec import EVALUATE
+from hvd_elastic_keras.common.job_spec import EVALUATE, seed_of_script
 from hvd_elastic_keras.common.options import BATCH, RunOptions
 from hvd_elastic_keras.launchers.local import kept_workers
 from hvd_elastic_keras.loop.schedule import Schedule
@@ -98,7 +97,7 @@ def whole_plan(request: JobRequest, found: Description | None) -> Iterator[str]:
 def _seed(request: JobRequest) -> str:
     if request.seed is not None:
         return f"{request.seed}, for all random numbers for which the script has no seed of its own"
-    kept = job_seed.kept_in(request.job_dir)
+    kept = seed_of_script(request.job_dir / files.JOB)
     found = "drawn at the start" if kept is None else f"{kept}, as when this job was started"
     return f"{found}; --seed gives another"
 

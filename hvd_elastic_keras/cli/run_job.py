@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from hvd_elastic_keras.cli import conclusion, curves, job_seed, plan, source_files
+from hvd_elastic_keras.cli import conclusion, curves, plan, source_files
 from hvd_elastic_keras.cli.check_in_subprocess import check_request
 from hvd_elastic_keras.cli.conclusion import EXIT_FAILED, conclude, shown
 from hvd_elastic_keras.cli.dry_run import (
@@ -30,8 +30,9 @@ from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
 from hvd_elastic_keras.cli.remote_workers import run_on_hosts
 from hvd_elastic_keras.cli.take_over import left_behind
 from hvd_elastic_keras.common import control, env, files, host_port, predictions, versions
-from hvd_elastic_keras.common.job_spec import JobSpec
+from hvd_elastic_keras.common.job_spec import JobSpec, save_script, seed_of_script
 from hvd_elastic_keras.common.joining import JobDescription
+from hvd_elastic_keras.common.options import JobSeed
 from hvd_elastic_keras.launchers import open_files
 from hvd_elastic_keras.launchers.base import LOCALHOST
 from hvd_elastic_keras.launchers.fork_server import ForkServer
@@ -282,8 +283,13 @@ async def _accept(request: JobRequest, console: Console, server: ForkServer | No
 
 
 def _with_seed(request: JobRequest) -> JobRequest:
-    """Returns the request of a script with the seed of the job, which the directory keeps."""
-    seed = job_seed.choose(request.job_dir, request.script, request.seed)
+    """Returns the request of a script with the seed of the job, which `job.json` keeps."""
+    path = request.job_dir / files.JOB
+    number = request.seed if request.seed is not None else seed_of_script(path)
+    if number is None:
+        number = secrets.randbelow(2**31)
+    save_script(path, request.script, number)
+    seed = JobSeed(number, is_drawn=request.seed is None)
     return dataclasses.replace(request, asked=dataclasses.replace(request.asked, seed=seed))
 
 

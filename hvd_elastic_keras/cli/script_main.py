@@ -3,9 +3,9 @@
     script_main.py script.py --flag_of_script=1
 
 It runs the script as `python script.py` does, with two additions. Random numbers are drawn from the
-job's seed (`job_seed.py`), and `Model.fit` is elastic by itself (`api/unchanged_fit.py`). Both wait
-until the script imports NumPy, TensorFlow or Keras, because a script may set environment variables
-first that matter for these imports.
+job's seed (`api/job_seed.py`), and `Model.fit` is elastic by itself (`api/unchanged_fit.py`). Both
+wait until the script imports NumPy, TensorFlow or Keras, because a script may set environment
+variables first that matter for these imports.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.pop(0)  # drop this file's folder, from which nothing is to be imported
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the package need not be installed
 
-from hvd_elastic_keras.cli import job_seed
+from hvd_elastic_keras.api import job_seed
 from hvd_elastic_keras.common import env, patches
 from hvd_elastic_keras.worker.session_of_process import refuse_what_is_not_caught
 

@@ -172,7 +172,13 @@ class TrainingConfig:
         ),
     ] = None
     seed: Annotated[
-        int, Option("Initial weights, order of examples and dropout follow from it.")
+        int,
+        Option(
+            "Initial weights, order of examples and dropout follow from it. In a script: all "
+            "random numbers that the script does not seed itself; without the flag, the launcher "
+            "draws it.",
+            more="See [fit.md](fit.md#the-seed-of-a-job).",
+        ),
     ] = 0
     shuffle: bool = True
     drop_remainder: Annotated[

@@ -1,9 +1,10 @@
-"""The specification of a model module's job, which its workers read from `job.json`."""
+"""`job.json`: the specification of a model module's job for its workers, or a script's seed."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +90,18 @@ class JobSpec:
             f"{where} has format version {version}, expected {JOB_FORMAT_VERSION}. "
             "Use the release that wrote it, or another job_dir."
         )
+
+
+def save_script(path: Path, script: Sequence[str], seed: int) -> None:
+    """Writes the seed of a job that runs a script with arguments."""
+    content = {"version": JOB_FORMAT_VERSION, "script": list(script), "seed": seed}
+    files.write_secret(path, f"{json.dumps(content, indent=2)}\n".encode())
+
+
+def seed_of_script(path: Path) -> int | None:
+    """Returns the seed that `save_script` wrote; None if there is no such file."""
+    try:
+        seed = files.parse_json(path.read_bytes())["seed"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return seed if isinstance(seed, int) else None

@@ -367,7 +367,7 @@ NO_OPTIONS = RunOptions()
 
 
 class JobSeed(msgspec.Struct, frozen=True):
-    """The seed of a job that runs a script; see `cli/job_seed.py`. A model module has its own.
+    """The seed of a job that runs a script; see `api/job_seed.py`. A model module has its own.
 
     Attributes:
       is_drawn: whether the launcher has drawn the number, because nobody gave one.

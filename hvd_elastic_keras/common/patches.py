@@ -9,7 +9,7 @@
 | `Optimizer.lr`, `api/horovod_optimizer.py`    | scripts for Keras 2 use it                       |
 | `Model.fit`, `api/unchanged_fit.py`           | `fit` of a script that `run` starts is elastic   |
 | `Strategy.scope`, `api/unchanged_fit.py`      | workers share the batches, no strategy does      |
-| `default_rng`, `cli/job_seed.py`              | generators without a seed are alike in workers   |
+| `default_rng`, `api/job_seed.py`              | generators without a seed are alike in workers   |
 
 They stay until the end of the process, or until `undo_all`. A function that is replaced only while
 a step is traced uses `replaced`.

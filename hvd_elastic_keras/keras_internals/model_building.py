@@ -14,7 +14,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend.common import global_state
 
 from hvd_elastic_keras.common.errors import ConfigurationError, DataError
 from hvd_elastic_keras.keras_internals.global_seed import global_seed

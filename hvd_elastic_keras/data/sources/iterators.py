@@ -181,14 +181,15 @@ def check_order(
 
 def check_apart(train: Any, evaluation: Any) -> None:
     """Raises `DataError` if two datasets take the seeds of one `shuffle` in turn."""
-    if all(isinstance(d, tf.data.Dataset) for d in (train, evaluation)):
-        if share_shuffle(train, evaluation):
-            raise DataError(
-                "The training and the validation data are made of one dataset with a shuffle(...) "
-                "that has another order each time either is read: with take() and skip(), examples "
-                "move from one to the other between epochs. Use shuffle(..., "
-                "reshuffle_each_iteration=False) there, and shuffle the training data again."
-            )
+    if not all(isinstance(data, tf.data.Dataset) for data in (train, evaluation)):
+        return
+    if share_shuffle(train, evaluation):
+        raise DataError(
+            "The training and the validation data are made of one dataset with a shuffle(...) that "
+            "has another order each time either is read: with take() and skip(), examples move "
+            "from one to the other between epochs. Use shuffle(..., "
+            "reshuffle_each_iteration=False) there, and shuffle the training data again."
+        )
 
 
 def share_shuffle(train: tf.data.Dataset, evaluation: tf.data.Dataset) -> bool:

@@ -197,7 +197,10 @@ def _keyed_function(part: tf.data.Dataset, spec: Structure, seed: int) -> Callab
             part, lambda function, tensors: called_with_key(function, tensors, key, seed), element
         )
 
-    return tf.function(call, input_signature=[spec, KEY], autograph=False)
+    function: Callable[..., Structure] = tf.function(
+        call, input_signature=[spec, KEY], autograph=False
+    )
+    return function
 
 
 def _split_batches(

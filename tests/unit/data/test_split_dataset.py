@@ -200,10 +200,6 @@ WHOLE: dict[str, tuple[Make, str]] = {
 }
 
 
-def flipped(x: tf.Tensor) -> tf.Tensor:
-    return x * tf.where(tf.random.uniform([]) < 0.5, -1, 1)
-
-
 LAYERS = keras.Sequential([keras.layers.RandomFlip(), keras.layers.RandomContrast(0.3)])
 DRAWN: dict[str, Make] = {
     "batches that are shuffled inside": lambda: (
@@ -217,11 +213,11 @@ DRAWN: dict[str, Make] = {
         .map(lambda x: tf.roll(x, tf.random.uniform([], 0, 4, tf.int32), 0), num_parallel_calls=2)
         .prefetch(1)
     ),
-    "mixup with two halves of the data": lambda: (
-        tf.data.Dataset.zip((numbers().shuffle(9).batch(4), numbers().shuffle(9).batch(4))).map(
-            lambda a, b: tf.cast(a, tf.float32) * tf.random.gamma([1], 0.4) + tf.cast(b, tf.float32),
-            num_parallel_calls=tf.data.AUTOTUNE,
-        )
+    "mixup with two halves of the data": lambda: tf.data.Dataset.zip(
+        (numbers().shuffle(9).batch(4), numbers().shuffle(9).batch(4))
+    ).map(
+        lambda a, b: tf.cast(a, tf.float32) * tf.random.gamma([1], 0.4) + tf.cast(b, "float32"),
+        num_parallel_calls=tf.data.AUTOTUNE,
     ),
     "Keras's layers on padded batches": lambda: (
         tf.data.Dataset.range(8)
@@ -337,7 +333,7 @@ def some_files(number: tf.Tensor) -> tf.data.Dataset:
 
 ANY_ORDER: dict[str, Callable[[bool], tf.data.Dataset]] = {
     "a map": lambda keeps: (
-        numbers().shuffle(12).map(lambda x: x + 1, num_parallel_calls=4, deterministic=keeps).batch(4)
+        numbers().shuffle(12).map(lambda x: x + 1, 4, deterministic=keeps).batch(4)
     ),
     "an interleave below a map": lambda keeps: (
         tf.data.Dataset.range(5)

@@ -12,17 +12,12 @@ shuffled anew in each epoch, as Keras does without a seed.
 
 from __future__ import annotations
 
-import json
 import random
-import secrets
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from hvd_elastic_keras.common import files, patches
+from hvd_elastic_keras.common import patches
 from hvd_elastic_keras.common.options import JobSeed
 
-FORMAT_VERSION = 1
 WHY = "generators without a seed draw from the job's seed"
 
 
@@ -64,27 +59,3 @@ def _seed_keras(seed: JobSeed) -> None:
     from hvd_elastic_keras.keras_internals.global_seed import note_job_seed
 
     note_job_seed(seed)
-
-
-def choose(job_dir: Path, script: Sequence[str], given: int | None) -> JobSeed:
-    """Returns the seed of a job of a script, and keeps it in the job directory.
-
-    Args:
-      given: the seed of the command line; None: the seed that the directory has from an earlier
-        start, else a new one.
-    """
-    number = given if given is not None else kept_in(job_dir)
-    if number is None:
-        number = secrets.randbelow(2**31)
-    content = {"version": FORMAT_VERSION, "script": list(script), "seed": number}
-    files.write_secret(job_dir / files.JOB, f"{json.dumps(content, indent=2)}\n".encode())
-    return JobSeed(number, is_drawn=given is None)
-
-
-def kept_in(job_dir: Path) -> int | None:
-    """Returns the seed of the job that was started in a directory; None if there is none."""
-    try:
-        seed = files.parse_json((job_dir / files.JOB).read_bytes())["seed"]
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    return seed if isinstance(seed, int) else None
