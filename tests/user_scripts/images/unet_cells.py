@@ -80,7 +80,7 @@ model.compile(
     metrics=["accuracy", keras.metrics.MeanIoU(num_classes, sparse_y_pred=False, name="miou")],
 )
 callbacks = [keras.callbacks.ModelCheckpoint("cells_segmentation.keras", save_best_only=True)]
-history = model.fit(train_gen, epochs=8, validation_data=val_gen, callbacks=callbacks, verbose=2)
+history = model.fit(train_gen, epochs=4, validation_data=val_gen, callbacks=callbacks, verbose=2)
 print({k: v[-1] for k, v in history.history.items()})
 
 val_preds = model.predict(val_gen)
