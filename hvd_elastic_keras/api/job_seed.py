@@ -13,6 +13,7 @@ shuffled anew in each epoch, as Keras does without a seed.
 from __future__ import annotations
 
 import random
+import sys
 from typing import Any
 
 from hvd_elastic_keras.common import patches
@@ -24,6 +25,7 @@ WHY = "generators without a seed draw from the job's seed"
 def install(seed: JobSeed) -> None:
     """Seeds this process: `random` at once, the other packages when they are imported."""
     random.seed(seed.number)
+    sys.meta_path.insert(0, _BeforeTensorFlow)
     patches.after_import(["numpy"], lambda: _seed_numpy(seed.number))
     patches.after_import(["tensorflow"], lambda: _seed_tensorflow(seed))
     patches.after_import(["tensorflow", "keras"], lambda: _seed_keras(seed))
@@ -44,9 +46,31 @@ def _seed_numpy(seed: int) -> None:
     patches.install(np.random, "default_rng", default_rng, WHY)
 
 
+class _BeforeTensorFlow:
+    """Keeps the state of Python's `random`, from which the import of TensorFlow draws numbers.
+
+    Python asks the entries of `sys.meta_path` for each module that is imported.
+    """
+
+    state: Any = None
+
+    @classmethod
+    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> None:
+        """Notes the state when TensorFlow is about to be imported; finds no module."""
+        if name == "tensorflow":
+            cls.state = random.getstate()
+
+    @classmethod
+    def restore(cls) -> None:
+        """Restores the state; called when TensorFlow has been imported."""
+        if cls.state is not None:
+            random.setstate(cls.state)
+
+
 def _seed_tensorflow(seed: JobSeed) -> None:
     import tensorflow as tf
 
+    _BeforeTensorFlow.restore()
     from hvd_elastic_keras.keras_internals.tensorflow_names import draw_unseeded_from
 
     if seed.is_drawn:

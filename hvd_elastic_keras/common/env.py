@@ -152,7 +152,7 @@ class WorkerEnvironment:
         }
         if self.keeper_pid is not None:
             variables[KEEPER_PID] = str(self.keeper_pid)
-        if self.options.seed is not None and HASH_SEED not in os.environ:
+        if self.options.seed is not None and not os.environ.get(HASH_SEED):
             variables[HASH_SEED] = str(self.options.seed.number)
         return {**variables, **self._gpu_variables()}
 

@@ -5,7 +5,7 @@
 The scripts are in `tests/user_scripts`. Each prints its results. `plain` runs one as a single
 process with the random numbers of a job's seed, `job` with several workers. A script must print the
 same numbers both times, up to rounding. Without names, the command runs all scripts, with 1 worker,
-with 3, and with 3 of which one is killed.
+with 3, and with 3 of which one is killed: rank 1, or rank 0.
 """
 
 from __future__ import annotations
@@ -121,17 +121,17 @@ class ScriptJob(Job):
         return [marked.sub("", line) for line in lines]
 
 
-def job(directory: Path, name: str, workers: int, *, kills: bool = False) -> ScriptJob:
+def job(directory: Path, name: str, workers: int, *, killed: str = "") -> ScriptJob:
     """Runs a script as a job to its end, and returns the job.
 
     Args:
-      kills: whether the worker of rank 0 is killed when the first steps are done.
+      killed: the worker that is killed when the first round has begun.
     """
     directory.mkdir(parents=True)
     with ScriptJob(directory, name, workers) as running:
-        if kills:
+        if killed:
             running.wait_for("round_running")
-            running.signal("w0", signal.SIGKILL)
+            running.signal(killed, signal.SIGKILL)
         code = running.process.wait(LIMIT_S)
         if code:
             raise AssertionError(f"exit code {code}: {last_words(running.output)}")
@@ -157,8 +157,8 @@ def difference(wanted: list[str], found: list[str], *, last: bool = False) -> st
     """Returns the first line of `wanted` that `found` lacks or has with other numbers; or "".
 
     Args:
-      last: whether lines may be shown twice or be missing, because another worker's output is shown
-        from some moment on: then only the last line counts.
+      last: whether lines may be missing, because another worker's output is shown from some moment
+        on: then only the last line counts.
     """
     mine, theirs = list(lines_with_numbers(wanted)), list(lines_with_numbers(found))
     if last:
@@ -184,10 +184,10 @@ class Way:
 
     name: str
     workers: int
-    kills: bool = False
+    killed: str = ""
 
 
-WAYS = (Way("1", 1), Way("3", 3), Way("kill", 3, kills=True))
+WAYS = (Way("1", 1), Way("3", 3), Way("kill", 3, killed="w1"), Way("kill0", 3, killed="w0"))
 
 
 def main() -> None:
@@ -195,7 +195,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("names", nargs="*", help="scripts or folders of tests/user_scripts")
     parser.add_argument("--folder", type=Path, required=True, help="a new folder for everything")
-    parser.add_argument("--ways", default="1,3,kill")
+    parser.add_argument("--ways", default="1,3,kill,kill0")
     options = parser.parse_args()
     chosen = [n for n in names() if not options.names or n.startswith(tuple(options.names))]
     ways = [way for way in WAYS if way.name in options.ways.split(",")]
@@ -215,8 +215,8 @@ def _tried(name: str, folder: Path, ways: Sequence[Way]) -> bool:
     for way in ways:
         begun = time.monotonic()
         try:
-            found = job(folder / way.name, name, way.workers, kills=way.kills).printed()
-            text = difference(wanted, found, last=way.kills)
+            found = job(folder / way.name, name, way.workers, killed=way.killed).printed()
+            text = difference(wanted, found, last=way.killed == "w0")
         except (AssertionError, OSError, subprocess.TimeoutExpired) as error:
             found, text = [], f"FAILS {str(error)[-2500:]}"
         seconds = f"{time.monotonic() - begun:.1f} s"

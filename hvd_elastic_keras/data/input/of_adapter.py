@@ -164,7 +164,14 @@ def _inner(
             standardize_of(adapter),
             adapter.shuffle,
             seed.number if own_order else None,
+            call_seed=None if reader.alone else seed.number,
         )
+        if py_dataset.draws and not order_is_free():
+            notices.tell(
+                f"{name}: random numbers that the PyDataset draws from Python or NumPy follow from "
+                "the number of each batch. They are the same for any number of workers, but not "
+                "those of plain fit."
+            )
         return BatchPipeline(py_dataset, micro_batch_size)
     if isinstance(adapter, GeneratorDataAdapter):
         given = generator_of(adapter)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import itertools
+import pickle
 import random
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -22,6 +24,7 @@ from hvd_elastic_keras.data.plan.fit_passes import FitIterators, Reader
 from hvd_elastic_keras.data.sources.iterators import Form, NumberedIterators
 from hvd_elastic_keras.data.sources.reader import PREFETCH, BatchSource, PrepareRows
 from hvd_elastic_keras.data.sources.split_dataset import SplitDataset
+from hvd_elastic_keras.keras_internals.stateless_draws import mixed
 
 ADVICE = (
     "Arrays and a keras.utils.PyDataset start anywhere at once, and with "
@@ -159,23 +162,43 @@ def known_length(dataset: tf.data.Dataset) -> int | None:
 class PyDatasetBatches:
     """The batches of a `keras.utils.PyDataset`, which returns any batch by its index.
 
+    If there is a `call_seed`, and the user's code draws random numbers from Python's `random` or
+    from NumPy for its first batches, both are seeded for each call, one call at a time: the numbers
+    follow from pass and index. A worker that joins later has made none of the earlier calls.
+
     Args:
       dataset: the user's object; its hooks are called as `fit` calls them.
       standardize: Keras's conversion of a batch, which also applies `class_weight`.
       shuffle: whether the order of batches differs from pass to pass.
-      seed: determines the orders. None: the present state of Python's `random` does, as in Keras.
+      order_seed: determines the orders. None: the present state of Python's `random` does, as in
+        Keras.
+      call_seed: random numbers that the user's code draws for a batch follow from it. None: from
+        all earlier calls, as in Keras.
+
+    Attributes:
+      draws: whether the generators are seeded for each call.
     """
 
     name = "the PyDataset"
     advice = ""
     prepare: PrepareRows | None = None
 
-    def __init__(self, dataset: Any, standardize: Any, shuffle: bool, seed: int | None) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        standardize: Any,
+        shuffle: bool,
+        order_seed: int | None,
+        call_seed: int | None = None,
+    ) -> None:
         self._dataset = dataset
         self._standardize = standardize
         self.batches_per_pass = dataset.num_batches
         self._shuffle = shuffle and self.batches_per_pass is not None
-        self._seed = seed
+        self._seed = order_seed
+        self._call_seed = call_seed
+        self._one_call = threading.Lock()
+        self.draws = False
         self._random_state = random.getstate()
         self._random = random.Random()
         self._drawn = 0
@@ -184,27 +207,34 @@ class PyDatasetBatches:
         known = self.batches_per_pass
         if known == 0:
             raise DataError("The PyDataset has no batches. Give at least one.")
-        some = [self._load(i) for i in range(2 if known is None else min(2, known))]
+        state = _global_state()
+        some = [self._load(0, i) for i in range(2 if known is None else min(2, known))]
+        if call_seed is not None and pickle.dumps(state) != pickle.dumps(_global_state()):
+            self.draws = True
+            _set_global_state(state)
         self.batch_spec = _common_spec(some)
         structure.check_sliceable(self.batch_spec, "the PyDataset")
         # This does not call `open`, which would read ahead before the first `on_epoch_begin`.
         index = next(iter(self._indices(0, 0)))
-        self.first: Structure | None = some[index] if index < len(some) else self._load(index)
+        known_already = index < len(some) and not self.draws
+        self.first: Structure | None = some[index] if known_already else self._load(0, index)
 
     def open(self, number: int, position: int) -> Iterator[Structure]:
         """Opens a pass at any position."""
-        return self._read(self._indices(number, position))
+        return self._read(number, self._indices(number, position))
 
     def on_epoch_begin(self) -> None:
         """Calls the user's hook."""
-        self._dataset.on_epoch_begin()
+        with self._one_call:
+            self._dataset.on_epoch_begin()
         if self._shuffle and self._seed is None:
             # The script must draw the same random numbers afterwards as after plain `fit`.
             random.shuffle(list(range(self.batches_per_pass)))
 
     def on_epoch_end(self) -> None:
         """Calls the user's hook."""
-        self._dataset.on_epoch_end()
+        with self._one_call:
+            self._dataset.on_epoch_end()
 
     def on_stop(self) -> None:
         """Does nothing: Keras calls no hook in this case."""
@@ -239,25 +269,48 @@ class PyDatasetBatches:
             self._drawn += 1
         return self._order
 
-    def _read(self, indices: Iterable[int]) -> Iterator[Structure]:
+    def _read(self, number: int, indices: Iterable[int]) -> Iterator[Structure]:
         """Loads a few batches ahead, in threads, and yields them in order."""
         workers = max(1, self._dataset.workers)
         ahead = max(PREFETCH, min(workers * PREFETCH, self._dataset.max_queue_size))
         todo = iter(indices)
         with concurrent.futures.ThreadPoolExecutor(workers, "elastic-input") as pool:
             loading = collections.deque(
-                pool.submit(self._load, i) for i in itertools.islice(todo, ahead)
+                pool.submit(self._load, number, i) for i in itertools.islice(todo, ahead)
             )
             try:
                 while loading:
                     batch = loading.popleft().result()
-                    loading.extend(pool.submit(self._load, i) for i in itertools.islice(todo, 1))
+                    for i in itertools.islice(todo, 1):
+                        loading.append(pool.submit(self._load, number, i))
                     yield batch
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def _load(self, index: int) -> Structure:
-        return tf.nest.map_structure(_to_tensor, self._standardize(self._dataset[index]))
+    def _load(self, number: int, index: int) -> Structure:
+        if not self.draws:
+            batch = self._dataset[index]
+        else:
+            with self._one_call:
+                state = _global_state()
+                seed = mixed(self._call_seed or 0, number, index)
+                random.seed(seed)
+                np.random.seed(seed % 2**32)
+                try:
+                    batch = self._dataset[index]
+                finally:
+                    _set_global_state(state)
+        return tf.nest.map_structure(_to_tensor, self._standardize(batch))
+
+
+def _global_state() -> tuple[Any, Any]:
+    """Returns the states of the generators of Python and NumPy that scripts use without a name."""
+    return random.getstate(), np.random.get_state()
+
+
+def _set_global_state(state: tuple[Any, Any]) -> None:
+    random.setstate(state[0])
+    np.random.set_state(state[1])
 
 
 def _to_tensor(value: Any) -> Any:
