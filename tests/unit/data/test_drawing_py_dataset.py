@@ -27,7 +27,7 @@ class Noisy(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is untyped
         return noise + self.order[index], noise[:, 0]
 
     def on_epoch_end(self) -> None:
-        np.random.shuffle(self.order)
+        self.order = np.roll(self.order, 1)
 
 
 class Steady(Noisy):
