@@ -86,7 +86,6 @@ class Trainer:
         optimizer.finalize_variable_values(model.trainable_variables)
         self.config.artifacts.mkdir(exist_ok=True)
         model.save(self.config.artifacts / "churn.keras")
-        model.export(str(self.config.artifacts / "serving"), verbose=False)
         report = model.evaluate(self.data.valid(), verbose=0, return_dict=True)
         report["train_loss"] = history.history["loss"]
         return report
