@@ -12,8 +12,11 @@ shuffled anew in each epoch, as Keras does without a seed.
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
+import zlib
+from collections import Counter
 from typing import Any
 
 from hvd_elastic_keras.common import patches
@@ -31,18 +34,23 @@ def install(seed: JobSeed) -> None:
     patches.after_import(["tensorflow", "keras"], lambda: _seed_keras(seed))
 
 
-def _seed_numpy(seed: int) -> None:
+def _seed_numpy(job_seed: int) -> None:
     import numpy as np
 
-    np.random.seed(seed)
+    np.random.seed(job_seed)
     original = np.random.default_rng
-    made = np.random.SeedSequence(seed)
+    made: Counter[str] = Counter()
 
+    @functools.wraps(original)
     def default_rng(seed: Any = None) -> np.random.Generator:
-        """Makes a generator; without a seed, from the next child of the job's seed."""
-        return original(made.spawn(1)[0] if seed is None else seed)
+        if seed is not None:
+            return original(seed)
+        # Counted by module: what one module makes does not depend on what others make.
+        caller = str(sys._getframe(1).f_globals.get("__name__"))
+        key = (zlib.crc32(caller.encode()), made[caller])
+        made[caller] += 1
+        return original(np.random.SeedSequence(job_seed, spawn_key=key))
 
-    default_rng.__doc__ = original.__doc__
     patches.install(np.random, "default_rng", default_rng, WHY)
 
 

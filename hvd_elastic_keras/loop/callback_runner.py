@@ -193,6 +193,7 @@ class CallbackRunner:
           args: as Keras gives them: epoch or batch, if any, and the logs, which may be empty.
         """
         *position, logs = args
+        logs = dict(sorted(logs.items()))  # as Keras does: it is the order of `History`
         if self._writes:
             counted = (dict(self._counts), self._evaluates)
             self._recent.append(_Call(hook, tuple(position), dict(logs), *counted))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hvd_elastic_keras.common.protocol import Assignment
-from hvd_elastic_keras.data.input.interfaces import Moment
-from hvd_elastic_keras.loop.end_of_data import data_have_ended, end_of_data
+from hvd_elastic_keras.data.input.interfaces import LocalBatch, Moment
+from hvd_elastic_keras.loop.end_of_data import LastBatch, data_have_ended, end_of_data
 from hvd_elastic_keras.loop.loop_parts import LoopParts
 from hvd_elastic_keras.loop.observer import EndedEpoch, EvaluatedStep
 from hvd_elastic_keras.loop.phase import PhaseRunner
@@ -47,6 +47,7 @@ class EvaluationPhase:
             self._parts.model.reset_metrics()
         data.come_to(cursor.epoch, Moment.EVALUATION_BEGINS)
         steps = runner.input.steps(cursor.epoch)
+        batch: LocalBatch | None = None
         for batch in runner.batches(cursor, self._place.rank, self._parts.shares.balance):
             cursor = state.cursor
             self._steps.tell_position("evaluating")
@@ -64,7 +65,8 @@ class EvaluationPhase:
             if result.change_pending:
                 return True
         if steps is None or state.cursor.step < steps:
-            end_of_data(runner, self._parts.communicator, state.cursor, self._place)
+            last = LastBatch(batch, runner.share(self._place.rank, self._parts.shares.balance))
+            end_of_data(runner, self._parts.communicator, state.cursor, self._place, last)
         data.come_to(cursor.epoch, Moment.EVALUATION_ENDS)
         for observer in self._parts.observers:
             observer.at_end_of_phase(state.cursor)

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from hvd_elastic_keras.audit.finished import FinishedStep
-from hvd_elastic_keras.common.batch_plan import successive
+from hvd_elastic_keras.common.batch_plan import Share, successive
 from hvd_elastic_keras.common.protocol import InputPosition
 from hvd_elastic_keras.data.input.interfaces import Input, LocalBatch
 from hvd_elastic_keras.data.plan.example_ids import Ids
@@ -44,8 +44,11 @@ class PhaseRunner:
 
     def batches(self, cursor: Cursor, rank: int, balance: Balance) -> Iterator[LocalBatch]:
         """Returns a worker's part of the remaining batches of the epoch."""
-        count = self.input.num_micro_batches
-        return self.input.batches(cursor.epoch, balance.share(rank, count), cursor.step)
+        return self.input.batches(cursor.epoch, self.share(rank, balance), cursor.step)
+
+    def share(self, rank: int, balance: Balance) -> Share:
+        """Returns a worker's share of a batch."""
+        return balance.share(rank, self.input.num_micro_batches)
 
     def position(self, cursor: Cursor, training: int) -> InputPosition:
         """Returns the position that newcomers need in order to read their input up to `cursor`."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from hvd_elastic_keras.common.protocol import Assignment
 from hvd_elastic_keras.data.input.interfaces import LocalBatch, Moment
 from hvd_elastic_keras.keras_internals.model_building import reset_metrics_at_start
-from hvd_elastic_keras.loop.end_of_data import data_have_ended, end_of_data
+from hvd_elastic_keras.loop.end_of_data import LastBatch, data_have_ended, end_of_data
 from hvd_elastic_keras.loop.loop_parts import LoopParts
 from hvd_elastic_keras.loop.observer import PresentEpoch, TakenStep, TrainedEpoch
 from hvd_elastic_keras.loop.step_taker import StepTaker
@@ -37,11 +37,15 @@ class TrainingPhase:
             return False
         self._begin_epoch()
         batches = self._batches()
+        newest: LocalBatch | None = None
         while not course.train_phase_is_over():
             batch = next(batches, None)
             if batch is None:
-                end_of_data(self._parts.train, self._parts.communicator, state.cursor, self._place)
+                train = self._parts.train
+                last = LastBatch(newest, train.share(self._place.rank, self._parts.shares.balance))
+                end_of_data(train, self._parts.communicator, state.cursor, self._place, last)
                 break
+            newest = batch
             result = self._step(batch)
             if result.stopped:
                 data_have_ended(self._parts.train, self._parts.communicator, state.cursor)

@@ -205,9 +205,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 @pytest.mark.slow
-def test_a_fit_that_cannot_be_elastic_ends_before_its_first_step(
-    case: str, tmp_path: Path
-) -> None:
+def test_a_fit_that_cannot_be_elastic_ends_before_its_first_step(case: str, tmp_path: Path) -> None:
     line, text = REFUSED[case]
     script = tmp_path / "script.py"
     script.write_text(NOT_TRAINED.format(first="").replace('model.compile("sgd", "mse")', line))

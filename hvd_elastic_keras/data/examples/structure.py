@@ -209,6 +209,39 @@ def rows_of(tensor: Any, low: Any, high: Any, entries: int = 1) -> Any:
     return tf.sparse.slice(tensor, begin, size)
 
 
+def filled(nothing: Structure, some: Structure, count: int, entries: Sequence[int]) -> Structure:
+    """Returns a batch of `count` examples that mean nothing, but have the shapes of the others.
+
+    Args:
+      nothing: a batch without examples.
+      some: examples to repeat; None: use zeros.
+      entries: entries of each tensor per example, as `per_row` returns them.
+    """
+    leaves = tf.nest.flatten(nothing)
+    examples = [None] * len(leaves) if some is None else tf.nest.flatten(some)
+    counts = iter(entries)
+    rows = [
+        None if leaf is None else _filled(leaf, example, count, next(counts))
+        for leaf, example in zip(leaves, examples, strict=True)
+    ]
+    return tf.nest.pack_sequence_as(nothing, rows)
+
+
+def _filled(nothing: Any, some: Any, count: int, entries: int) -> Any:
+    if not entries:
+        return nothing
+    size = count * entries
+    if isinstance(nothing, tf.SparseTensor):
+        shape = tf.concat([[tf.cast(size, tf.int64)], nothing.dense_shape[1:]], 0)
+        return tf.SparseTensor(nothing.indices, nothing.values, shape)
+    if some is not None and _first_dimension(some):
+        return tf.gather(some, tf.range(size) % _first_dimension(some))
+    if isinstance(nothing, tf.RaggedTensor):
+        splits = tf.zeros([size + 1], nothing.row_splits.dtype)
+        return tf.RaggedTensor.from_row_splits(nothing.values, splits)
+    return tf.zeros([size, *nothing.shape[1:]], nothing.dtype)
+
+
 def empty(spec: Structure) -> Structure:
     """Returns a batch without examples. Dimensions that may have any size get size 0."""
     return tf.nest.map_structure(_empty, spec)

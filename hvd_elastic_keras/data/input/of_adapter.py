@@ -190,6 +190,7 @@ def _inner(
             changed = (*parts.taken, *parts.drawn)
             iterators.check_order(dataset, name, changed, is_in_order=parts.raw is not None)
             _tell_of_maps(name, parts)
+            _tell_of_unknown_length(dataset, reader)
         source = DatasetBatches(
             dataset,
             name,
@@ -218,6 +219,18 @@ def _tell_of_maps(name: str, parts: SplitDataset) -> None:
         notices.tell(
             f"{name}: every worker prepares all examples of each batch, as {parts.left}. See "
             "docs/input.md for pipelines of which each worker runs its part."
+        )
+
+
+def _tell_of_unknown_length(dataset: tf.data.Dataset, reader: FitReader) -> None:
+    is_unknown = int(dataset.cardinality()) == tf.data.UNKNOWN_CARDINALITY
+    is_passed = reader.reader is Reader.TRAINING and reader.passes.steps_per_epoch is None
+    if is_unknown and is_passed and reader.epochs > 1:
+        notices.tell(
+            f"{reader.name}: TensorFlow does not know how many batches this dataset has. At the "
+            "end of each epoch, plain fit counts a step that it does not take, which Adam and "
+            "learning rate schedules see; this job counts steps that are taken. "
+            "dataset.apply(tf.data.experimental.assert_cardinality(n)) makes both the same."
         )
 
 

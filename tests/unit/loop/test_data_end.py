@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,13 +16,14 @@ import tensorflow as tf
 
 from hvd_elastic_keras.common.batch_plan import Share
 from hvd_elastic_keras.common.errors import DataError
+from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.input.batch_pipeline import BatchPipeline
 from hvd_elastic_keras.data.input.fit_epochs import FitInput
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.plan.fit_passes import Passes
 from hvd_elastic_keras.data.sources.dataset_batches import DatasetBatches
-from hvd_elastic_keras.loop.end_of_data import announce_end, data_have_ended
+from hvd_elastic_keras.loop.end_of_data import LastBatch, announce_end, data_have_ended
 from hvd_elastic_keras.loop.phase import PhaseRunner
 from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.state.cursor import Cursor
@@ -125,21 +127,50 @@ def runner_of(workers: Workers, dataset: tf.data.Dataset) -> PhaseRunner:
 
 
 AT = Cursor(step=3, global_step=13)
+MINE = Share(0, 1)
+NOTHING_READ = LastBatch(None, MINE)
 
 
-def test_all_come_to_the_end_together() -> None:
+@pytest.mark.parametrize("has_read", [True, False])
+def test_all_come_to_the_end_together(has_read: bool) -> None:
+    """The step that stops has the size of those of the other workers, which may have a batch."""
     workers = Workers(other_has_ended=True)
-    announce_end(runner_of(workers, lengths(3)), workers, AT)  # type: ignore[arg-type]
+    runner = runner_of(workers, lengths(3))
+    read = list(runner.input.batches(0, MINE, 0))[-1] if has_read else None
+    announce_end(runner, workers, AT, LastBatch(read, MINE))  # type: ignore[arg-type]
     (batch,) = workers.taken
-    assert batch.data.shape == (0,)
-    assert batch.part.num_examples_of_step == 2  # like the other workers, which have a batch
+    assert batch.part.num_examples_of_step == 2
+    assert (batch.part.start, batch.part.stop) == (0, 2)
+    assert batch.data.numpy().tolist() == ([0, 0] if read is None else read.data.numpy().tolist())
+
+
+def test_rows_of_every_kind_stand_in_for_those_that_lack() -> None:
+    sparse = tf.sparse.from_dense([[0.0, 2.0], [1.0, 0.0]])
+    batch = {
+        "pairs": tf.reshape(tf.range(8), [4, 2]),  # two entries per example
+        "ragged": tf.ragged.constant([[1, 2], [3]]),
+        "sparse": sparse,
+        "table": tf.constant([5.0, 6.0, 7.0]),
+        "text": tf.constant(["a", "b"]),
+        "x": tf.constant([1.0, 2.0]),
+    }
+    entries = [2, 1, 1, 0, 1, 1]
+    nothing = structure.cut(batch, 0, 0, entries)
+    for some in (batch, None):
+        found = structure.filled(nothing, some, 3, entries)
+        assert found["pairs"].shape == (6, 2)
+        assert found["ragged"].to_list() == ([[1, 2], [3], [1, 2]] if some else [[], [], []])
+        assert found["sparse"].shape == (3, 2)
+        assert found["table"] is nothing["table"]
+        assert found["text"].numpy().tolist() == ([b"a", b"b", b"a"] if some else [b""] * 3)
+        assert found["x"].dtype == tf.float32
 
 
 @pytest.mark.parametrize("mine", [True, False])
 def test_who_ends_elsewhere_is_told(mine: bool) -> None:
     workers = Workers(other_has_ended=not mine)
     runner = runner_of(workers, lengths(3))
-    call: Any = announce_end if mine else data_have_ended
+    call: Any = functools.partial(announce_end, last=NOTHING_READ) if mine else data_have_ended
     with pytest.raises(DataError, match="have ended after 3 batches of this epoch") as caught:
         call(runner, workers, AT)
     assert ("in this worker they have ended" in str(caught.value)) == mine
@@ -153,5 +184,5 @@ def test_a_stop_of_callbacks_is_no_end_of_data() -> None:
 def test_a_known_length_costs_nothing() -> None:
     workers: Any = None
     runner = PhaseRunner(input_of(tf.data.Dataset.range(8).batch(2)), workers)
-    announce_end(runner, workers, AT)
+    announce_end(runner, workers, AT, NOTHING_READ)
     assert not data_have_ended(runner, workers, AT)
