@@ -64,6 +64,21 @@ def functions_of(part: tf.data.Dataset) -> Sequence[Any]:
     return part._functions()  # type: ignore[no-any-return]
 
 
+def next_functions_of_generators(dataset: tf.data.Dataset) -> Iterator[str]:
+    """Yields the tokens of the Python functions that read from the generators of `from_generator`.
+
+    Each is called with the number of an iterator.
+    """
+    for part in parts_of(dataset):
+        for function in functions_of(part):
+            definition = function.function.graph.as_graph_def()
+            bodies = {f.signature.name: f.node_def for f in definition.library.function}
+            for node in definition.node:
+                if node.op == "GeneratorDataset":
+                    called = bodies.get(node.attr["next_func"].func.name, ())
+                    yield from (n.attr["token"].s.decode() for n in called if n.op == "PyFunc")
+
+
 def reshuffles(part: tf.data.Dataset) -> bool:
     """Whether a part is a shuffle with another order for each iterator."""
     again = getattr(user_part(part), "_reshuffle_each_iteration", True)
@@ -169,6 +184,7 @@ def chosen_like(part: tf.data.Dataset, other: tf.data.Dataset) -> tf.data.Datase
     Returns:
       The dataset; None if the part does something else, or cannot be made again.
     """
+    part = user_part(part)
     if isinstance(part, repeat_op._RepeatDataset):
         return other.repeat(part._count)
     if isinstance(part, take_op._TakeDataset):

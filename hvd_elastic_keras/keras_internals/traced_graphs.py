@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import script_ops
 
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.patches import replaced
@@ -109,6 +110,26 @@ def nodes_of(graph: Any) -> list[Any]:
 def calls_python(nodes: Iterable[Any]) -> bool:
     """Whether some operation runs Python code."""
     return any(node.op in PYTHON_CALLS for node in nodes)
+
+
+def function_called_by(op: Any) -> Callable[..., Any]:
+    """Returns the user's function that one of `PYTHON_CALLS` calls."""
+    found = function_of_token(op.get_attr("token").decode())
+    function: Callable[..., Any] = getattr(found, "_func", found)
+    return function
+
+
+def function_of_token(token: str) -> Any:
+    """Returns what TensorFlow calls for a Python operation that has this token."""
+    found = script_ops._py_funcs.get(token)
+    if found is None:
+        raise ValueError(f"the Python function {token} is gone")
+    return found
+
+
+def replace_function_of_token(token: str, function: Any) -> None:
+    """Makes TensorFlow call another function, of which it keeps no reference."""
+    script_ops._py_funcs._funcs[token] = function
 
 
 def nodes_within(op: Any) -> Iterator[Any]:

@@ -21,7 +21,7 @@ from hvd_elastic_keras.data.sources.dataset_batches import (
     known_length,
 )
 from hvd_elastic_keras.data.sources.element_draws import draws_numbers
-from hvd_elastic_keras.data.sources.generator_batches import GeneratorBatches
+from hvd_elastic_keras.data.sources.generator_batches import GeneratorBatches, generator_state
 from hvd_elastic_keras.data.sources.source import ArraySource
 from hvd_elastic_keras.data.sources.split_dataset import SplitDataset, split
 from hvd_elastic_keras.keras_internals.fit_call import (
@@ -166,16 +166,13 @@ def _inner(
             seed.number if own_order else None,
             call_seed=None if reader.alone else seed.number,
         )
-        if py_dataset.draws and not order_is_free():
-            notices.tell(
-                f"{name}: random numbers that the PyDataset draws from Python or NumPy follow from "
-                "the number of each batch. They are the same for any number of workers, but not "
-                "those of plain fit."
-            )
         return BatchPipeline(py_dataset, micro_batch_size)
     if isinstance(adapter, GeneratorDataAdapter):
         given = generator_of(adapter)
-        generator = GeneratorBatches(given.first, given.rest, given.spec, name, reader.passes)
+        own = None if reader.alone else generator_state(name, reader.reader, seed.number)
+        generator = GeneratorBatches(
+            given.first, given.rest, given.spec, name, reader.passes, draws=own
+        )
         return BatchPipeline(generator, micro_batch_size)
     if isinstance(adapter, TFDatasetAdapter):
         dataset = adapter.get_tf_dataset()
@@ -199,6 +196,7 @@ def _inner(
             beside=trained,
             first=training.first_batch() if training is not None and is_trained else None,
             parts=parts,
+            seed=None if reader.alone else seed.number,
         )
         return BatchPipeline(source, micro_batch_size)
     raise DataError(

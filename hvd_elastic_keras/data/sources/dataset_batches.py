@@ -5,9 +5,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import itertools
-import pickle
 import random
-import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -21,11 +19,18 @@ from hvd_elastic_keras.data.examples.preparation import Preparation, read_error,
 from hvd_elastic_keras.data.examples.structure import Structure
 from hvd_elastic_keras.data.plan.example_ids import BATCH_STRIDE, Ids
 from hvd_elastic_keras.data.plan.fit_passes import FitIterators, Reader
+from hvd_elastic_keras.data.sources import global_draws
+from hvd_elastic_keras.data.sources.global_draws import GeneratorDraws
 from hvd_elastic_keras.data.sources.iterators import Form, NumberedIterators
 from hvd_elastic_keras.data.sources.reader import PREFETCH, BatchSource, PrepareRows
 from hvd_elastic_keras.data.sources.split_dataset import SplitDataset
 from hvd_elastic_keras.keras_internals.stateless_draws import mixed
 
+TOLD = (
+    "{name}: generators of from_generator draw from Python or NumPy as if nothing else did "
+    "meanwhile. The numbers are the same for any number of workers, but not always those of plain "
+    "fit."
+)
 ADVICE = (
     "Arrays and a keras.utils.PyDataset start anywhere at once, and with "
     "hvd_elastic_keras.Trainer so does any source with random access"
@@ -45,6 +50,8 @@ class DatasetBatches:
         that takes the seeds of one `shuffle` in turn with it.
       first: the first batch, if it must not be read here because an iterator would take seeds.
       parts: the dataset without its maps, if each worker runs the maps on its own rows.
+      seed: random numbers that generators of `from_generator` draw follow from it. None: from all
+        draws before, as in Keras.
     """
 
     def __init__(
@@ -57,6 +64,7 @@ class DatasetBatches:
         beside: BatchSource | None = None,
         first: Structure | None = None,
         parts: SplitDataset | None = None,
+        seed: int | None = None,
     ) -> None:
         self.batch_spec = tf.nest.map_structure(structure.batched, dataset.element_spec)
         structure.check_sliceable(dataset.element_spec, name)
@@ -73,6 +81,7 @@ class DatasetBatches:
             self.prepare = _RowMaps(parts, name)
         self._made = made
         self._reader = reader
+        self._draws: GeneratorDraws | None = None
         self._stopped = False
         self._training = beside if isinstance(beside, DatasetBatches) else None
 
@@ -83,10 +92,19 @@ class DatasetBatches:
         )
         if self._training is not None:
             self._take_turns(self._training)
+        if seed is not None:
+            is_trained = self._training is not None and self._training.dataset is dataset
+            self._draws = (
+                self._training._draws
+                if self._training is not None and is_trained
+                else GeneratorDraws(dataset, seed, TOLD.format(name=name))
+            )
 
     def open(self, number: int, position: int) -> Iterator[Structure]:
         """Opens a pass at its front. A dataset starts nowhere else, so `position` is 0."""
         form = self._form(number)
+        if self._draws is not None:
+            self._draws.begin(int(self._reader is Reader.EVALUATION), number)
         if self._made is None:
             return self._iterators.of_pass(number, form)
         index, keep = self._made.index_of(self._reader, number), -1
@@ -123,6 +141,8 @@ class DatasetBatches:
 
     def finish(self, epochs: int, *, stopped: bool) -> None:
         """Makes the iterators that are never read: the next `fit` may use the same dataset."""
+        if self._draws is not None:
+            self._draws.restore()
         if self._made is not None and self._training is None:
             self._iterators.make(self._made.made_by(self._reader, epochs, stopped=stopped))
 
@@ -197,7 +217,6 @@ class PyDatasetBatches:
         self._shuffle = shuffle and self.batches_per_pass is not None
         self._seed = order_seed
         self._call_seed = call_seed
-        self._one_call = threading.Lock()
         self.draws = False
         self._random_state = random.getstate()
         self._random = random.Random()
@@ -207,11 +226,16 @@ class PyDatasetBatches:
         known = self.batches_per_pass
         if known == 0:
             raise DataError("The PyDataset has no batches. Give at least one.")
-        state = _global_state()
+        state = global_draws.state()
         some = [self._load(0, i) for i in range(2 if known is None else min(2, known))]
-        if call_seed is not None and pickle.dumps(state) != pickle.dumps(_global_state()):
+        if call_seed is not None and not global_draws.are_same(state, global_draws.state()):
             self.draws = True
-            _set_global_state(state)
+            global_draws.set_state(state)
+            global_draws.tell(
+                "random numbers that the PyDataset draws from Python or NumPy follow from the "
+                "number of each batch. They are the same for any number of workers, but not those "
+                "of plain fit."
+            )
         self.batch_spec = _common_spec(some)
         structure.check_sliceable(self.batch_spec, "the PyDataset")
         # This does not call `open`, which would read ahead before the first `on_epoch_begin`.
@@ -225,7 +249,7 @@ class PyDatasetBatches:
 
     def on_epoch_begin(self) -> None:
         """Calls the user's hook."""
-        with self._one_call:
+        with global_draws.undisturbed():
             self._dataset.on_epoch_begin()
         if self._shuffle and self._seed is None:
             # The script must draw the same random numbers afterwards as after plain `fit`.
@@ -233,7 +257,7 @@ class PyDatasetBatches:
 
     def on_epoch_end(self) -> None:
         """Calls the user's hook."""
-        with self._one_call:
+        with global_draws.undisturbed():
             self._dataset.on_epoch_end()
 
     def on_stop(self) -> None:
@@ -291,26 +315,9 @@ class PyDatasetBatches:
         if not self.draws:
             batch = self._dataset[index]
         else:
-            with self._one_call:
-                state = _global_state()
-                seed = mixed(self._call_seed or 0, number, index)
-                random.seed(seed)
-                np.random.seed(seed % 2**32)
-                try:
-                    batch = self._dataset[index]
-                finally:
-                    _set_global_state(state)
+            with global_draws.seeded(mixed(self._call_seed or 0, number, index)):
+                batch = self._dataset[index]
         return tf.nest.map_structure(_to_tensor, self._standardize(batch))
-
-
-def _global_state() -> tuple[Any, Any]:
-    """Returns the states of the generators of Python and NumPy that scripts use without a name."""
-    return random.getstate(), np.random.get_state()
-
-
-def _set_global_state(state: tuple[Any, Any]) -> None:
-    random.setstate(state[0])
-    np.random.set_state(state[1])
 
 
 def _to_tensor(value: Any) -> Any:

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from hvd_elastic_keras.data.sources.global_draws import SeededFunction
 from hvd_elastic_keras.data.sources.random_ops import (
     ASSIGNMENTS,
     GENERATOR_OPS,
@@ -31,11 +33,16 @@ from hvd_elastic_keras.keras_internals.traced_graphs import (
     body_of,
     calls_python,
     emit_operation,
+    function_called_by,
     has_functions,
     nodes_of,
     nodes_within,
 )
 
+TOLD = (
+    "random numbers that Python code in map(...) draws from Python or NumPy follow from the number "
+    "of each element. They are the same for any number of workers, but not those of plain fit."
+)
 KEY = tf.TensorSpec([2], tf.int64)
 """The key of an element: the number of the pass, and the number of the element in the pass."""
 READ = "RngReadAndSkip"
@@ -92,7 +99,7 @@ def draws_by_call(part: tf.data.Dataset) -> bool:
     """Whether the numbers that a `map` draws differ from worker to worker, or from run to run.
 
     They do not if all draws are seeded, the calls are made one after the other, and every iterator
-    starts anew at the seed.
+    starts anew at the seed. Python code may always draw such numbers.
     """
     if not dataset_parts.is_map(part):
         return False
@@ -100,9 +107,17 @@ def draws_by_call(part: tf.data.Dataset) -> bool:
     graph = function.function.graph
     nodes = nodes_of(graph)
     draws = [node for node in nodes if node.op in SEEDED_OPS]
-    if has_lasting_state(graph, nodes):
+    if has_lasting_state(graph, nodes) or calls_python(nodes):
         return True
     return bool(draws) and (is_parallel(part) or not all(_is_seeded(n, len(draws)) for n in draws))
+
+
+def calls_python_only(part: tf.data.Dataset) -> bool:
+    """Whether only Python code may draw numbers in a `map`: then it is unknown whether it does."""
+    (function,) = dataset_parts.functions_of(part)
+    graph = function.function.graph
+    nodes = nodes_of(graph)
+    return calls_python(nodes) and not (has_lasting_state(graph, nodes) or any(map(_draws, nodes)))
 
 
 def _is_seeded(node: Any, count: int) -> bool:
@@ -128,11 +143,29 @@ def called_with_key(
     """
     graph = function.graph
     nodes = nodes_of(graph)
-    if not (has_lasting_state(graph, nodes) or any(map(_draws, nodes))):
+    if not (has_lasting_state(graph, nodes) or any(map(_needs_key, nodes))):
         return list(tf.nest.flatten(function(*tensors)))
     handles = _seed_handles(graph)
     captured = [handles.get(inner.name, outer) for outer, inner in graph.captures]
     return _KeyedCall(key, seed, graph).run(graph, [*tensors, *captured])
+
+
+def _python_call(op: Any, seed: tf.Tensor, inputs: Sequence[Any]) -> list[Any]:
+    """Adds a call of the Python function of a `py_function` or `numpy_function`, which is seeded.
+
+    Args:
+      op: the traced operation.
+      seed: shape [2], int64.
+    """
+    function = SeededFunction(function_called_by(op), TOLD)
+    types = [output.dtype for output in op.outputs]
+
+    def call(numbers: Any, *arguments: Any) -> Any:
+        first, second = (int(n) for n in np.asarray(numbers))
+        return function(mixed(first, second), *arguments)
+
+    convert = tf.py_function if op.type == "EagerPyFunc" else tf.numpy_function
+    return list(tf.nest.flatten(convert(call, [seed, *inputs], types)))
 
 
 class _KeyedCall:
@@ -169,11 +202,13 @@ class _KeyedCall:
         kind = op.type
         if kind in AGAIN:
             return [self._draws.again(op, inputs)]
+        if kind in PYTHON_CALLS:
+            return _python_call(op, self._next_seed(kind, 0, 0), inputs)
         if inputs and isinstance(inputs[0], str):
             found = self._of_state(op, inputs)
             if found is not None:
                 return found
-        if has_functions(op) and any(map(_draws, nodes_within(op))):
+        if has_functions(op) and any(map(_needs_key, nodes_within(op))):
             bodies = _bodies(op)
             if len(bodies) == 1:
                 return self.run(bodies[0], inputs)
@@ -213,9 +248,9 @@ def _can_be_called(graph: Any, handles: dict[str, str], *, within_branch: bool) 
             if within_branch or op.type not in (*ASSIGNMENTS, READ, "ReadVariableOp", "Identity"):
                 return False
             states |= {t.name for t in op.outputs if op.type == "Identity"}
-        elif op.type in AGAIN:
+        elif op.type in AGAIN or op.type in PYTHON_CALLS:
             continue
-        elif has_functions(op) and any(map(_draws, nodes_within(op))):
+        elif has_functions(op) and any(map(_needs_key, nodes_within(op))):
             bodies = _bodies(op)
             within = within_branch or len(bodies) > 1
             if not bodies or None in bodies:
@@ -238,6 +273,10 @@ def _is_harmless(node: Any) -> bool:
         return False
     definition = op_def_registry.get(node.op)
     return node.op in HARMLESS or (definition is not None and not definition.is_stateful)
+
+
+def _needs_key(node: Any) -> bool:
+    return _draws(node) or node.op in PYTHON_CALLS
 
 
 def _draws(node: Any) -> bool:

@@ -21,11 +21,26 @@ import tensorflow as tf
 from hvd_elastic_keras.common.errors import DataError, ElasticError
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.structure import Structure
-from hvd_elastic_keras.data.plan.fit_passes import Passes
+from hvd_elastic_keras.data.plan.fit_passes import Passes, Reader
 from hvd_elastic_keras.data.sources.dataset_batches import ADVICE
+from hvd_elastic_keras.data.sources.global_draws import OwnState
 from hvd_elastic_keras.data.sources.reader import PrepareRows
 
 _END = object()
+TOLD = (
+    "{name}: the generator draws from Python or NumPy as if nothing else did meanwhile. The "
+    "numbers are the same for any number of workers, but not always those of plain fit."
+)
+
+
+def generator_state(name: str, reader: Reader, seed: int) -> OwnState:
+    """Returns the state from which a generator draws if other workers read it, too.
+
+    A worker that joins later reads it without the draws of others in between. The training goes on
+    with the present state, as in plain Keras.
+    """
+    trains = reader is Reader.TRAINING
+    return OwnState(TOLD.format(name=name), None if trains else seed)
 
 
 class GeneratorBatches:
@@ -37,6 +52,7 @@ class GeneratorBatches:
       spec: spec of a batch, as Keras has seen it.
       name: name of the data, for messages.
       passes: the rule that maps epochs to passes.
+      draws: the state from which the generator draws random numbers; None: the global one.
     """
 
     batches_per_pass: int | None = None
@@ -50,6 +66,8 @@ class GeneratorBatches:
         spec: Structure,
         name: str,
         passes: Passes,
+        *,
+        draws: OwnState | None = None,
     ) -> None:
         self.name = name
         self.advice = ADVICE
@@ -64,6 +82,7 @@ class GeneratorBatches:
         """Batches of `rest` that have been used, or lost."""
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "elastic-generator")
         self._ahead: concurrent.futures.Future[Any] | None = None
+        self._draws = draws
 
     def open(self, number: int, position: int) -> Iterator[Structure]:
         """Opens a pass at its front: `position` is 0.
@@ -129,8 +148,12 @@ class GeneratorBatches:
     def _ask(self) -> concurrent.futures.Future[Any]:
         """Starts reading the next batch, unless a thread already reads it."""
         if self._ahead is None:
-            self._ahead = self._pool.submit(next, self._rest, _END)
+            self._ahead = self._pool.submit(self._read)
         return self._ahead
+
+    def _read(self) -> Any:
+        with contextlib.nullcontext() if self._draws is None else self._draws.drawing():
+            return next(self._rest, _END)
 
     def _take(self) -> Any:
         """Returns the next batch of `rest`, not converted; always `_END` after its end."""

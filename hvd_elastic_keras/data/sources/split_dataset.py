@@ -14,6 +14,7 @@ They have to read the same: maps that draw random numbers draw them by key (`ele
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,7 @@ from hvd_elastic_keras.data.examples.structure import Structure
 from hvd_elastic_keras.data.sources.element_draws import (
     KEY,
     called_with_key,
+    calls_python_only,
     can_draw_by_key,
     draws_by_call,
     reason_to_stay,
@@ -49,8 +51,8 @@ class SplitDataset:
         key. None if there are none.
       batch_maps: the maps of batches that were taken out, each as a function of rows.
       taken: the parts of the user's dataset that were taken out.
-      of_pass: returns the whole pipeline of a pass, with maps that draw by key; None if none need
-        to. Then nothing is taken out, and `raw` is the pipeline of pass 0.
+      of_pass: returns what is read in a pass, with maps that draw by key; None if none need to.
+        `raw` is then the dataset of pass 0.
       drawn: the maps of the user's dataset that draw by key.
       left: the first map that all workers run on all elements, and why; empty if there is none.
     """
@@ -98,40 +100,47 @@ def split(dataset: tf.data.Dataset, seed: int, is_row_wise: Callable[[Any], bool
     Returns:
       The parts. If no map could be taken out, `taken` is empty.
     """
-    left = ""
+    left = _left(dataset)
     try:
         found = _split_batches(dataset, seed, is_row_wise)
     except _ReadWholeError as error:
-        found, left = SplitDataset(None), str(error)
-    raw = found.raw if found.taken else None
-    if raw is None or any(map(draws_by_call, parts_of(raw))):
-        return dataclasses.replace(_whole(dataset, seed), left=left or _left(dataset))
-    ordered = in_order(raw)
-    if ordered is not None:
-        ordered = ordered.with_options(_options(dataset))
-    return dataclasses.replace(found, raw=ordered, left=_left(raw))
+        found, left = SplitDataset(None), str(error) or left
+    if found.raw is not None and found.taken:
+        found = _alike(found, found.raw, dataset, seed)
+        if found.raw is not None:
+            return found
+    return dataclasses.replace(_alike(SplitDataset(None), dataset, dataset, seed), left=left)
 
 
-def _whole(dataset: tf.data.Dataset, seed: int) -> SplitDataset:
-    """Returns the user's pipeline with all its maps, made to give all workers the same batches."""
-    drawn = tuple(part for part in parts_of(dataset) if draws_by_call(part))
-    options = _options(dataset)
-    if not drawn:
-        ordered = in_order(dataset)
-        if ordered is not None and dataset.options().deterministic is False:
-            ordered = ordered.with_options(options)
-        return SplitDataset(ordered)
-    if not all(map(can_draw_by_key, drawn)):
-        return SplitDataset(None)
-    keyed = _KeyedMaps(seed)
+def _alike(
+    found: SplitDataset, rest: tf.data.Dataset, dataset: tf.data.Dataset, seed: int
+) -> SplitDataset:
+    """Makes a pipeline give the same elements to all workers.
+
+    Args:
+      found: the maps that were taken out.
+      rest: the user's pipeline without them.
+    """
+    drawn = tuple(part for part in parts_of(rest) if draws_by_call(part))
+    options, left = _options(dataset), _left(rest)
+    keyed = _KeyedMaps(seed + len(found.taken))
 
     def of_pass(number: int) -> tf.data.Dataset:
-        return keyed.of(dataset, number).with_options(options)
+        return keyed.of(rest, number).with_options(options)
 
-    try:
-        return SplitDataset(of_pass(0), of_pass=of_pass, drawn=drawn)
-    except _ReadWholeError:
+    if drawn and all(map(can_draw_by_key, drawn)):
+        with contextlib.suppress(_ReadWholeError):
+            return dataclasses.replace(
+                found, raw=of_pass(0), of_pass=of_pass, drawn=drawn, left=left
+            )
+    if any(not calls_python_only(part) for part in drawn):
         return SplitDataset(None)
+    ordered = in_order(rest)
+    if ordered is None:
+        return SplitDataset(None)
+    if ordered is not dataset or dataset.options().deterministic is False:
+        ordered = ordered.with_options(options)
+    return dataclasses.replace(found, raw=ordered, left=left)
 
 
 def _options(dataset: tf.data.Dataset) -> tf.data.Options:
