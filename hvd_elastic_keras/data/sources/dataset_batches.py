@@ -31,6 +31,8 @@ TOLD = (
     "meanwhile. The numbers are the same for any number of workers, but not always those of plain "
     "fit."
 )
+AFTERWARDS = len(Reader)
+"""Stands for a reader of the data after the training."""
 ADVICE = (
     "Arrays and a keras.utils.PyDataset start anywhere at once, and with "
     "hvd_elastic_keras.Trainer so does any source with random access"
@@ -104,7 +106,7 @@ class DatasetBatches:
         """Opens a pass at its front. A dataset starts nowhere else, so `position` is 0."""
         form = self._form(number)
         if self._draws is not None:
-            self._draws.begin(int(self._reader is Reader.EVALUATION), number)
+            self._draws.begin(list(Reader).index(self._reader), number)
         if self._made is None:
             return self._iterators.of_pass(number, form)
         index, keep = self._made.index_of(self._reader, number), -1
@@ -142,7 +144,7 @@ class DatasetBatches:
     def finish(self, epochs: int, *, stopped: bool) -> None:
         """Makes the iterators that are never read: the next `fit` may use the same dataset."""
         if self._draws is not None:
-            self._draws.restore()
+            self._draws.begin(AFTERWARDS, 0)
         if self._made is not None and self._training is None:
             self._iterators.make(self._made.made_by(self._reader, epochs, stopped=stopped))
 

@@ -29,6 +29,8 @@ from hvd_elastic_keras.observe.notices import notices
 
 LOOKED_AT = 8
 """Calls of a function that show whether it draws numbers."""
+_functions: list[Callable[..., Any]] = []
+"""Functions that TensorFlow calls in place of the user's. It keeps no reference to them."""
 _one_call = threading.RLock()
 """Held while the global generators have another state than that of the script."""
 
@@ -138,7 +140,8 @@ class GeneratorDraws:
     how the draws of one follow on those of the other.
 
     Args:
-      dataset: the user's dataset. Its Python functions are replaced until `restore`.
+      dataset: the user's dataset. Its Python functions are replaced for good: threads may go on
+        reading ahead after the training.
       seed: the states follow from it, from the pass, and from the number of the iterator in the
         pass. Only the training begins with the present state, as in plain Keras.
       told: as for `SeededFunction`.
@@ -150,29 +153,20 @@ class GeneratorDraws:
         self._pass = (0, 0)
         self._made = 0
         self._states: dict[int, OwnState] = {}
-        self._replaced = {
-            token: function_of_token(token) for token in next_functions_of_generators(dataset)
-        }
-        self._present = OwnState(told) if self._replaced else None
-        self._functions = {
-            token: functools.partial(self._call, function)
-            for token, function in self._replaced.items()
-        }
-        for token, function in self._functions.items():
+        tokens = tuple(next_functions_of_generators(dataset))
+        self._present = OwnState(told) if tokens else None
+        for token in tokens:
+            function = functools.partial(self._call, function_of_token(token))
             replace_function_of_token(token, function)
+            _functions.append(function)
 
     def begin(self, reader: int, number: int) -> None:
         """Notes the pass of which the next iterators are.
 
         Args:
-          reader: 0 for the training, 1 for the evaluation.
+          reader: 0 for the training, 1 for the evaluation, 2 for what follows.
         """
         self._pass, self._made = (reader, number), 0
-
-    def restore(self) -> None:
-        """Restores the user's functions."""
-        for token, function in self._replaced.items():
-            replace_function_of_token(token, function)
 
     def _call(self, function: Callable[..., Any], iterator: Any) -> Any:
         with _one_call:
