@@ -130,6 +130,19 @@ def static(shape: tf.TensorShape) -> Dims:
     return tuple(None if size is None else constant(size) for size in shape)
 
 
+def _is_no_broadcast(op: Any, inputs: Sequence[Dims], shapes: Sequence[Any]) -> bool:
+    """Whether shapes are those of a comparison of tensors that differ in shape.
+
+    `a == b` of tensors is then a single False. Two batches leave the sizes of texts open, and
+    stand-ins for them differ; the texts themselves have the same length.
+    """
+    if op.type not in ("Equal", "NotEqual"):
+        return False
+    ranks = [len(dims) for dims in inputs if dims is not None]
+    rank = shapes[0].rank
+    return rank is None or rank < max(ranks, default=0)
+
+
 @dataclasses.dataclass
 class Sizes:
     """Dimensions and values of the tensors of one graph, by their names.
@@ -193,7 +206,7 @@ class Sizes:
         attributes = _attributes(op)
         for i in range(len(ROWS)):
             shapes = _shapes_at(op, attributes, inputs, values, i)
-            if shapes is None:
+            if shapes is None or _is_no_broadcast(op, inputs, shapes):
                 return known
             found.append(shapes)
         return [_together([shapes[n] for shapes in found]) for n in range(len(op.outputs))]

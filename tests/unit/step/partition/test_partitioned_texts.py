@@ -39,3 +39,22 @@ def test_each_worker_looks_up_its_own_rows() -> None:
     found, _ = take_step(step, analysis, [words], [2, 0, 3], verify=True)
     (expected,) = step.function(tf.constant(words), tf.constant(0, tf.int64))
     np.testing.assert_array_equal(found[0], expected)
+
+
+def test_texts_and_labels_of_the_same_open_length_are_compared_row_by_row() -> None:
+    """An accuracy of padded texts: each batch has another length, and both leave it open."""
+
+    def function(data: Any) -> Any:
+        texts, labels = data
+        mask = tf.cast(labels != 0, tf.float32)
+        same = tf.cast(texts == labels, tf.float32)
+        return [tf.reduce_sum(same * mask) / tf.reduce_sum(mask)]
+
+    step = capture(function, (tf.TensorSpec([None, None], tf.int32),) * 2)
+    analysis = analysed(step, 6)
+    assert {c.what for c in analysis.collectives} == {"allreduce"}
+    texts = np.random.default_rng(0).integers(0, 3, (6, 5)).astype("int32")
+    labels = np.random.default_rng(1).integers(0, 3, (6, 5)).astype("int32")
+    found, _ = take_step(step, analysis, [texts, labels], [2, 1, 3], verify=True)
+    (expected,) = step.function(tf.constant(texts), tf.constant(labels), tf.constant(0, tf.int64))
+    np.testing.assert_allclose(found[0], expected, rtol=1e-6)
