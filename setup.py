@@ -75,6 +75,9 @@ setup(
         "prometheus_client",
         # --tensorboard: the master writes TensorBoard's files without TensorFlow.
         "tensorboardX",
+        # Seeds, and makes `fit` elastic, when a script has imported NumPy, TensorFlow or Keras
+        # (TensorFlow needs it, too).
+        "wrapt",
         # Files of flags (`run --config=FILE.toml`); later Pythons have it as tomllib.
         'tomli; python_version < "3.11"',
         # Functions of a notebook for its workers (`run_function`); Horovod needs it anyway.

@@ -29,8 +29,9 @@ from tests.user_scripts.make_files import make_files
 SCRIPTS = REPOSITORY / "tests" / "user_scripts"
 SEED = 7
 LIMIT_S = 200.0
-TOLERANCE = 2e-4
-"""Relative, and beside it absolute: scripts print numbers of very different sizes."""
+TOLERANCE = 5e-3
+"""Relative, and beside it absolute. Some scripts magnify rounding; in double precision, those agree
+to 1e-9. Other data, orders or random numbers differ by more."""
 PLAIN = """
 import runpy, sys
 from hvd_elastic_keras.api import job_seed

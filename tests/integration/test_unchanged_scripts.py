@@ -28,8 +28,8 @@ TensorFlow, which orders the data in its own way.
 """
 
 
+@pytest.mark.slow(but=("images/flowers_from_folder.py", "tables/penguins_csvdataset.py"))
 @pytest.mark.parametrize("name", KILLED)
-@pytest.mark.slow
 def test_a_script_prints_the_same_with_three_workers_of_which_one_is_killed(
     name: str, tmp_path: Path
 ) -> None:
@@ -38,8 +38,8 @@ def test_a_script_prints_the_same_with_three_workers_of_which_one_is_killed(
     assert user_scripts.difference(wanted, found) == ""
 
 
+@pytest.mark.slow(but=("images/cutmix.py",))
 @pytest.mark.parametrize("name", OTHERWISE)
-@pytest.mark.slow
 def test_a_script_with_numbers_of_its_own_prints_the_same_with_any_workers(
     name: str, tmp_path: Path
 ) -> None:
@@ -127,7 +127,6 @@ WITHOUT_SEED = {
 }
 
 
-@pytest.mark.slow
 def test_all_workers_draw_the_same(tmp_path: Path) -> None:
     first, other = chance(tmp_path / "first", run=RUN)
     assert first == other
@@ -156,7 +155,6 @@ def test_all_workers_draw_the_same(tmp_path: Path) -> None:
     assert all(first[name] != plain[name] for name in WITHOUT_SEED)
 
 
-@pytest.mark.slow
 def test_a_given_seed_is_that_of_keras(tmp_path: Path) -> None:
     found = chance(tmp_path / "job", run=(*RUN, "--seed=5"))[0]
     plain = chance(tmp_path / "plain", "5")[0]
@@ -181,7 +179,6 @@ print("the script goes on")
     ("flags", "first"),
     [(("--noelastic_fit",), ""), ((), "from hvd_elastic_keras import ElasticCallback")],
 )
-@pytest.mark.slow
 def test_a_script_that_decides_itself_is_told_that_nothing_was_elastic(
     flags: tuple[str, ...], first: str, tmp_path: Path
 ) -> None:
@@ -203,8 +200,8 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow(but=("a loss without reduction",))
 @pytest.mark.parametrize("case", REFUSED)
-@pytest.mark.slow
 def test_a_fit_that_cannot_be_elastic_ends_before_its_first_step(case: str, tmp_path: Path) -> None:
     line, text = REFUSED[case]
     script = tmp_path / "script.py"
