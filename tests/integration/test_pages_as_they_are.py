@@ -17,7 +17,7 @@ from tests.harness.job import Job
 
 RUN = "python -m hvd_elastic_keras.run"
 FILES = {
-    "script.py": ("README.md", "This is `script.py`:"),
+    "script.py": ("README.md", "This is `script.py`, a script that knows nothing of this package:"),
     "wine.py": ("docs/model_module.md", "This is `wine.py`:"),
     "iris.py": ("docs/model_module.md", "`iris.py`:"),
     "configs/default.py": ("docs/model_module.md", "`configs/default.py` beside it:"),
