@@ -82,7 +82,7 @@ def next_functions_of_generators(dataset: tf.data.Dataset) -> Iterator[str]:
 def reshuffles(part: tf.data.Dataset) -> bool:
     """Whether a part is a shuffle with another order for each iterator."""
     again = getattr(user_part(part), "_reshuffle_each_iteration", True)
-    return _is_shuffle(part) and bool(again)
+    return is_shuffle(part) and bool(again)
 
 
 def is_repeat(part: tf.data.Dataset) -> bool:
@@ -93,7 +93,7 @@ def is_repeat(part: tf.data.Dataset) -> bool:
 def is_unseeded_shuffle(part: tf.data.Dataset) -> bool:
     """Whether a part is a shuffle whose order cannot be reproduced."""
     seeds = [getattr(part, name, None) for name in ("_seed", "_seed2")]
-    return _is_shuffle(part) and all(s is not None and int(s) == 0 for s in seeds)
+    return is_shuffle(part) and all(s is not None and int(s) == 0 for s in seeds)
 
 
 def need_not_keep_order(part: tf.data.Dataset) -> bool:
@@ -175,7 +175,7 @@ def pads_batches(part: tf.data.Dataset) -> bool:
 def only_chooses(part: tf.data.Dataset) -> bool:
     """Whether each element of a part is an element of its input."""
     kind = type(part).__name__.strip("_").removesuffix("Dataset")
-    return is_cache(part) or _is_shuffle(part) or kind in CHOOSING
+    return is_cache(part) or is_shuffle(part) or kind in CHOOSING
 
 
 def chosen_like(part: tf.data.Dataset, other: tf.data.Dataset) -> tf.data.Dataset | None:
@@ -344,5 +344,6 @@ def _bytes_below(part: tf.data.Dataset) -> int:
     return sum(int(t.shape.num_elements() or 0) * (t.dtype.size or 16) for t in tensors)
 
 
-def _is_shuffle(part: tf.data.Dataset) -> bool:
+def is_shuffle(part: tf.data.Dataset) -> bool:
+    """Whether a part orders elements at random."""
     return "Shuffle" in type(user_part(part)).__name__

@@ -212,3 +212,35 @@ def test_a_fit_that_cannot_be_elastic_ends_before_its_first_step(case: str, tmp_
         assert "the script goes on" not in job.output
         assert re.search(text, job.output)
         assert "script_main" not in job.output
+
+
+TAKEN_AND_SKIPPED = """
+import keras, numpy as np, tensorflow as tf
+keras.utils.set_random_seed(3)
+x = np.random.rand(200, 5).astype("float32")
+y = (x.sum(1) > 2.5).astype("float32")
+data = tf.data.Dataset.from_tensor_slices((x, y)).map(lambda a, b: (a * 2 - 1, b)).shuffle(200)
+train, validation = data.take(150).shuffle(50).batch(16), data.skip(150).batch(16)
+model = keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dense(1, "sigmoid")])
+model.compile("adam", "binary_crossentropy")
+history = model.fit(train, validation_data=validation, epochs=5, validation_freq=2, verbose=0)
+print(history.history["loss"], history.history["val_loss"])
+"""
+
+
+def test_two_parts_of_one_shuffled_dataset_are_read_as_in_plain_keras(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(TAKEN_AND_SKIPPED)
+    plain = subprocess.run(
+        [sys.executable, str(script)],
+        env=user_scripts.environment(),
+        capture_output=True,
+        text=True,
+        timeout=user_scripts.LIMIT_S,
+        check=True,
+    ).stdout
+    with Job(tmp_path, "--num_workers=2", command=(str(script),)) as job:
+        job.finish()
+        shown = [line[5:] for line in job.output.splitlines() if line.startswith("[w0] [")]
+        assert "as in plain fit" in job.output
+    assert user_scripts.difference(plain.splitlines(), shown) == ""

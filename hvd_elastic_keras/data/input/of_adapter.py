@@ -207,8 +207,7 @@ def _inner(
 
 
 def _tell_of_maps(name: str, parts: SplitDataset) -> None:
-    drawing = (*filter(draws_numbers, parts.taken), *parts.drawn)
-    if drawing and not order_is_free():
+    if any(map(draws_numbers, (*parts.taken, *parts.drawn))) and not order_is_free():
         notices.tell(
             f"{name}: random numbers in map(...) follow from the number of each example. They are "
             "the same for any number of workers, but not those of plain fit."

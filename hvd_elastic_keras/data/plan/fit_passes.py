@@ -138,6 +138,11 @@ class FitIterators:
         made = next(itertools.islice(self, index, None), None)
         return Reader.TRAINING if made is None else made.reader
 
+    def is_read(self, index: int) -> bool:
+        """Returns whether iterator number `index` is read."""
+        made = next(itertools.islice(self, index, None), None)
+        return made is not None and made.number is not None
+
     def index_of(self, reader: Reader, number: int) -> int:
         """Returns how many iterators are made before the iterator of a pass."""
         index = -1

@@ -94,6 +94,8 @@ class DatasetBatches:
         )
         if self._training is not None:
             self._take_turns(self._training)
+        elif made is not None:
+            self._iterators.is_read = made.is_read
         if seed is not None:
             is_trained = self._training is not None and self._training.dataset is dataset
             self._draws = (

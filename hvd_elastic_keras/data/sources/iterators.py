@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -50,6 +51,8 @@ class NumberedIterators:
 
     Attributes:
       form_of: returns the form of an iterator that is made only for the seed that it takes.
+      is_read: returns whether other workers have read an iterator. A `shuffle` above another one
+        takes the seed of that one only when it is read.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class NumberedIterators:
         self._before = before
         self._form = form
         self.form_of: Callable[[int], Form] = lambda index: form
+        self.is_read: Callable[[int], bool] = lambda index: True
         self._first = dataset_of(0)
         self._seeds = {id(part) for part in reshuffles(self._first)}
         self._made = 0
@@ -117,7 +121,10 @@ class NumberedIterators:
             self._made = max(self._made, count)
         while self._made < count:
             dataset = self._dataset_of(max(0, self._made - self._before))
-            iterator = [iter(self.form_of(self._made)(dataset))]
+            made = iter(self.form_of(self._made)(dataset))
+            if _takes_seeds_late(dataset) and self.is_read(self._made):
+                made = itertools.chain(list(itertools.islice(made, 1)), made)
+            iterator = [made]
             if self._made == keep:
                 self._kept = {keep: iterator.pop()}
             drop_in_background(iterator)
@@ -131,6 +138,15 @@ class NumberedIterators:
 def reshuffles(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
     """Returns the parts of a dataset that have another order for each iterator."""
     return [part for part in parts_of(dataset) if dataset_parts.reshuffles(part)]
+
+
+def _takes_seeds_late(dataset: tf.data.Dataset) -> bool:
+    """Whether an iterator takes some of its seeds only when its first element is read."""
+    parts = list(parts_of(dataset))
+    if any(map(dataset_parts.is_cache, parts)):
+        return False  # it keeps what the first pass gives, whatever seeds later ones would take
+    shuffles = filter(dataset_parts.is_shuffle, parts)
+    return any(reshuffles(below) for part in shuffles for below in part._inputs())
 
 
 def repeats_shuffle(dataset: tf.data.Dataset) -> bool:

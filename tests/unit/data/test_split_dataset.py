@@ -16,6 +16,7 @@ import tensorflow as tf
 from hvd_elastic_keras.common.batch_plan import Share
 from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.data.input.batch_pipeline import BatchPipeline
+from hvd_elastic_keras.data.plan.fit_passes import FitIterators, Passes, Reader
 from hvd_elastic_keras.data.sources.dataset_batches import DatasetBatches
 from hvd_elastic_keras.data.sources.iterators import check_order
 from hvd_elastic_keras.data.sources.split_dataset import split
@@ -326,6 +327,20 @@ def test_draws_of_a_whole_pipeline_are_the_same_for_all_workers(case: str) -> No
             np.shape(x) != np.shape(y) or not np.allclose(x, y)
             for x, y in zip(passes[a], passes[b], strict=False)
         )
+
+
+def test_a_newcomer_reads_the_order_of_two_shuffles() -> None:
+    def pipeline() -> BatchPipeline:
+        dataset = made(lambda: numbers().shuffle(12).map(lambda x: x * 2).shuffle(5).batch(4))
+        batches = {Reader.TRAINING: 3, Reader.EVALUATION: None}
+        iterators = FitIterators(Passes(), None, batches, epochs=4, evaluated=[])
+        parts = split(dataset, SEED, is_row_wise)
+        source = DatasetBatches(dataset, "x", made=iterators, parts=parts)
+        return BatchPipeline(source, lambda size: 1)
+
+    first, late = pipeline(), pipeline()
+    passes = [rows(first, number, Share(0, 4)) for number in range(4)]
+    assert_same(rows(late, 3, Share(0, 4)), passes[3])
 
 
 def some_files(number: tf.Tensor) -> tf.data.Dataset:
