@@ -52,7 +52,10 @@ def install() -> None:
         if os.getpid() != pid or _Running.depth or script_decides():
             return original(model, *args, **kwargs)
         call = signature.bind(model, *args, **kwargs)
-        call.arguments["callbacks"] = _with_elastic(call.arguments.get("callbacks"))
+        given = call.arguments.get("callbacks")
+        if _is_elastic(given):
+            return original(model, *args, **kwargs)
+        call.arguments["callbacks"] = _with_elastic(given)
         _Running.depth += 1
         try:
             return original(*call.args, **call.kwargs)
@@ -73,6 +76,18 @@ def script_decides() -> bool:
     """Whether the script says by itself which of its trainings are elastic."""
     names = hvd_elastic_keras.names_looked_up.intersection(TRAINS_ITSELF)
     return bool(names) or any(module in sys.modules for module in MODULES_THAT_TRAIN)
+
+
+def _is_elastic(given: Any) -> bool:
+    """Whether the callbacks of a call of `fit` make it elastic.
+
+    A function that was pickled, as by `run_function`, brings the callback along without its name.
+    """
+    from hvd_elastic_keras.api.callback import ElasticCallback
+
+    callbacks = getattr(given, "callbacks", given)
+    listed = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+    return any(isinstance(callback, ElasticCallback) for callback in listed)
 
 
 def _with_elastic(given: Any) -> Any:
