@@ -138,10 +138,9 @@ def _make_variables(model: keras.Model, call: inspect.BoundArguments, original: 
     return keras.callbacks.History()
 
 
-@functools.cache
 def tell_once(text: str) -> None:
     """Shows a line to people at the start of the training, once per process."""
-    notices.tell(f"[elastic] {text}")
+    notices.tell_once(f"[elastic] {text}")
 
 
 def needs_function(name: str) -> None:

@@ -119,6 +119,19 @@ def chance(directory: Path, *arguments: str, run: tuple[str, ...] = ()) -> list[
     return [json.loads(p.read_text()) for p in sorted(directory.glob("*.json"))]
 
 
+def output_of(*arguments: str, folder: Path) -> str:
+    """Runs Python with these arguments and returns its output."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=user_scripts.environment(),
+        capture_output=True,
+        text=True,
+        timeout=user_scripts.LIMIT_S,
+        check=True,
+    ).stdout
+
+
 UNHASHED = {"PYTHONHASHSEED": ""}
 """As if not set: an empty text means a random seed for Python."""
 RUN = ("-m", "hvd_elastic_keras.run", "--num_workers=2", "--job_dir=job")
@@ -138,15 +151,7 @@ def test_all_workers_draw_the_same(tmp_path: Path) -> None:
 
     # The seed is kept: another start of the job draws the same.
     seed = json.loads((tmp_path / "first" / "job" / "job.json").read_text())["seed"]
-    shown = subprocess.run(
-        [sys.executable, *RUN, "--dry_run", "script.py"],
-        cwd=tmp_path / "first",
-        env=user_scripts.environment(),
-        capture_output=True,
-        text=True,
-        timeout=user_scripts.LIMIT_S,
-        check=True,
-    ).stdout
+    shown = output_of(*RUN, "--dry_run", "script.py", folder=tmp_path / "first")
     assert f"seed: {seed}, as when this job was started" in shown
     plain = chance(tmp_path / "plain")[0]
     for name, value in first.items():
@@ -231,14 +236,7 @@ print(history.history["loss"], history.history["val_loss"])
 def test_two_parts_of_one_shuffled_dataset_are_read_as_in_plain_keras(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(TAKEN_AND_SKIPPED)
-    plain = subprocess.run(
-        [sys.executable, str(script)],
-        env=user_scripts.environment(),
-        capture_output=True,
-        text=True,
-        timeout=user_scripts.LIMIT_S,
-        check=True,
-    ).stdout
+    plain = output_of("script.py", folder=tmp_path)
     with Job(tmp_path, "--num_workers=2", command=(str(script),)) as job:
         job.finish()
         shown = [line[5:] for line in job.output.splitlines() if line.startswith("[w0] [")]

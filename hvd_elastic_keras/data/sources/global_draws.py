@@ -93,12 +93,14 @@ class SeededFunction:
         if self._calls >= LOOKED_AT and not self._draws:
             return self._function(*arguments)
         with seeded(seed):
+            if self._draws:
+                return self._function(*arguments)
             before = state()
             try:
                 return self._function(*arguments)
             finally:
                 self._calls += 1
-                if not self._draws and not are_same(before, state()):
+                if not are_same(before, state()):
                     self._draws = True
                     tell(self._told)
 
