@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -123,7 +123,7 @@ def _alike(
     """
     drawn = tuple(part for part in parts_of(rest) if draws_by_call(part))
     options, left = _options(dataset), _left(rest)
-    keyed = _KeyedMaps(seed + len(found.taken))
+    keyed = _KeyedMaps(drawn, seed + len(found.taken))
 
     def of_pass(number: int) -> tf.data.Dataset:
         return keyed.of(rest, number).with_options(options)
@@ -154,11 +154,18 @@ def _options(dataset: tf.data.Dataset) -> tf.data.Options:
 
 
 class _KeyedMaps:
-    """Makes pipelines again, with maps that draw random numbers by key."""
+    """Makes pipelines again, with maps that draw random numbers by key.
 
-    def __init__(self, seed: int) -> None:
+    Args:
+      drawn: these maps.
+    """
+
+    def __init__(self, drawn: Sequence[tf.data.Dataset], seed: int) -> None:
+        self._drawn = {id(part) for part in drawn}
         self._seed = seed
         self._functions: dict[int, Callable[..., Structure]] = {}
+        self._below: dict[int, tf.data.Dataset | None] = {}
+        """What lies below these maps: the same in all passes."""
 
     def of(self, dataset: tf.data.Dataset, number: int) -> tf.data.Dataset:
         """Returns the pipeline of a pass.
@@ -166,8 +173,10 @@ class _KeyedMaps:
         Raises:
           _ReadWholeError: a part above such a map cannot be made again.
         """
-        if not any(map(draws_by_call, parts_of(dataset))):
-            made = in_order(dataset)
+        if not any(id(part) in self._drawn for part in parts_of(dataset)):
+            if id(dataset) not in self._below:
+                self._below[id(dataset)] = in_order(dataset)
+            made = self._below[id(dataset)]
         elif (zipped := dataset_parts.zipped(dataset)) is not None:
             parts = [self.of(part, number) for part in tf.nest.flatten(zipped)]
             made = tf.data.Dataset.zip(tf.nest.pack_sequence_as(zipped, parts))
