@@ -130,7 +130,11 @@ def assert_same_board(found: Path, expected: Path) -> None:
 
 
 def scalars_of(directory: Path) -> dict[str, Any]:
-    """Returns [step, value] of all scalars."""
+    """Returns [step, value] of all scalars, in the order of the steps.
+
+    TensorBoard's own order is that of the files' names: of two processes that began to write in the
+    same second, the one whose process id is the smaller *text* comes first.
+    """
     board = EventAccumulator(str(directory), size_guidance={"tensors": 0})
     board.Reload()
     result: dict[str, Any] = {}
@@ -138,7 +142,7 @@ def scalars_of(directory: Path) -> dict[str, Any]:
         events = board.Tensors(tag)
         values = [[e.step, tensor_util.make_ndarray(e.tensor_proto)] for e in events]
         if values[0][1].dtype == "float32":
-            result[tag] = [[step, float(value)] for step, value in values]
+            result[tag] = sorted([step, float(value)] for step, value in values)
     return result
 
 
