@@ -13,7 +13,7 @@ import functools
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from typing import Any, TypeVar
 
@@ -62,6 +62,16 @@ def traced(preprocess: Preprocess, spec: Structure) -> Preprocess:
     return lambda *given: function(*tf.nest.flatten(given))
 
 
+def _with_one_argument(call: Callable[[Structure], Structure], spec: Structure) -> Any:
+    """Returns a function that takes arguments as `tf.data` passes them."""
+    several = type(spec) is tuple
+
+    def of_arguments(*given: Any) -> Structure:
+        return call(given if several else given[0])
+
+    return tf.autograph.experimental.do_not_convert(of_arguments)
+
+
 def arguments(example: Structure) -> tuple[Any, ...]:
     """Returns an example as the arguments that `tf.data` passes: a tuple is several arguments."""
     return example if type(example) is tuple else (example,)
@@ -92,10 +102,13 @@ class Preparation:
     """Runs `preprocess` on the examples of a batch.
 
     Args:
-      preprocess: turns an example into `(x, y)`, in TensorFlow operations.
+      preprocess: turns an example into `(x, y)`, in TensorFlow operations. None: examples stay as
+        they are.
       element_spec: spec of an example.
       name: name of the data, for messages.
-      what: name of `preprocess`, for messages.
+      what: name of `preprocess` and of `then`, for messages.
+      then: functions that are called with the prepared examples, one after the other. They treat
+        rows one by one.
 
     Attributes:
       batch_spec: specs of a prepared batch of any size.
@@ -103,22 +116,30 @@ class Preparation:
 
     def __init__(
         self,
-        preprocess: Preprocess,
+        preprocess: Preprocess | None,
         element_spec: Structure,
         name: str,
         what: str = "preprocess",
+        then: Sequence[Callable[[Structure], Structure]] = (),
     ) -> None:
-        self._one = traced(preprocess, element_spec)
+        self._one = traced(preprocess, element_spec) if preprocess else None
+        self._then = then
         self._name = name
         self._what = what
         layout = Layout(tf.nest.map_structure(structure.batch_of, element_spec))
         self._flatten = layout.flatten
 
         def prepare(leaves: list[tf.Tensor]) -> Structure:
-            examples = tf.data.Dataset.from_tensor_slices(layout.pack(leaves))
-            examples = examples.map(tf.autograph.experimental.do_not_convert(self._one))
-            count = tf.shape(leaves[0], tf.int64)[0]
-            return examples.batch(count).with_options(plain_options()).get_single_element()
+            rows = layout.pack(leaves)
+            if self._one is None:
+                batch = tf.data.Dataset.from_tensors(rows)
+            else:
+                examples = tf.data.Dataset.from_tensor_slices(rows)
+                examples = examples.map(tf.autograph.experimental.do_not_convert(self._one))
+                batch = examples.batch(tf.shape(leaves[0], tf.int64)[0])
+            for call in then:
+                batch = batch.map(_with_one_argument(call, batch.element_spec))
+            return batch.with_options(plain_options()).get_single_element()
 
         self._all = tf.function(prepare, input_signature=[layout.flat_spec], autograph=False)
         prepared = self._all.get_concrete_function().structured_outputs
@@ -139,7 +160,7 @@ class Preparation:
           within: where its numbers are counted, for messages: for example in a batch.
 
         Raises:
-          DataError: `preprocess` fails on one of the examples.
+          DataError: `preprocess` fails on one of the examples, or another function on all.
         """
         count = structure.num_examples(batch)
         if not count:
@@ -149,17 +170,19 @@ class Preparation:
         except tf.errors.CancelledError:
             raise
         except tf.errors.OpError as error:
-            each = ((first + i, _example(batch, i)) for i in range(count))
+            each = ((first + i, _example(batch, i)) for i in range(count if self._one else 0))
             name = f"{within} of {self._name}" if within else self._name
-            raise explained(error, self._one, each, name, self._what) from error
+            raise explained(
+                error, self._one, each, name, self._what, of_batch=bool(self._then)
+            ) from error
 
     def _in_threads(self, leaves: list[tf.Tensor], count: int) -> Structure:
-        """Prepares examples in several threads.
+        """Prepares examples in several threads, if there are more cores than batches at a time.
 
         Each thread prepares some examples one after the other. Parallel calls within `tf.data` take
         twice the processor time if each is short.
         """
-        number = min(num_threads(), count, int(count * self._example_s / LEAST_S))
+        number = min(num_threads() // AHEAD, count, int(count * self._example_s / LEAST_S))
         began = time.perf_counter()
         if number <= 1 or not self._is_dense:
             prepared, number = self._all(leaves), 1
@@ -209,22 +232,27 @@ def prepared_ahead(
 
 def explained(
     error: tf.errors.OpError,
-    preprocess: Preprocess,
+    preprocess: Preprocess | None,
     examples: Iterable[tuple[int, Structure]],
     name: str,
     what: str = "preprocess",
+    *,
+    of_batch: bool = False,
 ) -> ElasticError:
     """Explains an error in a batch: finds the example on which `preprocess` fails.
 
     Args:
       examples: examples of the batch, with their numbers.
+      of_batch: whether `what` is called with whole batches, too.
     """
     for number, example in examples:
         try:
-            preprocess(*arguments(example))
+            preprocess(*arguments(example)) if preprocess else None
         except tf.errors.OpError as found:
             text = f"{what} fails on example {number} of {name}: {reason(found)}"
             return read_error(text, found)
+    if of_batch:
+        return read_error(f"{what} fails on {name}: {reason(error)}", error)
     if isinstance(error, MAY_PASS):
         return InputUnavailableError(
             f"{what} has failed on an example of {name}, and now does not: {reason(error)}"

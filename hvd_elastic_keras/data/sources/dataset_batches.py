@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.data.examples import structure
-from hvd_elastic_keras.data.examples.preparation import Preparation, read_error, reason
+from hvd_elastic_keras.data.examples.preparation import Preparation
 from hvd_elastic_keras.data.examples.structure import Structure
 from hvd_elastic_keras.data.plan.example_ids import BATCH_STRIDE, Ids
 from hvd_elastic_keras.data.plan.fit_passes import FitIterators, Reader
@@ -155,26 +155,18 @@ class _RowMaps:
     """Runs the maps of a dataset on a worker's rows."""
 
     def __init__(self, parts: SplitDataset, name: str) -> None:
-        self._of_elements = parts.element_map and Preparation(
-            parts.element_map, parts.element_spec, name, "map(...)"
+        self._prepare = Preparation(
+            parts.element_map, parts.element_spec, name, "map(...)", parts.batch_maps
         )
-        self._of_batches = parts.batch_maps
-        self._name = name
+        self._of_elements = parts.element_map is not None
 
     def __call__(self, number: int, step: int, ids: Ids, rows: Structure) -> Structure:
         """See `PrepareRows`."""
-        keys = np.stack([np.full_like(ids, number), ids], axis=1)
-        first = int(ids[0]) % BATCH_STRIDE if len(ids) else 0
-        within = f"batch {step} of pass {number}"
+        first, within = 0, f"batch {step} of pass {number}"
         if self._of_elements:
-            rows = self._of_elements(first, (rows, tf.constant(keys, tf.int64)), within)
-        try:
-            for call in self._of_batches:
-                rows = call(rows)
-        except tf.errors.OpError as error:
-            text = f"map(...) fails on {within} of {self._name}: {reason(error)}"
-            raise read_error(text, error) from error
-        return rows
+            keys = np.stack([np.full_like(ids, number), ids], axis=1)
+            first, rows = int(ids[0]) % BATCH_STRIDE if len(ids) else 0, (rows, tf.constant(keys))
+        return self._prepare(first, rows, within)
 
 
 def known_length(dataset: tf.data.Dataset) -> int | None:

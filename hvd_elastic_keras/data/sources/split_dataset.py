@@ -46,7 +46,8 @@ class SplitDataset:
     Attributes:
       raw: batches of raw elements, in the same order as the batches of the user's dataset. None if
         the user's pipeline cannot be made to give the same batches to all workers.
-      element_spec: specs of a raw element and of its key.
+      element_spec: specs of a raw element and of its key; of a row of `raw` if there is no
+        `element_map`.
       element_map: the maps of elements that were taken out. Its argument is a raw element and its
         key. None if there are none.
       batch_maps: the maps of batches that were taken out, each as a function of rows.
@@ -261,9 +262,12 @@ def _with_batch_map(
             dataset, lambda f, tensors: tf.nest.flatten(f(*tensors)), rows
         )
 
+    if found.element_map is None and not found.batch_maps:
+        spec = dataset_parts.input_of(dataset).element_spec
+        found = dataclasses.replace(found, element_spec=tf.nest.map_structure(_of_row, spec))
     return dataclasses.replace(
         found,
-        batch_maps=(*found.batch_maps, tf.function(call, autograph=False)),
+        batch_maps=(*found.batch_maps, call),
         taken=(*found.taken, dataset),
     )
 
@@ -383,6 +387,10 @@ def _packed(
         return tf.nest.pack_sequence_as(spec, tensors)
 
     return raw.map(pack), unpack
+
+
+def _of_row(spec: tf.TensorSpec) -> tf.TensorSpec:
+    return tf.TensorSpec(spec.shape[1:], spec.dtype)
 
 
 def _is_dense(spec: Structure) -> bool:
