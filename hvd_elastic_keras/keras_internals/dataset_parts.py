@@ -26,7 +26,7 @@ ATTRIBUTES = {
     shuffle_op._ShuffleDataset: (
         *("_buffer_size", "_seed", "_seed2", "_reshuffle_each_iteration", "_input_dataset"),
     ),
-    map_op._MapDataset: ("_map_func", "_input_dataset"),
+    map_op._MapDataset: ("_map_func", "_input_dataset", "_use_inter_op_parallelism"),
     map_op._ParallelMapDataset: ("_deterministic", "_num_parallel_calls", "_map_func"),
     batch_op._BatchDataset: ("_batch_size", "_drop_remainder", "_input_dataset"),
     repeat_op._RepeatDataset: ("_count", "_input_dataset"),
@@ -38,7 +38,7 @@ ATTRIBUTES = {
         *("_batch_size", "_padded_shapes", "_padding_values", "_drop_remainder"),
     ),
 }
-"""Attributes that the constructors set, and that are read here."""
+"""Attributes that the constructors set, and that are read or set here."""
 CHOOSING = ("Repeat", "Take", "Skip", "Shard", "Filter", "AssertCardinality")
 """Kinds of datasets that give elements of their input; `cache` and `shuffle` do so, too."""
 MOST_SERIALIZED_BYTES = 2**28
@@ -148,6 +148,19 @@ def call_map(part: tf.data.Dataset, call: Callable[[Any, list[Any]], Any], eleme
     flat = structure.to_tensor_list(part._input_dataset.element_spec, element)
     found = call(function.function, flat)
     return structure.from_compatible_tensor_list(function.output_structure, list(found))
+
+
+def mapped_in_one_thread(dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
+    """Returns `dataset.map(function)`, whose operations run in the thread that reads it.
+
+    Otherwise each call is handed to another thread. For short functions, this takes longer than the
+    function itself.
+    """
+    return map_op._MapDataset(
+        dataset,
+        tf.autograph.experimental.do_not_convert(function),
+        use_inter_op_parallelism=False,
+    )
 
 
 def passes_elements_on(part: tf.data.Dataset) -> bool:

@@ -3,7 +3,7 @@
     scripts/bench input_shares
 
 Each pipeline is read as plain Keras reads it, and then as 1, 2 and 4 workers do: whole, and by the
-first of two and of four workers. All run in this process, in turn; the best of some passes counts.
+first of two and of four workers. All run in this process, in turn; the best of some turns counts.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from hvd_elastic_keras.data.sources.dataset_batches import DatasetBatches
 from hvd_elastic_keras.data.sources.split_dataset import split
 from hvd_elastic_keras.step.partition.row_wise import is_row_wise
 
-BATCH = 40
-PICTURES = 200
-ROWS = 8_000
+BATCH = 64
+PICTURES = 640
+ROWS = 16_000
+ROWS_OF_BATCH = 256
 WORKERS = (1, 2, 4)
 AUTO = tf.data.AUTOTUNE
-_REPEATS = flags.DEFINE_integer("repeats", 3, "Passes of which the best counts.", lower_bound=1)
+_REPEATS = flags.DEFINE_integer("repeats", 5, "Turns of which the best counts.", lower_bound=1)
 
 
 def write_pictures(folder: Path) -> None:
@@ -82,7 +83,7 @@ def table(scratch: Path) -> tf.data.Dataset:
         return tf.math.log(tf.stack(columns) + 1), label
 
     lines = tf.data.TextLineDataset(str(scratch / "table.csv")).skip(1).shuffle(1000)
-    return lines.map(parse, num_parallel_calls=AUTO).batch(BATCH).prefetch(AUTO)
+    return lines.map(parse, num_parallel_calls=AUTO).batch(ROWS_OF_BATCH).prefetch(AUTO)
 
 
 def write_table(scratch: Path) -> None:
@@ -93,13 +94,10 @@ def write_table(scratch: Path) -> None:
 
 
 def seconds(work: Callable[[], None]) -> float:
-    """Returns the processor time of the fastest call."""
-    times = []
-    for _ in range(_REPEATS.value + 1):  # the first call traces
-        began = time.process_time()
-        work()
-        times.append(time.process_time() - began)
-    return min(times[1:])
+    """Returns the processor time of a call."""
+    began = time.process_time()
+    work()
+    return time.process_time() - began
 
 
 def plain_pass(dataset: tf.data.Dataset) -> Callable[[], None]:
@@ -138,11 +136,13 @@ def main(arguments: Sequence[str]) -> None:
         write_table(scratch)
         print(f"{'':>20} {'plain Keras':>12}" + "".join(f"{f'1 of {n}':>18}" for n in WORKERS))
         for make in (folder_of_pictures, records, table):
-            plain = seconds(plain_pass(make(scratch)))
+            passes = [plain_pass(make(scratch))]
+            passes += [worker_pass(make(scratch), workers) for workers in WORKERS]
+            turns = [[seconds(read) for read in passes] for _ in range(_REPEATS.value + 1)]
+            plain, *own = (min(times) for times in zip(*turns[1:], strict=True))  # the first traces
             text = f"{make.__name__.replace('_', ' '):>20} {plain:>10.2f} s"
-            for workers in WORKERS:
-                own = seconds(worker_pass(make(scratch), workers))
-                text += f"{own:>8.2f} s ({own / plain * workers:.2f})"
+            for workers, time_s in zip(WORKERS, own, strict=True):
+                text += f"{time_s:>8.2f} s ({time_s / plain * workers:.2f})"
             print(text, flush=True)
         print("In parentheses: against the worker's share of the time of plain Keras.")
 

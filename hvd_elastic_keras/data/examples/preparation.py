@@ -22,6 +22,7 @@ import tensorflow as tf
 from hvd_elastic_keras.common.errors import DataError, ElasticError, InputUnavailableError
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.structure import Layout, Structure
+from hvd_elastic_keras.keras_internals.dataset_parts import mapped_in_one_thread
 
 Preprocess = Callable[..., Structure]
 Part = TypeVar("Part")
@@ -52,24 +53,20 @@ def traced(preprocess: Preprocess, spec: Structure) -> Preprocess:
     Args:
       spec: spec of an example.
     """
-    several = type(spec) is tuple
+    called = _with_arguments(preprocess, spec)
 
     def call(*given: Any) -> Structure:
-        prepared = preprocess(given if several else given[0])
+        prepared = called(*given)
         return tuple(prepared) if isinstance(prepared, list) else prepared
 
     function = tf.function(call).get_concrete_function(*arguments(spec))
     return lambda *given: function(*tf.nest.flatten(given))
 
 
-def _with_one_argument(call: Callable[[Structure], Structure], spec: Structure) -> Any:
-    """Returns a function that takes arguments as `tf.data` passes them."""
+def _with_arguments(call: Callable[[Structure], Structure], spec: Structure) -> Preprocess:
+    """Returns a function that takes the arguments that `tf.data` passes."""
     several = type(spec) is tuple
-
-    def of_arguments(*given: Any) -> Structure:
-        return call(given if several else given[0])
-
-    return tf.autograph.experimental.do_not_convert(of_arguments)
+    return lambda *given: call(given if several else given[0])
 
 
 def arguments(example: Structure) -> tuple[Any, ...]:
@@ -135,10 +132,10 @@ class Preparation:
                 batch = tf.data.Dataset.from_tensors(rows)
             else:
                 examples = tf.data.Dataset.from_tensor_slices(rows)
-                examples = examples.map(tf.autograph.experimental.do_not_convert(self._one))
+                examples = mapped_in_one_thread(examples, self._one)
                 batch = examples.batch(tf.shape(leaves[0], tf.int64)[0])
             for call in then:
-                batch = batch.map(_with_one_argument(call, batch.element_spec))
+                batch = mapped_in_one_thread(batch, _with_arguments(call, batch.element_spec))
             return batch.with_options(plain_options()).get_single_element()
 
         self._all = tf.function(prepare, input_signature=[layout.flat_spec], autograph=False)

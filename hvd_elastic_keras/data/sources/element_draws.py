@@ -172,7 +172,7 @@ class _KeyedCall:
     """One call of a function. Its operations are added to the graph that is being made."""
 
     def __init__(self, key: tf.Tensor, seed: int, graph: Any) -> None:
-        self._key = key
+        self._key = key * tf.constant([1_000_003, 1], tf.int64)
         self._seed = seed
         self._ordinal = 0
         self._draws = StatelessDraws(self._next_seed)
@@ -237,7 +237,7 @@ class _KeyedCall:
     def _next_seed(self, name: str, seed: int, seed2: int) -> tf.Tensor:
         self._ordinal += 1
         number = mixed(self._seed, seed, seed2, self._ordinal)
-        return tf.stack([number + 1_000_003 * self._key[0], self._key[1]])
+        return self._key + tf.constant([number, 0], tf.int64)
 
 
 def _can_be_called(graph: Any, handles: dict[str, str], *, within_branch: bool) -> bool:
