@@ -32,8 +32,8 @@ def main() -> None:
         refuse_what_is_not_caught(environment)
         if environment.options.seed is not None:
             job_seed.install(environment.options.seed)
-        if environment.options.with_script().elastic_fit:
-            patches.after_import(["tensorflow", "keras"], _make_fit_elastic)
+        elastic_fit = environment.options.with_script().elastic_fit
+        patches.after_import(["tensorflow", "keras"], lambda: _prepare(elastic_fit=elastic_fit))
     module = types.ModuleType("__main__")
     module.__file__ = str(script)
     module.__dict__["__builtins__"] = __builtins__
@@ -47,13 +47,17 @@ def main() -> None:
         raise SystemExit(1) from None
 
 
-def _make_fit_elastic() -> None:
-    from hvd_elastic_keras.keras_internals import release
+def _prepare(*, elastic_fit: bool) -> None:
+    from hvd_elastic_keras.data.sources import cache_files
 
-    release.check_in_script()
-    from hvd_elastic_keras.api import unchanged_fit
+    cache_files.install()
+    if elastic_fit:
+        from hvd_elastic_keras.keras_internals import release
 
-    unchanged_fit.install()
+        release.check_in_script()
+        from hvd_elastic_keras.api import unchanged_fit
+
+        unchanged_fit.install()
 
 
 if __name__ == "__main__":

@@ -65,9 +65,11 @@ def main() -> int:
 
 
 def _prepare() -> None:
+    from hvd_elastic_keras.data.sources import cache_files
     from hvd_elastic_keras.state import keras_saving
 
     keras_saving.install()
+    cache_files.install()
     logging.getLogger("absl").setLevel(logging.WARNING)
 
 

@@ -10,6 +10,7 @@
 | `Model.fit`, `api/unchanged_fit.py`           | `fit` of a script that `run` starts is elastic   |
 | `Strategy.scope`, `api/unchanged_fit.py`      | workers share the batches, no strategy does      |
 | `default_rng`, `api/job_seed.py`              | generators without a seed are alike in workers   |
+| `Dataset.cache`, `sources/cache_files.py`     | workers do not write the same files              |
 
 They stay until the end of the process, or until `undo_all`. A function that is replaced only while
 a step is traced uses `replaced`.

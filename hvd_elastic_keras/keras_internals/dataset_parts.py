@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.ops import (
     batch_op,
+    cache_op,
     dataset_ops,
     filter_op,
     interleave_op,
@@ -34,6 +35,7 @@ ATTRIBUTES = {
     take_op._TakeDataset: ("_count", "_input_dataset"),
     zip_op._ZipDataset: ("_datasets",),
     filter_op._FilterDataset: ("_predicate", "_input_dataset"),
+    cache_op.CacheDataset: ("_filename", "_input_dataset"),
     padded_batch_op._PaddedBatchDataset: (
         *("_batch_size", "_padded_shapes", "_padding_values", "_drop_remainder"),
     ),
@@ -136,6 +138,11 @@ def is_map(part: tf.data.Dataset) -> bool:
 def is_cache(part: tf.data.Dataset) -> bool:
     """Whether a part keeps what it has read for the next passes."""
     return "Cache" in type(part).__name__
+
+
+def cached_like(part: tf.data.Dataset, other: tf.data.Dataset) -> tf.data.Dataset:
+    """Keeps the elements of another dataset as a `cache` does with those of its input."""
+    return other.cache(part._filename)
 
 
 def call_map(part: tf.data.Dataset, call: Callable[[Any, list[Any]], Any], element: Any) -> Any:

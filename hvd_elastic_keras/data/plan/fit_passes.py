@@ -143,6 +143,11 @@ class FitIterators:
         made = next(itertools.islice(self, index, None), None)
         return made is not None and made.number is not None
 
+    def to_end(self, reader: Reader) -> bool:
+        """Returns whether a reader reads each pass to its end before it begins another one."""
+        passes = self.train if reader is Reader.TRAINING else self.evaluate
+        return passes is None or passes.goes_on or passes.steps_per_epoch is None
+
     def index_of(self, reader: Reader, number: int) -> int:
         """Returns how many iterators are made before the iterator of a pass."""
         index = -1

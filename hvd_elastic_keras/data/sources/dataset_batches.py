@@ -19,7 +19,7 @@ from hvd_elastic_keras.data.examples.preparation import Preparation
 from hvd_elastic_keras.data.examples.structure import Structure
 from hvd_elastic_keras.data.plan.example_ids import BATCH_STRIDE, Ids
 from hvd_elastic_keras.data.plan.fit_passes import FitIterators, Reader
-from hvd_elastic_keras.data.sources import global_draws
+from hvd_elastic_keras.data.sources import cache_files, global_draws, iterators
 from hvd_elastic_keras.data.sources.global_draws import GeneratorDraws
 from hvd_elastic_keras.data.sources.iterators import Form, NumberedIterators
 from hvd_elastic_keras.data.sources.reader import PREFETCH, BatchSource, PrepareRows
@@ -85,6 +85,8 @@ class DatasetBatches:
         self._reader = reader
         self._draws: GeneratorDraws | None = None
         self._stopped = False
+        self._left: list[Iterator[Structure]] = []
+        """The pass that is read, if it has to be read to its end before another one."""
         self._training = beside if isinstance(beside, DatasetBatches) else None
 
         self._iterators: NumberedIterators = (
@@ -96,6 +98,7 @@ class DatasetBatches:
             self._take_turns(self._training)
         elif made is not None:
             self._iterators.is_read = made.is_read
+            self._iterators.to_end = lambda index: made.to_end(made.reader_of(index))
         if seed is not None:
             is_trained = self._training is not None and self._training.dataset is dataset
             self._draws = (
@@ -109,6 +112,16 @@ class DatasetBatches:
         form = self._form(number)
         if self._draws is not None:
             self._draws.begin(list(Reader).index(self._reader), number)
+        to_end = self._made is None or self._made.to_end(self._reader)
+        if not (to_end and iterators.keeps_order(self.dataset)):
+            return self._opened(number, form)
+        if self._left:
+            iterators.read_to_end(self._left[0], self.name)
+            iterators.drop_in_background(self._left)
+        self._left = [self._opened(number, form)]
+        return self._left[0]
+
+    def _opened(self, number: int, form: Form) -> Iterator[Structure]:
         if self._made is None:
             return self._iterators.of_pass(number, form)
         index, keep = self._made.index_of(self._reader, number), -1
@@ -145,6 +158,7 @@ class DatasetBatches:
 
     def finish(self, epochs: int, *, stopped: bool) -> None:
         """Makes the iterators that are never read: the next `fit` may use the same dataset."""
+        cache_files.publish()
         if self._draws is not None:
             self._draws.begin(AFTERWARDS, 0)
         if self._made is not None and self._training is None:

@@ -53,6 +53,7 @@ class NumberedIterators:
       form_of: returns the form of an iterator that is made only for the seed that it takes.
       is_read: returns whether other workers have read an iterator. A `shuffle` above another one
         takes the seed of that one only when it is read.
+      to_end: returns whether other workers have read an iterator to its end.
     """
 
     def __init__(
@@ -68,9 +69,12 @@ class NumberedIterators:
         self._form = form
         self.form_of: Callable[[int], Form] = lambda index: form
         self.is_read: Callable[[int], bool] = lambda index: True
+        self.to_end: Callable[[int], bool] = lambda index: True
         self._first = dataset_of(0)
         self._seeds = {id(part) for part in reshuffles(self._first)}
         self._made = 0
+        self._is_kept = False
+        """Whether a pass has been read whose order a `cache` keeps."""
         self._kept: dict[int, Iterator[Any]] = {}
         """Iterators made before they are needed, by number. Only the newest one is kept."""
 
@@ -108,6 +112,7 @@ class NumberedIterators:
                 )
             self.make(index, keep=keep)
             self._made += 1
+            self._is_kept = True
         return iter((form or self._form)(dataset))
 
     def make_passes(self, count: int) -> None:
@@ -122,13 +127,22 @@ class NumberedIterators:
         while self._made < count:
             dataset = self._dataset_of(max(0, self._made - self._before))
             made = iter(self.form_of(self._made)(dataset))
-            if _takes_seeds_late(dataset) and self.is_read(self._made):
-                made = itertools.chain(list(itertools.islice(made, 1)), made)
+            if self.is_read(self._made):
+                made = self._begun(made, dataset)
             iterator = [made]
             if self._made == keep:
                 self._kept = {keep: iterator.pop()}
             drop_in_background(iterator)
             self._made += 1
+
+    def _begun(self, iterator: Iterator[Any], dataset: tf.data.Dataset) -> Iterator[Any]:
+        """Reads as much of an iterator as the seeds depend on that later ones take."""
+        if keeps_order(dataset) and not self._is_kept and self.to_end(self._made):
+            self._is_kept = True
+            read_to_end(iterator, self._name)
+        elif _takes_seeds_late(dataset):
+            return itertools.chain(list(itertools.islice(iterator, 1)), iterator)
+        return iterator
 
     def _counts(self, dataset: tf.data.Dataset) -> bool:
         shared = any(id(part) in self._seeds for part in reshuffles(dataset))
@@ -142,11 +156,21 @@ def reshuffles(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
 
 def _takes_seeds_late(dataset: tf.data.Dataset) -> bool:
     """Whether an iterator takes some of its seeds only when its first element is read."""
-    parts = list(parts_of(dataset))
-    if any(map(dataset_parts.is_cache, parts)):
-        return False  # it keeps what the first pass gives, whatever seeds later ones would take
-    shuffles = filter(dataset_parts.is_shuffle, parts)
+    shuffles = filter(dataset_parts.is_shuffle, parts_of(dataset))
     return any(reshuffles(below) for part in shuffles for below in part._inputs())
+
+
+def keeps_order(dataset: tf.data.Dataset) -> bool:
+    """Whether a `cache` keeps the order of the first pass, which had other seeds than later ones."""
+    caches = filter(dataset_parts.is_cache, parts_of(dataset))
+    return any(reshuffles(below) for part in caches for below in part._inputs())
+
+
+def read_to_end(iterator: Iterator[Any], name: str) -> None:
+    """Reads what is left of a pass whose elements a `cache` keeps for the next ones."""
+    with counter(f"reading a pass over {name} that cache() keeps", "batches") as bar:
+        for _ in iterator:
+            bar.update()
 
 
 def repeats_shuffle(dataset: tf.data.Dataset) -> bool:

@@ -174,9 +174,10 @@ class _KeyedMaps:
         Raises:
           _ReadWholeError: a part above such a map cannot be made again.
         """
-        if not any(id(part) in self._drawn for part in parts_of(dataset)):
+        is_cache = dataset_parts.is_cache(dataset)
+        if is_cache or not any(id(part) in self._drawn for part in parts_of(dataset)):
             if id(dataset) not in self._below:
-                self._below[id(dataset)] = in_order(dataset)
+                self._below[id(dataset)] = self._cached(dataset) if is_cache else in_order(dataset)
             made = self._below[id(dataset)]
         elif (zipped := dataset_parts.zipped(dataset)) is not None:
             parts = [self.of(part, number) for part in tf.nest.flatten(zipped)]
@@ -192,6 +193,10 @@ class _KeyedMaps:
         if made is None:
             raise _ReadWholeError
         return made
+
+    def _cached(self, part: tf.data.Dataset) -> tf.data.Dataset:
+        """Returns a cache for all passes, which keeps what the first one gives."""
+        return dataset_parts.cached_like(part, self.of(dataset_parts.input_of(part), 0))
 
     def _mapped(
         self, part: tf.data.Dataset, below: tf.data.Dataset, number: int
