@@ -23,6 +23,8 @@ from tensorflow.python.data.ops import (
 from tensorflow.python.data.util import structure
 from tensorflow.python.ops import gen_dataset_ops
 
+from hvd_elastic_keras.keras_internals.traced_graphs import nodes_of
+
 ATTRIBUTES = {
     shuffle_op._ShuffleDataset: (
         *("_buffer_size", "_seed", "_seed2", "_reshuffle_each_iteration", "_input_dataset"),
@@ -43,6 +45,9 @@ ATTRIBUTES = {
 """Attributes that the constructors set, and that are read or set here."""
 CHOOSING = ("Repeat", "Take", "Skip", "Shard", "Filter", "AssertCardinality")
 """Kinds of datasets that give elements of their input; `cache` and `shuffle` do so, too."""
+LOWERED = "_lower_using_switch_merge"
+"""The attribute of branches and loops that TensorFlow replaces by `OF_LOWERED`."""
+OF_LOWERED = ("Switch", "Merge", "Enter", "Exit", "NextIteration")
 MOST_SERIALIZED_BYTES = 2**28
 """A dataset with more bytes of tensors than this is not serialized."""
 
@@ -161,13 +166,19 @@ def mapped_in_one_thread(dataset: tf.data.Dataset, function: Callable[..., Any])
     """Returns `dataset.map(function)`, whose operations run in the thread that reads it.
 
     Otherwise each call is handed to another thread. For short functions, this takes longer than the
-    function itself.
+    function itself. Functions with branches, loops or devices have to be handed over: TensorFlow
+    turns these into operations that its executor for one thread does not have.
     """
-    return map_op._MapDataset(
-        dataset,
-        tf.autograph.experimental.do_not_convert(function),
-        use_inter_op_parallelism=False,
-    )
+    function = tf.autograph.experimental.do_not_convert(function)
+    found = map_op._MapDataset(dataset, function, use_inter_op_parallelism=False)
+    if any(map(_needs_threads, nodes_of(found._map_func.function.graph))):
+        return dataset.map(function)
+    return found
+
+
+def _needs_threads(node: Any) -> bool:
+    is_lowered = LOWERED in node.attr and node.attr[LOWERED].b
+    return is_lowered or node.op in OF_LOWERED or bool(node.device)
 
 
 def passes_elements_on(part: tf.data.Dataset) -> bool:

@@ -20,7 +20,12 @@ KILLED = (
     "tables/penguins_csvdataset.py",
 )
 """Scripts whose numbers plain Keras gives again, given its seed."""
-OTHERWISE = ("habits/mirrored_strategy.py", "images/cutmix.py", "images/tfrecords_interleave.py")
+OTHERWISE = (
+    "habits/mirrored_strategy.py",
+    "images/cached_augmentation.py",
+    "images/cutmix.py",
+    "images/tfrecords_interleave.py",
+)
 """Scripts with other numbers than plainly, but the same for any workers.
 
 They draw in parallel calls, which are other numbers in each plain run, or have a strategy of
@@ -38,7 +43,7 @@ def test_a_script_prints_the_same_with_three_workers_of_which_one_is_killed(
     assert user_scripts.difference(wanted, found) == ""
 
 
-@pytest.mark.slow(but=("images/cutmix.py",))
+@pytest.mark.slow(but=("images/cached_augmentation.py", "images/cutmix.py"))
 @pytest.mark.parametrize("name", OTHERWISE)
 def test_a_script_with_numbers_of_its_own_prints_the_same_with_any_workers(
     name: str, tmp_path: Path

@@ -31,7 +31,7 @@ _own: dict[str, str] = {}
 
 
 def install() -> None:
-    """Lets `Dataset.cache(filename)` use an own name. Does nothing in a process without a master."""
+    """Lets `Dataset.cache(filename)` use an own name. Does nothing in a job without a master."""
     if env.worker_environment() is None or patches.is_installed(WHY):
         return
     original = tf.data.Dataset.cache

@@ -161,7 +161,7 @@ def _takes_seeds_late(dataset: tf.data.Dataset) -> bool:
 
 
 def keeps_order(dataset: tf.data.Dataset) -> bool:
-    """Whether a `cache` keeps the order of the first pass, which had other seeds than later ones."""
+    """Whether a `cache` keeps the order of the first pass, whose seeds no later one has."""
     caches = filter(dataset_parts.is_cache, parts_of(dataset))
     return any(reshuffles(below) for part in caches for below in part._inputs())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.data.input.batch_pipeline import BatchPipeline
 from hvd_elastic_keras.data.plan.fit_passes import FitIterators, Passes, Reader
 from hvd_elastic_keras.data.sources import global_draws
-from hvd_elastic_keras.data.sources.dataset_batches import DatasetBatches
+from hvd_elastic_keras.data.sources.dataset_batches import DatasetBatches, known_length
 from hvd_elastic_keras.data.sources.iterators import check_order
 from hvd_elastic_keras.data.sources.split_dataset import split
 from hvd_elastic_keras.step.partition.row_wise import is_row_wise
@@ -330,18 +331,67 @@ def test_draws_of_a_whole_pipeline_are_the_same_for_all_workers(case: str) -> No
         )
 
 
-def test_a_newcomer_reads_the_order_of_two_shuffles() -> None:
-    def pipeline() -> BatchPipeline:
-        dataset = made(lambda: numbers().shuffle(12).map(lambda x: x * 2).shuffle(5).batch(4))
-        batches = {Reader.TRAINING: 3, Reader.EVALUATION: None}
-        iterators = FitIterators(Passes(), None, batches, epochs=4, evaluated=[])
-        parts = split(dataset, SEED, is_row_wise)
-        source = DatasetBatches(dataset, "x", made=iterators, parts=parts)
-        return BatchPipeline(source, lambda size: 1)
+NEWCOMERS: dict[str, Make] = {
+    "two shuffles": lambda: numbers().shuffle(12).map(lambda x: x * 2).shuffle(5).batch(4),
+    "a cache above a shuffle": lambda: numbers().shuffle(12).cache().batch(4),
+    "a cache between shuffles": lambda: numbers().shuffle(12).cache().shuffle(9).batch(4),
+    "two shuffles above a cache": lambda: numbers().cache().shuffle(12).shuffle(9).batch(4),
+    "many shuffles": lambda: (
+        numbers().shuffle(4).shuffle(5).cache().shuffle(6).shuffle(7).map(lambda x: x * 2).batch(4)
+    ),
+    "a cache of batches": lambda: numbers().shuffle(12).map(lambda x: x * 2).batch(4).cache(),
+    "draws below a cache": lambda: (
+        numbers()
+        .shuffle(12)
+        .map(lambda x: x + tf.random.uniform([], 0, 99, tf.int64), num_parallel_calls=2)
+        .cache()
+        .shuffle(9)
+        .batch(4)
+    ),
+}
 
-    first, late = pipeline(), pipeline()
+
+def fit_input(make: Make, train: Passes | None, evaluate: Passes | None) -> BatchPipeline:
+    """Returns the input of a `fit` of four epochs, or of its evaluations."""
+    dataset = made(make)
+    reader = Reader.EVALUATION if train is None else Reader.TRAINING
+    batches = dict.fromkeys(Reader) | {reader: known_length(dataset)}
+    iterators = FitIterators(train, evaluate, batches, epochs=4, evaluated=range(4))
+    parts = split(dataset, SEED, is_row_wise)
+    source = DatasetBatches(dataset, "x", made=iterators, reader=reader, parts=parts)
+    return BatchPipeline(source, lambda size: 1)
+
+
+@pytest.mark.parametrize("case", NEWCOMERS)
+def test_a_newcomer_reads_the_order_of_the_others(case: str) -> None:
+    first, late = (fit_input(NEWCOMERS[case], Passes(), None) for _ in range(2))
     passes = [rows(first, number, Share(0, 4)) for number in range(4)]
     assert_same(rows(late, 3, Share(0, 4)), passes[3])
+    expected = fit_input(NEWCOMERS[case], Passes(), None)
+    assert_same(rows(expected, 0, Share(0, 4)), passes[0])
+
+
+@pytest.mark.parametrize("case", ["a cache above a shuffle", "draws below a cache"])
+def test_a_cache_keeps_the_elements_of_the_first_pass(case: str) -> None:
+    ours = fit_input(NEWCOMERS[case], Passes(), None)
+    passes = [np.concatenate(rows(ours, number, Share(0, 4))) for number in range(3)]
+    for later in passes[1:]:
+        np.testing.assert_array_equal(np.sort(later), np.sort(passes[0]))
+    assert (case == "a cache above a shuffle") == (passes[0].tolist() == passes[1].tolist())
+
+
+def test_an_evaluation_of_some_steps_is_not_read_to_its_end() -> None:
+    """The data may have no end."""
+
+    def endless() -> tf.data.Dataset:
+        return numbers().shuffle(12).cache().repeat().batch(4)
+
+    steps = Passes(2, goes_on=False)
+    ours = fit_input(endless, None, steps)
+    for number in range(3):
+        assert len(list(itertools.islice(ours.batches(number, Share(0, 4), 0), 2))) == 2
+    late = fit_input(endless, None, steps)
+    assert len(list(itertools.islice(late.batches(2, Share(0, 4), 0), 2))) == 2
 
 
 def some_files(number: tf.Tensor) -> tf.data.Dataset:
