@@ -4,7 +4,8 @@ The analysis is pure: nothing is run, and no value of a batch is read. The first
 finds which partial sums are needed whole. A minimum cut then tells which tensors are cheapest to
 reduce, and the next walk reduces these. If a walk finds further sums that are needed whole, cut and
 walk are repeated, up to `MOST_WALKS` walks. (Adam uses a gradient g and (g - m)(1 - b1): reducing
-one of them is enough.)
+one of them is enough.) If a sum to reduce is a table to which rows are added, and the rows are
+fewer bytes, then the rows are gathered.
 """
 
 from __future__ import annotations
@@ -89,14 +90,16 @@ def _walked(
     captured: CapturedStep, num_rows: int, gathered: dict[int, str], *, whole: bool
 ) -> tuple[Plan, Walk]:
     early: set[Key] = set()
+    by_rows: set[Key] = set()
     sizes = Sizes()
     for _ in range(MOST_WALKS):
-        walk = Walk(num_rows, early)
+        walk = Walk(num_rows, early, by_rows)
         outs = [REPLICATED] * len(captured.graph.outputs)
         plan = _planned(captured, walk, sizes, gathered, whole=whole, outs=outs)
         if not walk.flow.needed - early:
             break
         early = walk.flow.cut()
+        by_rows |= walk.flow.fewer_as_rows(early)
     return plan, walk
 
 

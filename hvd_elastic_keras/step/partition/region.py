@@ -26,7 +26,7 @@ from hvd_elastic_keras.step.partition.rules.dimensions import (
     same_values,
     tried,
 )
-from hvd_elastic_keras.step.partition.rules.elementwise import is_guard
+from hvd_elastic_keras.step.partition.rules.elementwise import elementwise, is_guard
 from hvd_elastic_keras.step.partition.rules.states import (
     CONJUNCT,
     EMPTY,
@@ -37,6 +37,7 @@ from hvd_elastic_keras.step.partition.rules.states import (
     State,
     UnknownSizeError,
     View,
+    is_sharded,
     joined,
     only_rows_axis,
     sharded,
@@ -47,6 +48,8 @@ from hvd_elastic_keras.step.partition.within_micro_batches import is_within
 
 SMALL_BYTES = 1 << 16
 """A tensor up to this size that is linear in partial ones is kept partial beside the whole."""
+ADDS_ROWS = ("UnsortedSegmentSum", "ScatterNd")
+"""Operations that add rows to rows of a table, such as the gradient of an embedding."""
 Known = tuple[Dims, Values | None]
 """The dimensions and values of a tensor, as `Sizes` holds them."""
 NO_RULE = dict.fromkeys(PYTHON_CALLS, "Python code, which has to do the same on all workers")
@@ -164,6 +167,8 @@ class Region:
             if op.type == "Mean" and op.outputs[0].name in self._versions:
                 return  # a variance, planned together with its mean
             decision = self._decide(op, states)
+            if op.type in ADDS_ROWS and decision.out == (PARTIAL,):
+                decision = self._of_added_rows(op, decision)
             kept = self._kept_partial(op, versions, states, decision)
             if kept is not None and decision.out == kept.out and not kept.whole:
                 decision = kept  # partial in any case: better before than after the reduction
@@ -213,6 +218,42 @@ class Region:
             return dataclasses.replace(found, forms=view.output_forms)
         except UnknownSizeError:
             return view.replicated("a size is unknown")
+
+    def _of_added_rows(self, op: Any, decision: Decision) -> Decision:
+        """Decides whether workers add their rows to a table of their own, or all rows to the same.
+
+        The tables of all workers then have to be summed, and the rows of all workers gathered: what
+        takes fewer bytes is done.
+        """
+        key = (self.graph, op.outputs[0].name)
+        rows = [t for t, s in zip(op.inputs, decision.want, strict=True) if is_sharded(s)]
+        if key not in self._walk.by_rows:
+            self._walk.flow.rows[key] = sum(map(self._num_bytes, rows))
+            return decision
+        for tensor in rows:
+            self._bring_from_fewest(tensor, f"{op.type} {op.name}")
+        return Decision((REPLICATED,) * len(op.inputs), (REPLICATED,))
+
+    def _bring_from_fewest(self, tensor: Any, reason: str) -> None:
+        """Brings rows to all workers.
+
+        If they follow from other rows, element by element, then these are brought, and all workers
+        compute with them: several tensors may follow from the same rows. (Adam needs the rows of a
+        gradient, and their squares.)
+        """
+        before = [p for p in self._planned if p.op is tensor.op and tensor.op.outputs[0] is tensor]
+        if len(before) == 1 and RULES.get(tensor.op.type) is elementwise:
+            (planned,) = before
+            wanted = list(zip(tensor.op.inputs, planned.decision.want, strict=True))
+            rows = [t for t, state in wanted if is_sharded(state)]
+            others = [t for t, state in wanted if not is_sharded(state)]
+            if len(rows) == 1 and all(REPLICATED in self._versions[t.name].levels for t in others):
+                self._bring_from_fewest(rows[0], reason)
+                level = max(self._bring(t, REPLICATED, reason) for t, _ in wanted)
+                whole = Decision((REPLICATED,) * len(wanted), (REPLICATED,))
+                self._planned.append(PlannedOperation(tensor.op, whole, level, {}))
+                self._versions[tensor.name].levels[REPLICATED] = level
+        self._bring(tensor, REPLICATED, reason)
 
     def _kept_partial(
         self,

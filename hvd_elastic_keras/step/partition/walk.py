@@ -11,7 +11,7 @@ problem of maximum flow in networks", 1970).
 from __future__ import annotations
 
 import collections
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from hvd_elastic_keras.step.partition.plan import Collective
@@ -32,6 +32,8 @@ class Flow:
         self.edges: set[tuple[Key, Key]] = set()
         self.made: set[Key] = set()
         self.needed: set[Key] = set()
+        self.rows: dict[Key, int] = {}
+        """Bytes of all rows that are added into a table, for tables that are partial sums."""
 
     def cut(self) -> set[Key]:
         """Returns the cheapest tensors to reduce in place of the needed ones.
@@ -44,6 +46,10 @@ class Flow:
             before[other].add(one)
         found = min_vertex_cut(self.cost, self.edges, self.made, self.needed)
         return {self._first_like(key, before) for key in found}
+
+    def fewer_as_rows(self, tables: Iterable[Key]) -> set[Key]:
+        """Returns the tables that are larger than all rows that are added to them."""
+        return {t for t in tables if t in self.rows and self.rows[t] < self.cost[t]}
 
     def _first_like(self, key: Key, before: Mapping[Key, set[Key]]) -> Key:
         """Returns the first tensor of the same form through which all partial sums reach `key`.
@@ -59,11 +65,17 @@ class Flow:
 
 
 class Walk:
-    """One walk over the graph."""
+    """One walk over the graph.
 
-    def __init__(self, num_rows: int, early: set[Key]) -> None:
+    Args:
+      early: tensors that are reduced as soon as they are there.
+      by_rows: tables into which all workers add the rows of all, so that they are not summed.
+    """
+
+    def __init__(self, num_rows: int, early: set[Key], by_rows: Collection[Key] = ()) -> None:
         self.num_rows = num_rows
         self.early = early
+        self.by_rows = by_rows
         self.flow = Flow()
         self.collectives: list[Collective] = []
         self.whole: list[str] = []
