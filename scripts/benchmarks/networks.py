@@ -5,6 +5,8 @@ from __future__ import annotations
 import keras
 
 layers = keras.layers
+TABLE_ROWS = 500_000
+"""Of the table of `embedding`."""
 
 
 def tiny_mlp() -> keras.Model:
@@ -27,6 +29,18 @@ def wide_mlp() -> keras.Model:
             keras.Input((256,)),
             layers.Dense(1024, activation="relu"),
             layers.Dense(700, activation="relu"),
+            layers.Dense(10),
+        ]
+    )
+
+
+def embedding() -> keras.Model:
+    """Returns a network of a table of 64 MB, of which an example uses 80 rows."""
+    return keras.Sequential(
+        [
+            keras.Input((80,), dtype="int32"),
+            layers.Embedding(TABLE_ROWS, 32),
+            layers.GlobalAveragePooling1D(),
             layers.Dense(10),
         ]
     )

@@ -25,6 +25,7 @@ NETWORKS = {
     "tiny MLP": (networks.tiny_mlp, 600),
     "small ResNet": (networks.small_resnet, 60),
     "wide MLP": (networks.wide_mlp, 20),
+    "embedding": (networks.embedding, 20),
 }
 """The networks and their steps per epoch.
 
@@ -90,8 +91,11 @@ def dataset(split: str) -> Any:
     make, steps = NETWORKS[os.environ[KIND]]
     random = np.random.default_rng(0)
     size = BATCH_SIZE * steps
-    x = random.random((size, *make().input_shape[1:]), np.float32)
-    return x, random.integers(0, 10, size)
+    (given,) = make().inputs
+    shape = size, *given.shape[1:]
+    if given.dtype == "int32":
+        return random.integers(0, networks.TABLE_ROWS, shape), random.integers(0, 10, size)
+    return random.random(shape, np.float32), random.integers(0, 10, size)
 
 
 def callbacks() -> list[keras.callbacks.Callback]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -25,6 +26,8 @@ from tests.harness.partitioned_models.common import (
 )
 
 TEXT = (LENGTH,)
+MANY = 300
+"""Rows of a table that is larger than all rows that a batch looks up."""
 
 
 def _words(**more: Any) -> layers.Layer:
@@ -47,6 +50,32 @@ def embeddings() -> Made:
     """Returns a model that looks up the same rows of a table repeatedly."""
     adam = keras.optimizers.Adam(0.01, clipnorm=0.01)
     return _text(layers.Embedding(WORDS, 4), layers.Flatten(), optimizer=adam)
+
+
+def large_table(**more: Any) -> Callable[[], Made]:
+    """Returns a maker of a model with a large table, under Adam."""
+
+    def make() -> Made:
+        adam = keras.optimizers.Adam(0.01, **more)
+        return _text(layers.Embedding(MANY, 4), layers.Flatten(), optimizer=adam)
+
+    return make
+
+
+def large_table_under_sgd() -> Made:
+    """Returns a model whose optimizer changes only the rows that were looked up."""
+    sgd = keras.optimizers.SGD(0.1)
+    return _text(layers.Embedding(MANY, 4, mask_zero=True), layers.Flatten(), optimizer=sgd)
+
+
+def large_tables() -> Made:
+    """Returns a model with two large tables, one of which is looked up in twice."""
+    words = keras.Input(TEXT, dtype="int32")
+    shared, other = layers.Embedding(MANY, 4), layers.Embedding(MANY, 2)
+    both = layers.Concatenate()([shared(words), other(words), shared(words[:, ::-1] * 7)])
+    model = keras.Model(words, layers.Dense(3)(layers.Flatten()(both)))
+    model.compile(keras.optimizers.Adagrad(0.1, global_clipnorm=0.05), crossentropy())
+    return model, tokens()
 
 
 def recurrent() -> Made:
@@ -222,22 +251,23 @@ def experts() -> Made:
 class Language(Subclassed):
     """Predicts the next word, with tied weights and a penalty of the partition function."""
 
-    def __init__(self) -> None:
+    def __init__(self, words: int = WORDS) -> None:
         super().__init__()
-        self.words, self.reader = _words(), layers.GRU(4, return_sequences=True)
+        self.size = words
+        self.words, self.reader = layers.Embedding(words, 4), layers.GRU(4, return_sequences=True)
 
     def loss_of(self, x: Any, y: Any) -> Any:
         """Uses label smoothing and z-loss."""
         hidden = self.reader(self.words(x[:, :-1]))
         logits = ops.matmul(hidden, ops.transpose(self.words.embeddings))
-        truth = 0.9 * tf.one_hot(x[:, 1:], WORDS, dtype=logits.dtype) + 0.1 / WORDS
+        truth = 0.9 * tf.one_hot(x[:, 1:], self.size, dtype=logits.dtype) + 0.1 / self.size
         loss = tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(truth, logits))
         return loss + 1e-2 * tf.reduce_mean(tf.reduce_logsumexp(logits, -1) ** 2)
 
 
-def language() -> Made:
+def language(words: int = WORDS) -> Made:
     """Returns a language model; the gradients of its table are both dense and sparse."""
-    model = Language()
+    model = Language(words)
     model.words.build((None, LENGTH))
     model.reader.build((None, LENGTH, 4))
     model.compile(keras.optimizers.Adam(0.01, global_clipnorm=0.1))
@@ -275,6 +305,12 @@ def sampled() -> Made:
 
 MODELS: Makers = {
     "embeddings under Adam with clipnorm": embeddings,
+    "a large table under Adam": large_table(),
+    "a large table under Adam with clipnorm": large_table(clipnorm=0.01),
+    "a large table, accumulation and EMA": large_table(gradient_accumulation_steps=2, use_ema=True),
+    "a large table under SGD": large_table_under_sgd,
+    "two large tables, one looked up twice": large_tables,
+    "a large table with tied weights": lambda: language(MANY),
     "an LSTM and a GRU backwards, with masks": recurrent,
     "a GRU both ways": both_ways,
     "convolutions in time": convolutions_in_time,

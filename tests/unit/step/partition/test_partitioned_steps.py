@@ -37,6 +37,8 @@ QUICK = (
     "a ring of keys",
     "counts and a codebook",
     "embeddings under Adam with clipnorm",
+    "a large table under Adam with clipnorm",
+    "two large tables, one looked up twice",
     "a chain of tags",
     "batch norm",
     "steps that are not finite are left out",
@@ -109,6 +111,29 @@ def test_any_workers_come_to_what_one_comes_to(name: str) -> None:
     keras.utils.set_random_seed(1)
     analysis = check(MODELS[name](), EXACT_OF.get(name, EXACT), verify=name in QUICK)
     assert analysis.num_rounds <= ROUNDS[name], "\n".join(analysis.lines())
+
+
+SENT_AS_ROWS = {
+    "a large table under Adam": True,
+    "a large table under Adam with clipnorm": True,
+    "two large tables, one looked up twice": True,
+    "embeddings under Adam with clipnorm": False,
+    "a large table with tied weights": False,
+}
+"""Whether rows of tables travel. Of tied weights, the whole table has to travel anyway."""
+
+
+@pytest.mark.parametrize("name", SENT_AS_ROWS)
+def test_rows_of_tables_travel_if_they_are_fewer_bytes_than_the_tables(name: str) -> None:
+    captured, _, _ = captured_of(MODELS[name]())
+    tables = [v for v in captured.variables.values() if v.trainable and "embeddings" in v.name]
+    sent = analysed(captured, ROWS).collectives
+    assert tables
+    for table in tables:
+        size = table.shape.num_elements() * table.dtype.size
+        assert any(c.num_bytes == size for c in sent) != SENT_AS_ROWS[name]
+    rows = [c for c in sent if c.what == "allgather" and c.num_bytes]
+    assert bool(rows) == SENT_AS_ROWS[name]
 
 
 def test_half_precision_is_summed_where_it_is_cast_to_single_precision() -> None:
