@@ -77,9 +77,9 @@ class AloneCollectives:
         """Returns the worker's own tensors."""
         return [tf.identity(t) for t in tensors]
 
-    def gathered(self, tensor: Any, name: str) -> Any:
+    def gathered(self, tensors: Sequence[Any], name: str) -> list[Any]:
         """Returns the worker's own rows."""
-        return tf.identity(tensor)
+        return [tf.identity(t) for t in tensors]
 
     def extreme(self, tensor: Any, kind: str, name: str) -> Any:
         """Returns the worker's own tensor."""

@@ -252,10 +252,12 @@ class Checked(PartialStep):
         self._compare(f"the own rows of {tensor.name}", tensor, State("sharded", axis), own, whole)
         return own
 
-    def _gathered(self, value: Any, tensor: Any, state: State) -> Any:
-        whole = super()._gathered(value, tensor, state)
-        self._compare(f"the rows of {tensor.name}, gathered", tensor, state, value, whole)
-        return whole
+    def _gather(self, tensors: Sequence[Any], there: dict[str, Versions]) -> None:
+        first = [next(iter(there[t.name].items())) for t in tensors]
+        super()._gather(tensors, there)
+        for tensor, (state, value) in zip(tensors, first, strict=True):
+            whole = there[tensor.name][REPLICATED]
+            self._compare(f"the rows of {tensor.name}, gathered", tensor, state, value, whole)
 
     def _compare(self, what: str, tensor: Any, state: State, own: Any, whole: Any) -> None:
         """Compares the parts that the workers have in this state with the whole tensor."""

@@ -30,8 +30,10 @@ class Collectives(Protocol):
           rounded: whether the tensors travel in 16 bits, if a type of 16 bits was chosen.
         """
 
-    def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns the tensors of all workers, one after the other, along the first axis."""
+    def gathered(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
+        """Returns the rows of all workers, one worker after the other, of tensors that travel
+        together. Tensors may have different numbers of rows, and none on some workers.
+        """
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
         """Returns the "Max", "Min", "All" or "Any" over all workers."""
@@ -118,12 +120,13 @@ class WorkerCollectives:
         self.results += sums[: len(tensors)]
         return sums
 
-    def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+    def gathered(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
         """Gathers the rows of all workers. A worker without rows gives none."""
-        given = tensor[: self._if_rows(tf.shape(tensor)[0])]
-        whole = self._or_alone(lambda: self._collectives.gathered(given, name), given)
-        self.results.append(whole)
-        return whole
+        given = [t[: self._if_rows(tf.shape(t)[0])] for t in tensors]
+        wholes = self._or_alone(lambda: self._collectives.gathered(given, name), given)
+        wholes = [wholes] if tf.is_tensor(wholes) else list(wholes)
+        self.results += wholes
+        return wholes
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
         """Finds an extreme over all workers. A worker without rows gives a neutral value."""
@@ -204,9 +207,10 @@ class ThreadCollectives:
         given = self._meeting.exchanged(self._worker, ("sum", name), tensors)
         return [tf.add_n(list(each)) for each in zip(*given, strict=True)]
 
-    def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+    def gathered(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
         """Gathers tensors in the order of the workers."""
-        return tf.concat(self._meeting.exchanged(self._worker, ("gather", name), tensor), 0)
+        given = self._meeting.exchanged(self._worker, ("gather", name), tensors)
+        return [tf.concat(each, 0) for each in zip(*given, strict=True)]
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
         """Returns an extreme over all workers."""

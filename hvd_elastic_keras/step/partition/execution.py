@@ -42,6 +42,7 @@ from hvd_elastic_keras.step.partition.rules.states import (
     Decision,
     State,
     is_sharded,
+    sharded,
 )
 
 
@@ -156,12 +157,17 @@ class PartialStep:
             for t, state, value in zip(plan.graph.inputs, plan.ins, inputs, strict=True)
         }
         reductions, moments = sorted(plan.reductions.items()), sorted(plan.moments.items())
+        gathers = sorted(plan.gathers.items())
         for planned in plan.operations:
+            while gathers and gathers[0][0] <= planned.level:
+                self._gather(gathers.pop(0)[1], there)
             while moments and moments[0][0] <= planned.level:
                 self._find_moments(moments.pop(0)[1], there)
             while reductions and reductions[0][0] <= planned.level:
                 self._reduce(*reductions.pop(0), plan, there)
             self._operation(planned, there)
+        for _, tensors in gathers:
+            self._gather(tensors, there)
         for _, found in moments:
             self._find_moments(found, there)
         for level, tensors in reductions:
@@ -215,7 +221,9 @@ class PartialStep:
                     tensor, value, lambda t: self._collectives.summed([t], name)[0]
                 )
             else:
-                made = self._of_list(tensor, value, lambda t: self._gathered(t, tensor, first))
+                # All other tensors of rows are gathered together before. A list has one more axis.
+                state = sharded(first.at_axis + 1)
+                made = self._of_list(tensor, value, lambda t: self._gathered([t], [state])[0])
             versions[REPLICATED] = made
         whole = versions[REPLICATED]
         if want.blocks is not None:
@@ -298,25 +306,26 @@ class PartialStep:
             group = [m for m in moments if m.mean.outputs[0].dtype.name == dtype]
             rows = [there[m.mean.inputs[0].name][m.state] for m in group]
             own = own_moments(rows, group, self._sizes.fraction(rows[0].dtype))
-            whole = self._collectives.gathered(own, self._name(f"moments_{dtype}"))
+            (whole,) = self._collectives.gathered([own], self._name(f"moments_{dtype}"))
             for m, (mean, variance) in zip(group, combined(whole, group), strict=True):
                 there.setdefault(m.mean.outputs[0].name, {})[REPLICATED] = mean
                 there.setdefault(m.variance.outputs[0].name, {})[REPLICATED] = variance
 
-    def _gathered(self, value: Any, tensor: Any, state: State) -> Any:
-        if state.blocks is not None:
-            swapped = [1, 0, *range(2, value.shape.rank + 1)]
-            by_row = tf.transpose(by_block(value, state.blocks), swapped)
-            return without_blocks(tf.transpose(self._gathered_rows(by_row), swapped))
-        axis = state.at_axis + (tensor.dtype == tf.variant)
-        order = [axis, *(i for i in range(value.shape.rank) if i != axis)]
-        rows_first = tf.transpose(value, order) if axis else value
-        whole = self._gathered_rows(rows_first)
-        back = [order.index(i) for i in range(value.shape.rank)]
-        return tf.transpose(whole, back) if axis else whole
+    def _gather(self, tensors: Sequence[Any], there: dict[str, Versions]) -> None:
+        """Gathers the rows of tensors that are wanted at the same time together."""
+        first = [next(iter(there[t.name].items())) for t in tensors]
+        wholes = self._gathered([value for _, value in first], [state for state, _ in first])
+        for tensor, whole in zip(tensors, wholes, strict=True):
+            there[tensor.name][REPLICATED] = whole
+
+    def _gathered(self, values: Sequence[Any], states: Sequence[State]) -> list[Any]:
+        """Returns whole tensors of which each worker has its rows in these states."""
+        pairs = list(zip(values, states, strict=True))
+        wholes = self._collectives.gathered([rows_first(*p) for p in pairs], self._name("rows"))
+        return [rows_back(w, s) for w, s in zip(wholes, states, strict=True)]
 
     def _gathered_rows(self, rows: Any) -> Any:
-        return self._collectives.gathered(rows, self._name("rows"))
+        return self._collectives.gathered([rows], self._name("rows"))[0]
 
     def _on_first(self, value: Any) -> Any:
         return tf.where(self._part.is_first, value, tf.zeros([], value.dtype))
@@ -569,6 +578,24 @@ class PartialStep:
         count = len(planned.op.outputs)
         self.values = before | dict(zip(keys, flat[count:], strict=True))
         return flat[:count]
+
+
+def rows_first(value: Any, state: State) -> Any:
+    """Returns a worker's part of a tensor with its rows along the first axis."""
+    axis = state.at_axis
+    if state.blocks is not None:
+        return tf.transpose(by_block(value, state.blocks), [1, 0, *range(2, value.shape.rank + 1)])
+    order = [axis, *(i for i in range(value.shape.rank) if i != axis)]
+    return tf.transpose(value, order) if axis else value
+
+
+def rows_back(value: Any, state: State) -> Any:
+    """The reverse of `rows_first`."""
+    axis, rank = state.at_axis, value.shape.rank
+    if state.blocks is not None:
+        return without_blocks(tf.transpose(value, [1, 0, *range(2, rank)]))
+    order = [*range(1, axis + 1), 0, *range(axis + 1, rank)]
+    return tf.transpose(value, order) if axis else value
 
 
 def by_block(value: Any, blocks: int) -> Any:

@@ -6,6 +6,8 @@ made of other collectives.
 
 from __future__ import annotations
 
+import collections
+
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
@@ -13,6 +15,11 @@ from hvd_elastic_keras.common.options import BF16, FP16, NO_COMPRESSION
 
 HALF = (tf.float16, tf.bfloat16)
 """Types for which Horovod rounds each partial sum, or which it does not support."""
+CARRIERS = {
+    **dict.fromkeys(HALF, tf.int16),
+    **dict.fromkeys((tf.float32, tf.float64, tf.int64, tf.uint32, tf.uint64), tf.int32),
+}
+"""The types in which gathered tensors travel, so that one group can hold several types."""
 EXTREMES = {"Max": hvd.Max, "Min": hvd.Min, "All": hvd.Min, "Any": hvd.Max}
 Tensors = list[tf.Tensor]
 HALF_DTYPES = {FP16: tf.float16, BF16: tf.bfloat16}
@@ -39,17 +46,30 @@ class HorovodCollectives:
         sums = hvd.grouped_allreduce(group, op=hvd.Sum, name=name, ignore_name_scope=True)
         return [tf.cast(s, t.dtype) for s, t in zip(sums, tensors, strict=False)]
 
-    def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """Gathers rows. Workers may have different numbers of rows; some may have none."""
-        if tensor.dtype == tf.string:
-            lengths, values = as_bytes(tensor)
-            values = self.gathered(values, f"{name}_bytes")
-            return from_bytes(self.gathered(lengths, name), values)
-        given = tf.bitcast(tensor, tf.int16) if tensor.dtype in HALF else tensor
-        group = _at_least_two([given])
-        whole, *_ = hvd.grouped_allgather(group, name=name, ignore_name_scope=True)
-        whole = tf.bitcast(whole, tensor.dtype) if tensor.dtype in HALF else whole
-        return tf.ensure_shape(whole, [None, *tensor.shape[1:]])
+    def gathered(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
+        """Gathers rows in one group for each type that travels, and texts one by one."""
+        found: dict[int, tf.Tensor] = {}
+        groups: dict[tf.DType, list[int]] = collections.defaultdict(list)
+        for i, tensor in enumerate(tensors):
+            if tensor.dtype == tf.string:
+                found[i] = self._gathered_texts(tensor, f"{name}_{i}")
+            else:
+                groups[CARRIERS.get(tensor.dtype, tensor.dtype)].append(i)
+        for carrier, places in groups.items():
+            group = _at_least_two([_as(tensors[i], carrier) for i in places])
+            whole = hvd.grouped_allgather(
+                group, name=f"{name}_{carrier.name}", ignore_name_scope=True
+            )
+            for i, one in zip(places, whole, strict=False):
+                shape = [None, *tensors[i].shape[1:]]
+                found[i] = tf.ensure_shape(_as(one, tensors[i].dtype), shape)
+        return [found[i] for i in range(len(tensors))]
+
+    def _gathered_texts(self, texts: tf.Tensor, name: str) -> tf.Tensor:
+        lengths, values = as_bytes(texts)
+        (lengths,) = self.gathered([lengths], f"{name}_lengths")
+        (values,) = self.gathered([values], f"{name}_bytes")
+        return from_bytes(lengths, values)
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
         """Finds an extreme. Truth values travel as integers: Horovod has no extremes of them."""
@@ -57,6 +77,11 @@ class HorovodCollectives:
         given = tf.cast(tensor, tf.float32) if tensor.dtype in HALF else given
         found = hvd.allreduce(given, op=EXTREMES[kind], name=name, ignore_name_scope=True)
         return tf.cast(found, tensor.dtype)
+
+
+def _as(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Returns the same bits as numbers of another type. A type of half the size adds an axis."""
+    return tensor if tensor.dtype == dtype else tf.bitcast(tensor, dtype)
 
 
 def _at_least_two(tensors: list[tf.Tensor]) -> list[tf.Tensor]:

@@ -59,9 +59,9 @@ class RecordingCollectives:
         self.given += [Given(SUM, t) for t in tensors]
         return [_apart(t) for t in tensors]
 
-    def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        self.given.append(Given(ROWS, tensor))
-        return _apart(tensor)
+    def gathered(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
+        self.given += [Given(ROWS, t) for t in tensors]
+        return [_apart(t) for t in tensors]
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
         self.given.append(Given(kind, tensor))
@@ -108,9 +108,9 @@ class Instead(WorkerCollectives):
         given = [next(self._given) for _ in tensors]
         return super().summed(given, name, tail, rounded=rounded)
 
-    def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+    def gathered(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
         """See `WorkerCollectives`."""
-        return super().gathered(next(self._given), name)
+        return super().gathered([next(self._given) for _ in tensors], name)
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
         """See `WorkerCollectives`."""
@@ -147,9 +147,9 @@ class Known(WorkerCollectives):
         sums = [tf.ensure_shape(next(self._left), t.shape) for t in tensors]
         return sums if tail is None else [*sums, self._tail]
 
-    def gathered(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+    def gathered(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
         """See `WorkerCollectives`."""
-        return tf.ensure_shape(next(self._left), [None, *tensor.shape[1:]])
+        return [tf.ensure_shape(next(self._left), [None, *t.shape[1:]]) for t in tensors]
 
     def extreme(self, tensor: tf.Tensor, kind: str, name: str) -> tf.Tensor:
         """See `WorkerCollectives`."""
@@ -197,7 +197,7 @@ def results_of(
 ) -> list[tf.Tensor]:
     """Runs all collectives but sums, and returns their results. `name` begins their names."""
     return [
-        collectives.gathered(one.tensor, f"{name}_rows_{i}")
+        collectives.gathered([one.tensor], f"{name}_rows_{i}")[0]
         if one.kind == ROWS
         else collectives.extreme(one.tensor, one.kind, f"{name}_extreme_{i}")
         for i, one in enumerate(given)

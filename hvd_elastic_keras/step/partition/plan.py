@@ -67,6 +67,7 @@ class Plan:
       ins, outs: the states of its inputs and outputs.
       operations: in the order of their levels, so that none waits for a collective needlessly.
       reductions: by level, the partial tensors that are summed together right before it.
+      gathers: by level, the tensors of which all workers gather the rows together right before it.
       moments: by level, means and variances that are found together right before it.
       sum_shapes: shapes of partial tensors that were not known when the step was traced, by name.
         Only shapes that follow from neither rows nor other sizes that a batch leaves open.
@@ -77,6 +78,7 @@ class Plan:
     operations: tuple[PlannedOperation, ...]
     outs: tuple[State, ...]
     reductions: Mapping[int, tuple[Any, ...]]
+    gathers: Mapping[int, tuple[Any, ...]]
     moments: Mapping[int, tuple[Moments, ...]]
     sum_shapes: Mapping[str, tuple[int, ...]]
 

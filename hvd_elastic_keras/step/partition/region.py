@@ -97,6 +97,7 @@ class Region:
         self._versions: dict[str, _Versions] = {}
         self._planned: list[PlannedOperation] = []
         self._reductions: dict[int, list[Any]] = collections.defaultdict(list)
+        self._gathers: dict[int, list[Any]] = collections.defaultdict(list)
         self._variances: dict[Any, tuple[Any, tuple[int, ...]]] = {}
         self._moments: dict[int, list[Moments]] = collections.defaultdict(list)
 
@@ -134,6 +135,7 @@ class Region:
             tuple(sorted(self._planned, key=lambda p: p.level)),
             tuple(wanted),
             {level: tuple(tensors) for level, tensors in self._reductions.items()},
+            {level: tuple(tensors) for level, tensors in self._gathers.items()},
             {level: tuple(found) for level, found in self._moments.items()},
             self._sum_shapes(),
         )
@@ -365,6 +367,8 @@ class Region:
             if first == PARTIAL:
                 self._walk.flow.needed.add((self.graph, tensor.name))
                 self._reductions[level].append(tensor)
+            elif first.axis is not None and tensor.dtype != tf.variant:
+                self._gathers[level].append(tensor)
         levels[want] = level
         return level
 

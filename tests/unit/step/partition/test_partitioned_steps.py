@@ -207,8 +207,9 @@ def test_a_wrong_rule_is_found_at_its_operation(kind: str, monkeypatch: pytest.M
 def test_rows_that_are_gathered_in_another_order_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     gathered = PartialStep._gathered
 
-    def backwards(self: Any, value: Any, tensor: Any, state: Any) -> Any:
-        return tf.reverse(gathered(self, value, tensor, state), [state.at_axis])
+    def backwards(self: Any, values: Any, states: Any) -> Any:
+        wholes = gathered(self, values, states)
+        return [tf.reverse(w, [s.at_axis]) for w, s in zip(wholes, states, strict=True)]
 
     monkeypatch.setattr(PartialStep, "_gathered", backwards)
     captured, (batch, _), _ = captured_of(MODELS["the hardest half of the batch"]())
