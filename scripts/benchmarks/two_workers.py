@@ -19,7 +19,7 @@ from step_times import PINNED, epochs_of, plain_epochs_of
 
 WORKERS = 2
 EPOCHS = 8
-NAMES = ("tiny MLP", "small ResNet")
+NAMES = ("tiny MLP", "small ResNet", "embedding")
 PLAIN = "a plain Horovod loop"
 RELEASED = "a plain loop with Horovod as released"
 ALONE = "computing one's part alone"
