@@ -21,6 +21,7 @@ NAMES = (
     "accumulation, dropout, EMA",
     "a contrastive loss",
     "batch norm",
+    "two large tables, one looked up twice",
 )
 
 

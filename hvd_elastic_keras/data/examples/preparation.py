@@ -167,7 +167,7 @@ class Preparation:
         except tf.errors.CancelledError:
             raise
         except tf.errors.OpError as error:
-            each = ((first + i, _example(batch, i)) for i in range(count if self._one else 0))
+            each = ((first + i, _example(batch, i)) for i in range(count))
             name = f"{within} of {self._name}" if within else self._name
             raise explained(
                 error, self._one, each, name, self._what, of_batch=bool(self._then)
@@ -236,18 +236,19 @@ def explained(
     *,
     of_batch: bool = False,
 ) -> ElasticError:
-    """Explains an error in a batch: finds the example on which `preprocess` fails.
+    """Explains an error in a batch: finds the example on which `preprocess`, if any, fails.
 
     Args:
       examples: examples of the batch, with their numbers.
       of_batch: whether `what` is called with whole batches, too.
     """
-    for number, example in examples:
-        try:
-            preprocess(*arguments(example)) if preprocess else None
-        except tf.errors.OpError as found:
-            text = f"{what} fails on example {number} of {name}: {reason(found)}"
-            return read_error(text, found)
+    if preprocess is not None:
+        for number, example in examples:
+            try:
+                preprocess(*arguments(example))
+            except tf.errors.OpError as found:
+                text = f"{what} fails on example {number} of {name}: {reason(found)}"
+                return read_error(text, found)
     if of_batch:
         return read_error(f"{what} fails on {name}: {reason(error)}", error)
     if isinstance(error, MAY_PASS):

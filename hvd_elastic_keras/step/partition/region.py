@@ -243,9 +243,10 @@ class Region:
         compute with them: several tensors may follow from the same rows. (Adam needs the rows of a
         gradient, and their squares.)
         """
-        before = [p for p in self._planned if p.op is tensor.op and tensor.op.outputs[0] is tensor]
-        if len(before) == 1 and RULES.get(tensor.op.type) is elementwise:
-            (planned,) = before
+        levels = self._versions[tensor.name].levels
+        planned = next((p for p in self._planned if p.op is tensor.op), None)
+        is_elementwise = RULES.get(tensor.op.type) is elementwise
+        if planned is not None and is_elementwise and REPLICATED not in levels:
             wanted = list(zip(tensor.op.inputs, planned.decision.want, strict=True))
             rows = [t for t, state in wanted if is_sharded(state)]
             others = [t for t, state in wanted if not is_sharded(state)]
@@ -254,7 +255,7 @@ class Region:
                 level = max(self._bring(t, REPLICATED, reason) for t, _ in wanted)
                 whole = Decision((REPLICATED,) * len(wanted), (REPLICATED,))
                 self._planned.append(PlannedOperation(tensor.op, whole, level, {}))
-                self._versions[tensor.name].levels[REPLICATED] = level
+                levels[REPLICATED] = level
         self._bring(tensor, REPLICATED, reason)
 
     def _kept_partial(
