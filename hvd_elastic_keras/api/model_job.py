@@ -24,6 +24,7 @@ from hvd_elastic_keras.api.trainer import Trainer
 from hvd_elastic_keras.common import env, protocol
 from hvd_elastic_keras.common.errors import ElasticError, explain
 from hvd_elastic_keras.common.job_spec import JobSpec
+from hvd_elastic_keras.data.sources import cache_files
 from hvd_elastic_keras.data.sources.source import DataLike
 from hvd_elastic_keras.keras_internals.model_building import num_batch_norms
 from hvd_elastic_keras.observe.notices import Notice, notices
@@ -113,6 +114,7 @@ def main() -> int:
     env.set_defaults({"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"})
     logging.getLogger("absl").setLevel(logging.ERROR)
     notices.report_to(_print_notice)
+    cache_files.install_for_look()
     path, job_dir = map(Path, sys.argv[1:])
     spec = JobSpec.load(path)
     try:

@@ -145,6 +145,12 @@ def is_cache(part: tf.data.Dataset) -> bool:
     return "Cache" in type(part).__name__
 
 
+def caches_in_files(dataset: tf.data.Dataset) -> bool:
+    """Whether a part of a dataset keeps what it has read in files."""
+    names = (tf.get_static_value(p._filename) for p in parts_of(dataset) if is_cache(p))
+    return any(names)
+
+
 def cached_like(part: tf.data.Dataset, other: tf.data.Dataset) -> tf.data.Dataset:
     """Keeps the elements of another dataset as a `cache` does with those of its input."""
     return other.cache(part._filename)

@@ -236,6 +236,7 @@ class BatchPipeline:
         self.source.on_stop()
 
     def finish_epochs(self, epochs: int, *, stopped: bool) -> None:
+        self._reader.close()
         self.source.finish(epochs, stopped=stopped)
 
     def first_batch(self) -> Structure:

@@ -14,6 +14,7 @@ import functools
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,17 @@ _own: dict[str, str] = {}
 
 def install() -> None:
     """Lets `Dataset.cache(filename)` use an own name. Does nothing in a job without a master."""
-    if env.worker_environment() is None or patches.is_installed(WHY):
+    if env.worker_environment() is not None:
+        _rename(own_name)
+
+
+def install_for_look() -> None:
+    """Lets a process that looks at the first elements of some datasets keep them in memory."""
+    _rename(lambda filename: filename if _is_complete(filename) else "")
+
+
+def _rename(rename: Callable[[str], str]) -> None:
+    if patches.is_installed(WHY):
         return
     original = tf.data.Dataset.cache
     pid = os.getpid()
@@ -40,14 +51,18 @@ def install() -> None:
     @functools.wraps(original)
     def cache(self: tf.data.Dataset, filename: Any = "", name: str | None = None) -> Any:
         is_name = isinstance(filename, str | os.PathLike) and os.getpid() == pid
-        return original(self, own_name(os.fspath(filename)) if is_name else filename, name)
+        return original(self, rename(os.fspath(filename)) if is_name else filename, name)
 
     patches.install(tf.data.Dataset, "cache", cache, WHY)
 
 
+def _is_complete(filename: str) -> bool:
+    return bool(tf.io.gfile.exists(filename + COMPLETE))
+
+
 def own_name(filename: str) -> str:
     """Returns the name that this worker uses: the given one if it is empty or its files exist."""
-    if not filename or tf.io.gfile.exists(filename + COMPLETE):
+    if not filename or _is_complete(filename):
         return filename
     if filename not in _own:
         _own[filename] = os.path.join(tempfile.mkdtemp(prefix="cache-"), os.path.basename(filename))

@@ -24,6 +24,7 @@ from hvd_elastic_keras.data.sources.global_draws import GeneratorDraws
 from hvd_elastic_keras.data.sources.iterators import Form, NumberedIterators
 from hvd_elastic_keras.data.sources.reader import PREFETCH, BatchSource, PrepareRows
 from hvd_elastic_keras.data.sources.split_dataset import SplitDataset
+from hvd_elastic_keras.keras_internals import dataset_parts
 from hvd_elastic_keras.keras_internals.stateless_draws import mixed
 
 TOLD = (
@@ -76,6 +77,7 @@ class DatasetBatches:
         self.name = name
         self.advice = ADVICE
         self.dataset = dataset
+        self.is_exclusive = dataset_parts.caches_in_files(dataset)
         self.first = first
         self.parts = parts
         self.prepare: PrepareRows | None = None
@@ -211,6 +213,7 @@ class PyDatasetBatches:
 
     name = "the PyDataset"
     advice = ""
+    is_exclusive = False
     prepare: PrepareRows | None = None
 
     def __init__(

@@ -20,6 +20,7 @@ from hvd_elastic_keras.data.examples.preparation import (
 from hvd_elastic_keras.data.examples.structure import Structure
 from hvd_elastic_keras.data.plan.order import Order
 from hvd_elastic_keras.data.plan.partition import Partition, StepShare
+from hvd_elastic_keras.data.sources import cache_files
 from hvd_elastic_keras.data.sources.iterators import (
     DatasetFactory,
     NumberedIterators,
@@ -28,6 +29,7 @@ from hvd_elastic_keras.data.sources.iterators import (
     counted,
 )
 from hvd_elastic_keras.data.sources.reader import PREFETCH, BatchReader
+from hvd_elastic_keras.keras_internals.dataset_parts import caches_in_files
 
 Part = tuple[StepShare, Structure]
 """A worker's part of a step."""
@@ -79,6 +81,7 @@ class DatasetSource:
         self._raw_spec = tf.nest.map_structure(structure.batch_of, dataset.element_spec)
         self.batch_spec = self._preparation.batch_spec if self._preparation else self._raw_spec
         self.log = BatchLog()
+        self._is_exclusive = caches_in_files(dataset)
         self._readers: dict[int, BatchReader] = {}
         """Readers by batch size. There is only one unless batches of another size are asked for."""
 
@@ -103,6 +106,9 @@ class DatasetSource:
 
     def finish(self, epochs: int) -> None:
         """Makes the remaining iterators: the next training may use the same shuffled dataset."""
+        for reader in self._readers.values():
+            reader.close()
+        cache_files.publish()
         self._iterators.make_passes(epochs)
 
     def _parts(
@@ -150,7 +156,9 @@ class DatasetSource:
 
     def _reader(self, size: int) -> BatchReader:
         if size not in self._readers:
-            batches = _BatchesOfEpochs(self._iterators, size, self._name, self._raw_spec)
+            batches = _BatchesOfEpochs(
+                self._iterators, size, self._name, self._raw_spec, self._is_exclusive
+            )
             self._readers[size] = BatchReader(batches, self.log)
         return self._readers[size]
 
@@ -169,6 +177,7 @@ class _BatchesOfEpochs:
     size: int
     name: str
     batch_spec: Structure
+    is_exclusive: bool
     batches_per_pass: int | None = None
     advice: str = (
         "A source with random access (hvd_elastic_keras.Source, TFRecordSource) starts anywhere at "

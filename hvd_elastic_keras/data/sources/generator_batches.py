@@ -71,6 +71,7 @@ class GeneratorBatches:
     ) -> None:
         self.name = name
         self.advice = ADVICE
+        self.is_exclusive = False
         self._spec = spec
         self._rest = rest
         self._passes = passes

@@ -41,6 +41,9 @@ class ReadBatches(Protocol):
     Empty if these data need none: any position of a pass can be opened, not only its front.
     """
 
+    is_exclusive: bool
+    """Whether an iterator has to be deleted before the next one: it writes files."""
+
     def open(self, number: int, position: int) -> Iterator[Structure]:
         """Returns the batches of pass `number` from `position` on."""
 
@@ -119,13 +122,21 @@ class BatchReader:
         """
         oldest = self._next - len(self._last)
         if number != self._pass or position < oldest:
-            drop_in_background(self._iterator)
+            self.close()
             start = 0 if self._source.advice else position
             self._pass, self._next, self._last = number, start, collections.deque()
             self._ahead, self._failure = [], None
             self._iterator = [self._source.open(number, start)]
         if self._next < position:
             self._replay(position, goes_on)
+
+    def close(self) -> None:
+        """Ends the pass. It waits for the threads of an iterator that has to be the only one."""
+        if self._source.is_exclusive:
+            self._iterator.clear()
+        else:
+            drop_in_background(self._iterator)
+        self._pass = -1
 
     def _replay(self, position: int, goes_on: Callable[[], bool]) -> None:
         """Reads everything before `position`; that is the only way to get there."""
