@@ -138,7 +138,8 @@ class Job:
                 file.seek(self._read)
                 new = file.read()
             whole = new[: new.rfind(b"\n") + 1]
-            self._entries += map(json.loads, whole.splitlines())
+            # A launcher that is killed within a write leaves half a line.
+            self._entries += files.event_entries(whole.decode(errors="replace").splitlines())
             self._read += len(whole)
         return [e for e in self._entries if name in (None, e["event"])]
 
