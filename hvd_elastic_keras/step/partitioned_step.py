@@ -320,9 +320,10 @@ class PartitionedStep(TracedStep):
         collectives: WorkerCollectives,
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Assigns the new values of the variables when all collectives have ended."""
-        done = collectives.outermost(tf.compat.v1.get_default_graph())
-        # One operation stands for all that have to come before.
-        with tf.control_dependencies([tf.group(*done, *self.checks(step, outputs, place))]):
+        ready = step.is_ready
+        if ready is None:
+            ready = self._ready(step, place, collectives, outputs)
+        with tf.control_dependencies([ready]):
             self.assign(step.values)
             return [tf.identity(t) for t in outputs], tf.identity(step.tail_sum)
 
@@ -332,12 +333,16 @@ class PartitionedStep(TracedStep):
         place: Place,
         collectives: WorkerCollectives,
         planned: Planned | None = None,
+        *,
+        assigns: bool = True,
     ) -> tuple[PartialStep, list[tf.Tensor]]:
-        """Computes this worker's part of a step, with all collectives. Assigns nothing.
+        """Computes this worker's part of a step, with all collectives.
 
         Args:
           data: the rows of this worker, possibly none.
           planned: the plan for the batch; None: the plan for most batches.
+          assigns: whether variables may be assigned once all collectives have ended. `finished`
+            assigns those that are not assigned then.
 
         Returns:
           The step, which holds the new values of the variables, and the outputs of the graph.
@@ -345,7 +350,7 @@ class PartitionedStep(TracedStep):
         planned = planned or self.usual
         began = self.tail.began()
         rows = self._rows(data, place, began, planned.per_row)
-        step = self._partial(place, collectives, began, planned)
+        step = self._partial(place, collectives, began, planned, assigns=assigns)
         outputs = step.compute(rows, place.step)
         self._most_early = max(self._most_early, step.num_early)
         return step, outputs
@@ -356,6 +361,8 @@ class PartitionedStep(TracedStep):
         collectives: WorkerCollectives,
         began: tf.Tensor | None,
         planned: Planned | None = None,
+        *,
+        assigns: bool = True,
     ) -> PartialStep:
         planned = planned or self.usual
         return PartialStep(
@@ -365,7 +372,22 @@ class PartitionedStep(TracedStep):
             collectives,
             name=planned.name,
             tail=lambda before: self.tail.of(before, place, began),
+            # Whether a step is skipped follows from the new values of all variables.
+            ready=(lambda step: self._ready(step, place, collectives))
+            if assigns and not self.options.skips_nonfinite
+            else None,
         )
+
+    def _ready(
+        self,
+        step: PartialStep,
+        place: Place,
+        collectives: WorkerCollectives,
+        outputs: Sequence[tf.Tensor] = (),
+    ) -> tf.Operation:
+        """Returns one operation that comes after all that has to come before assignments."""
+        done = collectives.outermost(tf.compat.v1.get_default_graph())
+        return tf.group(*done, *self.checks(step, outputs, place))
 
     def sums_of_all(
         self, data: Sequence[Any], numbers: tf.Tensor
@@ -377,7 +399,7 @@ class PartitionedStep(TracedStep):
         place = self.place(numbers)
         collectives = self.collectives_of(place)
         collectives.asserts = lambda rounds: False  # they would check values that are not there yet
-        step, _ = self.computed(data, place, collectives)
+        step, _ = self.computed(data, place, collectives, assigns=False)
         with tf.control_dependencies(self.tail.agreed(step.tail_sum, place)):
             return [tf.identity(t) for t in collectives.results], tf.identity(step.tail_sum)
 
@@ -394,7 +416,7 @@ class PartitionedStep(TracedStep):
 
     def assign(self, values: dict[str, Any]) -> None:
         """Assigns the new values of the variables, given as `PartialStep.values`."""
-        for name in sorted(self.captured.assigned):
+        for name in sorted(self.captured.assigned & values.keys()):
             self.captured.variables[name].assign(values[name], read_value=False)
 
     def checks(self, step: PartialStep, outputs: Sequence[tf.Tensor], place: Place) -> list[Any]:

@@ -8,8 +8,9 @@ adds operations to the graph of a `tf.function`, or runs them eagerly.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -22,6 +23,8 @@ from hvd_elastic_keras.keras_internals.traced_graphs import (
     emit_operation,
 )
 from hvd_elastic_keras.step.partition.captured_step import (
+    ASSIGNMENTS,
+    WRITES,
     CapturedStep,
     assigned_in,
     is_for_xla,
@@ -78,9 +81,15 @@ class PartialStep:
       name: prefix of the names of its collectives.
       tail: makes the tensor that travels with the last sums. It travels alone if the step has no
         collective at all.
+      ready: returns an operation after which variables may change, called when `tail_sum` is known.
+        Variables are then assigned where the step itself assigns them, in place: their new values
+        take no memory of their own. None: nothing is assigned.
 
     Attributes:
-      values: the values of the variables, as assigned so far, by the names of their handles.
+      values: the values of the variables, as computed so far, by the names of their handles. The
+        caller assigns them. A variable that was assigned in place is not among them.
+      written: tensors from which the values assigned in place follow.
+      is_ready: the operation that `ready` has returned, if it was called.
       tail_sum: the sum of the tails of all workers, shape [n], float32.
       num_early: calls of collectives, so far, that may end before the whole part is computed.
     """
@@ -94,10 +103,16 @@ class PartialStep:
         *,
         name: str = "elastic",
         tail: Tail | None = None,
+        ready: Callable[[PartialStep], Any] | None = None,
     ) -> None:
         self._captured = captured
         self._plan = analysis.plan
         self._last_level = max((c.level for c in analysis.collectives), default=0)
+        self._ready = ready if analysis.ends_with_groups else None
+        self._in_place = False
+        self._first_values: dict[str, Any] = {}
+        self.written: list[Any] = []
+        self.is_ready: Any = None
         self._gathered_first = analysis.gathered
         self._rounded = analysis.rounded
         self._part = part
@@ -112,7 +127,7 @@ class PartialStep:
         self.tail_sum: Any = None
 
     def compute(self, rows: Sequence[tf.Tensor], number: Any = 0) -> list[tf.Tensor]:
-        """Computes the step; assigns nothing.
+        """Computes the step. Without `ready`, it assigns nothing.
 
         Args:
           rows: this worker's rows of each tensor of the batch; the whole tensor if it has no rows.
@@ -122,7 +137,8 @@ class PartialStep:
           The outputs of the graph. `values` then holds the new values of the variables.
         """
         captured = self._captured
-        self.values = {n: tf.convert_to_tensor(v) for n, v in captured.variables.items()}
+        self._first_values = {n: tf.convert_to_tensor(v) for n, v in captured.variables.items()}
+        self.values = dict(self._first_values)
         given = self._given(rows, number)
         inputs = []
         for tensor in captured.graph.inputs:
@@ -256,6 +272,22 @@ class PartialStep:
                 sums = self._summed(f"sum_{dtype}", parts, rounded)
             for name, total in sums.items():
                 there[name][REPLICATED] = total
+        if is_last and self._ready is not None and self.tail_sum is not None:
+            self._assign_from_here([*plan.gathers.get(level, ()), *todo], there)
+
+    def _assign_from_here(self, tensors: Sequence[Any], there: dict[str, Versions]) -> None:
+        """Assigns variables in place from now on. No collective may follow.
+
+        Args:
+          tensors: the results of the last round. What is computed from them waits until the
+            variables may change, so that it does not wait in memory.
+        """
+        assert self._ready is not None
+        self.is_ready = self._ready(self)
+        self._in_place = True
+        with tf.control_dependencies([self.is_ready]):
+            for tensor in tensors:
+                there[tensor.name][REPLICATED] = tf.identity(there[tensor.name][REPLICATED])
 
     def _rounded_of(self, names: Iterable[str]) -> list[str]:
         """Returns the names of sums that travel in 16 bits, in the given order."""
@@ -367,6 +399,8 @@ class PartialStep:
 
     def _name(self, what: str, *, is_early: bool = True) -> str:
         """Returns a collective's name: the same on all workers, for any number of workers."""
+        if self.is_ready is not None:
+            raise RuntimeError("a collective follows the first assignment")
         self._num_names += 1
         self.num_early += is_early
         return f"{self._prefix}_{what}_{self._num_names}"
@@ -396,7 +430,7 @@ class PartialStep:
                 return [self._element_shape(op, inputs, decision.want[0])]
             case "run" | "variable" | "draw":
                 inputs = self._with_local_sizes(planned, inputs)
-                on_variables = on_variable(op, inputs, self.values)
+                on_variables = self._on_variable(op, inputs)
                 if on_variables is not None:
                     return on_variables
                 if self._captured.draws_by_xla and draws(op):
@@ -405,6 +439,36 @@ class PartialStep:
                     self._in_order(op, inputs) if self._python_comes_first(op) else emit(op, inputs)
                 )
         raise NotImplementedError(decision.how)
+
+    def _on_variable(self, op: Any, inputs: list[Any]) -> list[Any] | None:
+        """As `on_variable`. From the last round on, variables are assigned in place."""
+        name = inputs[0] if inputs else None
+        if not isinstance(name, str) or op.type == "Identity":
+            return on_variable(op, inputs, self.values)
+        handle = self._captured.variables[name].handle
+        value = self.values.get(name)
+        is_unchanged = value is None or value is self._first_values[name]
+        if self._in_place and op.type in ASSIGNMENTS and is_unchanged:
+            self.values.pop(name, None)
+            self.written += inputs[1:]
+            with tf.control_dependencies([self.is_ready]):
+                return emit(op, [handle, *inputs[1:]])
+        if value is None and op.type not in WRITES:
+            return emit(op, [handle, *inputs[1:]])
+        self._take_back([name])
+        return on_variable(op, inputs, self.values)
+
+    def _take_back(self, names: Iterable[str]) -> None:
+        """Goes on with values of variables in place of the variables themselves."""
+        for name in names:
+            if name not in self.values:
+                self.values[name] = self._captured.variables[name].read_value()
+
+    @contextlib.contextmanager
+    def _not_in_place(self) -> Iterator[None]:
+        before, self._in_place = self._in_place, False
+        yield
+        self._in_place = before
 
     def _called(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
         """Runs a function.
@@ -417,8 +481,9 @@ class PartialStep:
             return self._run(plan, inputs)
         function = tf.function(
             lambda: self._run(plan, inputs), jit_compile=True, autograph=False
-        ).get_concrete_function()
-        made = function()
+        )
+        with self._not_in_place():
+            made = function.get_concrete_function()()
         return list(made) if isinstance(made, list | tuple) else [made]
 
     def _assertion(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
@@ -524,6 +589,7 @@ class PartialStep:
         handles = [i for i, s in enumerate(planned.decision.want) if s == HANDLE]
         # Variables that the loop only reads do not become results of the loop.
         keys = self._assigned_by(planned.bodies[:1], inputs)
+        self._take_back(keys)
 
         def packed(values: Sequence[Any]) -> list[Any]:
             others = [v for i, v in enumerate(values) if i not in handles]
@@ -539,12 +605,13 @@ class PartialStep:
             self.values[k].shape for k in keys
         ]
         before = len(self._collectives.results)
-        flat = tf.while_loop(
-            lambda *flat: self._run(condition, unpacked(flat))[0],
-            lambda *flat: packed(self._run(body, unpacked(flat))),
-            packed(inputs),
-            shape_invariants=shapes,
-        )
+        with self._not_in_place():
+            flat = tf.while_loop(
+                lambda *flat: self._run(condition, unpacked(flat))[0],
+                lambda *flat: packed(self._run(body, unpacked(flat))),
+                packed(inputs),
+                shape_invariants=shapes,
+            )
         if len(self._collectives.results) > before:
             self._collectives.results += flat
         return unpacked(flat)
@@ -564,6 +631,7 @@ class PartialStep:
         if tf.executing_eagerly():
             return self._run(then if bool(inputs[0]) else otherwise, inputs[1:])
         keys = self._assigned_by(planned.bodies, inputs[1:])
+        self._take_back(keys)
         before, num_results = dict(self.values), len(self._collectives.results)
 
         def branch(plan: Plan) -> list[Any]:
@@ -571,7 +639,8 @@ class PartialStep:
             outputs = self._run(plan, inputs[1:])
             return [*outputs, *(tf.identity(self.values[k]) for k in keys)]
 
-        flat = tf.cond(inputs[0], lambda: branch(then), lambda: branch(otherwise))
+        with self._not_in_place():
+            flat = tf.cond(inputs[0], lambda: branch(then), lambda: branch(otherwise))
         flat = list(flat) if isinstance(flat, list | tuple) else [flat]
         if len(self._collectives.results) > num_results:
             self._collectives.results += flat

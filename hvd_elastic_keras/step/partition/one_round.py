@@ -245,7 +245,7 @@ def needs_rows(
       collectives: the collectives that `step` used.
       but_shapes: whether to ignore the shapes of the rows, which need no computing.
     """
-    needed = [*outputs, *step.values.values()]
+    needed = [*outputs, *step.values.values(), *step.written]
     flat = tf.nest.flatten(list(rows), expand_composites=True)
     of_rows = {t.op for t in flat}
     ends = list(collectives.results)

@@ -12,6 +12,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from hvd_elastic_keras.step.partition.moments import Moments
 from hvd_elastic_keras.step.partition.rules.states import HANDLE, Decision, State
 
@@ -136,6 +138,17 @@ class Analysis:
     def num_rounds(self) -> int:
         """The number of rounds of collectives. Each round waits for the one before."""
         return len({c.level for c in self.collectives})
+
+    @property
+    def ends_with_groups(self) -> bool:
+        """Whether all collectives of the last round are known before it and travel in groups.
+
+        Then none of them stands between the operations that follow.
+        """
+        last = max((c.level for c in self.collectives), default=0)
+        sums = [t for t in self.plan.reductions.get(last, ()) if t.dtype != tf.variant]
+        others = (*self.plan.gathers.get(last, ()), *self.plan.moments.get(last, ()))
+        return sum(c.level == last for c in self.collectives) == len(sums) + len(others)
 
     def lines(self) -> list[str]:
         """Returns a text for people: each collective with its reason."""
