@@ -29,6 +29,7 @@ class Edit:
 _CMAKE = "horovod/tensorflow/CMakeLists.txt"
 _OPERATIONS = "horovod/common/operations.cc"
 _QUEUE = "horovod/common/tensor_queue"
+_TENSORFLOW = "horovod/tensorflow/mpi_ops.cc"
 _PAIR = "third_party/gloo/gloo/transport/tcp/pair.cc"
 _HTTP = "third_party/HTTPRequest/include/HTTPRequest.hpp"
 
@@ -185,6 +186,47 @@ void TensorQueue::WaitForGroup(std::chrono::steady_clock::duration limit) {
 }
 """,
         reason="wait for a group, and tell of one",
+    ),
+    Edit(
+        path=_TENSORFLOW,
+        anchor="""\
+      auto tensor = context->input(i);
+      OP_REQUIRES_OK_ASYNC(
+          context, context->allocate_output(i, tensor.shape(), &outputs[i]),
+          done);
+    }
+
+    // ReadyEvent makes sure input tensors are ready, and outputs are allocated.
+""",
+        replacement="""\
+      // hvd_elastic_keras: the sums take the place of the gradients if nobody else needs these.
+      const auto& tensor = context->input(i);
+      OP_REQUIRES_OK_ASYNC(
+          context,
+          context->forward_input_or_allocate_output({i}, i, tensor.shape(), &outputs[i]),
+          done);
+    }
+
+    // ReadyEvent makes sure input tensors are ready, and outputs are allocated.
+""",
+        reason="sum the tensors of a grouped allreduce in place",
+    ),
+    Edit(
+        path="horovod/common/parameter_manager.cc",
+        anchor="""\
+  } else {
+    Eigen::VectorXd v = TunableParameter::BestValue();
+    v[index_[variable]] = value;
+""",
+        replacement="""\
+  } else if (fixed_values_.find(variable) != fixed_values_.end()) {
+    // hvd_elastic_keras: the vector has no place for a value that an earlier hvd.init() fixed.
+    fixed_values_[variable] = value;
+  } else {
+    Eigen::VectorXd v = TunableParameter::BestValue();
+    v[index_[variable]] = value;
+""",
+        reason="let hvd.init() be called again when HOROVOD_FUSION_THRESHOLD or _CYCLE_TIME is set",
     ),
     Edit(
         path="horovod/common/process_set.cc",
