@@ -26,6 +26,8 @@ SPECS = "specs"
 """Name of the shapes and dtypes of the variables, among the states of the parts."""
 KEY = "key"
 """Name of the secret key of the sync, among the states of the parts."""
+COMPARED = "compared"
+"""Name of `compare`, among the states of the parts."""
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,7 @@ def from_root(
     has_root_state: Callable[[dict[str, Any]], bool],
     name: str,
     compare: bool = False,
+    may_be_equal: bool = False,
     may_be_late: Callable[[dict[str, Any]], bool] = lambda _: False,
 ) -> tuple[dict[str, Any], Arrival]:
     """Returns the states of the parts and the values of the variables of rank 0.
@@ -56,7 +59,10 @@ def from_root(
       has_root_state: whether this worker holds the variables that belong to the root's states. If
         so, it may get its own values back.
       name: name of the collectives.
-      compare: whether to compare the variables of the workers that say they hold the root's.
+      compare: whether to compare the variables of the workers that say they hold the root's. Only
+        the root's answer counts.
+      may_be_equal: whether this worker holds variables that no training has changed yet. Where
+        workers are compared, they need not travel if they are the root's.
       may_be_late: whether this worker can take part in a step before it has the variables that
         belong to the root's states; called only if it lacks them.
 
@@ -65,13 +71,17 @@ def from_root(
       ConfigurationError: rank 0 runs another release.
     """
     with communicator.collective():
-        mine = {**states(), SPECS: specs_of(groups), KEY: new_key()} if is_root else None
-        sent = b"" if mine is None else packing.pack(mine)
+        sent = b""
+        if is_root:
+            mine = {SPECS: specs_of(groups), KEY: new_key(), COMPARED: compare}
+            sent = packing.pack({**states(), **mine})
         received = packing.unpack(communicator.broadcast_bytes(sent, name))
         specs = tensor_specs(received[SPECS])
         exchange = Exchange(communicator, is_root, specs, received.pop(KEY), name)
         own = [tf.identity(v) for group in groups.values() for v in group]
-        level = is_root or has_root_state(received)
+        compare = received.pop(COMPARED, False)
+        is_equal = compare and may_be_equal and received[SPECS] == specs_of(groups)
+        level = is_root or is_equal or has_root_state(received)
         late = not level and may_be_late(received)
         return received, exchange.arrival(
             own, has_root_state=level, compare=compare, may_be_late=late

@@ -187,6 +187,8 @@ class RunState:
                 states=lambda: {**self.state(), COLLECTIVES: self._collectives},
                 groups=groups,
                 has_root_state=self._is_level,
+                compare=not self.exists,  # all may have begun with the same weights
+                may_be_equal=not self.exists,
                 may_be_late=self._may_be_late,
                 name="elastic_sync",
             )
