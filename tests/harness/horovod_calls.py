@@ -11,6 +11,7 @@ from typing import Any
 
 import horovod.tensorflow as hvd
 import keras
+import numpy as np
 import tensorflow as tf
 
 
@@ -45,6 +46,25 @@ def allreduce_group(count: int) -> dict[str, Any]:
     os.environ["HOROVOD_ELASTIC"] = "1"  # else nothing is handed to Horovod by one process
     ones = [tf.constant(1.0)] * count
     return {"sums": [float(s) for s in hvd.grouped_allreduce(ones, op=hvd.Sum, name="group")]}
+
+
+def memory_of_sums(count: int) -> dict[str, Any]:
+    """Returns which sums stand where the tensors stood."""
+    os.environ["HOROVOD_ELASTIC"] = "1"
+
+    def address(tensor: tf.Tensor) -> tf.Tensor:
+        return tf.numpy_function(lambda array: np.int64(array.ctypes.data), [tensor], tf.int64)
+
+    @tf.function(autograph=False)
+    def addresses() -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        made = [tf.random.uniform([1000]) for _ in range(count)]
+        before = [address(tensor) for tensor in made]
+        with tf.control_dependencies(before):
+            sums = hvd.grouped_allreduce(made, op=hvd.Sum, name="in_place")
+        return before, [address(tensor) for tensor in sums]
+
+    before, after = addresses()
+    return {"in_place": [int(a) == int(b) for a, b in zip(before, after, strict=True)]}
 
 
 def processor_times() -> dict[int, int]:

@@ -58,9 +58,17 @@ class Outcome:
 
 
 class SharedStep(PartitionedStep):
-    """A step that `workers` workers share; it is always warmed up as for a single worker."""
+    """A step that `workers` workers share; it is always warmed up as for a single worker.
+
+    With `in_graph`, a single worker takes it in the graph for several workers.
+    """
 
     workers = 1
+    in_graph = False
+
+    @property
+    def _has_own(self) -> bool:
+        return not self.in_graph and super()._has_own
 
     def warm_up(self, batch: LocalBatch, *, stops: bool, has_others: bool) -> None:
         """Traces no step of several workers: they compute eagerly."""
@@ -138,6 +146,12 @@ def plain(case: Case) -> Outcome:
 def elastic(case: Case) -> Outcome:
     """Returns the outcome of `fit` with `ElasticCallback`, with one worker."""
     return next(shared(case))
+
+
+def alone_in_graph(case: Case) -> Outcome:
+    """Returns the outcome of `fit` by one worker, in the graph for several workers."""
+    with mock.patch.object(SharedStep, "in_graph", True):
+        return elastic(case)
 
 
 def shared(case: Case, workers: tuple[int, ...] = (1, 3)) -> Iterator[Outcome]:

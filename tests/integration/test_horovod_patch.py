@@ -252,6 +252,22 @@ def test_a_group_of_tensors_does_not_wait_for_the_cycle(tmp_path: Path) -> None:
             assert worker.call("allreduce_group", 3) == {"sums": [1.0, 1.0, 1.0]}
 
 
+def test_sums_take_the_place_of_the_tensors_of_a_group(tmp_path: Path) -> None:
+    with Worker(tmp_path / "0.log") as worker:
+        assert worker.call("init", single_process_environ())["ok"]
+        assert worker.call("memory_of_sums", 3) == {"in_place": [True] * 3}
+
+
+def test_the_size_of_the_buffer_and_the_cycle_may_be_given_for_every_round(tmp_path: Path) -> None:
+    """With both variables, the second `hvd.init()` of a process used to end it (SIGSEGV)."""
+    given = {"HOROVOD_FUSION_THRESHOLD": str(2**24), "HOROVOD_CYCLE_TIME": "1"}
+    with Worker(tmp_path / "0.log") as worker:
+        for _ in range(3):
+            assert worker.call("init", single_process_environ() | given)["ok"]
+            assert worker.call("allreduce_group", 2) == {"sums": [1.0, 1.0]}
+            worker.call("shutdown")
+
+
 def test_the_event_thread_does_not_keep_the_processor_from_the_thread_it_waits_for(
     store: Store, tmp_path: Path
 ) -> None:

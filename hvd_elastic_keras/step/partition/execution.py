@@ -83,7 +83,7 @@ class PartialStep:
         collective at all.
       ready: returns an operation after which variables may change, called when `tail_sum` is known.
         Variables are then assigned where the step itself assigns them, in place: their new values
-        take no memory of their own. None: nothing is assigned.
+        take no memory of their own. None: nothing is assigned, nor in a step that runs eagerly.
 
     Attributes:
       values: the values of the variables, as computed so far, by the names of their handles. The
@@ -108,7 +108,8 @@ class PartialStep:
         self._captured = captured
         self._plan = analysis.plan
         self._last_level = max((c.level for c in analysis.collectives), default=0)
-        self._ready = ready if analysis.ends_with_groups else None
+        in_place = analysis.ends_with_groups and not tf.executing_eagerly()
+        self._ready = ready if in_place else None
         self._in_place = False
         self._first_values: dict[str, Any] = {}
         self.written: list[Any] = []

@@ -105,6 +105,13 @@ def test_equal_to_plain_fit_for_any_workers(name: str) -> None:
         assert_told(found.told, of)
 
 
+@pytest.mark.parametrize("name", each(case.SAME))
+def test_equal_to_plain_fit_in_the_graph_for_several_workers(name: str) -> None:
+    of = CASES[name]
+    found = shared_fit.alone_in_graph(of)
+    assert not shared_fit.differences(found, shared_fit.plain(of), of.tolerance, surplus=of.surplus)
+
+
 @pytest.mark.parametrize("name", each(case.OTHER))
 def test_another_result_is_told_of_and_the_same_for_any_workers(name: str) -> None:
     of = CASES[name]
