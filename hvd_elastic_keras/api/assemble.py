@@ -18,6 +18,7 @@ from hvd_elastic_keras.api.training import Training, own_steps
 from hvd_elastic_keras.common.errors import WorkerLeavingError
 from hvd_elastic_keras.common.events import TensorBoardUsed
 from hvd_elastic_keras.common.options import AUTO, LOOP, SKIP, SPEED, RunOptions
+from hvd_elastic_keras.common.protocol import READING, TRACING
 from hvd_elastic_keras.data.input.interfaces import Input
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.keras_internals.global_seed import leave_as_after_fit
@@ -85,6 +86,7 @@ def _train(training: Training, rounds: FitRounds) -> None:
     if membership.launched:  # code before the first step concerns this worker only
         world_of_process().enter_round(0, 1)
     joins = membership.others_train(session.training + 1)
+    session.reporter.at(TRACING, 0, 0)
     prepared, told_of_steps = _prepare(
         training, rounds, joins=joins, has_others=membership.has_others
     )
@@ -248,7 +250,7 @@ def read_along(membership: Membership, runners: Mapping[Phase, PhaseRunner]) -> 
     training = membership.session.training + 1
     others_read = functools.partial(membership.others_read, training)
     along = ReadAlong(runners, others_read)
-    membership.session.reporter.at("reading", 0, 0)
+    membership.session.reporter.at(READING, 0, 0)
     along.start(gives_up=lambda: membership.leaving)
     return [along]
 

@@ -23,6 +23,11 @@ The masters of a job directory are counted upwards.
 """
 FINISHED = "finished"
 """Why a job stops after it has done everything that was asked of it."""
+TRACING = "tracing"
+"""The phase in which a worker traces its steps and runs each once."""
+READING = "reading"
+"""The phase in which a worker reads its input up to the position of the others. It may take
+hours."""
 NO_WORKER = "this worker is no longer part of the job"
 """Why a worker leaves after the master has given it up."""
 ALIVE_INTERVAL_S = 2.0

@@ -23,7 +23,7 @@ PIN = "BENCH_PIN"
 BATCH_SIZE = 64
 NETWORKS = {
     "tiny MLP": (networks.tiny_mlp, 600),
-    "small ResNet": (networks.small_resnet, 60),
+    "small ResNet": (networks.small_resnet, 200),
     "wide MLP": (networks.wide_mlp, 20),
     "embedding": (networks.embedding, 20),
 }

@@ -9,6 +9,8 @@ step hangs. A member that trains alone holds up newcomers if it does not come to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hvd_elastic_keras.common import events, protocol
 from hvd_elastic_keras.master.machine.lost_workers import evict
 from hvd_elastic_keras.master.machine.phases import Entering, Running
@@ -26,9 +28,14 @@ MOST_PARTS, LEAST_PARTS = 30, 3
 """A worker may compute a part for at most `MOST_PARTS` times as long as the longest part so far, if
 that exceeds `LEAST_PATIENCE_S`. It may always compute for `LEAST_PARTS` times as long, whatever
 `stall_timeout_s` is."""
-READING = "reading"
-"""The phase in which a worker reads its input up to the position of the others. It may take
-hours."""
+STAGES = {
+    "": "imports, data, model",
+    protocol.TRACING: "tracing the step",
+    protocol.READING: "reading up to the others",
+}
+"""What a starting worker does, by the phase that it tells; "" if it has not told any."""
+SLOW_START_S = 60.0
+"""People are told of a worker that starts for longer while others train."""
 
 
 def hold_silence_limit(t: Transition, worker: Worker, silent_s: float) -> None:
@@ -137,21 +144,33 @@ def _stands_s(t: Transition, worker: Worker) -> float:
 def hold_start_limits(t: Transition) -> None:
     """Tells people of workers that take long to start; replaces them when their time is over."""
     limit_s = t.config.start_up_timeout_s
+    nobody_trains = t.rounds.running is None
     slow: list[str] = []
     for worker in list(t.workers.values()):
         took_s = t.now - worker.launched_at
         if worker.phase is not WorkerPhase.STARTING or worker.leaving or worker.pending is not None:
             continue
-        if took_s > limit_s and worker.activity != READING:
+        if took_s > limit_s and worker.activity != protocol.READING:
             why = f"has not come to its training within {limit_s:g} s (--start_up_timeout_s)"
             evict(t, worker.worker_id, why)
-        elif took_s > worker.start_told_s:
+        elif took_s > worker.start_told_s and (nobody_trains or took_s > SLOW_START_S):
             t.change_worker(worker.worker_id, start_told_s=2 * worker.start_told_s)
             slow.append(worker.worker_id)
     if slow:
         have = "have" if len(slow) > 1 else "has"
         since = min(t.workers[name].launched_at for name in slow)
         t.say(
-            f"{', '.join(slow)} {have} been starting for {t.now - since:.0f} s and not come to the "
-            f"training yet; see logs/{slow[0]}.log"
+            f"{', '.join(slow)} {have} been starting for {t.now - since:.0f} s "
+            f"({_what_they_do(t, slow)}); see logs/{slow[0]}.log"
         )
+
+
+def _what_they_do(t: Transition, names: Sequence[str]) -> str:
+    """Returns what starting workers are doing, for people."""
+    by_stage: dict[str, list[str]] = {}
+    for name in names:
+        stage = STAGES.get(t.workers[name].activity, STAGES[""])
+        by_stage.setdefault(stage, []).append(name)
+    if len(by_stage) == 1:
+        return next(iter(by_stage))
+    return "; ".join(f"{', '.join(who)}: {stage}" for stage, who in by_stage.items())

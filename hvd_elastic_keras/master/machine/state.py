@@ -23,7 +23,7 @@ from hvd_elastic_keras.master.machine.phases import (
 )
 from hvd_elastic_keras.master.machine.value import Observed, Value
 
-SLOW_START_S = 60.0
+START_TOLD_S = 10.0
 """People are told of a worker that is still starting after this many seconds, and each time that
 this time has doubled."""
 
@@ -69,7 +69,7 @@ class Worker(Value, frozen=True):
     at_point_since: Observed[float | None] = None
     told_stalled: Observed[bool] = False
     """Whether people know that it holds the others up at this point."""
-    start_told_s: Observed[float] = SLOW_START_S
+    start_told_s: Observed[float] = START_TOLD_S
     """People are told if it is still starting after this many seconds."""
     last_heartbeat: Observed[float | None] = None
     alive_at: Observed[float | None] = None

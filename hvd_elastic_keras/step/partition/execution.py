@@ -480,9 +480,7 @@ class PartialStep:
         (plan,) = planned.bodies
         if not is_for_xla(planned.op) or plan.reductions or plan.moments:
             return self._run(plan, inputs)
-        function = tf.function(
-            lambda: self._run(plan, inputs), jit_compile=True, autograph=False
-        )
+        function = tf.function(lambda: self._run(plan, inputs), jit_compile=True, autograph=False)
         with self._not_in_place():
             made = function.get_concrete_function()()
         return list(made) if isinstance(made, list | tuple) else [made]

@@ -122,18 +122,39 @@ def test_who_does_not_come_to_its_training_is_told_ever_less_often_and_replaced(
     job = Job(2, **PATIENT)
     starting(job, 500)
     told = [line for line in job.said if "have been starting for" in line]
-    assert [line.split(" s and")[0].split("for ")[1] for line in told] == [
-        "70",
-        "130",
-        "250",
-        "490",
+    assert [line.split(" s ")[0].split("for ")[1] for line in told] == [
+        "20",
+        "30",
+        "50",
+        "90",
+        "170",
+        "330",
     ]
-    assert told[0].startswith("w0, w1 have been starting")
+    assert told[0] == ("w0, w1 have been starting for 20 s (imports, data, model); see logs/w0.log")
     starting(job, 6690)
     assert job.killed == []
     starting(job, 20)
     assert job.killed == ["w0", "w1"]
     assert "--start_up_timeout_s" in job.last("worker_exited")["cause"]
+
+
+def test_the_line_about_a_long_start_says_what_each_worker_does() -> None:
+    job = Job(2, **PATIENT)
+    job.heartbeat("w1", phase="tracing")
+    job.wait(11.0)
+    assert job.said[-1] == (
+        "w0, w1 have been starting for 11 s (w0: imports, data, model; w1: tracing the step); "
+        "see logs/w0.log"
+    )
+
+
+def test_people_are_told_later_of_a_newcomer_while_others_train() -> None:
+    job = joined_by_one_that_starts()
+    start = len(job.said)
+    newcomer_starts(job, 55)
+    assert job.said[start:] == []
+    newcomer_starts(job, 10)
+    assert "w1 has been starting for" in job.said[-1]
 
 
 def test_who_reads_up_to_where_the_others_are_may_take_hours() -> None:
@@ -151,10 +172,23 @@ def hold_up(job: Job, seconds: float, **point: bool) -> None:
         job.wait(min(1.0, end - job.now))
 
 
-def joined_by_one() -> Job:
+def joined_by_one_that_starts() -> Job:
     job = running_job(1)
     job.heartbeat("w0", step=10)
     job.add("w1")
+    return job
+
+
+def newcomer_starts(job: Job, seconds: float) -> None:
+    end = job.now + seconds
+    while job.now < end:
+        job.heartbeat("w0", step=10)
+        job.heartbeat("w1", phase="importing")
+        job.wait(min(5.0, end - job.now))
+
+
+def joined_by_one() -> Job:
+    job = joined_by_one_that_starts()
     job.joined("w1")
     job.enter("w1", has_state=False)
     return job
