@@ -447,17 +447,32 @@ class PartialStep:
         if not isinstance(name, str) or op.type == "Identity":
             return on_variable(op, inputs, self.values)
         handle = self._captured.variables[name].handle
-        value = self.values.get(name)
-        is_unchanged = value is None or value is self._first_values[name]
-        if self._in_place and op.type in ASSIGNMENTS and is_unchanged:
-            self.values.pop(name, None)
+        if op.type in ASSIGNMENTS and self._given_up(name):
             self.written += inputs[1:]
-            with tf.control_dependencies([self.is_ready]):
+            with self._when_ready():
                 return emit(op, [handle, *inputs[1:]])
-        if value is None and op.type not in WRITES:
+        if name not in self.values and op.type not in WRITES:
             return emit(op, [handle, *inputs[1:]])
         self._take_back([name])
         return on_variable(op, inputs, self.values)
+
+    def _when_ready(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context for operations after which variables may have changed.
+
+        A branch waits as a whole.
+        """
+        graph = tf.compat.v1.get_default_graph()
+        waits = self._in_place and self.is_ready.graph is graph
+        return tf.control_dependencies([self.is_ready]) if waits else contextlib.nullcontext()
+
+    def _given_up(self, name: str) -> bool:
+        """Goes on with a variable itself in place of its value. Returns whether that is possible.
+
+        It is not if the variable has changed before the last round: then its value is ahead of it.
+        """
+        if self._in_place and self.values.get(name) is self._first_values[name]:
+            del self.values[name]
+        return self._in_place and name not in self.values
 
     def _take_back(self, names: Iterable[str]) -> None:
         """Goes on with values of variables in place of the variables themselves."""
@@ -629,22 +644,24 @@ class PartialStep:
         then, otherwise = planned.bodies
         if tf.executing_eagerly():
             return self._run(then if bool(inputs[0]) else otherwise, inputs[1:])
-        keys = self._assigned_by(planned.bodies, inputs[1:])
+        keys = [k for k in self._assigned_by(planned.bodies, inputs[1:]) if not self._given_up(k)]
         self._take_back(keys)
+        if self._in_place:
+            self.written += [t for t in inputs if tf.is_tensor(t)]
         before, num_results = dict(self.values), len(self._collectives.results)
 
         def branch(plan: Plan) -> list[Any]:
             self.values = dict(before)
             outputs = self._run(plan, inputs[1:])
-            return [*outputs, *(tf.identity(self.values[k]) for k in keys)]
+            return [*outputs, *(tf.identity(self.values[k]) for k in keys), tf.constant(True)]
 
-        with self._not_in_place():
+        with self._when_ready():
             flat = tf.cond(inputs[0], lambda: branch(then), lambda: branch(otherwise))
         flat = list(flat) if isinstance(flat, list | tuple) else [flat]
         if len(self._collectives.results) > num_results:
             self._collectives.results += flat
         count = len(planned.op.outputs)
-        self.values = before | dict(zip(keys, flat[count:], strict=True))
+        self.values = before | dict(zip(keys, flat[count:-1], strict=True))
         return flat[:count]
 
 
