@@ -62,6 +62,16 @@ def installed() -> dict[str, str]:
     return found
 
 
+def patch_revision(version: str) -> int:
+    """Returns the revision of the project's changes in a version of Horovod; 0 without them.
+
+    >>> patch_revision("0.28.1+hvdelastic9"), patch_revision("0.28.1")
+    (9, 0)
+    """
+    revision = version.partition(PATCHED)[2]
+    return int(revision) if revision.isdigit() else 0
+
+
 def wanted_horovod() -> str:
     """Returns the version that `scripts/setup` installs; empty outside of a checkout."""
     path = CHECKOUT / "scripts" / "versions.env"

@@ -17,7 +17,7 @@ import tensorflow as tf
 from hvd_elastic_keras.common import env, files
 from hvd_elastic_keras.common.errors import CollectiveFailedError
 from hvd_elastic_keras.common.protocol import ALONE, Assignment
-from hvd_elastic_keras.common.versions import PATCHED
+from hvd_elastic_keras.common.versions import patch_revision
 from hvd_elastic_keras.worker import network, sockets
 from hvd_elastic_keras.worker.tensor_bytes import (
     bytes_of,
@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 LARGE_BYTES = 4 * 2**20
 """Size from which on a tensor is broadcast by itself."""
 FUSED_BYTES = 16 * 2**20
-"""Most bytes of tensors that Horovod copies into one buffer, to send them together. It takes 128 MB
-if it is not told otherwise, but more than this saves no time, and a larger tensor travels without
-being copied."""
+"""Most bytes of tensors that Horovod copies into one buffer, to send them together. A worker keeps
+this buffer. It has 128 MB if Horovod is not told otherwise, but more than this saves no time, and a
+larger tensor travels without being copied."""
 FAILURES = (
     tf.errors.UnknownError,
     tf.errors.FailedPreconditionError,
@@ -94,7 +94,8 @@ class Communicator:
         self._aborted = False
         self.reaches_all = True
         """False once a member could not connect to another one by a socket beside Gloo's."""
-        if PATCHED not in importlib.metadata.version("horovod"):
+        revision = patch_revision(importlib.metadata.version("horovod"))
+        if not revision:
             log.warning(
                 "This Horovod ends the whole process if a peer is lost during hvd.init(). "
                 "scripts/build_horovod_wheel makes one that does not."
@@ -113,8 +114,8 @@ class Communicator:
         env.set_defaults(
             {
                 "HOROVOD_CYCLE_TIME": "1",
-                # A worker keeps a buffer of this size, in which small tensors travel together.
-                "HOROVOD_FUSION_THRESHOLD": str(FUSED_BYTES),
+                # Before this revision, the next `hvd.init()` would end the process.
+                **({"HOROVOD_FUSION_THRESHOLD": str(FUSED_BYTES)} if revision >= 9 else {}),
                 # A lost peer is an everyday event here: Horovod's own error lines would alarm
                 # people.
                 "HOROVOD_LOG_LEVEL": "fatal",
