@@ -3,10 +3,13 @@
 `RepeatedRecords` is for event files of TensorBoard that several workers have written, one after the
 other. A worker that takes over from a killed rank 0 cannot know whether rank 0 had written the last
 records. So it writes them again. Records that exist twice are then removed from the old file.
+
+`weights_on_disk` saves a model without a second copy of its weights in memory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import time
@@ -16,13 +19,26 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.saving import saving_lib
 
 from hvd_elastic_keras.common import files
+from hvd_elastic_keras.common.patches import replaced
 
 NEWEST_FILES = 2
 """This many files of other processes in each directory may end with records that come again."""
 Key = tuple[str, int]
 """Tag and step of a record."""
+
+
+def weights_on_disk() -> contextlib.AbstractContextManager[None]:
+    """Returns a context in which Keras makes the weights of a `.keras` file beside that file.
+
+    Keras makes them in memory, and copies them there once more, if the host has enough of it. It
+    does not see the limit of a container: the job would end when all is trained.
+    """
+    if not hasattr(saving_lib, "is_memory_sufficient"):
+        return contextlib.nullcontext()
+    return replaced(saving_lib, "is_memory_sufficient", lambda original, model: False)
 
 
 class _NotSaved:

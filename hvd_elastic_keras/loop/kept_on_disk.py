@@ -15,6 +15,7 @@ from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.errors import CheckpointNotWrittenError, in_one_line
 from hvd_elastic_keras.common.events import CheckpointLoaded, CheckpointSaved
 from hvd_elastic_keras.common.options import NO_OPTIONS, SAVED_MODEL, RunOptions
+from hvd_elastic_keras.keras_internals.file_writers import weights_on_disk
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, unwrapped
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.leave_reason import CheckpointGuard, LeaveReason
@@ -244,7 +245,7 @@ class KeptOnDisk(Durable):
                 f"The training is finished, but its results are not on disk. {error}. Make room, "
                 "and start the same command again: it goes on from the checkpoint before."
             ) from error
-        _save_model(self._directory, self._model, self._reporter.show)
+        save_model(self._directory, self._model, self._reporter.show)
         if self._exports:
             _export(self._directory / files.EXPORT, self._model, self._reporter.show)
         history = self._callbacks.history
@@ -276,13 +277,13 @@ class KeptOnDisk(Durable):
         return path
 
 
-def _save_model(directory: Path, model: keras.Model, show: Callable[[str], None]) -> None:
+def save_model(directory: Path, model: keras.Model, show: Callable[[str], None]) -> None:
     """Writes the trained model, or else its weights.
 
     An error shows a warning only: a training must not be lost over this file.
     """
     try:
-        with keras_saving.direct():
+        with keras_saving.direct(), weights_on_disk():
             files.write_atomically(directory / files.MODEL, model.save)
         return
     except Exception as error:  # user code describes the model, and may raise anything

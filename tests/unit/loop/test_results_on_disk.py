@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import tensorflow as tf
 from hvd_elastic_keras import Trainer, TrainingConfig
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.options import JobOptions
+from hvd_elastic_keras.loop.kept_on_disk import save_model
 
 X = np.arange(16, dtype="float32").reshape(8, 2)
 
@@ -46,6 +48,23 @@ def train(
     config = TrainingConfig(global_batch_size=4, micro_batch_size=2, epochs=epochs)
     trainer = Trainer(model, (X, X), config=config, job_dir=job_dir)
     return list(trainer.fit().history["loss"])
+
+
+def test_a_model_is_saved_without_a_copy_of_its_weights_in_memory(tmp_path: Path) -> None:
+    layers = [keras.layers.Dense(512) for _ in range(16)]
+    model = keras.Sequential([keras.Input((512,)), *layers])
+    tracemalloc.start()
+    try:
+        save_model(tmp_path, model, pytest.fail)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    size = sum(w.nbytes for w in model.get_weights())
+    assert most < size / 2
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    for one, other in zip(loaded.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.keras"]
 
 
 def test_where_not_even_weights_can_be_saved_one_line_says_where_they_are(
