@@ -23,6 +23,7 @@ from typing import Any
 
 from absl import app, flags
 
+from hvd_elastic_keras._version import __version__
 from hvd_elastic_keras.cli import (
     dry_run,
     find_model,
@@ -71,6 +72,7 @@ def _job_dir(name: str) -> Path:
 
 def _start(given: settings.Settings, arguments: Sequence[str]) -> int:
     script = list(arguments[1:])
+    env.refuse_other_backend()
     other = env.other_launcher()
     if other is not None:
         if other.rank:
@@ -275,7 +277,11 @@ def _run() -> None:
     sys.path.insert(0, "")
     flags.FLAGS.set_gnu_getopt(False)
     try:
-        given = settings.resolved(sys.argv[1:], takes_value, take_over.sources_handed_on())
+        words = settings.with_own_names(sys.argv[1:], takes_value)
+        if "--version" in words[:1]:
+            print(f"hvd_elastic_keras {__version__}")
+            sys.exit(0)
+        given = settings.resolved(words, takes_value, take_over.sources_handed_on())
         sys.argv = find_model.with_config_path([sys.argv[0], *given.words], takes_value)
     except ElasticError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -36,6 +36,8 @@ COMMAND_LINE = "command line"
 WHEN_STARTED = "when the job was started"
 NONE_BEFORE: Mapping[str, str] = types.MappingProxyType({})
 CONFIG = "config"
+USUAL = {"h": "help", "np": "num_workers", "H": "hosts"}
+"""Flags by names that `horovodrun` and many other programs have."""
 """Flag for a file of flags, if its value ends with `SUFFIX`, or a reference configuration."""
 SUFFIX = ".toml"
 ONE_VALUE = f"{CONFIG}."
@@ -92,6 +94,21 @@ class Settings:
         for name in sorted((reference.keys() & set(known_flags())) - self.sources.keys()):
             if f"{ONE_VALUE}{name}" not in self.sources:
                 yield f"set: {name}={_shown(reference[name])} ({reference_name})"
+
+
+def with_own_names(words: Sequence[str], takes_value: Callable[[str], bool]) -> list[str]:
+    """Replaces names of flags that people know from other command lines, before a script.
+
+    >>> with_own_names(["-np", "4", "train.py", "-np", "2"], lambda name: True)
+    ['--num_workers', '4', 'train.py', '-np', '2']
+    """
+    typed, rest = split_arguments(list(words), lambda name: takes_value(USUAL.get(name, name)))
+    own: list[str] = []
+    for name, _, used in typed:
+        first, *value = used
+        own += [f"--{USUAL[name]}{first.lstrip('-')[len(name) :]}" if name in USUAL else first]
+        own += value
+    return [*own, *rest]
 
 
 def resolved(
@@ -254,10 +271,10 @@ def parse_flags(arguments: list[str]) -> list[str]:
     except SystemExit:
         sys.exit(0)  # --help; absl would exit with 1
     except flags.Error as error:
-        first_line = str(error).splitlines()[0].rstrip(".")
+        first_line = str(error).splitlines()[0].rstrip(".").replace("mean: ", "mean ")
         if "'config." in first_line:
             first_line += " (this model has no reference configuration: there is no configs/)"
-        print(f"error: {first_line}. See --help.", file=sys.stderr)
+        print(f"error: {first_line}. See --help.".replace(" ?.", "?"), file=sys.stderr)
         sys.exit(2)
     except AttributeError as error:
         # ml_collections sets values in the user's configuration; its error lists the known names.

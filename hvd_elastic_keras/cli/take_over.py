@@ -197,6 +197,8 @@ def start_again(job_dir: Path | None, more: Sequence[str] = ()) -> NoReturn:
     """
     if job_dir is None:
         raise ConfigurationError(f"{RESUME} was given without --job_dir. Say which job is meant.")
+    if not job_dir.is_dir():
+        raise ConfigurationError(f"{RESUME} was given, but there is no directory {job_dir}.")
     journal = Journal(job_dir / files.JOURNAL)
     last = journal.last
     if last is None or not Path(last.directory).is_dir():

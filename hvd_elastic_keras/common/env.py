@@ -42,6 +42,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.options import NOTHING, NOTHING_ASKED, Asked, JobOptions, RunOptions
 
 MASTER = "HVD_ELASTIC_MASTER"
@@ -63,6 +64,8 @@ RESUMED = "HVD_ELASTIC_RESUMED"
 CACHE_HOME = "XDG_CACHE_HOME"
 TF_CONFIG = "TF_CONFIG"
 KERAS_BACKEND = "KERAS_BACKEND"
+BACKEND = "tensorflow"
+"""The backend of Keras that this package works with."""
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 POD_NAME = "POD_NAME"
 GCP_METADATA = ("GCE_METADATA_HOST", "metadata.google.internal")
@@ -359,6 +362,20 @@ def worker_variables(threads: int, *, keeps_threads: bool) -> dict[str, str]:
     variables = threads_variables(threads)
     fixed = variables if keeps_threads else {}
     return child_environment(fixed, {**WORKER_DEFAULTS, **variables})
+
+
+def refuse_other_backend() -> None:
+    """Refuses a backend of Keras that the environment chooses, before Keras is imported.
+
+    Raises:
+      ConfigurationError: it is not TensorFlow.
+    """
+    chosen = os.environ.get(KERAS_BACKEND, BACKEND)
+    if chosen != BACKEND:
+        raise ConfigurationError(
+            f"{KERAS_BACKEND}={chosen} is set, expected {BACKEND}. Run: export "
+            f"{KERAS_BACKEND}={BACKEND}"
+        )
 
 
 def variables_named(names: Iterable[str]) -> dict[str, str]:

@@ -72,6 +72,7 @@ def parse(command: str) -> None:
     program, given = words_of(command)
     if program == "run":
         flags.FLAGS.set_gnu_getopt(False)  # as `run` does: what follows a script is its own
+        given = settings.with_own_names(given, run.takes_value)
         words = find_model.with_config_path(["run", *given], run.takes_value)
         with flagsaver.flagsaver(), mock.patch.object(sys, "argv", words):  # read for --config.NAME
             settings.parse_flags(words)

@@ -16,7 +16,6 @@ from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import ConfigurationError, in_one_line
 
 BEGINS, FOUND, FAILED = "begins", "found", "failed"
-BACKEND = "tensorflow"
 
 
 def _tensorflow() -> dict[str, Any]:
@@ -28,12 +27,7 @@ def _tensorflow() -> dict[str, Any]:
 
 def _keras() -> dict[str, Any]:
     # Checked before Keras is imported: its backend may not be installed at all.
-    backend = env.variables_named([env.KERAS_BACKEND])[env.KERAS_BACKEND]
-    if backend != BACKEND:
-        raise ConfigurationError(
-            f"{env.KERAS_BACKEND}={backend} is set, expected {BACKEND}. Run: export "
-            f"{env.KERAS_BACKEND}={BACKEND}"
-        )
+    env.refuse_other_backend()
     import keras
 
     from hvd_elastic_keras.keras_internals import release
@@ -58,7 +52,7 @@ def _say(what: str, name: str, **more: Any) -> None:
 
 def main() -> int:
     """Runs all stages, up to the first that fails."""
-    env.set_defaults({"TF_CPP_MIN_LOG_LEVEL": "3", env.KERAS_BACKEND: BACKEND})
+    env.set_defaults({"TF_CPP_MIN_LOG_LEVEL": "3", env.KERAS_BACKEND: env.BACKEND})
     for name, stage in STAGES.items():
         _say(BEGINS, name)
         try:

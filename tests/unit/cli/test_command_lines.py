@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hvd_elastic_keras._version import __version__
 from hvd_elastic_keras.cli import control_job
 from hvd_elastic_keras.common import control
 from hvd_elastic_keras.common.errors import ConfigurationError
@@ -49,10 +50,34 @@ def test_help_works_without_tensorflow(module: str, words: list[str]) -> None:
     assert all(word in text.replace("[no]", "") for word in words), text
 
 
+def test_short_help_is_the_same_as_help() -> None:
+    assert call("run", "-h").stdout == call("run", "--help").stdout != ""
+
+
+def test_the_version_can_be_asked_for() -> None:
+    result = call("run", "--version")
+    assert (result.stdout, result.returncode) == (f"hvd_elastic_keras {__version__}\n", 0)
+
+
+def test_another_backend_of_keras_is_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    result = call("run", "--model=digits_cnn")
+    assert (result.stdout, result.returncode) == ("", 2)
+    assert result.stderr == (
+        "error: KERAS_BACKEND=jax is set, expected tensorflow. Run: export "
+        "KERAS_BACKEND=tensorflow\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("module", "arguments", "words"),
     [
         ("run", ["--modle=resnet50"], ["modle"]),
+        ("run", ["--resume", "--job_dir=nowhere"], ["there is no directory nowhere"]),
+        ("run", ["--num_worker=2"], ["Did you mean num_workers? See --help."]),
+        ("run", ["-np", "x"], ["num_workers"]),
         ("run", ["--num_workers=0"], ["num_workers"]),
         ("run", ["--num_workers=x"], ["num_workers"]),
         ("run", ["--model=no_such_model"], ["'no_such_model'", "resnet50"]),
