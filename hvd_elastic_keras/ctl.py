@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvd_elastic_keras.cli import control_job
+from hvd_elastic_keras.cli import control_job, job_directory
 from hvd_elastic_keras.cli.one_line_parser import parser_of
 from hvd_elastic_keras.common.errors import ElasticError
 
@@ -56,7 +56,7 @@ def _dashboard(given: argparse.Namespace) -> int:
 
 def _common(parser: argparse.ArgumentParser, **default: object) -> None:
     """Flags that may stand before or after the command."""
-    text = "directory of the job: running, but for audit and explain"
+    text = "directory of the job; default: that of ./jobs to which a job has written last"
     parser.add_argument("--job_dir", type=Path, help=text, **default)  # type: ignore[arg-type]
     text = "print the status as JSON, for programs"
     parser.add_argument("--json", action="store_true", help=text, **default)  # type: ignore[arg-type]
@@ -106,7 +106,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     top = parser()
     given = top.parse_args(arguments)
     if given.job_dir is None:
-        top.error("--job_dir is missing. Give the directory of a job")
+        given.job_dir = job_directory.newest()
+        if given.job_dir is None:
+            top.error("--job_dir is missing, and there is no job in ./jobs. Give a job's directory")
+        print(f"job directory: {given.job_dir}", file=sys.stderr)
     if given.json and given.command != "status":
         top.error(f"--json was given, which {given.command} does not take")
     try:

@@ -16,12 +16,21 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.25
+JOBS = "jobs"
+"""Name of the directory, in the present one, of jobs without --job_dir."""
 
 
 def of_name(name: str) -> Path:
     """Returns a new directory below `jobs`, for a job without --job_dir."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    return Path("jobs", f"{name}-{stamp}-{os.getpid()}").resolve()
+    return Path(JOBS, f"{name}-{stamp}-{os.getpid()}").resolve()
+
+
+def newest() -> Path | None:
+    """Returns the directory below `jobs` to which a job has written last; None if there is none."""
+    logs = Path(JOBS).glob(f"*/{files.EVENTS}")
+    last = max(logs, key=lambda path: path.stat().st_mtime, default=None)
+    return None if last is None else last.parent
 
 
 @contextlib.contextmanager

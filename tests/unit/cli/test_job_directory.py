@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import stat
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hvd_elastic_keras import ctl
 from hvd_elastic_keras.cli import job_directory
 from hvd_elastic_keras.cli.job_directory import held, until_removed
 from hvd_elastic_keras.common import files
@@ -125,3 +127,29 @@ def test_the_removal_of_a_directory_is_seen(
         await asyncio.wait_for(seen, 60)
 
     asyncio.run(run())
+
+
+def test_ctl_without_a_directory_takes_the_job_that_has_written_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for age, name in enumerate(("b", "a", "c")):
+        log = tmp_path / "jobs" / name / files.EVENTS
+        log.parent.mkdir(parents=True)
+        log.touch()
+        os.utime(log, (1000 - age, 1000 - age))
+    (tmp_path / "jobs" / "no_job").mkdir()
+    with pytest.raises(SystemExit, match="2"):
+        ctl.main(["explain"])
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == "job directory: jobs/b"
+    assert told[1].startswith("error: There are no events in jobs/b/events.jsonl")
+
+
+def test_ctl_says_that_there_is_no_job_it_could_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        ctl.main(["status"])
+    assert "there is no job in ./jobs" in capsys.readouterr().err
