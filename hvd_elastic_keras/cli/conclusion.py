@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import os
 import signal
 from collections.abc import Iterable
@@ -50,10 +52,26 @@ def conclude(console: Console, request: JobRequest, result: JobResult, signals: 
         where = request.spec.output or str(request.job_dir / files.RESULTS)
         console.line(f"finished; results: {shown(Path(where))}")
         return 0
+    if lost := _not_finite(request.job_dir):
+        console.line(f"warning: the training has ended with {', '.join(lost)}")
     steps = counted(result.step, "step")
     length = f"{result.training} trainings, the last of {steps}" if several else steps
     console.line(f"finished after {length}; results: {job_dir}")
     return 0
+
+
+def _not_finite(job_dir: Path) -> list[str]:
+    """Returns the losses of the last epoch that are no finite numbers, with their values."""
+    try:
+        history = json.loads((job_dir / files.HISTORY).read_text())["history"]
+    except (OSError, ValueError, KeyError):  # a script may have trained in another way
+        return []
+    last = {name: values[-1] for name, values in history.items() if values}
+    return [
+        f"{name} {value}"
+        for name, value in last.items()
+        if name.endswith("loss") and isinstance(value, float) and not math.isfinite(value)
+    ]
 
 
 def _show_error(console: Console, job_dir: Path, failed_workers: Iterable[str]) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from hvd_elastic_keras.cli import job_request, plan, run_job
+from hvd_elastic_keras.cli import conclusion, job_request, plan, run_job
 from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.config import JobConfig, TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.master import journal
+from hvd_elastic_keras.master.job_result import JobResult
 from hvd_elastic_keras.observe.console import Console
 from hvd_elastic_keras.state.checkpoint import manifest
 
@@ -95,3 +96,26 @@ def test_the_term_of_a_start_is_later_than_those_of_all_checkpoints_in_the_direc
     console = Console(io.StringIO())
     known = run_job.newest_term_of_checkpoints(tmp_path)
     assert journal.Term(tmp_path, (), console, known).number == 8
+
+
+@pytest.mark.parametrize(
+    ("losses", "lines"),
+    [
+        ({"loss": [0.5, 0.25], "val_loss": [1.0, 1.0]}, []),
+        (
+            {"loss": [0.5, float("nan")], "accuracy": [0.5, 0.1], "val_loss": [1.0, float("inf")]},
+            ["[elastic] warning: the training has ended with loss nan, val_loss inf"],
+        ),
+    ],
+)
+def test_a_job_that_ends_with_a_loss_that_is_no_number_says_so(
+    losses: dict[str, list[float]], lines: list[str], tmp_path: Path
+) -> None:
+    files.write_json(tmp_path / files.HISTORY, {"epoch": [0, 1], "history": losses})
+    screen = io.StringIO()
+    result = JobResult(True, False, "finished", 12, ())
+    assert conclusion.conclude(Console(screen), request(tmp_path), result, []) == 0
+    assert screen.getvalue().splitlines() == [
+        *lines,
+        f"[elastic] finished after 12 steps; results: {tmp_path}",
+    ]
