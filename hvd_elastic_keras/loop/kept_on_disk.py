@@ -47,8 +47,13 @@ class Durable:
     def __init__(self) -> None:
         self.writer = BackgroundWriter()
 
-    def begin_checkpoint(self) -> None:
-        """Copies the present state in memory; `writer` then writes the copy."""
+    def begin_checkpoint(self, *, copies: bool = True) -> None:
+        """Notes the present state in memory; `writer` then writes it.
+
+        Args:
+          copies: whether steps follow, so that large variables are copied now. Without a copy,
+            TensorFlow makes one of a variable that is assigned meanwhile, which takes longer.
+        """
 
     def save_checkpoint(self) -> None:
         """Returns when the present state is on disk."""
@@ -120,7 +125,7 @@ class Checkpoints(Observer):
         """Begins a checkpoint if it is time."""
         every = self._options.checkpoint_every_n_epochs
         by_epoch = every and (epoch.is_last or (epoch.cursor.epoch + 1) % every == 0)
-        self._begin_if(bool(by_epoch))
+        self._begin_if(bool(by_epoch), steps_follow=not epoch.is_last)
 
     def on_order_to_leave(self, reason: LeaveReason) -> None:
         """Writes a checkpoint unless other workers may go on training."""
@@ -143,7 +148,7 @@ class Checkpoints(Observer):
     def _every_s(self) -> float:
         return self._options.checkpoint_every_minutes * 60
 
-    def _begin_if(self, is_due: bool) -> None:
+    def _begin_if(self, is_due: bool, *, steps_follow: bool = True) -> None:
         """Begins a checkpoint that is due, or became due while the last one was being written."""
         if not self._is_root or self._losses.is_present:
             return
@@ -151,7 +156,7 @@ class Checkpoints(Observer):
         if self._is_due and not self._durable.writer.is_busy:
             self._is_due, self._begun_at = False, self._clock()
             self._before()
-            self._durable.begin_checkpoint()
+            self._durable.begin_checkpoint(copies=steps_follow)
 
 
 def term_for(term: Term, options: RunOptions) -> Term:
@@ -207,20 +212,21 @@ class KeptOnDisk(Durable):
         self._written = -1
         """The `Cursor.progress` of the newest checkpoint that this process has written."""
 
-    def begin_checkpoint(self) -> None:
+    def begin_checkpoint(self, *, copies: bool = True) -> None:
         """See `Durable`."""
-        self.writer.start(self._copied())
+        self.writer.start(self._noted(copies=copies))
 
     def save_checkpoint(self) -> None:
         """See `Durable`."""
         self.writer.wait()
         if self._written != self._state.cursor.progress:
-            self._copied()()
+            self._noted(copies=False)()
 
-    def _copied(self) -> Callable[[], None]:
-        """Copies the present state. Returns a function that writes the copy whenever called."""
+    def _noted(self, *, copies: bool) -> Callable[[], None]:
+        """Returns a function that writes the present state whenever called."""
         cursor, run = self._state.cursor, self._state.state()
-        tensors = present_values(self._state.variables)
+        variables = self._state.variables
+        tensors = present_values(variables) if copies else variables.values()
 
         def write() -> None:
             try:

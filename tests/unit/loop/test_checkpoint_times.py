@@ -38,6 +38,8 @@ class Training:
     def __init__(self, rank: int = 0, **options: Any) -> None:
         self.now, self.step = 0.0, 0
         self.done: list[tuple[str, int]] = []
+        self.copies: list[bool] = []
+        """Whether each checkpoint that was begun has copied the variables."""
         self.losses = NonFiniteLoss(TerminalReporter(), "warn")
         self.write: Callable[[], None] = lambda: None
         noting = Noting(self)
@@ -91,8 +93,9 @@ class Noting(Durable):
         super().__init__()
         self._training = training
 
-    def begin_checkpoint(self) -> None:
+    def begin_checkpoint(self, *, copies: bool = True) -> None:
         self._training.note("begun")
+        self._training.copies.append(copies)
         self.writer.start(self._training.write)
 
     def save_checkpoint(self) -> None:
@@ -103,6 +106,12 @@ class Noting(Durable):
 
 
 NEVER = {"checkpoint_every_n_epochs": 0}
+
+
+def test_nothing_is_copied_for_the_last_checkpoint_which_no_step_follows() -> None:
+    training = Training()
+    training.train()
+    assert (training.begun, training.copies) == ([10, 20, 30], [True, True, False])
 
 
 @pytest.mark.parametrize(
