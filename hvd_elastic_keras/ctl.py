@@ -56,7 +56,10 @@ def _dashboard(given: argparse.Namespace) -> int:
 
 def _common(parser: argparse.ArgumentParser, **default: object) -> None:
     """Flags that may stand before or after the command."""
-    text = "directory of the job; default: that of ./jobs to which a job has written last"
+    text = (
+        "directory of the job: running, but for audit and explain; default: that of ./jobs to "
+        "which a job has written last"
+    )
     parser.add_argument("--job_dir", type=Path, help=text, **default)  # type: ignore[arg-type]
     text = "print the status as JSON, for programs"
     parser.add_argument("--json", action="store_true", help=text, **default)  # type: ignore[arg-type]

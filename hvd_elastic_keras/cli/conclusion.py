@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
 import signal
 from collections.abc import Iterable
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.common import files, goodput
-from hvd_elastic_keras.common.errors import error_in
+from hvd_elastic_keras.common.errors import error_in, nonfinite_losses
 from hvd_elastic_keras.master.controller import Controller
 from hvd_elastic_keras.master.job_result import JobResult
 from hvd_elastic_keras.observe import output
@@ -66,12 +65,7 @@ def _not_finite(job_dir: Path) -> list[str]:
         history = json.loads((job_dir / files.HISTORY).read_text())["history"]
     except (OSError, ValueError, KeyError):  # a script may have trained in another way
         return []
-    last = {name: values[-1] for name, values in history.items() if values}
-    return [
-        f"{name} {value}"
-        for name, value in last.items()
-        if name.endswith("loss") and isinstance(value, float) and not math.isfinite(value)
-    ]
+    return nonfinite_losses({name: values[-1] for name, values in history.items() if values})
 
 
 def _show_error(console: Console, job_dir: Path, failed_workers: Iterable[str]) -> None:

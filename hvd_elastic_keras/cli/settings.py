@@ -36,9 +36,9 @@ COMMAND_LINE = "command line"
 WHEN_STARTED = "when the job was started"
 NONE_BEFORE: Mapping[str, str] = types.MappingProxyType({})
 CONFIG = "config"
+"""Flag for a file of flags, if its value ends with `SUFFIX`, or a reference configuration."""
 USUAL = {"h": "help", "np": "num_workers", "H": "hosts"}
 """Flags by names that `horovodrun` and many other programs have."""
-"""Flag for a file of flags, if its value ends with `SUFFIX`, or a reference configuration."""
 SUFFIX = ".toml"
 ONE_VALUE = f"{CONFIG}."
 """Prefix of the name of a single value of the model's reference configuration."""

@@ -11,7 +11,7 @@ import math
 import sys
 import traceback
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hvd_elastic_keras.common import patches
@@ -42,6 +42,16 @@ class ConfigurationError(ElasticError, ValueError):
 
 class NonFiniteLossError(ConfigurationError):
     """A loss is NaN or infinite, and the job was asked to stop then. No worker is restarted."""
+
+
+def nonfinite_losses(logs: Mapping[str, object]) -> list[str]:
+    """Returns the losses among the logs that are no finite numbers, with their values.
+
+    >>> nonfinite_losses({"accuracy": 0.5, "d_loss": float("inf"), "loss": float("nan")})
+    ['d_loss inf', 'loss nan']
+    """
+    losses = {n: v for n, v in logs.items() if n.endswith("loss") and isinstance(v, float)}
+    return [f"{name} {value}" for name, value in losses.items() if not math.isfinite(value)]
 
 
 class ModelModuleError(ConfigurationError):

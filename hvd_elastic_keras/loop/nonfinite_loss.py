@@ -5,12 +5,9 @@ With the policy `skip`, the step finds it before it assigns anything (`step/part
 
 from __future__ import annotations
 
-import math
-
-from hvd_elastic_keras.common.errors import NonFiniteLossError
+from hvd_elastic_keras.common.errors import NonFiniteLossError, nonfinite_losses
 from hvd_elastic_keras.common.options import IGNORE, SKIP, STOP
 from hvd_elastic_keras.loop.observer import Observer, TakenStep
-from hvd_elastic_keras.step.step_result import Logs
 from hvd_elastic_keras.worker.reporter import Reporter
 
 MOST_SKIPPED = 100
@@ -83,13 +80,3 @@ class NonFiniteLoss(Observer):
                 "the weights themselves may have become too large. Go on from an older checkpoint "
                 "with a lower learning rate, or clip gradients."
             )
-
-
-def nonfinite_losses(logs: Logs) -> list[str]:
-    """The losses among the logs that are no finite numbers, with their values.
-
-    >>> nonfinite_losses({"accuracy": 0.5, "d_loss": float("inf"), "loss": float("nan")})
-    ['d_loss inf', 'loss nan']
-    """
-    losses = {n: v for n, v in logs.items() if n.endswith("loss") and isinstance(v, float)}
-    return [f"{name} {value}" for name, value in losses.items() if not math.isfinite(value)]

@@ -144,7 +144,7 @@ def _stands_s(t: Transition, worker: Worker) -> float:
 def hold_start_limits(t: Transition) -> None:
     """Tells people of workers that take long to start; replaces them when their time is over."""
     limit_s = t.config.start_up_timeout_s
-    nobody_trains = t.rounds.running is None
+    least_s = 0.0 if t.rounds.running is None else SLOW_START_S
     slow: list[str] = []
     for worker in list(t.workers.values()):
         took_s = t.now - worker.launched_at
@@ -153,8 +153,8 @@ def hold_start_limits(t: Transition) -> None:
         if took_s > limit_s and worker.activity != protocol.READING:
             why = f"has not come to its training within {limit_s:g} s (--start_up_timeout_s)"
             evict(t, worker.worker_id, why)
-        elif took_s > worker.start_told_s and (nobody_trains or took_s > SLOW_START_S):
-            t.change_worker(worker.worker_id, start_told_s=2 * worker.start_told_s)
+        elif took_s > (told_s := max(worker.start_told_s, least_s)):
+            t.change_worker(worker.worker_id, start_told_s=2 * told_s)
             slow.append(worker.worker_id)
     if slow:
         have = "have" if len(slow) > 1 else "has"

@@ -153,8 +153,11 @@ def test_people_are_told_later_of_a_newcomer_while_others_train() -> None:
     start = len(job.said)
     newcomer_starts(job, 55)
     assert job.said[start:] == []
+    newcomer_starts(job, 60)
+    (told,) = job.said[start:]
+    assert "w1 has been starting for" in told
     newcomer_starts(job, 10)
-    assert "w1 has been starting for" in job.said[-1]
+    assert len(job.said) == start + 2
 
 
 def test_who_reads_up_to_where_the_others_are_may_take_hours() -> None:
