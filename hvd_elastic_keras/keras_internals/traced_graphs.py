@@ -33,8 +33,9 @@ from hvd_elastic_keras.keras_internals.tensorflow_names import (
 
 PYTHON_CALLS = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
 """The operations of `tf.py_function` and `tf.numpy_function`."""
+LOOPS = ("While", "StatelessWhile")
 FUNCTIONS = {
-    **dict.fromkeys(("While", "StatelessWhile"), ("body", "cond")),
+    **dict.fromkeys(LOOPS, ("body", "cond")),
     **dict.fromkeys(("If", "StatelessIf"), ("then_branch", "else_branch")),
     **dict.fromkeys(("PartitionedCall", "StatefulPartitionedCall"), ("f",)),
 }

@@ -10,7 +10,7 @@ import pytest
 keras = pytest.importorskip("keras")
 pytest.importorskip("horovod.tensorflow")
 
-from hvd_elastic_keras import Trainer, TrainingConfig
+from hvd_elastic_keras import ElasticCallback, Trainer, TrainingConfig
 
 X = np.random.default_rng(0).random((20, 4), np.float32)
 Y = X[:, :1].copy()
@@ -82,3 +82,31 @@ def test_weights_of_any_float_dtype_are_trained(dtype: str) -> None:
     model = trained(lambda: [keras.layers.Dense(1, dtype=dtype)])
     assert np.isfinite(np.asarray(model.get_weights()[0], np.float32)).all()
     assert np.any(np.asarray(model.get_weights()[1], np.float32) != 0)
+
+
+@pytest.mark.parametrize("layer", [keras.layers.LSTM, keras.layers.GRU])
+def test_a_loop_knows_the_size_of_full_batches_as_in_plain_fit(layer: Any) -> None:
+    def weights(*callbacks: Any) -> tuple[list[Any], set[int | None]]:
+        sizes = set()
+
+        class Noted(keras.layers.Layer):
+            def call(self, x: Any) -> Any:
+                sizes.add(x.shape[0])
+                return x
+
+        keras.utils.set_random_seed(0)
+        inputs = keras.Input((None,), dtype="int32")
+        hidden = keras.layers.Embedding(9, 4, mask_zero=True)(inputs)
+        hidden = keras.layers.Bidirectional(layer(3, dropout=0.2))(hidden)
+        model = keras.Model(inputs, keras.layers.Dense(1)(Noted()(hidden)))
+        model.compile("adam", "mse")
+        sizes.clear()
+        x = np.random.default_rng(0).integers(0, 9, (20, 6))
+        y = x[:, :1] / 9
+        model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0, callbacks=[*callbacks])
+        return model.get_weights(), sizes
+
+    found, sizes = weights(ElasticCallback())
+    assert 8 in sizes
+    for value, expected in zip(found, weights()[0], strict=True):
+        np.testing.assert_allclose(value, expected, atol=1e-5)
