@@ -9,8 +9,6 @@ where the launcher runs, and a host. Between two hosts it takes twice as long.
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,6 +18,7 @@ from typing import Any
 
 import psutil
 from absl import app, flags
+from slow_link import Cables
 
 from hvd_elastic_keras.cli import control_job
 from tests.harness.hosts import Hosts
@@ -30,38 +29,6 @@ _HOSTS = flags.DEFINE_integer("hosts", 3, "so many, with a worker each", lower_b
 
 HERE = Path(__file__).parent
 WATCHED_S = 10.0
-
-
-class Cables:
-    """Makes slow cables. Use it in a `with` block, at the end of which they are gone."""
-
-    def __init__(self, one_way_ms: float) -> None:
-        self._one_way_ms = one_way_ms
-        self._made: list[subprocess.Popen[str]] = []
-
-    def connect(self, outer: str, namespace: str, inner: str) -> None:
-        """Makes a cable."""
-        made = subprocess.Popen(
-            [
-                sys.executable,
-                str(HERE / "slow_link.py"),
-                *(outer, namespace, inner, str(self._one_way_ms)),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._made.append(made)
-        if made.stdout is None or made.stdout.readline() != "up\n":
-            raise SystemExit("no cable could be made")
-
-    def __enter__(self) -> Cables:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self._made:
-            process.kill()
-            process.wait()
 
 
 class Measured:

@@ -12,6 +12,7 @@ import asyncio
 import dataclasses
 import io
 import statistics
+import struct
 import sys
 import tempfile
 import time
@@ -38,8 +39,8 @@ from hvd_elastic_keras.master.controller import Controller  # noqa: E402
 from hvd_elastic_keras.master.journal import Term  # noqa: E402
 from hvd_elastic_keras.observe.console import Console  # noqa: E402
 
-ADDRESS_BYTES = 136
-"""Bytes that a member writes for each other member; see `master/http/rendezvous.py`."""
+ADDRESS = "<HHI120xq"
+"""What a member writes for each other member: a socket address in 128 bytes, and a number."""
 READS_PER_PAIR = 2
 """Horovod checks whether a key exists, then reads it, on a new connection each time."""
 READERS = 32
@@ -222,7 +223,7 @@ async def _reads(host: str, workers: Sequence[SimulatedWorker], count: int) -> f
     if place is None:
         raise RuntimeError("the first worker has no place")
     url = f"http://{host}{place.rendezvous}:1/bench"
-    value = bytes(ADDRESS_BYTES * count)
+    value = b"".join(struct.pack(ADDRESS, 2, 40_000, 0x0100007F, pair) for pair in range(count))
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=READERS, force_close=True)
     ) as session:
@@ -230,7 +231,8 @@ async def _reads(host: str, workers: Sequence[SimulatedWorker], count: int) -> f
             await _request(session, "PUT", f"{url}/{number}", value)
         began = time.monotonic()
         await asyncio.gather(
-            *(_request(session, "GET", f"{url}/{n % count}") for n in range(_READS.value))
+            # As in Gloo, all members read the values in the same order.
+            *(_request(session, "GET", f"{url}/{n // READERS}") for n in range(_READS.value))
         )
         return _READS.value / (time.monotonic() - began)
 

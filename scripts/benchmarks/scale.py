@@ -1,47 +1,61 @@
-"""Fits a model of the time of an allreduce to a few hosts, and predicts steps of many workers.
+"""Fits a model of the time of an allreduce to a few hosts, and predicts it for many.
 
-Each host is a network namespace of this machine with one worker, and sends at most `--rates`. The
-model is that of a ring: each worker passes 2 (N - 1) parts of S / N bytes on to the next one, and
+Each host is a network namespace of this machine with one worker, and sends at most `--rates`. In
+the ring of N workers, each one passes 2 (N - 1) parts of S / N bytes on to the next one. The model
+of the time is
 
-    seconds = constant + hop * 2 (N - 1) + byte * 2 S (N - 1) / N
+    constant + 2 (N - 1) * (message + passes * latency + S / N * (link + processor * shared))
 
-The hosts share the processors of this machine, and each byte costs processor time. Measurements
-that kept the processors busy are about this machine rather than about the ring. They are shown,
-but nothing is fitted to them. Needs root and Debian's openssh-server.
+where `link` is the time of a byte at the rate of the cable, and `latency` that of a small message
+between two hosts. `passes` says how often the ring is passed: workers first agree on what they
+sum. `processor` is what a byte costs a processor, and `shared` the number of workers for each
+processor of this machine, at least 1: it is 1 where each worker has a host of its own. The other
+four are fitted. Needs root and Debian's openssh-server.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import psutil
 from absl import app, flags
+from slow_link import Cables
 
 from tests.harness.hosts import Hosts
 
 _WORKERS = flags.DEFINE_list("workers", ["2", "4", "8"], "Numbers of workers.")
 _RATES = flags.DEFINE_list("rates", ["1", "10"], "Gbit/s that each host may send.")
-_BYTES = flags.DEFINE_list("bytes", ["4", "65536", "1048576", "16777216", "67108864"], "Of a sum.")
+_BYTES = flags.DEFINE_list(
+    "bytes", ["1024", "65536", "1048576", "16777216", "67108864"], "Of a sum."
+)
 _MEASURED_S = flags.DEFINE_float("measured_s", 3.0, "Seconds of each measurement, at least.")
-_HOP_US = flags.DEFINE_list("hop_us", ["50"], "Microseconds of a hop, for the predictions.")
+_LATENCY_US = flags.DEFINE_float(
+    "latency_us", 30.0, "Of a small message between two hosts, for the predictions."
+)
 _WORKER = flags.DEFINE_boolean("worker", False, "One of the workers: for this script itself.")
 
-LIMIT = "tc qdisc replace dev eth0 root tbf rate {rate}gbit burst 1mb latency 50ms"
+LIMIT = "tc qdisc replace dev eth0 root tbf rate {rate}gbit burst 192kb latency 50ms"
 LIMIT_S = 900.0
-BUSY = 0.9
-"""The part of the processors' time above which they are the limit."""
-BITS = 1e9 / 8
+PORT = 7000
+ROUND_TRIPS = 500
+SLOW_MS, SMALL = 2.0, 1024
+"""Of a message between two hosts whose cables are slow, and the bytes of the sums there."""
+NANOSECONDS = 8.0
+"""Of a byte, at 1 Gbit/s."""
 MANY = (8, 64, 512)
 NETWORKS = {"small ResNet": 0.1e6, "ResNet-50": 102e6, "BERT base": 440e6}
 """Bytes of the gradients."""
@@ -52,24 +66,37 @@ class Sum:
     """One measurement: an allreduce of some bytes by all workers.
 
     Attributes:
+      rate: of the cables, in Gbit/s.
+      latency: seconds that a small message takes from host to host.
       busy: the part of the time in which the processors of this machine worked.
     """
 
     workers: int
     rate: float
-    bytes: int
-    seconds: float
-    busy: float
+    latency: float
+    bytes: float
+    seconds: float = 0.0
+    busy: float = 0.0
 
     @property
-    def hops(self) -> float:
+    def messages(self) -> float:
         """Messages that each worker waits for, one after the other."""
         return 2.0 * (self.workers - 1)
 
     @property
     def sent(self) -> float:
         """Bytes that each worker sends."""
-        return self.bytes * self.hops / self.workers
+        return self.bytes * self.messages / self.workers
+
+    @property
+    def link(self) -> float:
+        """Seconds in which a cable is busy."""
+        return self.sent * NANOSECONDS / 1e9 / self.rate
+
+    @property
+    def shared(self) -> float:
+        """Workers for each processor of this machine."""
+        return max(1.0, self.workers / (os.cpu_count() or 1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,29 +104,38 @@ class Ring:
     """The fitted model; all values are seconds."""
 
     constant: float
-    hop: float
-    byte: float
+    message: float
+    passes: float
+    processor: float
 
-    def seconds(self, workers: int, num_bytes: float) -> float:
+    def seconds(self, of: Sum, *, shared: float = 1.0) -> float:
         """Returns the time of an allreduce."""
-        hops = 2.0 * (workers - 1)
-        return self.constant + self.hop * hops + self.byte * num_bytes * hops / workers
+        message = self.message + self.passes * of.latency
+        processor = self.processor * shared * of.sent
+        return self.constant + message * of.messages + of.link + processor
 
 
 def fitted(found: Sequence[Sum]) -> Ring:
-    """Fits the model with the least sum of squares of relative errors."""
-    from scipy.optimize import nnls
-
-    equations = np.array([[1.0, s.hops, s.sent] for s in found])
+    """Fits the model with the least sum of squares of relative errors; no value is negative."""
     seconds = np.array([s.seconds for s in found])
-    scale = equations.max(0)
-    values, _ = nnls(equations / seconds[:, None] / scale, np.ones(len(found)))
-    return Ring(*(values / scale))
+    rows = [[1.0, s.messages, s.messages * s.latency, s.sent * s.shared] for s in found]
+    parts = np.array(rows) / seconds[:, None]
+    wanted = 1 - np.array([s.link for s in found]) / seconds
+    best, least = np.zeros(4), np.inf
+    for used in itertools.product([False, True], repeat=4):  # the others are 0
+        values = np.zeros(4)
+        columns = parts[:, used]
+        scale = columns.max(0)
+        values[list(used)] = np.linalg.lstsq(columns / scale, wanted)[0] / scale
+        error = float(np.sum(np.square(parts @ values - wanted)))
+        if values.min() >= 0 and error < least:
+            best, least = values, error
+    return Ring(*best)
 
 
 def errors(ring: Ring, found: Sequence[Sum]) -> list[float]:
-    """Returns by how much each measurement differs from the model, relative to it."""
-    return [s.seconds / ring.seconds(s.workers, s.bytes) - 1 for s in found]
+    """Returns by how much each measurement differs from the model, relative to the measurement."""
+    return [ring.seconds(s, shared=s.shared) / s.seconds - 1 for s in found]
 
 
 # --- the workers -------------------------------------------------------------------------
@@ -111,11 +147,13 @@ def work() -> None:
     import tensorflow as tf
 
     hvd.init()
+    if hvd.rank() < 2:
+        show_latency(hvd.rank())
     for size in map(int, _BYTES.value):
         values = tf.zeros([size // 4])
 
         def reduce(values: tf.Tensor = values, name: str = f"sum_of_{size}") -> None:
-            hvd.allreduce(values, op=hvd.Sum, name=name).numpy()
+            hvd.grouped_allreduce([values], op=hvd.Sum, name=name)[0].numpy()
 
         for _ in range(3):
             reduce()
@@ -134,8 +172,43 @@ def work() -> None:
             print(json.dumps({**found, "busy": psutil.cpu_percent() / 100}), flush=True)
 
 
-def measured(hosts: Hosts, workers: int, rate: float) -> Iterator[Sum]:
-    """Runs this many workers, one on each host, and yields what they measure."""
+def show_latency(rank: int) -> None:
+    """Measures how long a small message takes between two hosts; rank 0 prints it."""
+    if rank:
+        with contextlib.suppress(ConnectionResetError), connected() as connection:
+            while got := connection.recv(1):
+                connection.sendall(got)
+        return
+    with socket.create_server(("", PORT)) as listening:
+        connection, _ = listening.accept()
+        with connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            times = []
+            for _ in range(ROUND_TRIPS):
+                began = time.perf_counter()
+                connection.sendall(b"x")
+                connection.recv(1)
+                times.append(time.perf_counter() - began)
+    print(json.dumps({"latency": statistics.median(times) / 2}), flush=True)
+
+
+def connected() -> socket.socket:
+    """Returns a connection to rank 0."""
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            connection = socket.create_connection(("host1", PORT))
+        except ConnectionRefusedError:  # it does not listen yet
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return connection
+
+
+def measured(hosts: Hosts, workers: int, rate: float, *options: str) -> list[Sum]:
+    """Returns what this many workers measure, one on each host."""
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousServer
 
@@ -161,14 +234,15 @@ def measured(hosts: Hosts, workers: int, rate: float) -> Iterator[Sum]:
                 "HOROVOD_FUSION_THRESHOLD": str(2**24),
                 "TF_CPP_MIN_LOG_LEVEL": "3",
             }
-            command = [sys.executable, *sys.argv, "--worker"]
+            command = [sys.executable, *sys.argv, "--worker", *options]
             output = subprocess.PIPE if place.rank == 0 else None
             running.append(hosts.run(place.hostname, command, env=environment, stdout=output))
         text, _ = running[0].communicate(timeout=LIMIT_S)
-        for line in text.decode().splitlines():
-            yield Sum(workers=workers, rate=rate, **json.loads(line))
         for process in running:
             process.wait(LIMIT_S)
+        latency, *found = map(json.loads, text.decode().splitlines())
+        print(f"{workers} workers at {rate:g} Gbit/s are measured", flush=True)
+        return [Sum(workers, rate, **latency, **one) for one in found]
     finally:
         server.stop()
 
@@ -176,51 +250,42 @@ def measured(hosts: Hosts, workers: int, rate: float) -> Iterator[Sum]:
 # --- what is shown -----------------------------------------------------------------------
 
 
-def show_rate(rate: float, found: Sequence[Sum]) -> Ring:
-    """Prints the measurements of a rate, and the model that is fitted to them."""
-    used = [s for s in found if s.busy < BUSY]
-    ring = fitted(used)
-    print(f"\n{rate:g} Gbit/s\n\n| workers | bytes | ms | model, ms | error | processors |")
-    print("|---|---|---|---|---|---|")
+def show(found: Sequence[Sum]) -> Ring:
+    """Prints the measurements, and the model that is fitted to them."""
+    ring = fitted(found)
+    print("| Gbit/s | latency, ms | workers | bytes | ms | model, ms | error | processors |")
+    print("|---|---|---|---|---|---|---|---|")
     for s, error in zip(found, errors(ring, found), strict=True):
-        model = ring.seconds(s.workers, s.bytes)
-        note = "" if s in used else ", not fitted"
         print(
-            f"| {s.workers} | {s.bytes:,} | {1e3 * s.seconds:.2f} | {1e3 * model:.2f} "
-            f"| {100 * error:+.0f} % | {100 * s.busy:.0f} %{note} |"
+            f"| {s.rate:g} | {1e3 * s.latency:.2f} | {s.workers} | {s.bytes:,} "
+            f"| {1e3 * s.seconds:.2f} | {1e3 * ring.seconds(s, shared=s.shared):.2f} "
+            f"| {100 * error:+.0f} % | {100 * s.busy:.0f} % |"
         )
     print(
-        f"\nconstant {1e3 * ring.constant:.2f} ms, hop {1e6 * ring.hop:.0f} us, "
-        f"byte {1e9 * ring.byte:.2f} ns (the link alone: {1e9 / (rate * BITS):.2f} ns); "
-        f"error in the median {100 * _median_error(ring, used):.0f} %"
+        f"\nconstant {1e3 * ring.constant:.2f} ms, message {1e6 * ring.message:.0f} us, "
+        f"passes {ring.passes:.1f}, processor {1e9 * ring.processor:.2f} ns for each byte\n"
+        f"error: {_of_errors(ring, found)}"
     )
-    most = max(s.workers for s in used)
-    fewer, others = (
-        [s for s in used if s.workers < most],
-        [s for s in used if s.workers == most],
-    )
-    if len({s.workers for s in fewer}) > 1:
-        error = _median_error(fitted(fewer), others)
-        print(f"fitted to fewer workers, it is wrong by {100 * error:.0f} % for {most}")
+    most = max(s.workers for s in found)
+    few, others = ([s for s in found if (s.workers == most) == last] for last in (False, True))
+    if few:
+        print(f"fitted to fewer workers, error for {most}: {_of_errors(fitted(few), others)}")
     return ring
 
 
-def _median_error(ring: Ring, found: Sequence[Sum]) -> float:
-    return statistics.median(map(abs, errors(ring, found)))
+def _of_errors(ring: Ring, found: Sequence[Sum]) -> str:
+    sizes = [100 * abs(e) for e in errors(ring, found)]
+    return f"{statistics.median(sizes):.0f} % in the median, {max(sizes):.0f} % at most"
 
 
-def show_predictions(rings: dict[float, Ring]) -> None:
-    """Prints the time of the sum of a step for many workers."""
-    for hop in map(float, _HOP_US.value):
-        print(f"\nSeconds of a step's sum, with {hop:g} us of a hop\n")
-        columns = [f"{n} workers" for n in MANY]
-        print("| gradients | " + " | ".join(["link", *columns]) + " |")
-        print("|---|---|" + "---|" * len(MANY))
-        for name, num_bytes in NETWORKS.items():
-            for rate, ring in rings.items():
-                there = dataclasses.replace(ring, hop=hop / 1e6)
-                cells = [f"{there.seconds(n, num_bytes):.3f}" for n in MANY]
-                print(f"| {name} | {rate:g} Gbit/s | " + " | ".join(cells) + " |")
+def show_predictions(ring: Ring, rates: Sequence[float]) -> None:
+    """Prints the time of the sum of a step for many workers, each on a host of its own."""
+    print(f"\n| gradients | Gbit/s | {' | '.join(f'{n} workers' for n in MANY)} |")
+    print("|---|---|" + "---|" * len(MANY))
+    latency = _LATENCY_US.value / 1e6
+    for (name, size), rate in itertools.product(NETWORKS.items(), rates):
+        cells = [f"{ring.seconds(Sum(n, rate, latency, size)):.3f} s" for n in MANY]
+        print(f"| {name}, {size / 1e6:g} MB | {rate:g} | {' | '.join(cells)} |")
 
 
 def main(_: list[str]) -> None:
@@ -228,14 +293,20 @@ def main(_: list[str]) -> None:
     if _WORKER.value:
         work()
         return
-    counts, rings = sorted(map(int, _WORKERS.value)), {}
+    counts, rates = sorted(map(int, _WORKERS.value)), list(map(float, _RATES.value))
+    found: list[Sum] = []
     with ExitStack() as opened:
         scratch = Path(opened.enter_context(tempfile.TemporaryDirectory()))
         hosts = opened.enter_context(Hosts(scratch, ("eth0",) * counts[-1]))
-        for rate in map(float, _RATES.value):
-            found = [s for count in counts for s in measured(hosts, count, rate)]
-            rings[rate] = show_rate(rate, found)
-    show_predictions(rings)
+        for rate, count in itertools.product(rates, counts):
+            found += measured(hosts, count, rate)
+        cables = opened.enter_context(Cables(SLOW_MS / 2))
+        near = counts[:2]
+        for host in hosts.names[: near[-1]]:
+            hosts.exchange_cable(host, cables.connect)
+        for count in near:
+            found += measured(hosts, count, rates[-1], f"--bytes={SMALL}")
+    show_predictions(show(found), [*rates, 100.0])
 
 
 if __name__ == "__main__":

@@ -64,6 +64,37 @@ class OneWay:
                 os.write(self._sink, frame)
 
 
+class Cables:
+    """Makes such cables, each in a process of its own.
+
+    Use it in a `with` block, at the end of which they are gone.
+    """
+
+    def __init__(self, one_way_ms: float) -> None:
+        self._one_way_ms = one_way_ms
+        self._made: list[subprocess.Popen[str]] = []
+
+    def connect(self, outer: str, namespace: str, inner: str) -> None:
+        """Makes a cable."""
+        made = subprocess.Popen(
+            [sys.executable, __file__, outer, namespace, inner, str(self._one_way_ms)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._made.append(made)
+        if made.stdout is None or made.stdout.readline() != "up\n":
+            raise SystemExit("no cable could be made")
+
+    def __enter__(self) -> Cables:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._made:
+            process.kill()
+            process.wait()
+
+
 def main() -> None:
     """Makes the cable, and passes frames on until standard input ends."""
     outer, namespace, inner, one_way_ms = sys.argv[1:]
