@@ -9,6 +9,9 @@ python -m hvd_elastic_keras.ctl --job_dir=DIR grant --slots=2
 python -m hvd_elastic_keras.ctl --job_dir=DIR audit
 python -m hvd_elastic_keras.ctl --job_dir=DIR explain
 python -m hvd_elastic_keras.ctl --job_dir=DIR dashboard
+python -m hvd_elastic_keras.ctl --job_dir=DIR logs w1 --follow
+python -m hvd_elastic_keras.ctl --job_dir=DIR stop
+python -m hvd_elastic_keras.ctl list
 """
 
 from __future__ import annotations
@@ -18,11 +21,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvd_elastic_keras.cli import control_job, job_directory
+from hvd_elastic_keras.cli import control_job, job_directory, job_listing
 from hvd_elastic_keras.cli.one_line_parser import parser_of
 from hvd_elastic_keras.common.errors import ElasticError
 
-COMMANDS = ("status", "add", "remove", "revoke", "grant", "audit", "explain", "dashboard")
+COMMANDS = (
+    *("status", "add", "remove", "revoke", "grant", "audit", "explain", "dashboard"),
+    *("logs", "stop", "list"),
+)
 
 
 def _status(given: argparse.Namespace) -> int:
@@ -52,6 +58,18 @@ def _explain(given: argparse.Namespace) -> int:
 
 def _dashboard(given: argparse.Namespace) -> int:
     return control_job.show_dashboard(given.job_dir)
+
+
+def _logs(given: argparse.Namespace) -> int:
+    return job_listing.show_logs(given.job_dir, given.worker, follow=given.follow)
+
+
+def _stop(given: argparse.Namespace) -> int:
+    return control_job.stop(given.job_dir)
+
+
+def _list(given: argparse.Namespace) -> int:
+    return job_listing.show_jobs()
 
 
 def _common(parser: argparse.ArgumentParser, **default: object) -> None:
@@ -101,6 +119,13 @@ def parser() -> argparse.ArgumentParser:
             command.add_argument("--deadline_s", type=float, help=text)
     text = "print the address of a page of a job; it holds the job's token"
     add("dashboard", text, _dashboard)
+    logs = add("logs", "print what a worker, or all of them, have printed", _logs)
+    text = "such as w1; default: all, with the worker before each line"
+    logs.add_argument("worker", nargs="?", default="", metavar="WORKER_ID", help=text)
+    text = "go on with what is printed from now on, until the job ends"
+    logs.add_argument("--follow", "-f", action="store_true", help=text)
+    add("stop", "stop a job after the current step, with a checkpoint", _stop)
+    add("list", "show the jobs below ./jobs", _list)
     return top
 
 
@@ -108,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Parses the command line and carries out one command."""
     top = parser()
     given = top.parse_args(arguments)
-    if given.job_dir is None:
+    if given.job_dir is None and given.command != "list":
         given.job_dir = job_directory.newest()
         if given.job_dir is None:
             top.error("--job_dir is missing, and there is no job in ./jobs. Give a job's directory")

@@ -27,6 +27,7 @@ from hvd_elastic_keras._version import __version__
 from hvd_elastic_keras.cli import (
     dry_run,
     find_model,
+    help_text,
     host_flags,
     inference_flags,
     job_directory,
@@ -266,6 +267,24 @@ def takes_value(name: str) -> bool:
     return name in flags.FLAGS and not flags.FLAGS[name].boolean
 
 
+def _answer_about_itself(words: Sequence[str]) -> None:
+    """Answers a command line that only asks about this program, and ends it."""
+    if not words and not settings.from_environment():
+        print(f"{help_text.USAGE}\nMore: --help", file=sys.stderr)
+        sys.exit(2)
+    typed, _ = settings.split_arguments(words, takes_value)
+    asked = {name: value for name, value, _ in typed}
+    if "version" in asked:
+        print(f"hvd_elastic_keras {__version__}")
+    elif asked.get("help") == help_text.ALL:
+        app.usage(shorthelp=True, writeto_stdout=True)
+    elif "help" in asked:
+        print(help_text.first_screen(sys.modules[__name__]))
+    else:
+        return
+    sys.exit(0)
+
+
 def main() -> None:
     """Parses the command line and runs the job to its end, even if nobody can read the output."""
     output.open_closed_streams()
@@ -278,9 +297,7 @@ def _run() -> None:
     flags.FLAGS.set_gnu_getopt(False)
     try:
         words = settings.with_own_names(sys.argv[1:], takes_value)
-        if "--version" in words[:1]:
-            print(f"hvd_elastic_keras {__version__}")
-            sys.exit(0)
+        _answer_about_itself(words)
         given = settings.resolved(words, takes_value, take_over.sources_handed_on())
         sys.argv = find_model.with_config_path([sys.argv[0], *given.words], takes_value)
     except ElasticError as error:

@@ -212,6 +212,29 @@ void TensorQueue::WaitForGroup(std::chrono::steady_clock::duration limit) {
         reason="sum the tensors of a grouped allreduce in place",
     ),
     Edit(
+        path="third_party/gloo/gloo/allreduce.cc",
+        anchor="""\
+    case detail::AllreduceOptionsImpl::UNSPECIFIED:
+    case detail::AllreduceOptionsImpl::RING:
+      ring(opts, reduceInputs, broadcastOutputs);
+      break;
+""",
+        replacement="""\
+    case detail::AllreduceOptionsImpl::UNSPECIFIED:
+      // hvd_elastic_keras: few bytes take as long as the messages that wait for one another.
+      if (context->size > 4 && totalBytes <= 65536) {
+        bcube(opts, reduceInputs, broadcastOutputs);
+      } else {
+        ring(opts, reduceInputs, broadcastOutputs);
+      }
+      break;
+    case detail::AllreduceOptionsImpl::RING:
+      ring(opts, reduceInputs, broadcastOutputs);
+      break;
+""",
+        reason="sum few bytes of many workers in fewer messages that wait for one another",
+    ),
+    Edit(
         path="horovod/common/parameter_manager.cc",
         anchor="""\
   } else {

@@ -88,7 +88,11 @@ def _train(training: Training, rounds: FitRounds) -> None:
     joins = membership.others_train(session.training + 1)
     session.reporter.at(TRACING, 0, 0)
     prepared, told_of_steps = _prepare(
-        training, rounds, joins=joins, has_others=membership.has_others
+        training,
+        rounds,
+        joins=joins,
+        has_others=membership.has_others,
+        begins_alone=membership.begins_alone,
     )
     told = open_to(rounds)
     along = read_along(membership, by_phase(prepared.runners))
@@ -139,12 +143,13 @@ def _prepare(
     *,
     joins: bool = False,
     has_others: bool = True,
+    begins_alone: bool = True,
 ) -> tuple[Prepared, list[str]]:
     """Traces the steps of the training and runs each once. Returns them and warnings for the user.
 
     Args:
       joins: whether other workers train already.
-      has_others: see `Membership.has_others`.
+      has_others, begins_alone: see `Membership`.
     """
     model = training.model
     variables = variables_kept(model)
@@ -171,7 +176,7 @@ def _prepare(
             told_of_steps.append(NOT_SHARED.format(", ".join(variables.lost)))
         model.stop_training = False
         is_late = joins and _may_be_late(training, variables, steps[0])
-        warm_up(rounds, variables, runners, has_others=has_others)
+        warm_up(rounds, variables, runners, has_others=has_others, begins_alone=begins_alone)
     variables.assign(before)
     state = RunState(
         model,

@@ -28,7 +28,7 @@ def conclude(console: Console, request: JobRequest, result: JobResult, signals: 
     """Says how a job has ended; returns the exit code of the command.
 
     Args:
-      signals: the signals that have stopped the job.
+      signals: the signals that have stopped the job. `ctl stop` counts as SIGTERM.
     """
     job_dir = shown(request.job_dir)
     if result.refused:
@@ -41,7 +41,7 @@ def conclude(console: Console, request: JobRequest, result: JobResult, signals: 
         where = f" of training {result.training}" if several else ""
         console.line(f"stopped at step {result.step}{where}: {result.reason}")
         console.line(f"to continue, run the command again with --job_dir={job_dir}")
-        return EXIT_SIGNAL_BASE + signals[0] if signals else EXIT_FAILED
+        return EXIT_SIGNAL_BASE + (signals[0] if signals else signal.SIGTERM)
     if not result.succeeded:
         _show_error(console, request.job_dir, result.failed_workers)
         console.line(f"the job failed: {result.reason}")

@@ -54,6 +54,12 @@ def change_slots(job_dir: Path, request: control.SlotsRequest) -> int:
     return _tell(messages.decode(_change(job_dir, "slots", request), control.SlotsReply))
 
 
+def stop(job_dir: Path) -> int:
+    """Stops a running job after the current step."""
+    answer = _call(files.read_endpoint(job_dir), "POST", "stop", None)
+    return _tell(messages.decode(answer, control.ChangeReply))
+
+
 def _change(
     job_dir: Path, path: str, request: control.ChangeRequest | control.SlotsRequest
 ) -> bytes:

@@ -26,11 +26,15 @@ def of_name(name: str) -> Path:
     return Path(JOBS, f"{name}-{stamp}-{os.getpid()}").resolve()
 
 
+def all_jobs() -> list[Path]:
+    """Returns the directories of jobs below `jobs`, the one that was written to last first."""
+    logs = Path(JOBS).glob(f"*/{files.EVENTS}")
+    return [path.parent for path in sorted(logs, key=lambda path: -path.stat().st_mtime)]
+
+
 def newest() -> Path | None:
     """Returns the directory below `jobs` to which a job has written last; None if there is none."""
-    logs = Path(JOBS).glob(f"*/{files.EVENTS}")
-    last = max(logs, key=lambda path: path.stat().st_mtime, default=None)
-    return None if last is None else last.parent
+    return next(iter(all_jobs()), None)
 
 
 @contextlib.contextmanager

@@ -321,8 +321,10 @@ class WorkerUpdate(Message, frozen=True, kw_only=True):
 
 
 class InputReply(Message, frozen=True, kw_only=True):
-    """Answer to `GET /v1/input`: where the workers that hold a state read."""
+    """Answer to `GET /v1/input`: where the workers that hold a state read; how many there are."""
 
     position: InputPosition | None = None
     training: Count = 0
     """The training in which workers hold a state; 0 if no worker holds one."""
+    workers: Count = 0
+    """Workers of the job, with those that only start, but without those that have to leave."""

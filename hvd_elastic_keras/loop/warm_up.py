@@ -26,11 +26,14 @@ def warm_up(
     phases: Sequence[PhaseRunner],
     *,
     has_others: bool = True,
+    begins_alone: bool = True,
 ) -> None:
     """Compiles the steps and warms up their kernels. All variables keep their values.
 
     Args:
       has_others: whether other workers may ever take part in a step.
+      begins_alone: whether no other worker takes part in the first steps. If one does, the graph of
+        a step alone is run for the first time when it is needed, which may never be.
     """
     # Assigned values need memory beside the old values, which are kept here. The workers of a large
     # model would never need as much memory again. So its step computes all and assigns nothing.
@@ -45,7 +48,9 @@ def warm_up(
                 part = dataclasses.replace(batch.part, num_examples_of_step=count)
                 batch = dataclasses.replace(batch, part=part)
                 if isinstance(phase.step, PartitionedStep):
-                    phase.step.warm_up(batch, stops=stops, has_others=has_others)
+                    phase.step.warm_up(
+                        batch, stops=stops, has_others=has_others, begins_alone=begins_alone
+                    )
     finally:
         variables.assign(before)
 

@@ -85,7 +85,7 @@ class PartitionedStep(TracedStep):
         """Whether other workers took part in the newest step. A worker that is alone after it has
         the rows of all, and memory may not suffice for them. So its first step alone runs in a
         graph that can be repeated: it assigns nothing before the end."""
-        self._may_have_others = True
+        self._begins_alone = False
         self._most_early = 0
         """The most collectives in one graph that may end before a worker's part is computed."""
         self._late: LateStep | None = None
@@ -133,7 +133,9 @@ class PartitionedStep(TracedStep):
         self._had_others = not is_alone
         return result
 
-    def warm_up(self, batch: LocalBatch, *, stops: bool, has_others: bool) -> None:
+    def warm_up(
+        self, batch: LocalBatch, *, stops: bool, has_others: bool, begins_alone: bool
+    ) -> None:
         """Traces the graphs that a worker may need, and runs each once, alone.
 
         The user's step is not run eagerly here: it has nothing to trace, and changes by its Python
@@ -142,13 +144,16 @@ class PartitionedStep(TracedStep):
         Args:
           stops: whether to run only the part before the assignments.
           has_others: whether other workers may ever take part.
+          begins_alone: whether this worker takes its first steps alone.
         """
         needs_graph = has_others or self.options.skips_nonfinite or not self._has_own
         is_traced = needs_graph or not self._runs_eagerly
         unsent = [v for v in self._changed_beside if not can_be_sent(v)] if is_traced else []
         before = [v.read_value() for v in unsent]
-        self._may_have_others = has_others
-        if not stops and self._has_own and not self._runs_eagerly:
+        self._begins_alone = begins_alone
+        # A step with loops has a graph of its own for full batches, which these rows are not.
+        runs = begins_alone and self._has_own and not (self._runs_eagerly or self._has_loops)
+        if runs and not stops:
             self._alone(batch, 0, False)
         if needs_graph:
             self._taken_with_others(batch, 0, stops)
@@ -199,9 +204,9 @@ class PartitionedStep(TracedStep):
         """The step as Keras itself would trace it if all batches were of the same size.
 
         A loop, as in an LSTM, runs up to a quarter faster if it knows the size. Other graphs do not
-        gain enough to be traced once more. Neither does a worker that is alone only for a while.
+        gain enough to be traced once more. Neither does a worker that is alone for a while only.
         """
-        if self._may_have_others or not self._has_loops:
+        if not (self._begins_alone and self._has_loops):
             return self._own_graph
         pairs = zip(self._batch.flat_spec, self._batch.per_row, strict=True)
         return self._traced_alone([_with_rows(s, self.num_rows * n) if n else s for s, n in pairs])

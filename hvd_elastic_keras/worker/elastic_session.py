@@ -183,6 +183,11 @@ class ElasticSession:
         """Whether other workers are in this training already; False if no master answers."""
         return self._others().training == training
 
+    @property
+    def is_only_worker(self) -> bool:
+        """Whether the job has no other worker at present; True also if no master answers."""
+        return self._others().workers <= 1
+
     def _others(self) -> protocol.InputReply:
         try:
             return self._client.input_reply()

@@ -58,6 +58,13 @@ class Membership:
         return self.environment is not None or self.launched is not None
 
     @property
+    def begins_alone(self) -> bool:
+        """Whether this process takes its first steps alone. Call this from one thread only."""
+        if self.launched is not None:
+            return self.launched.place.size == 1
+        return self.worker is None or self.worker.is_only_worker
+
+    @property
     def launched(self) -> LaunchedSession | None:
         """The session, if `horovodrun` has started this process as one of several; else None."""
         return self.session if isinstance(self.session, LaunchedSession) else None

@@ -70,9 +70,11 @@ class SharedStep(PartitionedStep):
     def _has_own(self) -> bool:
         return not self.in_graph and super()._has_own
 
-    def warm_up(self, batch: LocalBatch, *, stops: bool, has_others: bool) -> None:
+    def warm_up(
+        self, batch: LocalBatch, *, stops: bool, has_others: bool, begins_alone: bool
+    ) -> None:
         """Traces no step of several workers: they compute eagerly."""
-        super().warm_up(batch, stops=stops, has_others=False)
+        super().warm_up(batch, stops=stops, has_others=False, begins_alone=begins_alone)
 
     def __call__(
         self, batch: LocalBatch, step: int, stop: bool = False, arrive: Any = None

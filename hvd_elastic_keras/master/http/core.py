@@ -72,6 +72,9 @@ class Core(Protocol):
     def change_slots(self, request: control.SlotsRequest) -> control.SlotsReply:
         """Grants or revokes slots."""
 
+    def stop_job(self) -> control.ChangeReply:
+        """Stops the job after the current step."""
+
 
 class Extension(Protocol):
     """Further requests that the endpoint answers, such as those for the dashboard."""

@@ -100,6 +100,7 @@ OPERATIONS = (
         control.SlotsReply,
         control.SlotsRequest,
     ),
+    Operation("POST", "/v1/stop", "Stops the job after the current step", control.ChangeReply),
     Operation(
         "GET",
         "/v1/stream",

@@ -11,6 +11,7 @@
 | GET  /v1/status                        | phase, round and workers                            |
 | POST /v1/workers                       | more or fewer workers (`ChangeRequest`)             |
 | POST /v1/slots                         | slots granted or revoked (`SlotsRequest`)           |
+| POST /v1/stop                          | stops the job after the current step                |
 | GET  /v1/job                           | what a joiner has to know (`JobDescription`)        |
 | POST /v1/join, /v1/exit                | a worker comes by itself; its process is gone       |
 | GET  /v1/stream                        | the course of the job, as server-sent events        |
@@ -45,7 +46,7 @@ MAX_DIGITS = 18
 """Limit for a number in a query: more digits do not fit into 64 bits."""
 
 _STORE = "/{secret:[0-9a-f]{64}}/round{round:[0-9]{1,18}}:{port:[0-9]+}/{key:.+}"
-_FOR_PEOPLE = "GET /v1/status, POST /v1/slots, POST /v1/workers"
+_FOR_PEOPLE = "GET /v1/status, POST /v1/slots, POST /v1/stop, POST /v1/workers"
 log = logging.getLogger(__name__)
 T = TypeVar("T", bound=messages.Message)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -109,6 +110,7 @@ class MasterServer:
             web.get("/v1/status", self._status),
             web.post("/v1/workers", self._workers),
             web.post("/v1/slots", self._slots),
+            web.post("/v1/stop", self._stop),
             web.get("/v1/job", self._job),
             web.post("/v1/join", self._join),
             web.post("/v1/exit", self._exit),
@@ -240,6 +242,9 @@ class MasterServer:
         reply = self._core.change_slots(change)
         await self._core.kept()
         return _message(reply, 200 if reply.accepted else control.CONFLICT)
+
+    async def _stop(self, request: web.Request) -> web.Response:
+        return _message(self._core.stop_job())
 
     async def _job(self, request: web.Request) -> web.Response:
         return _message(self._core.joiners.description)

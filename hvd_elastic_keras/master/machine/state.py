@@ -252,11 +252,14 @@ def training_is_over(training: Training, workers: Mapping[str, Worker]) -> bool:
 def input_reply(state: State) -> protocol.InputReply:
     """Returns the input position that newcomers ask for.
 
-    If all workers that hold a state are lost, the reply is empty: a checkpoint says where to read.
+    If all workers that hold a state are lost, it has no position: a checkpoint says where to read.
     """
+    workers = sum(not worker.leaving for worker in state.workers.values())
     if all(worker.seniority is None for worker in state.workers.values()):
-        return protocol.InputReply()
-    return protocol.InputReply(position=state.training.reading, training=state.training.number)
+        return protocol.InputReply(workers=workers)
+    return protocol.InputReply(
+        position=state.training.reading, training=state.training.number, workers=workers
+    )
 
 
 def root_of(state: State) -> str:

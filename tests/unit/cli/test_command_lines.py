@@ -10,6 +10,7 @@ import pytest
 
 from hvd_elastic_keras._version import __version__
 from hvd_elastic_keras.cli import control_job
+from hvd_elastic_keras.cli.help_text import GROUPS, USAGE
 from hvd_elastic_keras.common import control
 from hvd_elastic_keras.common.errors import ConfigurationError
 
@@ -50,8 +51,21 @@ def test_help_works_without_tensorflow(module: str, words: list[str]) -> None:
     assert all(word in text.replace("[no]", "") for word in words), text
 
 
-def test_short_help_is_the_same_as_help() -> None:
-    assert call("run", "-h").stdout == call("run", "--help").stdout != ""
+def test_help_shows_the_flags_of_every_day_and_where_the_others_are() -> None:
+    first, everything = call("run", "--help").stdout, call("run", "--help=all").stdout
+    assert first == call("run", "-h").stdout == call("run", "--num_workers=2", "--help").stdout
+    assert len(first.splitlines()) < 80 < max(map(len, first.splitlines())) + 10
+    assert "--help=all" in first
+    everything = everything.replace("[no]", "")
+    assert all(f"--{name}" in everything for names in GROUPS.values() for name in names)
+    assert "--pod_template" in everything
+    assert "--pod_template" not in first
+
+
+def test_without_arguments_run_shows_how_it_is_used() -> None:
+    result = call("run")
+    assert (result.stdout, result.returncode) == ("", 2)
+    assert result.stderr == f"{USAGE}\nMore: --help\n"
 
 
 def test_the_version_can_be_asked_for() -> None:

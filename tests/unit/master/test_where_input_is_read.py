@@ -50,3 +50,11 @@ def test_where_an_earlier_training_was_read_is_forgotten(three: Job) -> None:
     assert three.state.training.number == 2
     reads(three, "w1", step=14)
     assert input_reply(three.state).position is None
+
+
+def test_a_worker_is_told_how_many_stay(three: Job) -> None:
+    assert input_reply(three.state).workers == 3
+    three.send(protocol.Leaving(worker_id="w1", reason="asked to"))
+    assert input_reply(three.state).workers == 2
+    three.kill("w1", "w2")  # another one starts in the place of w2
+    assert input_reply(three.state).workers == 2

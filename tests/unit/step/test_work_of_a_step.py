@@ -15,6 +15,7 @@ from hvd_elastic_keras import Trainer, TrainingConfig
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.step.step_result import COUNT_AND_FLAGS
+from hvd_elastic_keras.worker.membership import Membership
 
 FEATURES, HIDDEN = 6, 50
 X = np.random.default_rng(0).random((24, FEATURES), np.float32)
@@ -60,8 +61,8 @@ def test_one_collective_carries_what_the_step_can_move(
     reduced = Reduced(monkeypatch)
     taken = PartitionedStep.warm_up  # else there is no collective
 
-    def warm_up(step: PartitionedStep, batch: Any, *, stops: bool, has_others: bool) -> None:
-        taken(step, batch, stops=stops, has_others=True)
+    def warm_up(step: PartitionedStep, batch: Any, **options: bool) -> None:
+        taken(step, batch, **{**options, "has_others": True})
 
     monkeypatch.setattr(PartitionedStep, "warm_up", warm_up)
     model = network(frozen=frozen)
@@ -88,3 +89,16 @@ def test_a_frozen_backbone_stays_as_it_is_and_the_rest_is_that_of_plain_fit() ->
         weights.append(model.get_weights())
     for expected, found in zip(*weights, strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_worker_that_begins_with_others_prepares_no_step_alone(
+    alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = []
+    monkeypatch.setattr(Membership, "begins_alone", alone)
+    monkeypatch.setattr(PartitionedStep, "_alone", lambda self, *_: runs.append(self))
+    model = network(frozen=False)
+    config = TrainingConfig(global_batch_size=8, micro_batch_size=2, epochs=0)
+    Trainer(model, (X, Y), config=config).fit()
+    assert bool(runs) == alone

@@ -1,0 +1,117 @@
+"""What `ctl list` and `ctl logs` show: the jobs below `./jobs`, and the output of workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from hvd_elastic_keras.cli import control_job, job_directory
+from hvd_elastic_keras.common import events, files
+from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
+from hvd_elastic_keras.observe import job_history
+from hvd_elastic_keras.observe.console import table
+
+END_BYTES = 2**16
+"""Bytes at the end of a job's events in which its last entries are searched."""
+LOOK_EVERY_S = 0.25
+
+
+def show_jobs() -> int:
+    """Prints a line for each job below `./jobs`, the one that has written last first."""
+    jobs = job_directory.all_jobs()
+    if not jobs:
+        print("There are no jobs in ./jobs.")
+        return 0
+    head = ("JOB", "STATE", "STEP", "WORKERS", "LAST WRITTEN")
+    print(table([head, *map(_row, jobs)]))
+    return 0
+
+
+def _row(job_dir: Path) -> tuple[str, ...]:
+    written = time.localtime((job_dir / files.EVENTS).stat().st_mtime)
+    when = time.strftime("%Y-%m-%d %H:%M:%S", written)
+    try:
+        status = control_job.read_status(job_dir)
+    except ElasticError:
+        end = _end_of(job_dir)
+        state, step = (end.status, str(end.step)) if end else ("interrupted", "-")
+        return job_dir.name, state, step, "-", when
+    return job_dir.name, status.phase, str(status.step), str(len(status.workers)), when
+
+
+def _end_of(job_dir: Path) -> events.JobFinished | None:
+    """Returns how a job has ended; None if its launcher did not come to write that."""
+    lines = files.end_of(job_dir / files.EVENTS, END_BYTES).splitlines()
+    entries = [timed.entry for timed in job_history.timed(files.event_entries(lines))]
+    last = entries[-1] if entries else None
+    return last if isinstance(last, events.JobFinished) else None
+
+
+def show_logs(job_dir: Path, worker_id: str, *, follow: bool) -> int:
+    """Prints the logs of one worker, or of all with the worker before each line.
+
+    Args:
+      follow: whether to go on until the job has ended.
+
+    Raises:
+      ConfigurationError: there is no such log.
+    """
+    logs = Logs(job_dir, worker_id)
+    if not logs.paths():
+        known = sorted(p.stem for p in (job_dir / files.LOGS).glob("w*.log"))
+        expected = f"one of {', '.join(known)}" if known else "a job whose workers have started"
+        what = f"The worker {worker_id!r}" if worker_id else f"The job {job_dir}"
+        raise ConfigurationError(
+            f"{what} has no log in {job_dir / files.LOGS}, expected {expected}."
+        )
+    while True:
+        runs = follow and _runs(job_dir)  # asked before the last look, which thus misses nothing
+        for line in logs.new_lines(ended=not runs):
+            print(line, flush=follow)
+        if not runs:
+            return 0
+        time.sleep(LOOK_EVERY_S)
+
+
+def _runs(job_dir: Path) -> bool:
+    try:
+        control_job.read_status(job_dir)
+    except ElasticError:
+        return False
+    return True
+
+
+class Logs:
+    """The logs of a job's workers, which may still grow.
+
+    Args:
+      worker_id: the only worker to read; empty for all.
+    """
+
+    def __init__(self, job_dir: Path, worker_id: str) -> None:
+        self._directory = job_dir / files.LOGS
+        self._worker_id = worker_id
+        self._read: dict[Path, int] = {}
+
+    def paths(self) -> list[Path]:
+        """Returns the logs that there are, in the order of the workers."""
+        wanted = f"{self._worker_id or 'w*'}.log"
+        found = (p for p in self._directory.glob(wanted) if p.stem[1:].isdecimal())
+        return sorted(found, key=lambda path: int(path.stem[1:]))
+
+    def new_lines(self, *, ended: bool) -> Iterator[str]:
+        """Yields the lines that have been written since the last call.
+
+        Args:
+          ended: whether nothing more will be written: the last line may lack its end.
+        """
+        for path in self.paths():
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                for line in file:
+                    if not (line.endswith(b"\n") or ended):
+                        break
+                    self._read[path] = file.tell()
+                    text = line.decode(errors="replace").rstrip("\n")
+                    yield text if self._worker_id else f"{path.stem}| {text}"
