@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,20 @@ def init(environ: Mapping[str, str]) -> dict[str, Any]:
 
 def allreduce(value: float) -> dict[str, Any]:
     return {"sum": float(hvd.allreduce(tf.constant(value), op=hvd.Sum, name="t").numpy())}
+
+
+def sums_of_ranks(lengths: Sequence[int]) -> dict[str, Any]:
+    """Returns whether all numbers of all sums are right, for two types of each length."""
+    right = []
+    for dtype in (np.float32, np.int64):
+        for length in lengths:
+            numbers = np.arange(length, dtype=dtype)
+            found = hvd.allreduce(
+                tf.constant(numbers * hvd.rank()), op=hvd.Sum, name=f"{dtype.__name__}{length}"
+            )
+            expected = numbers * (hvd.size() * (hvd.size() - 1) // 2)
+            right.append(bool(np.array_equal(found.numpy(), expected)))
+    return {"right": right}
 
 
 def allreduce_group(count: int) -> dict[str, Any]:

@@ -282,13 +282,28 @@ def test_the_event_thread_does_not_keep_the_processor_from_the_thread_it_waits_f
             assert sum(events) < 3 * cycles
 
 
-@pytest.mark.slow(but=("1",))
+@pytest.mark.parametrize("size", [5, 6])
+def test_few_numbers_of_many_workers_are_summed(store: Store, tmp_path: Path, size: int) -> None:
+    """More than four workers do not sum few bytes in a ring."""
+    lengths = [1, 2, 5, 7, 1000, 16384, 16385]
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(Worker(tmp_path / f"{rank}.log")) for rank in range(size)]
+        for rank, worker in enumerate(workers):
+            worker.ask("init", store.environ("r", rank, size))
+        assert {worker.reply()["size"] for worker in workers} == {size}
+        for worker in workers:
+            worker.ask("sums_of_ranks", lengths)
+        for worker in workers:
+            assert worker.reply() == {"right": [True] * 2 * len(lengths)}
+
+
+@pytest.mark.slow(but=("4-2000000-1", "6-100-1"))
 @pytest.mark.parametrize("victim_rank", [0, 1, 2, 3])
+@pytest.mark.parametrize(("size", "length"), [(4, 2_000_000), (6, 100)])
 def test_all_survivors_of_a_kill_during_allreduce_get_an_error_at_once(
-    store: Store, tmp_path: Path, victim_rank: int
+    store: Store, tmp_path: Path, size: int, length: int, victim_rank: int
 ) -> None:
     """This includes survivors that did not talk to the dead rank. None of them is aborted."""
-    size = 4
     with contextlib.ExitStack() as stack:
         workers = [stack.enter_context(Worker(tmp_path / f"{rank}.log")) for rank in range(size)]
         for rank, worker in enumerate(workers):
@@ -296,7 +311,7 @@ def test_all_survivors_of_a_kill_during_allreduce_get_an_error_at_once(
             worker.ask("init", store.environ("r", rank, size) | environ)
         assert {worker.reply()["size"] for worker in workers} == {size}
         for worker in workers:
-            worker.ask("allreduce_until_error", 2_000_000)
+            worker.ask("allreduce_until_error", length)
         for worker in workers:
             assert worker.reply()["first_step"]
         victim = workers.pop(victim_rank)
