@@ -272,7 +272,7 @@ def _answer_about_itself(words: Sequence[str]) -> None:
     if not words and not settings.from_environment():
         print(f"{help_text.USAGE}\nMore: --help", file=sys.stderr)
         sys.exit(2)
-    typed, _ = settings.split_arguments(words, takes_value)
+    typed, _ = find_model.split_arguments(list(words), takes_value)
     asked = {name: value for name, value, _ in typed}
     if "version" in asked:
         print(f"hvd_elastic_keras {__version__}")

@@ -65,6 +65,20 @@ def test_ctrl_c_stops_the_job_with_a_checkpoint_from_which_it_goes_on(
         again.assert_audited(epochs=3)
 
 
+def test_ctl_shows_what_workers_print_and_stops_the_job(tmp_path: Path) -> None:
+    with Job(tmp_path, "--num_workers=2", plan=[GATE]) as job:
+        job.wait_for_fault("gate")
+        assert "w1| " in job.ctl("logs")
+        assert "w1| " not in job.ctl("logs", "w1")
+        assert "The job stops after the current step." in job.ctl("stop")
+        job.wait_for("job_stopping")
+        assert "is stopping already" in job.ctl("stop")
+        job.plan.open_gate("gate")
+        job.finish(exit_code=143)
+        assert "stopped at step 11: asked to by ctl stop" in job.output
+        assert job.events("checkpoint_saved")[-1]["step"] == 11
+
+
 def test_sigterm_of_the_launcher_stops_workers_that_are_still_starting(tmp_path: Path) -> None:
     with Job(tmp_path, "--num_workers=2") as job:
         job.wait_for("worker_started")

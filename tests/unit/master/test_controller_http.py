@@ -126,6 +126,7 @@ def with_master(
         ("GET", "/v1/updates?worker_id=w0&version=0"),
         ("POST", "/v1/workers"),
         ("POST", "/v1/slots"),
+        ("POST", "/v1/stop"),
         ("GET", "/guess/round1:1/global/key"),
     ],
 )

@@ -1,0 +1,89 @@
+"""What `ctl list` and `ctl logs` show, without a job that runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvd_elastic_keras.cli.job_listing import Logs, show_jobs, show_logs
+from hvd_elastic_keras.common.errors import ConfigurationError
+
+FINISHED = {"event": "job_finished", "status": "finished", "reason": "", "training": 1, "step": 90}
+
+
+def job(name: str, *entries: dict[str, Any], written: int = 0) -> Path:
+    """Makes the directory of a job whose launcher is gone; `written` is a time."""
+    directory = Path("jobs", name)
+    (directory / "logs").mkdir(parents=True)
+    log = directory / "events.jsonl"
+    lines = [json.dumps({"seq": 1, "time": 1.0, **entry}) + "\n" for entry in entries]
+    log.write_text("".join(lines))
+    os.utime(log, (written, written))
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_jobs_are_listed_with_how_they_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    job("old", FINISHED, written=1_000_000_000)
+    job("killed", FINISHED, {"event": "job_stopping", "reason": "?"}, written=1_100_000_000)
+    job("new", {**FINISHED, "status": "stopped", "step": 7}, written=1_200_000_000)
+    assert show_jobs() == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["JOB", "STATE", "STEP", "WORKERS", "LAST", "WRITTEN"]
+    found = [line.split()[:4] for line in lines]
+    assert found == [
+        ["new", "stopped", "7", "-"],
+        ["killed", "interrupted", "-", "-"],
+        ["old", "finished", "90", "-"],
+    ]
+
+
+def test_without_jobs_the_list_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert show_jobs() == 0
+    assert capsys.readouterr().out == "There are no jobs in ./jobs.\n"
+
+
+def test_logs_of_all_workers_name_the_worker(capsys: pytest.CaptureFixture[str]) -> None:
+    directory = job("a", FINISHED)
+    for name, text in (("w10", "ten\n"), ("w2", "two\nlast"), ("launcher", "no worker\n")):
+        (directory / "logs" / f"{name}.log").write_text(text)
+    assert show_logs(directory, "", follow=False) == 0
+    assert capsys.readouterr().out == "w2| two\nw2| last\nw10| ten\n"
+    assert show_logs(directory, "w10", follow=True) == 0  # its launcher is gone
+    assert capsys.readouterr().out == "ten\n"
+
+
+def test_a_line_that_is_being_written_waits_for_its_end() -> None:
+    directory = job("a")
+    log = directory / "logs" / "w0.log"
+    log.write_text("one\nhal")
+    logs = Logs(directory, "w0")
+    assert list(logs.new_lines(ended=False)) == ["one"]
+    with log.open("a") as file:
+        file.write("f\nend")
+    assert list(logs.new_lines(ended=False)) == ["half"]
+    assert list(logs.new_lines(ended=True)) == ["end"]
+    assert list(logs.new_lines(ended=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("worker", "words"), [("w7", "The worker 'w7' has no log"), ("../w0", "expected one of w0")]
+)
+def test_a_worker_without_a_log_is_refused(worker: str, words: str) -> None:
+    directory = job("a")
+    (directory / "logs" / "w0.log").write_text("")
+    with pytest.raises(ConfigurationError, match=words):
+        show_logs(directory, worker, follow=False)
+
+
+def test_a_job_without_logs_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="expected a job whose workers have started"):
+        show_logs(job("a"), "", follow=False)
