@@ -56,7 +56,8 @@ def change_slots(job_dir: Path, request: control.SlotsRequest) -> int:
 
 def stop(job_dir: Path) -> int:
     """Stops a running job after the current step."""
-    answer = _call(files.read_endpoint(job_dir), "POST", "stop", None)
+    body = messages.encode(control.StopRequest(reason="asked to by ctl stop"))
+    answer = _call(files.read_endpoint(job_dir), "POST", "stop", body)
     return _tell(messages.decode(answer, control.ChangeReply))
 
 

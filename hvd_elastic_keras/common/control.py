@@ -90,6 +90,15 @@ class ChangeReply(Message, frozen=True, kw_only=True):
     text: str
 
 
+class StopRequest(Message, frozen=True, kw_only=True):
+    """`POST /v1/stop`: the job stops after the current step. Answered with a `ChangeReply`."""
+
+    examples: ClassVar[str] = '{"reason": "maintenance"}'
+
+    reason: Name
+    """What the job says about its end."""
+
+
 class SlotsRequest(Message, frozen=True, kw_only=True):
     """`POST /v1/slots`: a scheduler revokes or grants slots."""
 

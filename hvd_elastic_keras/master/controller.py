@@ -356,10 +356,10 @@ class Controller:
         """Grants or revokes slots, or says why not."""
         return self._changes.change_slots(request)
 
-    def stop_job(self) -> control.ChangeReply:
+    def stop_job(self, request: control.StopRequest) -> control.ChangeReply:
         """Stops the job after the current step. Unlike `stop`, it never ends the job at once."""
         if self._stop_requested:
             return control.ChangeReply(accepted=True, text="The job is stopping already.")
-        self.stop("asked to by ctl stop")
+        self.stop(request.reason)
         text = "The job stops after the current step. `run --resume --job_dir=…` goes on with it."
         return control.ChangeReply(accepted=True, text=text)

@@ -72,7 +72,7 @@ class Core(Protocol):
     def change_slots(self, request: control.SlotsRequest) -> control.SlotsReply:
         """Grants or revokes slots."""
 
-    def stop_job(self) -> control.ChangeReply:
+    def stop_job(self, request: control.StopRequest) -> control.ChangeReply:
         """Stops the job after the current step."""
 
 

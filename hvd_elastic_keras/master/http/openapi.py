@@ -100,7 +100,13 @@ OPERATIONS = (
         control.SlotsReply,
         control.SlotsRequest,
     ),
-    Operation("POST", "/v1/stop", "Stops the job after the current step", control.ChangeReply),
+    Operation(
+        "POST",
+        "/v1/stop",
+        "The job stops after the current step",
+        control.ChangeReply,
+        control.StopRequest,
+    ),
     Operation(
         "GET",
         "/v1/stream",

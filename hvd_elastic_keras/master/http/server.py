@@ -11,7 +11,7 @@
 | GET  /v1/status                        | phase, round and workers                            |
 | POST /v1/workers                       | more or fewer workers (`ChangeRequest`)             |
 | POST /v1/slots                         | slots granted or revoked (`SlotsRequest`)           |
-| POST /v1/stop                          | stops the job after the current step                |
+| POST /v1/stop                          | the job stops after the current step (`StopRequest`)|
 | GET  /v1/job                           | what a joiner has to know (`JobDescription`)        |
 | POST /v1/join, /v1/exit                | a worker comes by itself; its process is gone       |
 | GET  /v1/stream                        | the course of the job, as server-sent events        |
@@ -244,7 +244,8 @@ class MasterServer:
         return _message(reply, 200 if reply.accepted else control.CONFLICT)
 
     async def _stop(self, request: web.Request) -> web.Response:
-        return _message(self._core.stop_job())
+        wish = messages.decode(await request.read(), control.StopRequest)
+        return _message(self._core.stop_job(wish))
 
     async def _job(self, request: web.Request) -> web.Response:
         return _message(self._core.joiners.description)
