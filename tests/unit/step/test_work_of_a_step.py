@@ -95,10 +95,15 @@ def test_a_frozen_backbone_stays_as_it_is_and_the_rest_is_that_of_plain_fit() ->
 def test_a_worker_that_begins_with_others_prepares_no_step_alone(
     alone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = []
+    taken = PartitionedStep._alone
+    steps = []
+
+    def noted(self: PartitionedStep, batch: Any, step: int, stop: bool) -> Any:
+        steps.append(step)
+        return taken(self, batch, step, stop)
+
     monkeypatch.setattr(Membership, "begins_alone", alone)
-    monkeypatch.setattr(PartitionedStep, "_alone", lambda self, *_: runs.append(self))
-    model = network(frozen=False)
-    config = TrainingConfig(global_batch_size=8, micro_batch_size=2, epochs=0)
-    Trainer(model, (X, Y), config=config).fit()
-    assert bool(runs) == alone
+    monkeypatch.setattr(PartitionedStep, "_alone", noted)
+    config = TrainingConfig(global_batch_size=8, micro_batch_size=2)
+    Trainer(network(frozen=False), (X, Y), config=config).fit()
+    assert steps == [0, *range(len(X) // 8)][0 if alone else 1 :]
