@@ -17,6 +17,8 @@ python -m hvd_elastic_keras.ctl list
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,7 +77,7 @@ def _list(given: argparse.Namespace) -> int:
 def _common(parser: argparse.ArgumentParser, **default: object) -> None:
     """Flags that may stand before or after the command."""
     text = (
-        "directory of the job: running, but for audit and explain; default: that of ./jobs to "
+        "directory of the job: running, but for audit, explain and logs; default: that of ./jobs to "
         "which a job has written last"
     )
     parser.add_argument("--job_dir", type=Path, help=text, **default)  # type: ignore[arg-type]
@@ -141,10 +143,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.json and given.command != "status":
         top.error(f"--json was given, which {given.command} does not take")
     try:
-        sys.exit(given.run(given))
+        code = given.run(given)
+        sys.stdout.flush()
     except ElasticError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        code = 2
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
+        code = 0
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -28,8 +28,16 @@ def of_name(name: str) -> Path:
 
 def all_jobs() -> list[Path]:
     """Returns the directories of jobs below `jobs`, the one that was written to last first."""
-    logs = Path(JOBS).glob(f"*/{files.EVENTS}")
-    return [path.parent for path in sorted(logs, key=lambda path: -path.stat().st_mtime)]
+    found = (path.parent for path in Path(JOBS).glob(f"*/{files.EVENTS}"))
+    return sorted(found, key=written_at, reverse=True)
+
+
+def written_at(job_dir: Path) -> float:
+    """Returns the time at which a job has last written its events; 0 if it has none."""
+    try:
+        return (job_dir / files.EVENTS).stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def newest() -> Path | None:

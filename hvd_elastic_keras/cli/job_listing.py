@@ -29,19 +29,19 @@ def show_jobs() -> int:
 
 
 def _row(job_dir: Path) -> tuple[str, ...]:
-    written = time.localtime((job_dir / files.EVENTS).stat().st_mtime)
+    written = time.localtime(job_directory.written_at(job_dir))
     when = time.strftime("%Y-%m-%d %H:%M:%S", written)
+    if end := _end_of(job_dir):
+        return job_dir.name, end.status, str(end.step), "-", when
     try:
         status = control_job.read_status(job_dir)
     except ElasticError:
-        end = _end_of(job_dir)
-        state, step = (end.status, str(end.step)) if end else ("interrupted", "-")
-        return job_dir.name, state, step, "-", when
+        return job_dir.name, "interrupted", "-", "-", when
     return job_dir.name, status.phase, str(status.step), str(len(status.workers)), when
 
 
 def _end_of(job_dir: Path) -> events.JobFinished | None:
-    """Returns how a job has ended; None if its launcher did not come to write that."""
+    """Returns how a job has ended; None if it runs, or its launcher did not come to write that."""
     lines = files.end_of(job_dir / files.EVENTS, END_BYTES).splitlines()
     entries = [timed.entry for timed in job_history.timed(files.event_entries(lines))]
     last = entries[-1] if entries else None

@@ -148,7 +148,7 @@ def work() -> None:
 
     hvd.init()
     if hvd.rank() < 2:
-        show_latency(hvd.rank())
+        measure_latency(hvd.rank())
     for size in map(int, _BYTES.value):
         values = tf.zeros([size // 4])
 
@@ -172,7 +172,7 @@ def work() -> None:
             print(json.dumps({**found, "busy": psutil.cpu_percent() / 100}), flush=True)
 
 
-def show_latency(rank: int) -> None:
+def measure_latency(rank: int) -> None:
     """Measures how long a small message takes between two hosts; rank 0 prints it."""
     if rank:
         with contextlib.suppress(ConnectionResetError), connected() as connection:

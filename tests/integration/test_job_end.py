@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import psutil
 import pytest
 
 from tests.harness.faults import Fault
-from tests.harness.job import LIMIT_S, Job, assert_same_weights, lives
+from tests.harness.job import LIMIT_S, REPOSITORY, Job, assert_same_weights, lives
 
 Weights = dict[str, np.ndarray]
 GATE = Fault("gate", "train", 0, step=10, action="wait")
@@ -70,12 +72,18 @@ def test_ctl_shows_what_workers_print_and_stops_the_job(tmp_path: Path) -> None:
         job.wait_for_fault("gate")
         assert "w1| " in job.ctl("logs")
         assert "w1| " not in job.ctl("logs", "w1")
+        command = [sys.executable, "-m", "hvd_elastic_keras.ctl", f"--job_dir={job.job_dir}"]
+        follower = subprocess.Popen(
+            [*command, "logs", "w0", "-f"], cwd=REPOSITORY, stdout=subprocess.PIPE
+        )
         assert "The job stops after the current step." in job.ctl("stop")
         job.wait_for("job_stopping")
         assert "is stopping already" in job.ctl("stop")
         job.plan.open_gate("gate")
         job.finish(exit_code=143)
         assert "stopped at step 11: asked to by ctl stop" in job.output
+        followed, _ = follower.communicate(timeout=LIMIT_S)
+        assert followed.decode() == job.ctl("logs", "w0")
         assert job.events("checkpoint_saved")[-1]["step"] == 11
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from hvd_elastic_keras.cli.job_listing import Logs, show_jobs, show_logs
 from hvd_elastic_keras.common.errors import ConfigurationError
 
+ROOT = Path(__file__).resolve().parents[3]
 FINISHED = {"event": "job_finished", "status": "finished", "reason": "", "training": 1, "step": 90}
 
 
@@ -72,6 +75,22 @@ def test_a_line_that_is_being_written_waits_for_its_end() -> None:
     assert list(logs.new_lines(ended=False)) == ["half"]
     assert list(logs.new_lines(ended=True)) == ["end"]
     assert list(logs.new_lines(ended=True)) == []
+
+
+def test_a_reader_that_has_seen_enough_causes_no_error() -> None:
+    directory = job("a", FINISHED)
+    (directory / "logs" / "w0.log").write_text("line\n" * 100_000)
+    command = [sys.executable, "-m", "hvd_elastic_keras.ctl", f"--job_dir={directory}", "logs"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"w0| line\n"
+        process.stdout.close()
+        assert process.wait(60) == 0
+        assert process.stderr.read() == b""
 
 
 @pytest.mark.parametrize(
