@@ -170,13 +170,18 @@ def step_line(what: str, progress: Progress) -> str:
 
 
 def formatted_metrics(metrics: Mapping[str, float | None]) -> str:
-    """Returns names and values in alphabetical order; None means "not a number".
+    """Returns names and values: the loss, then the others by name, then those of validation alike.
 
-    >>> formatted_metrics({"loss": None, "accuracy": 0.25})
-    'accuracy 0.2500  loss nan'
+    None means "not a number".
+
+    >>> formatted_metrics({"loss": None, "accuracy": 0.25, "val_accuracy": 0.2, "val_loss": 1.5})
+    'loss nan  accuracy 0.2500  val_loss 1.5000  val_accuracy 0.2000'
     """
     numbers = {n: math.nan if v is None else v for n, v in metrics.items()}
-    return "  ".join(f"{name} {value:.4f}" for name, value in sorted(numbers.items()))
+    ordered = sorted(
+        numbers, key=lambda n: (n.startswith("val_"), n.removeprefix("val_") != "loss", n)
+    )
+    return "  ".join(f"{name} {numbers[name]:.4f}" for name in ordered)
 
 
 class Screen(enum.Enum):

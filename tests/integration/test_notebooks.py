@@ -121,7 +121,7 @@ def test_an_interrupt_of_the_kernel_stops_the_job_and_the_kernel_goes_on(kernel:
     manager, client = kernel
     client.execute_interactive(PREPARE, timeout=LIMIT_S, output_hook=lambda message: None)
     client.execute(ENDLESS, stop_on_error=False)  # stop_on_error would skip the next cell
-    shown_until(client, "done  accuracy")
+    shown_until(client, "done  loss")
 
     manager.interrupt_kernel()
 

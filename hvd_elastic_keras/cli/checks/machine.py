@@ -127,6 +127,18 @@ def processors_and_memory(processors: int, available: int) -> Finding:
     )
 
 
+def too_little_memory_for(workers: int, available: int) -> list[str]:
+    """Returns a warning if the memory (bytes) of this host has no room for workers that start."""
+    fit = max(1, available // WORKER_BYTES)
+    if workers <= fit:
+        return []
+    return [
+        f"warning: {workers} workers start on this host, whose memory ({size(available)} available) "
+        f"has room for about {fit} with a small model. A worker for which there is no memory is "
+        f"killed by SIGKILL: start fewer, such as --num_workers={fit}"
+    ]
+
+
 def available_bytes() -> int:
     """Returns the memory for new processes; in a container at most its limit."""
     available = int(psutil.virtual_memory().available)

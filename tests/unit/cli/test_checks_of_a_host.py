@@ -82,6 +82,17 @@ def test_memory_for_fewer_workers_than_a_job_starts_with_is_a_warning(
     assert words in finding.line
 
 
+@pytest.mark.parametrize(
+    ("workers", "gib", "told"), [(2, 2, False), (3, 2, True), (1, 0, False), (100, 20, True)]
+)
+def test_workers_that_memory_has_no_room_for_are_a_warning(
+    workers: int, gib: int, told: bool
+) -> None:
+    lines = machine.too_little_memory_for(workers, gib * 2**30)
+    assert [f"{workers} workers start on this host" in line for line in lines] == [True] * told
+    assert all(f"--num_workers={gib}" in line for line in lines)
+
+
 def test_a_container_has_no_more_memory_than_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

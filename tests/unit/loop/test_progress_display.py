@@ -84,7 +84,7 @@ def test_without_a_terminal_a_line_is_written_per_interval() -> None:
     for done in range(1, 5):
         screen.step(done, 0.5, left=26 + (4 - done))
     assert screen.text.splitlines() == [
-        "epoch 1/3  step 4/10  accuracy 0.2500  loss 0.5000  200 examples/s  2 workers  0:13 left"
+        "epoch 1/3  step 4/10  loss 0.5000  accuracy 0.2500  200 examples/s  2 workers  0:13 left"
     ]
 
 
