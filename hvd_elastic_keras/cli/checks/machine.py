@@ -133,7 +133,7 @@ def too_little_memory_for(workers: int, available: int) -> list[str]:
     if workers <= fit:
         return []
     return [
-        f"warning: {workers} workers start on this host, whose memory ({size(available)} available) "
+        f"warning: {workers} workers start on this host, whose memory ({size(available)} free) "
         f"has room for about {fit} with a small model. A worker for which there is no memory is "
         f"killed by SIGKILL: start fewer, such as --num_workers={fit}"
     ]
