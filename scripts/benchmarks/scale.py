@@ -1,16 +1,18 @@
 """Fits a model of the time of an allreduce to a few hosts, and predicts it for many.
 
-Each host is a network namespace of this machine with one worker, and sends at most `--rates`. In
-the ring of N workers, each one passes 2 (N - 1) parts of S / N bytes on to the next one. The model
-of the time is
+Each host is a network namespace of this machine with one worker, and sends at most `--rates`. N
+workers that sum S bytes go round a ring: each passes 2 (N - 1) parts of S / N bytes on to the next
+one. More than 4 workers need only 2 log N messages for few bytes (BUILD.md). Before, all agree on
+what they sum, with few bytes. The model of the time is
 
-    constant + 2 (N - 1) * (message + passes * latency + S / N * (link + processor * shared))
+    constant + messages * (message + waits * latency) + bytes * (link + processor * shared)
 
-where `link` is the time of a byte at the rate of the cable, and `latency` that of a small message
-between two hosts. `passes` says how often the ring is passed: workers first agree on what they
-sum. `processor` is what a byte costs a processor, and `shared` the number of workers for each
-processor of this machine, at least 1: it is 1 where each worker has a host of its own. The other
-four are fitted. Needs root and Debian's openssh-server.
+where `messages` wait for one another, with those of the agreement, and `bytes` are those that a
+worker sends. `latency` is the time of a small message between two hosts, and `link` the time of a
+byte at the rate of the cable. `processor` is what a byte costs a processor, and `shared` the number
+of workers for each processor of this machine, at least 1: it is 1 where each worker has a host of
+its own. `constant`, `message`, `waits` and `processor` are fitted. Needs root and Debian's
+openssh-server.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import math
 import os
 import socket
 import statistics
@@ -54,6 +57,8 @@ PORT = 7000
 ROUND_TRIPS = 500
 SLOW_MS, SMALL = 2.0, 1024
 """Of a message between two hosts whose cables are slow, and the bytes of the sums there."""
+MOST_IN_RING, FEW_BYTES = 4, 65536
+"""Of our change to Gloo."""
 NANOSECONDS = 8.0
 """Of a byte, at 1 Gbit/s."""
 MANY = (8, 64, 512)
@@ -80,13 +85,13 @@ class Sum:
 
     @property
     def messages(self) -> float:
-        """Messages that each worker waits for, one after the other."""
-        return 2.0 * (self.workers - 1)
+        """Messages that wait for one another: those of the agreement, and those of the sum."""
+        return messages_of(self.workers, 0) + messages_of(self.workers, self.bytes)
 
     @property
     def sent(self) -> float:
         """Bytes that each worker sends."""
-        return self.bytes * self.messages / self.workers
+        return 2 * self.bytes * (self.workers - 1) / self.workers
 
     @property
     def link(self) -> float:
@@ -99,23 +104,30 @@ class Sum:
         return max(1.0, self.workers / (os.cpu_count() or 1))
 
 
+def messages_of(workers: int, num_bytes: float) -> float:
+    """Returns the messages of a sum that wait for one another."""
+    if workers > MOST_IN_RING and num_bytes <= FEW_BYTES:
+        return 2 * math.log2(workers)
+    return 2.0 * (workers - 1)
+
+
 @dataclasses.dataclass(frozen=True)
-class Ring:
-    """The fitted model; all values are seconds."""
+class Model:
+    """The fitted model; all values but `waits` are seconds."""
 
     constant: float
     message: float
-    passes: float
+    waits: float
     processor: float
 
     def seconds(self, of: Sum, *, shared: float = 1.0) -> float:
         """Returns the time of an allreduce."""
-        message = self.message + self.passes * of.latency
+        message = self.message + self.waits * of.latency
         processor = self.processor * shared * of.sent
         return self.constant + message * of.messages + of.link + processor
 
 
-def fitted(found: Sequence[Sum]) -> Ring:
+def fitted(found: Sequence[Sum]) -> Model:
     """Fits the model with the least sum of squares of relative errors; no value is negative."""
     seconds = np.array([s.seconds for s in found])
     rows = [[1.0, s.messages, s.messages * s.latency, s.sent * s.shared] for s in found]
@@ -130,12 +142,12 @@ def fitted(found: Sequence[Sum]) -> Ring:
         error = float(np.sum(np.square(parts @ values - wanted)))
         if values.min() >= 0 and error < least:
             best, least = values, error
-    return Ring(*best)
+    return Model(*best)
 
 
-def errors(ring: Ring, found: Sequence[Sum]) -> list[float]:
+def errors(model: Model, found: Sequence[Sum]) -> list[float]:
     """Returns by how much each measurement differs from the model, relative to the measurement."""
-    return [ring.seconds(s, shared=s.shared) / s.seconds - 1 for s in found]
+    return [model.seconds(s, shared=s.shared) / s.seconds - 1 for s in found]
 
 
 # --- the workers -------------------------------------------------------------------------
@@ -149,11 +161,12 @@ def work() -> None:
     hvd.init()
     if hvd.rank() < 2:
         measure_latency(hvd.rank())
+    flag = tf.zeros([1])  # with it, there is a group, which begins its cycle at once
     for size in map(int, _BYTES.value):
         values = tf.zeros([size // 4])
 
         def reduce(values: tf.Tensor = values, name: str = f"sum_of_{size}") -> None:
-            hvd.grouped_allreduce([values], op=hvd.Sum, name=name)[0].numpy()
+            hvd.grouped_allreduce([values, flag], op=hvd.Sum, name=name)[0].numpy()
 
         for _ in range(3):
             reduce()
@@ -250,41 +263,41 @@ def measured(hosts: Hosts, workers: int, rate: float, *options: str) -> list[Sum
 # --- what is shown -----------------------------------------------------------------------
 
 
-def show(found: Sequence[Sum]) -> Ring:
+def show(found: Sequence[Sum]) -> Model:
     """Prints the measurements, and the model that is fitted to them."""
-    ring = fitted(found)
+    model = fitted(found)
     print("| Gbit/s | latency, ms | workers | bytes | ms | model, ms | error | processors |")
     print("|---|---|---|---|---|---|---|---|")
-    for s, error in zip(found, errors(ring, found), strict=True):
+    for s, error in zip(found, errors(model, found), strict=True):
         print(
             f"| {s.rate:g} | {1e3 * s.latency:.2f} | {s.workers} | {s.bytes:,} "
-            f"| {1e3 * s.seconds:.2f} | {1e3 * ring.seconds(s, shared=s.shared):.2f} "
+            f"| {1e3 * s.seconds:.2f} | {1e3 * model.seconds(s, shared=s.shared):.2f} "
             f"| {100 * error:+.0f} % | {100 * s.busy:.0f} % |"
         )
     print(
-        f"\nconstant {1e3 * ring.constant:.2f} ms, message {1e6 * ring.message:.0f} us, "
-        f"passes {ring.passes:.1f}, processor {1e9 * ring.processor:.2f} ns for each byte\n"
-        f"error: {_of_errors(ring, found)}"
+        f"\nconstant {1e3 * model.constant:.2f} ms, message {1e6 * model.message:.0f} us, "
+        f"waits {model.waits:.1f}, processor {1e9 * model.processor:.2f} ns for each byte\n"
+        f"error: {_of_errors(model, found)}"
     )
     most = max(s.workers for s in found)
     few, others = ([s for s in found if (s.workers == most) == last] for last in (False, True))
     if few:
         print(f"fitted to fewer workers, error for {most}: {_of_errors(fitted(few), others)}")
-    return ring
+    return model
 
 
-def _of_errors(ring: Ring, found: Sequence[Sum]) -> str:
-    sizes = [100 * abs(e) for e in errors(ring, found)]
+def _of_errors(model: Model, found: Sequence[Sum]) -> str:
+    sizes = [100 * abs(e) for e in errors(model, found)]
     return f"{statistics.median(sizes):.0f} % in the median, {max(sizes):.0f} % at most"
 
 
-def show_predictions(ring: Ring, rates: Sequence[float]) -> None:
+def show_predictions(model: Model, rates: Sequence[float]) -> None:
     """Prints the time of the sum of a step for many workers, each on a host of its own."""
     print(f"\n| gradients | Gbit/s | {' | '.join(f'{n} workers' for n in MANY)} |")
     print("|---|---|" + "---|" * len(MANY))
     latency = _LATENCY_US.value / 1e6
     for (name, size), rate in itertools.product(NETWORKS.items(), rates):
-        cells = [f"{ring.seconds(Sum(n, rate, latency, size)):.3f} s" for n in MANY]
+        cells = [f"{model.seconds(Sum(n, rate, latency, size)):.3f} s" for n in MANY]
         print(f"| {name}, {size / 1e6:g} MB | {rate:g} | {' | '.join(cells)} |")
 
 
