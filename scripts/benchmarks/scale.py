@@ -5,13 +5,13 @@ workers that sum S bytes go round a ring: each passes 2 (N - 1) parts of S / N b
 one. More than 4 workers need only 2 log N messages for few bytes (BUILD.md). Before, all agree on
 what they sum, with few bytes. The model of the time is
 
-    constant + messages * (message + waits * latency) + bytes * (link + processor * shared)
+    constant + messages * (message * shared + waits * latency) + bytes * (link + byte * shared)
 
 where `messages` wait for one another, with those of the agreement, and `bytes` are those that a
 worker sends. `latency` is the time of a small message between two hosts, and `link` the time of a
-byte at the rate of the cable. `processor` is what a byte costs a processor, and `shared` the number
-of workers for each processor of this machine, at least 1: it is 1 where each worker has a host of
-its own. `constant`, `message`, `waits` and `processor` are fitted. Needs root and Debian's
+byte at the rate of the cable. `message` and `byte` are what these cost a processor, and `shared` is
+the number of workers for each processor of this machine, at least 1: it is 1 where each worker has
+a host of its own. `constant`, `message`, `waits` and `byte` are fitted. Needs root and Debian's
 openssh-server.
 """
 
@@ -118,19 +118,19 @@ class Model:
     constant: float
     message: float
     waits: float
-    processor: float
+    byte: float
 
     def seconds(self, of: Sum, *, shared: float = 1.0) -> float:
         """Returns the time of an allreduce."""
-        message = self.message + self.waits * of.latency
-        processor = self.processor * shared * of.sent
-        return self.constant + message * of.messages + of.link + processor
+        message = self.message * shared + self.waits * of.latency
+        byte = self.byte * shared
+        return self.constant + message * of.messages + of.link + byte * of.sent
 
 
 def fitted(found: Sequence[Sum]) -> Model:
     """Fits the model with the least sum of squares of relative errors; no value is negative."""
     seconds = np.array([s.seconds for s in found])
-    rows = [[1.0, s.messages, s.messages * s.latency, s.sent * s.shared] for s in found]
+    rows = [[1.0, s.messages * s.shared, s.messages * s.latency, s.sent * s.shared] for s in found]
     parts = np.array(rows) / seconds[:, None]
     wanted = 1 - np.array([s.link for s in found]) / seconds
     best, least = np.zeros(4), np.inf
@@ -276,7 +276,7 @@ def show(found: Sequence[Sum]) -> Model:
         )
     print(
         f"\nconstant {1e3 * model.constant:.2f} ms, message {1e6 * model.message:.0f} us, "
-        f"waits {model.waits:.1f}, processor {1e9 * model.processor:.2f} ns for each byte\n"
+        f"waits {model.waits:.1f}, byte {1e9 * model.byte:.2f} ns\n"
         f"error: {_of_errors(model, found)}"
     )
     most = max(s.workers for s in found)
