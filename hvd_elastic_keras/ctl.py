@@ -135,6 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Parses the command line and carries out one command."""
     top = parser()
     given = top.parse_args(arguments)
+    if given.job_dir is not None and given.command == "list":
+        top.error("--job_dir was given, which list does not take: it shows the jobs below ./jobs")
     if given.job_dir is None and given.command != "list":
         given.job_dir = job_directory.newest()
         if given.job_dir is None:

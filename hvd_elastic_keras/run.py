@@ -42,7 +42,6 @@ from hvd_elastic_keras.cli import (
     source_files,
     take_over,
 )
-from hvd_elastic_keras.cli.checks import machine
 from hvd_elastic_keras.common import env, joining, tf_config
 from hvd_elastic_keras.common.config import check_batch_may_grow, check_seed
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
@@ -159,7 +158,7 @@ def _request(script: list[str], given: settings.Settings) -> job_request.JobRequ
         if hosts and spec.trains:
             host_flags.check_batch_is_given(spec.training, config)
     timeline = job_flags.TIMELINE.value
-    request = job_request.JobRequest(
+    return job_request.JobRequest(
         job,
         spec,
         script,
@@ -183,8 +182,6 @@ def _request(script: list[str], given: settings.Settings) -> job_request.JobRequ
         pods=pods,
         seed=_SEED.value if script else None,
     )
-    crowded = machine.too_little_memory_for(request.started_here, machine.available_bytes())
-    return dataclasses.replace(request, warnings=(*request.warnings, *crowded))
 
 
 def _warnings(words: list[str]) -> tuple[str, ...]:

@@ -33,14 +33,17 @@ def show_status(job_dir: Path, *, as_json: bool) -> int:
     return 0
 
 
-def read_status(job_dir: Path) -> control.JobStatus:
+def read_status(job_dir: Path, timeout_s: float = REQUEST_TIMEOUT_S) -> control.JobStatus:
     """Asks the master of a running job for its status.
+
+    Args:
+      timeout_s: the seconds to wait for a connection, and for the answer.
 
     Raises:
       ConfigurationError: no job runs there.
       MasterUnreachableError: its launcher does not answer.
     """
-    answer = _call(files.read_endpoint(job_dir), "GET", "status", None)
+    answer = _call(files.read_endpoint(job_dir), "GET", "status", None, timeout_s)
     return messages.decode(answer, control.JobStatus)
 
 
@@ -210,11 +213,17 @@ def _check_text(name: str, value: str) -> None:
         raise ConfigurationError(f"{name} {value!r} was given, expected text in UTF-8.") from None
 
 
-def _call(endpoint: control.Endpoint, method: str, path: str, body: bytes | None) -> bytes:
+def _call(
+    endpoint: control.Endpoint,
+    method: str,
+    path: str,
+    body: bytes | None,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> bytes:
     url = url_of(endpoint.address, endpoint.fingerprint, path)
     try:
         with session_of(endpoint.token, endpoint.fingerprint) as session:
-            response = session.request(method, url, data=body, timeout=REQUEST_TIMEOUT_S)
+            response = session.request(method, url, data=body, timeout=timeout_s)
         if not response.ok and response.status_code != control.CONFLICT:
             raise MasterUnreachableError(
                 f"The job's master refused the request ({response.status_code}): {response.text}"

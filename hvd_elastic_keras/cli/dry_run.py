@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hvd_elastic_keras.cli import plan
 from hvd_elastic_keras.cli.check_in_subprocess import check_request
-from hvd_elastic_keras.cli.checks.machine import gpus_here
+from hvd_elastic_keras.cli.checks.machine import gpus_here, too_little_memory_for
 from hvd_elastic_keras.cli.job_directory import held
 from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
 from hvd_elastic_keras.common import env, files, host_port, predictions
@@ -61,7 +61,8 @@ async def dry_run(request: JobRequest, settings: Sequence[str] = ()) -> int:
                 predictions.check_directory(Path(request.spec.output), found["identity"])
         else:
             check_syntax(Path(request.script[0]))
-    for line in (*request.warnings, *plan.whole_plan(request, found), *settings):
+    warnings = (*request.warnings, *too_little_memory_for(request.started_here))
+    for line in (*warnings, *plan.whole_plan(request, found), *settings):
         console.line(line)
     open_files.raise_limit()
     if too_few := open_files.too_few_for(request.job.max_workers):

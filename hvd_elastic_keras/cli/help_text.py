@@ -10,11 +10,11 @@ from types import ModuleType
 from absl import flags
 
 ALL = "all"
-USAGE = """usage: python -m hvd_elastic_keras.run [flags] [script.py [the script's own flags]]
+USAGE = """usage: python -m hvd_elastic_keras.run [flags] [script.py [its own flags]]
 
-  python -m hvd_elastic_keras.run --model=resnet50                 a model of the zoo
-  python -m hvd_elastic_keras.run --model=my_model.py --epochs=10  your module: model and dataset
-  python -m hvd_elastic_keras.run --num_workers=4 train.py         your script, as it is
+  python -m hvd_elastic_keras.run --model=resnet50          # a model of the zoo
+  python -m hvd_elastic_keras.run --model=my_model.py       # your own module
+  python -m hvd_elastic_keras.run --num_workers=4 train.py  # a script as it is
 """
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "What to train": ("model", "config", "epochs", "job", "checkpoint", "seed"),

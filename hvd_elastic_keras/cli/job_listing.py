@@ -15,6 +15,8 @@ from hvd_elastic_keras.observe.console import table
 END_BYTES = 2**16
 """Bytes at the end of a job's events in which its last entries are searched."""
 LOOK_EVERY_S = 0.25
+ANSWER_S = 2.0
+"""Seconds within which a launcher has to answer to be shown in the list."""
 
 
 def show_jobs() -> int:
@@ -34,9 +36,9 @@ def _row(job_dir: Path) -> tuple[str, ...]:
     if end := _end_of(job_dir):
         return job_dir.name, end.status, str(end.step), "-", when
     try:
-        status = control_job.read_status(job_dir)
-    except ElasticError:
-        return job_dir.name, "interrupted", "-", "-", when
+        status = control_job.read_status(job_dir, ANSWER_S)
+    except ElasticError:  # its launcher was killed, or it is the job of somebody else
+        return job_dir.name, "no answer", "-", "-", when
     return job_dir.name, status.phase, str(status.step), str(len(status.workers)), when
 
 
@@ -66,20 +68,13 @@ def show_logs(job_dir: Path, worker_id: str, *, follow: bool) -> int:
             f"{what} has no log in {job_dir / files.LOGS}, expected {expected}."
         )
     while True:
-        runs = follow and _runs(job_dir)  # asked before the last look, which thus misses nothing
+        # Asked before the last look, which thus misses nothing.
+        runs = follow and _end_of(job_dir) is None
         for line in logs.new_lines(ended=not runs):
             print(line, flush=follow)
         if not runs:
             return 0
         time.sleep(LOOK_EVERY_S)
-
-
-def _runs(job_dir: Path) -> bool:
-    try:
-        control_job.read_status(job_dir)
-    except ElasticError:
-        return False
-    return True
 
 
 class Logs:
@@ -96,9 +91,9 @@ class Logs:
 
     def paths(self) -> list[Path]:
         """Returns the logs that there are, in the order of the workers."""
-        wanted = f"{self._worker_id or 'w*'}.log"
-        found = (p for p in self._directory.glob(wanted) if p.stem[1:].isdecimal())
-        return sorted(found, key=lambda path: int(path.stem[1:]))
+        found = (p for p in self._directory.glob("w*.log") if p.stem[1:].isdecimal())
+        wanted = (p for p in found if self._worker_id in ("", p.stem))
+        return sorted(wanted, key=lambda path: int(path.stem[1:]))
 
     def new_lines(self, *, ended: bool) -> Iterator[str]:
         """Yields the lines that have been written since the last call.

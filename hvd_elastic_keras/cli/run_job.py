@@ -15,6 +15,7 @@ import msgspec
 
 from hvd_elastic_keras.cli import conclusion, curves, plan, source_files
 from hvd_elastic_keras.cli.check_in_subprocess import check_request
+from hvd_elastic_keras.cli.checks.machine import too_little_memory_for
 from hvd_elastic_keras.cli.conclusion import EXIT_FAILED, conclude, shown
 from hvd_elastic_keras.cli.dry_run import (
     cannot_listen,
@@ -79,6 +80,8 @@ async def run_job(request: JobRequest) -> int:
         with contextlib.ExitStack() as stack:
             server = _fork_server(request, stack)
             if endpoint is None:
+                for warning in too_little_memory_for(request.started_here):
+                    console.line(warning)
                 with refused_on_full_disk(request.job_dir):
                     request = await _accept(request, console, server)
                 if server and server.variables != _server_variables(request):

@@ -101,6 +101,8 @@ class Controller:
         self._life = LifeWatch(config, self.dispatch)
         self._now = AwakeClock(lambda gap_s: console.line(awake_clock.told(gap_s)))
         self._stop_requested = False
+        self._signalled = False
+        """Whether somebody at the launcher's terminal has asked it to stop."""
         self._at_once = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._due = DueActions(self.keep, self._execute, self.changed.tell)
@@ -222,14 +224,17 @@ class Controller:
 
     def stop(self, reason: str) -> None:
         """Ends the job after the current step; a second call ends it at once."""
+        if self._signalled:
+            self._end_now(reason)
+            return
+        self._signalled = True
+        self._stop_after_step(reason)
+        self.console.line(f"{reason}: stopping after the current step (ask again to stop at once)")
+
+    def _stop_after_step(self, reason: str) -> None:
         if not self._stop_requested:
             self.dispatch(act.StopJob(reason))
             self._limit_stop(reason)
-            self.console.line(
-                f"{reason}: stopping after the current step (ask again to stop at once)"
-            )
-        else:
-            self._end_now(reason)
 
     def _limit_stop(self, reason: str) -> None:
         self._stop_requested = True
@@ -360,6 +365,7 @@ class Controller:
         """Stops the job after the current step. Unlike `stop`, it never ends the job at once."""
         if self._stop_requested:
             return control.ChangeReply(accepted=True, text="The job is stopping already.")
-        self.stop(request.reason)
+        self._stop_after_step(request.reason)
+        self.console.line(f"{request.reason}: stopping after the current step")
         text = "The job stops after the current step. `run --resume --job_dir=…` goes on with it."
         return control.ChangeReply(accepted=True, text=text)

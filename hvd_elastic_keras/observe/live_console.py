@@ -1,7 +1,7 @@
 """The launcher's terminal: lines that scroll, and below them the job's progress, drawn in place.
 
     epoch 16/400  ━━━━━━━━━━━━━━━━━━━╸━━━━━━━━━━━━━━━━━  7/12  1:31 left
-    accuracy 0.9979  loss 0.0272 · 6,064 examples/s · 3 workers, 1 starting
+    loss 0.0272  accuracy 0.9979 · 6,064 examples/s · 3 workers, 1 starting
     0:12 ago: 3 → 2 workers: w1 was killed by SIGKILL
 
 `LiveRegion` makes the lines at the bottom. `rich` draws

@@ -151,10 +151,10 @@ class PartitionedStep(TracedStep):
         unsent = [v for v in self._changed_beside if not can_be_sent(v)] if is_traced else []
         before = [v.read_value() for v in unsent]
         self._begins_alone = begins_alone
-        # A step with loops has a graph of its own for full batches, which these rows are not.
-        runs = begins_alone and self._has_own and not (self._runs_eagerly or self._has_loops)
-        if runs and not stops:
-            self._alone(batch, 0, False)
+        if begins_alone and self._has_own and not self._runs_eagerly:
+            assert callable(self._own_graph_of_full_batch)  # traced before the first callback
+            if not stops:
+                self._alone(batch, 0, False)
         if needs_graph:
             self._taken_with_others(batch, 0, stops)
         if self._late is not None:
@@ -216,12 +216,14 @@ class PartitionedStep(TracedStep):
         return any(node.op in LOOPS for node in nodes_of(self.captured.graph))
 
     def _traced_alone(self, specs: Sequence[Any]) -> Callable[..., Any]:
-        graph: Callable[..., Any] = tf.function(
+        function = tf.function(
             self.captured.step,
             input_signature=[*specs, tf.TensorSpec([], tf.int64)],
             autograph=False,
             jit_compile=bool(self.model.jit_compile) or None,
-        ).get_concrete_function()
+        )
+        with self._scaled_rate(), self._tracing():  # as `captured` was traced
+            graph: Callable[..., Any] = function.get_concrete_function()
         return graph
 
     @property

@@ -282,7 +282,7 @@ def test_the_event_thread_does_not_keep_the_processor_from_the_thread_it_waits_f
             assert sum(events) < 3 * cycles
 
 
-@pytest.mark.parametrize("size", [5, 6])
+@pytest.mark.parametrize("size", [5, 6, 8])
 def test_few_numbers_of_many_workers_are_summed(store: Store, tmp_path: Path, size: int) -> None:
     """More than four workers do not sum few bytes in a ring."""
     lengths = [1, 2, 5, 7, 1000, 16384, 16385]

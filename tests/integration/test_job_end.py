@@ -71,11 +71,15 @@ def test_ctl_shows_what_workers_print_and_stops_the_job(tmp_path: Path) -> None:
     with Job(tmp_path, "--num_workers=2", plan=[GATE]) as job:
         job.wait_for_fault("gate")
         assert "w1| " in job.ctl("logs")
-        assert "w1| " not in job.ctl("logs", "w1")
+        of_one = job.ctl("logs", "w1")
+        assert of_one
+        assert "w1| " not in of_one
         command = [sys.executable, "-m", "hvd_elastic_keras.ctl", f"--job_dir={job.job_dir}"]
         follower = subprocess.Popen(
-            [*command, "logs", "w0", "-f"], cwd=REPOSITORY, stdout=subprocess.PIPE
+            [*command, "logs", "w0", "-f"], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
         )
+        assert follower.stdout is not None
+        first = follower.stdout.readline()
         assert "The job stops after the current step." in job.ctl("stop")
         job.wait_for("job_stopping")
         assert "is stopping already" in job.ctl("stop")
@@ -83,7 +87,7 @@ def test_ctl_shows_what_workers_print_and_stops_the_job(tmp_path: Path) -> None:
         job.finish(exit_code=143)
         assert "stopped at step 11: asked to by ctl stop" in job.output
         followed, _ = follower.communicate(timeout=LIMIT_S)
-        assert followed.decode() == job.ctl("logs", "w0")
+        assert first + followed == job.ctl("logs", "w0")
         assert job.events("checkpoint_saved")[-1]["step"] == 11
 
 

@@ -127,8 +127,13 @@ def processors_and_memory(processors: int, available: int) -> Finding:
     )
 
 
-def too_little_memory_for(workers: int, available: int) -> list[str]:
-    """Returns a warning if the memory (bytes) of this host has no room for workers that start."""
+def too_little_memory_for(workers: int, available: int | None = None) -> list[str]:
+    """Returns a warning if the memory of this host has no room for workers that start.
+
+    Args:
+      available: bytes; None: those that are available now.
+    """
+    available = available_bytes() if available is None else available
     fit = max(1, available // WORKER_BYTES)
     if workers <= fit:
         return []

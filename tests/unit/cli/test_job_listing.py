@@ -44,7 +44,7 @@ def test_jobs_are_listed_with_how_they_ended(capsys: pytest.CaptureFixture[str])
     found = [line.split()[:4] for line in lines]
     assert found == [
         ["new", "stopped", "7", "-"],
-        ["killed", "interrupted", "-", "-"],
+        ["killed", "no", "answer", "-"],
         ["old", "finished", "90", "-"],
     ]
 
@@ -94,7 +94,13 @@ def test_a_reader_that_has_seen_enough_causes_no_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("worker", "words"), [("w7", "The worker 'w7' has no log"), ("../w0", "expected one of w0")]
+    ("worker", "words"),
+    [
+        ("w7", "The worker 'w7' has no log"),
+        ("../logs/w0", "expected one of w0"),
+        ("/tmp/w0", "expected one of w0"),
+        ("w*", "expected one of w0"),
+    ],
 )
 def test_a_worker_without_a_log_is_refused(worker: str, words: str) -> None:
     directory = job("a")

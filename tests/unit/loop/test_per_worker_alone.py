@@ -283,3 +283,22 @@ def test_steps_per_epoch_is_refused_with_the_way_out() -> None:
         linear_model().fit(
             data, steps_per_epoch=5, callbacks=[ElasticCallback(batch="per_worker")], verbose=0
         )
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_full_batches_of_a_model_with_a_loop_learn_with_the_scaled_rate(jit_compile: bool) -> None:
+    def made(rate: float) -> Any:
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((4, 1)), keras.layers.LSTM(3), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(rate), "mse", jit_compile=jit_compile)
+        return model
+
+    x, y = X[:40, :, None], Y[:40]
+    ours, plain = made(0.1), made(0.05)
+    config = TrainingConfig(
+        global_batch_size=16, batch="per_worker", batch_size_per_worker=8, shuffle=False
+    )
+    Trainer(ours, (x, y), config=config).fit()
+    plain.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    for found, expected in zip(ours.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
