@@ -61,7 +61,7 @@ def show_logs(job_dir: Path, worker_id: str, *, follow: bool) -> int:
     """
     logs = Logs(job_dir, worker_id)
     if not logs.paths():
-        known = sorted(p.stem for p in (job_dir / files.LOGS).glob("w*.log"))
+        known = [path.stem for path in Logs(job_dir, "").paths()]
         expected = f"one of {', '.join(known)}" if known else "a job whose workers have started"
         what = f"The worker {worker_id!r}" if worker_id else f"The job {job_dir}"
         raise ConfigurationError(

@@ -24,7 +24,7 @@ import tensorflow as tf
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan import example_ids
 from hvd_elastic_keras.keras_internals.model_variables import can_be_sent
-from hvd_elastic_keras.keras_internals.traced_graphs import LOOPS, directly, nodes_of
+from hvd_elastic_keras.keras_internals.traced_graphs import LOOPS, directly
 from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.step.late_step import Arrive, LateStep
 from hvd_elastic_keras.step.partition.collectives import Collectives, WorkerCollectives
@@ -206,14 +206,10 @@ class PartitionedStep(TracedStep):
         A loop, as in an LSTM, runs up to a quarter faster if it knows the size. Other graphs do not
         gain enough to be traced once more. Neither does a worker that is alone for a while only.
         """
-        if not (self._begins_alone and self._has_loops):
+        if not self._begins_alone or self._kinds.isdisjoint(LOOPS):
             return self._own_graph
         pairs = zip(self._batch.flat_spec, self._batch.per_row, strict=True)
         return self._traced_alone([_with_rows(s, self.num_rows * n) if n else s for s, n in pairs])
-
-    @functools.cached_property
-    def _has_loops(self) -> bool:
-        return any(node.op in LOOPS for node in nodes_of(self.captured.graph))
 
     def _traced_alone(self, specs: Sequence[Any]) -> Callable[..., Any]:
         function = tf.function(

@@ -29,7 +29,7 @@ from hvd_elastic_keras.keras_internals.model_variables import (
     can_be_sent,
     optimizers_of,
 )
-from hvd_elastic_keras.keras_internals.traced_graphs import calls_python, nodes_of
+from hvd_elastic_keras.keras_internals.traced_graphs import PYTHON_CALLS, nodes_of
 from hvd_elastic_keras.step.partition import plan
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
@@ -250,8 +250,13 @@ class TracedStep:
         return self._runs_eagerly or self._graph_calls_python
 
     @functools.cached_property
+    def _kinds(self) -> frozenset[str]:
+        """TensorFlow's names of the operations in the graph and in its functions."""
+        return frozenset(node.op for node in nodes_of(self.captured.graph))
+
+    @property
     def _graph_calls_python(self) -> bool:
-        return calls_python(nodes_of(self.captured.graph))
+        return not self._kinds.isdisjoint(PYTHON_CALLS)
 
     @functools.cached_property
     def usual(self) -> Planned:

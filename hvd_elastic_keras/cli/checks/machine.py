@@ -26,6 +26,7 @@ WORKER_BYTES = GIB
 
 TensorFlow, Keras and Horovod take 0.5 GiB. The model, the data and two states are added to that.
 """
+WITHOUT_MEMORY = "A worker for which there is no memory is killed by SIGKILL"
 LITTLE_BYTES, LEAST_BYTES = GIB, 64 * MIB
 """Free space of a disk.
 
@@ -122,8 +123,7 @@ def processors_and_memory(processors: int, available: int) -> Finding:
         "workers",
         found,
         f"about {size(WORKER_BYTES)} for each worker with a small model",
-        f"Start fewer: --num_workers={max(1, fit)}. A worker for which there is no memory is "
-        "killed by SIGKILL",
+        f"Start fewer: --num_workers={max(1, fit)}. {WITHOUT_MEMORY}",
     )
 
 
@@ -139,8 +139,8 @@ def too_little_memory_for(workers: int, available: int | None = None) -> list[st
         return []
     return [
         f"warning: {workers} workers start on this host, whose memory ({size(available)} free) "
-        f"has room for about {fit} with a small model. A worker for which there is no memory is "
-        f"killed by SIGKILL: start fewer, such as --num_workers={fit}"
+        f"has room for about {fit} with a small model. {WITHOUT_MEMORY}: start fewer, such as "
+        f"--num_workers={fit}"
     ]
 
 
