@@ -49,8 +49,8 @@ def compiled_step(
     """
     if source.micro_batch_size >= source.global_batch_size:
         options = dataclasses.replace(options, together=None)
-    num_rows = source.global_batch_size
-    key = (train, deterministic, options, num_rows, seed, repr(source.batch_spec), source.per_row)
+    form = repr(source.batch_spec), source.per_row, source.global_batch_size, source.has_one_size
+    key = (train, deterministic, options, seed, form)
     steps = _kept_with(model)
     if key not in steps.made:
         kind = DeterministicStep if deterministic else PartitionedStep
@@ -61,7 +61,8 @@ def compiled_step(
                 Layout(source.batch_spec, source.per_row),
                 world_of_process(),
                 train=train,
-                num_rows=num_rows,
+                num_rows=source.global_batch_size,
+                has_one_size=source.has_one_size,
                 seed=seed,
                 options=options,
             )

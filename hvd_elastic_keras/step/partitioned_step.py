@@ -201,12 +201,15 @@ class PartitionedStep(TracedStep):
 
     @functools.cached_property
     def _own_graph_of_full_batch(self) -> Callable[..., Any]:
-        """The step as Keras itself would trace it if all batches were of the same size.
+        """The step as Keras itself would trace it, if all batches are of the same size.
 
         A loop, as in an LSTM, runs up to a quarter faster if it knows the size. Other graphs do not
         gain enough to be traced once more. Neither does a worker that is alone for a while only.
+        Batches of several sizes all need the graph of any size: Keras's mean of the loss of one
+        output weighs batches by their size only if it is known while the step is traced.
         """
-        if not self._begins_alone or self._kinds.isdisjoint(LOOPS):
+        is_worth_it = self._begins_alone and not self._kinds.isdisjoint(LOOPS)
+        if not (is_worth_it and self.has_one_size):
             return self._own_graph
         pairs = zip(self._batch.flat_spec, self._batch.per_row, strict=True)
         return self._traced_alone([_with_rows(s, self.num_rows * n) if n else s for s, n in pairs])

@@ -98,6 +98,7 @@ class TracedStep:
       world: facts about the present round, for the graph.
       train: whether it is `train_step`.
       num_rows: rows of a global batch; the sizes of collectives are compared for this number.
+      has_one_size: whether plain Keras would trace the step for batches of `num_rows` only.
       seed: seed of stateful random operations.
       options: optional features of the step.
     """
@@ -109,6 +110,7 @@ class TracedStep:
     _: dataclasses.KW_ONLY
     train: bool
     num_rows: int
+    has_one_size: bool = False
     seed: int = 0
     options: StepOptions = PLAIN
 

@@ -72,6 +72,10 @@ class BatchPipeline:
         return self._global_batch_size
 
     @property
+    def has_one_size(self) -> bool:
+        return self.source.has_one_size
+
+    @property
     def micro_batch_size(self) -> int:
         return self._micro_batch_size
 

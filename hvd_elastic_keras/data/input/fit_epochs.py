@@ -45,6 +45,10 @@ class FitInput:
         return self.inner.global_batch_size
 
     @property
+    def has_one_size(self) -> bool:
+        return self.inner.has_one_size
+
+    @property
     def micro_batch_size(self) -> int:
         return self.inner.micro_batch_size
 

@@ -59,6 +59,10 @@ class BatchSizes(Protocol):
         """Examples of a full global batch."""
 
     @property
+    def has_one_size(self) -> bool:
+        """Whether plain Keras would trace its step for batches of this size only."""
+
+    @property
     def micro_batch_size(self) -> int:
         """Examples of a full micro-batch."""
 

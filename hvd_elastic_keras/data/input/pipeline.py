@@ -64,6 +64,11 @@ class Pipeline:
         return self.partition.global_batch_size
 
     @property
+    def has_one_size(self) -> bool:
+        """As in Keras's batches of arrays."""
+        return self.partition.num_examples % self.global_batch_size == 0
+
+    @property
     def micro_batch_size(self) -> int:
         return self.partition.micro_batch_size
 

@@ -71,6 +71,8 @@ class DatasetBatches:
     ) -> None:
         self.batch_spec = tf.nest.map_structure(structure.batched, dataset.element_spec)
         structure.check_sliceable(dataset.element_spec, name)
+        leaves = [leaf for leaf in tf.nest.flatten(dataset.element_spec) if leaf is not None]
+        self.has_one_size = all(leaf.shape[0] is not None for leaf in leaves if leaf.shape.rank)
         self.batches_per_pass = known_length(dataset)
         if self.batches_per_pass == 0:
             raise DataError(f"{name} is empty. Give at least one batch.")
@@ -214,6 +216,7 @@ class PyDatasetBatches:
     name = "the PyDataset"
     advice = ""
     is_exclusive = False
+    has_one_size = False
     prepare: PrepareRows | None = None
 
     def __init__(

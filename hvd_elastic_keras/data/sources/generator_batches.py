@@ -56,7 +56,7 @@ class GeneratorBatches:
     """
 
     batches_per_pass: int | None = None
-
+    has_one_size = False
     prepare: PrepareRows | None = None
 
     def __init__(

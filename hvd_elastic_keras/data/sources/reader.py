@@ -68,6 +68,8 @@ class PrepareRows(Protocol):
 class BatchSource(ReadBatches, Protocol):
     """The batches of a `fit`."""
 
+    has_one_size: bool
+    """Whether TensorFlow knows before reading that all batches have the same number of rows."""
     first: Structure | None
     """The first batch of pass 0, if it is known without reading that pass."""
     prepare: PrepareRows | None

@@ -284,6 +284,7 @@ def sparse_classifier() -> keras.Model:
     return compiled(keras.Model(inputs, layers.Dense(3)(layers.Dense(4, "tanh")(inputs))))
 
 
+FULL = 2 * BATCH
 TICKETS = {"title": TOKENS, "body": X, "tags": OTHER}
 NESTED = {"a": X, "pair": (OTHER, X[:, :2])}
 BOTH = {"classes": LABELS, "numbers": TARGETS}
@@ -295,6 +296,13 @@ CASES = {
     ),
     "three inputs and two outputs by name": Case(
         tickets, validated(TICKETS, {"priority": BINARY, "department": LABELS})
+    ),
+    "three inputs and two outputs in full batches": Case(
+        tickets,
+        validated(
+            {name: values[:FULL] for name, values in TICKETS.items()},
+            {"priority": BINARY[:FULL], "department": LABELS[:FULL]},
+        ),
     ),
     "an output without a loss": Case(
         one_output_without_loss, arrays(X, {"out": TARGETS, "hidden": X[:, :4]})

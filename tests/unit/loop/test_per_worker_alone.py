@@ -293,7 +293,7 @@ def test_full_batches_of_a_model_with_a_loop_learn_with_the_scaled_rate(jit_comp
         model.compile(keras.optimizers.SGD(rate), "mse", jit_compile=jit_compile)
         return model
 
-    x, y = X[:40, :, None], Y[:40]
+    x, y = X[:40, :, None], Y[:40]  # five batches: plain Keras knows their size
     ours, plain = made(0.1), made(0.05)
     config = TrainingConfig(
         global_batch_size=16, batch="per_worker", batch_size_per_worker=8, shuffle=False

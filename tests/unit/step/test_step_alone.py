@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 keras = pytest.importorskip("keras")
 pytest.importorskip("horovod.tensorflow")
@@ -84,8 +85,18 @@ def test_weights_of_any_float_dtype_are_trained(dtype: str) -> None:
     assert np.any(np.asarray(model.get_weights()[1], np.float32) != 0)
 
 
-@pytest.mark.parametrize("layer", [keras.layers.LSTM, keras.layers.GRU])
-def test_a_loop_knows_the_size_of_full_batches_as_in_plain_fit(layer: Any) -> None:
+@pytest.mark.parametrize(
+    ("layer", "num_examples", "as_dataset"),
+    [
+        (keras.layers.LSTM, 16, False),
+        (keras.layers.GRU, 16, False),
+        (keras.layers.GRU, 20, False),
+        (keras.layers.GRU, 16, True),
+    ],
+)
+def test_a_loop_knows_the_size_of_batches_if_it_does_in_plain_fit(
+    layer: Any, num_examples: int, as_dataset: bool
+) -> None:
     def weights(*callbacks: Any) -> tuple[list[Any], set[int | None]]:
         sizes = set()
 
@@ -101,12 +112,15 @@ def test_a_loop_knows_the_size_of_full_batches_as_in_plain_fit(layer: Any) -> No
         model = keras.Model(inputs, keras.layers.Dense(1)(Noted()(hidden)))
         model.compile("adam", "mse")
         sizes.clear()
-        x = np.random.default_rng(0).integers(0, 9, (20, 6))
-        y = x[:, :1] / 9
-        model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0, callbacks=[*callbacks])
+        x = np.random.default_rng(0).integers(0, 9, (num_examples, 6))
+        data: Any = {"x": x, "y": x[:, :1] / 9, "batch_size": 8}
+        if as_dataset:
+            data = {"x": tf.data.Dataset.from_tensor_slices((x, data["y"])).batch(8)}
+        model.fit(**data, epochs=2, shuffle=False, verbose=0, callbacks=[*callbacks])
         return model.get_weights(), sizes
 
+    plain, plain_sizes = weights()
     found, sizes = weights(ElasticCallback())
-    assert 8 in sizes
-    for value, expected in zip(found, weights()[0], strict=True):
+    assert sizes == {None, *plain_sizes}
+    for value, expected in zip(found, plain, strict=True):
         np.testing.assert_allclose(value, expected, atol=1e-5)
