@@ -31,6 +31,8 @@ _OPERATIONS = "horovod/common/operations.cc"
 _QUEUE = "horovod/common/tensor_queue"
 _TENSORFLOW = "horovod/tensorflow/mpi_ops.cc"
 _PAIR = "third_party/gloo/gloo/transport/tcp/pair.cc"
+_GLOO_CONTEXT = "horovod/common/gloo/gloo_context.cc"
+_MESH = "third_party/gloo/gloo/rendezvous/context.cc"
 _HTTP = "third_party/HTTPRequest/include/HTTPRequest.hpp"
 
 EDITS: tuple[Edit, ...] = (
@@ -266,7 +268,7 @@ void TensorQueue::WaitForGroup(std::chrono::steady_clock::duration limit) {
         reason="close the process set's connections in hvd.shutdown()",
     ),
     Edit(
-        path="horovod/common/gloo/gloo_context.cc",
+        path=_GLOO_CONTEXT,
         anchor="""\
   attr device_attr;
   device_attr.iface = gloo_iface_;
@@ -286,6 +288,152 @@ void TensorQueue::WaitForGroup(std::chrono::steady_clock::duration limit) {
   global_ctx = global_context.ctx;
 """,
         reason="take the interface that HOROVOD_GLOO_IFACE names for the process sets, too",
+    ),
+    Edit(
+        path=_GLOO_CONTEXT,
+        anchor="""\
+  assert(global_context.IsEnabled());
+
+""",
+        replacement="""\
+  assert(global_context.IsEnabled());
+
+  if (registered_ranks.empty()) {
+    // hvd_elastic_keras: the process set of all ranks uses the connections that all ranks have.
+    global_ctx = ctx = global_context.ctx;
+    local_ctx = global_context.local_ctx;
+    cross_ctx = global_context.cross_ctx;
+    return;
+  }
+
+""",
+        reason="make no second connections for the process set of all ranks",
+    ),
+    Edit(
+        path=_GLOO_CONTEXT,
+        anchor="""\
+  local_ctx = Rendezvous(HOROVOD_GLOO_LOCAL_PREFIX + hostname_,
+                         rendezvous_addr_env, rendezvous_port,
+                         local_rank, local_size, dev, timeout_);
+""",
+        replacement="""\
+  // hvd_elastic_keras: all ranks on one host, or each on a host of its own, need one mesh. These
+  // conditions are the same for all ranks.
+  local_ctx = local_size == size ? ctx :
+              Rendezvous(HOROVOD_GLOO_LOCAL_PREFIX + hostname_,
+                         rendezvous_addr_env, rendezvous_port,
+                         local_rank, local_size, dev, timeout_);
+""",
+        reason="make no second connections if all ranks are on one host",
+    ),
+    Edit(
+        path=_GLOO_CONTEXT,
+        anchor="""\
+  cross_ctx = Rendezvous(HOROVOD_GLOO_CROSS_PREFIX + std::to_string(local_rank),
+                         rendezvous_addr_env, rendezvous_port,
+                         cross_rank, cross_size, dev, timeout_);
+""",
+        replacement="""\
+  cross_ctx = cross_size == size ? ctx :
+              Rendezvous(HOROVOD_GLOO_CROSS_PREFIX + std::to_string(local_rank),
+                         rendezvous_addr_env, rendezvous_port,
+                         cross_rank, cross_size, dev, timeout_);
+""",
+        reason="make no second connections if each rank has a host of its own",
+    ),
+    Edit(
+        path="horovod/common/gloo/http_store.h",
+        anchor="""\
+  void wait(const std::vector<std::string>& keys) override {
+""",
+        replacement="""\
+  std::vector<char> addressesFor(int rank, int size) override {
+    return get("addresses_for/" + std::to_string(rank) + "/" + std::to_string(size));
+  }
+
+  void wait(const std::vector<std::string>& keys) override {
+""",
+        reason="ask for the addresses of all peers in one request",
+    ),
+    Edit(
+        path="third_party/gloo/gloo/rendezvous/store.h",
+        anchor="""\
+  virtual bool has_v2_support() {
+""",
+        replacement="""\
+  // hvd_elastic_keras: the addresses that all others have for `rank`, in the order of ranks; empty
+  // if this store cannot tell them together.
+  virtual std::vector<char> addressesFor(int /*rank*/, int /*size*/) {
+    return {};
+  }
+
+  virtual bool has_v2_support() {
+""",
+        reason="declare the request for the addresses of all peers",
+    ),
+    Edit(
+        path=_MESH,
+        anchor="""\
+  std::string localKey("rank_" + std::to_string(rank));
+  const std::vector<char> value(localHostName.begin(), localHostName.end());
+  store.set(localKey, value);
+
+  for (int i = 0; i < size; i++) {
+    if (i == rank) {
+      break;
+    }
+
+    std::string key("rank_" + std::to_string(i));
+    auto val = store.get(key);
+    auto hostName = std::string((const char*)val.data(), val.size());
+
+    if (hostName == localHostName) {
+      localRank++;
+    }
+  }
+
+""",
+        replacement="""\
+  // hvd_elastic_keras: not made here, because TCP does not use local ranks.
+
+""",
+        reason="do not ask for the host name of every peer, which nothing uses",
+    ),
+    Edit(
+        path=_MESH,
+        anchor="""\
+  // Connect every pair
+  for (int i = 0; i < size; i++) {
+    if (i == rank) {
+      continue;
+    }
+
+    // Wait for address of other side of this pair to become available
+    std::ostringstream key;
+""",
+        replacement="""\
+  // hvd_elastic_keras: one request instead of two for each peer, if the store knows it.
+  const auto forThis = size > 1 ? store.addressesFor(rank, size) : std::vector<char>();
+  const bool hasAll = size > 1 && forThis.size() == allBytes.size();
+  const size_t width = hasAll ? forThis.size() / (size - 1) : 0;
+  auto next = forThis.begin();
+
+  // Connect every pair
+  for (int i = 0; i < size; i++) {
+    if (i == rank) {
+      continue;
+    }
+
+    if (hasAll) {
+      transportContext->getPair(i)->connect(std::vector<char>(next, next + width));
+      next += width;
+      continue;
+    }
+
+    // Wait for address of other side of this pair to become available
+    std::ostringstream key;
+""",
+        reason="connect to the addresses that one request has given",
     ),
     Edit(
         path=_OPERATIONS,

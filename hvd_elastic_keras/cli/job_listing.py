@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from hvd_elastic_keras.cli import control_job, job_directory
@@ -17,6 +18,8 @@ END_BYTES = 2**16
 LOOK_EVERY_S = 0.25
 ANSWER_S = 2.0
 """Seconds within which a launcher has to answer to be shown in the list."""
+MOST_ASKED = 16
+"""Launchers that are asked at the same time."""
 
 
 def show_jobs() -> int:
@@ -26,7 +29,8 @@ def show_jobs() -> int:
         print("There are no jobs in ./jobs.")
         return 0
     head = ("JOB", "STATE", "STEP", "WORKERS", "LAST WRITTEN")
-    print(table([head, *map(_row, jobs)]))
+    with ThreadPoolExecutor(MOST_ASKED) as at_once:  # a launcher that is silent takes its time
+        print(table([head, *at_once.map(_row, jobs)]))
     return 0
 
 

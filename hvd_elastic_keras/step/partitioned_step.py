@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -55,6 +56,8 @@ NOT_IN_PIECES = (
     "one after the other: it has several rounds of collectives, what follows them needs the rows, "
     "or it calls Python code"
 )
+ALONE_FOR_LONG_S = 300.0
+"""The time after which a worker that others have left takes its steps as if it had begun alone."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -85,6 +88,8 @@ class PartitionedStep(TracedStep):
         """Whether other workers took part in the newest step. A worker that is alone after it has
         the rows of all, and memory may not suffice for them. So its first step alone runs in a
         graph that can be repeated: it assigns nothing before the end."""
+        self._others_left_at = -math.inf
+        """When this worker took its newest step with others, by `time.monotonic`."""
         self._begins_alone = False
         self._most_early = 0
         """The most collectives in one graph that may end before a worker's part is computed."""
@@ -126,12 +131,23 @@ class PartitionedStep(TracedStep):
         in_pieces = self._limit.is_limited and self._has_pieces
         needs_graph = self.options.skips_nonfinite or in_pieces or arrive is not None
         is_alone = self.world.size == 1
-        may_lack_memory = self._had_others and not self.calls_python
-        if is_alone and self._has_own and not needs_graph and not may_lack_memory:
+        stays = (self._had_others or self._alone_for_a_while) and not self.calls_python
+        if is_alone and self._has_own and not needs_graph and not stays:
             return self._alone(batch, step, stop)
         result = self._taken_with_others(batch, step, stop, arrive)
         self._had_others = not is_alone
+        if not is_alone:
+            self._others_left_at = time.monotonic()
         return result
+
+    @property
+    def _alone_for_a_while(self) -> bool:
+        """Whether others may well be back before the graph of a step alone has paid off.
+
+        TensorFlow optimises a graph when it is run for the first time, which takes 10 s with
+        ResNet-50. A worker that began alone has that behind it.
+        """
+        return not self._begins_alone and time.monotonic() - self._others_left_at < ALONE_FOR_LONG_S
 
     def warm_up(
         self, batch: LocalBatch, *, stops: bool, has_others: bool, begins_alone: bool

@@ -41,14 +41,11 @@ from hvd_elastic_keras.observe.console import Console  # noqa: E402
 
 ADDRESS = "<HHI120xq"
 """What a member writes for each other member: a socket address in 128 bytes, and a number."""
-READS_PER_PAIR = 2
-"""Horovod checks whether a key exists, then reads it, on a new connection each time."""
 READERS = 32
 MEGABYTE = 2**20
 
 _WORKERS = flags.DEFINE_list("workers", ["10", "100", "1000"], "Numbers of workers.")
 _STEADY_S = flags.DEFINE_float("steady_s", 5.0, "Seconds of heartbeats.", lower_bound=1.0)
-_READS = flags.DEFINE_integer("reads", 2000, "Reads of the store that are timed.", lower_bound=1)
 _PROFILE = flags.DEFINE_string("profile", "", "File for a profile (cProfile) of the last master.")
 
 
@@ -72,18 +69,14 @@ class Measured:
     """Percent of a core that the master uses while all workers train."""
     memory_mb: float
     """The memory of the master at the end."""
-    reads_per_s: float
-    """Reads per second of the rendezvous store."""
+    mesh_s: float
+    """The time in which all members write their addresses to the rendezvous store and read those of
+    the others."""
 
     @property
     def formed_s(self) -> float:
         """The seconds to form a whole round."""
         return self.joined_s + self.running_s
-
-    @property
-    def mesh_s(self) -> float:
-        """The seconds that one full mesh would take for the store alone."""
-        return READS_PER_PAIR * self.workers * (self.workers - 1) / self.reads_per_s
 
 
 COLUMNS: Sequence[tuple[str, str, Callable[[Measured], float]]] = (
@@ -95,8 +88,7 @@ COLUMNS: Sequence[tuple[str, str, Callable[[Measured], float]]] = (
     ("heartbeat, ms", "{:.1f}", lambda m: m.heartbeat_ms),
     ("CPU, %", "{:.0f}", lambda m: m.cpu_percent),
     ("memory, MB", "{:.0f}", lambda m: m.memory_mb),
-    ("store, reads/s", "{:.0f}", lambda m: m.reads_per_s),
-    ("one full mesh, s", "{:.1f}", lambda m: m.mesh_s),
+    ("addresses of a mesh, s", "{:.2f}", lambda m: m.mesh_s),
 )
 
 
@@ -165,7 +157,7 @@ async def measure(address: str, token: str, process: psutil.Process, count: int)
         await _check_running(Connection(address, token), count)
         heartbeat_ms, cpu_percent = await _steady(workers, process)
         told_s, next_round_s = await _leave(workers)
-    reads_per_s = await _reads(address.rpartition(":")[0], workers, count)
+    mesh_s = await _mesh(address.rpartition(":")[0], workers, count)
     memory = process.memory_info().rss / MEGABYTE
     return Measured(
         workers=count,
@@ -177,7 +169,7 @@ async def measure(address: str, token: str, process: psutil.Process, count: int)
         heartbeat_ms=heartbeat_ms,
         cpu_percent=cpu_percent,
         memory_mb=memory,
-        reads_per_s=reads_per_s,
+        mesh_s=mesh_s,
     )
 
 
@@ -217,24 +209,21 @@ async def _leave(workers: Sequence[SimulatedWorker]) -> tuple[float, float]:
     return told_s, time.monotonic() - began
 
 
-async def _reads(host: str, workers: Sequence[SimulatedWorker], count: int) -> float:
-    """Returns reads per second. Each read has its own connection, as in Gloo."""
+async def _mesh(host: str, workers: Sequence[SimulatedWorker], count: int) -> float:
+    """Returns the seconds of the requests of a mesh. Each has its own connection, as in Gloo."""
     place = workers[0].place
     if place is None:
         raise RuntimeError("the first worker has no place")
     url = f"http://{host}{place.rendezvous}:1/bench"
-    value = b"".join(struct.pack(ADDRESS, 2, 40_000, 0x0100007F, pair) for pair in range(count))
+    value = b"".join(struct.pack(ADDRESS, 2, 40_000, 0x0100007F, pair) for pair in range(count - 1))
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=READERS, force_close=True)
     ) as session:
-        for number in range(count):
-            await _request(session, "PUT", f"{url}/{number}", value)
         began = time.monotonic()
-        await asyncio.gather(
-            # As in Gloo, all members read the values in the same order.
-            *(_request(session, "GET", f"{url}/{n // READERS}") for n in range(_READS.value))
-        )
-        return _READS.value / (time.monotonic() - began)
+        await asyncio.gather(*(_request(session, "PUT", f"{url}/{n}", value) for n in range(count)))
+        reads = (f"{url}/addresses_for/{n}/{count}" for n in range(count))
+        await asyncio.gather(*(_request(session, "GET", read) for read in reads))
+        return time.monotonic() - began
 
 
 async def _request(

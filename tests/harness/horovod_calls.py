@@ -27,15 +27,41 @@ def serve(connection: Connection) -> None:
             connection.send(reply)
 
 
-def init(environ: Mapping[str, str]) -> dict[str, Any]:
+SETS: list[Any] = []
+"""The process sets of `init`."""
+
+
+def init(environ: Mapping[str, str], sets: Sequence[Sequence[int]] = ()) -> dict[str, Any]:
     for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
         del os.environ[name]
     os.environ.update(environ)
+    SETS[:] = [hvd.ProcessSet(ranks) for ranks in sets]
     try:
-        hvd.init()
+        hvd.init(process_sets=SETS)
     except ValueError as error:
         return {"ok": False, "error": str(error)}
     return {"ok": True, "rank": hvd.rank(), "size": hvd.size()}
+
+
+def places() -> dict[str, Any]:
+    return {
+        "local": [hvd.local_rank(), hvd.local_size()],
+        "cross": [hvd.cross_rank(), hvd.cross_size()],
+    }
+
+
+def sums_of_sets(value: float) -> dict[str, Any]:
+    """Returns the sum of rank * value over all workers, and over each set if this rank is in it."""
+    tensor = tf.constant(value * hvd.rank())
+    sums: list[float | None] = [float(hvd.allreduce(tensor, op=hvd.Sum, name="all"))]
+    for number, one in enumerate(SETS):
+        is_in = one.included()
+        sums.append(
+            float(hvd.allreduce(tensor, op=hvd.Sum, name=f"set{number}", process_set=one))
+            if is_in
+            else None
+        )
+    return {"sums": sums}
 
 
 def allreduce(value: float) -> dict[str, Any]:

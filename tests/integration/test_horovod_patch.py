@@ -13,6 +13,7 @@ import signal
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import metadata
@@ -22,6 +23,7 @@ from typing import Any
 import psutil
 import pytest
 
+from hvd_elastic_keras.master.http.rendezvous import by_reader
 from tests.harness import horovod_calls, warm_python
 
 pytestmark = pytest.mark.timeout(180)
@@ -83,13 +85,14 @@ class Store:
     scopes that begin with `scope`. It sets `trapped` as soon as it has these addresses. After
     `let_go` there is no trap any more. After `declare_dead` the answer is empty, which Gloo refuses
     at once. If `tells_death` is false, the answer is the address at which no process listens any
-    more.
+    more. If `knows_meshes` is false, it gives each address by itself, as Horovod's own store does.
     """
 
     def __init__(self) -> None:
         self.trap: tuple[str, str] | None = None
         self.trapped_ranks = {"1"}
         self.tells_death = True
+        self.knows_meshes = True
         self.trapped = threading.Event()
         self._keys: dict[str, bytes] = {}
         self._dead: set[str] = set()
@@ -100,14 +103,18 @@ class Store:
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
-    def environ(self, round_name: str, rank: int, size: int = 2) -> dict[str, str]:
-        """Returns the variables for one rank of a round on one host."""
+    def environ(self, round_name: str, rank: int, size: int = 2, hosts: int = 1) -> dict[str, str]:
+        """Returns the variables for one rank of a round on one host, or on several equal hosts."""
         host, port = self._server.server_address[:2]
+        local_size = size // hosts
         return single_process_environ() | {
+            "HOROVOD_HOSTNAME": f"host{rank // local_size}",
             "HOROVOD_RANK": str(rank),
-            "HOROVOD_LOCAL_RANK": str(rank),
+            "HOROVOD_LOCAL_RANK": str(rank % local_size),
+            "HOROVOD_CROSS_RANK": str(rank // local_size),
             "HOROVOD_SIZE": str(size),
-            "HOROVOD_LOCAL_SIZE": str(size),
+            "HOROVOD_LOCAL_SIZE": str(local_size),
+            "HOROVOD_CROSS_SIZE": str(hosts),
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": f"{host!s}:{port}/{round_name}",
             "HOROVOD_GLOO_RENDEZVOUS_PORT": "1",
         }
@@ -128,6 +135,18 @@ class Store:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(timeout=10)
+
+    def _answer(self, path: str) -> bytes | None:
+        mesh, _, member = path.partition("/addresses_for/")
+        if not member:
+            return self._get(path)
+        if not self.knows_meshes:
+            return None
+        rank, size = map(int, member.split("/"))
+        values = [self._get(f"{mesh}/{other}") for other in range(size)]
+        if not all(values):
+            return b""
+        return zlib.decompress(by_reader(list(map(zlib.compress, values)))[rank])
 
     def _get(self, path: str) -> bytes:
         round_name, scope, key = path.split("/")[1:]
@@ -159,14 +178,15 @@ class Store:
 
     def _handler(store) -> type[BaseHTTPRequestHandler]:  # noqa: N805
         class Handler(BaseHTTPRequestHandler):
-            def answer(self, body: bytes = b"") -> None:
-                self.send_response(200)
+            def answer(self, body: bytes | None = b"") -> None:
+                self.send_response(404 if body is None else 200)
+                body = body or b""
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
 
             def do_GET(self) -> None:
-                self.answer(store._get(self.path))
+                self.answer(store._answer(self.path))
 
             def do_PUT(self) -> None:
                 store._put(self.path, self.rfile.read(int(self.headers["Content-Length"])))
@@ -224,7 +244,11 @@ def test_installed_horovod_says_that_it_is_patched() -> None:
     assert metadata.version("horovod").startswith("0.28.1+hvdelastic")
 
 
-def test_two_processes_train_a_keras_model_to_equal_weights(store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("knows_meshes", [True, False])
+def test_two_processes_train_a_keras_model_to_equal_weights(
+    store: Store, tmp_path: Path, knows_meshes: bool
+) -> None:
+    store.knows_meshes = knows_meshes
     with (
         Worker(tmp_path / "0.log") as first,
         Worker(tmp_path / "1.log") as second,
@@ -297,6 +321,30 @@ def test_few_numbers_of_many_workers_are_summed(store: Store, tmp_path: Path, si
             assert worker.reply() == {"right": [True] * 2 * len(lengths)}
 
 
+@pytest.mark.parametrize("hosts", [1, 2, 4])
+def test_workers_and_sets_of_them_find_their_places_on_any_hosts(
+    store: Store, tmp_path: Path, hosts: int
+) -> None:
+    """Horovod has no mesh of its own for the workers of a host if these are all workers."""
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(Worker(tmp_path / f"{rank}.log")) for rank in range(4)]
+        for number in range(2):
+            for rank, worker in enumerate(workers):
+                worker.ask("init", store.environ(f"round{number}", rank, 4, hosts), [[0, 2]])
+            assert {worker.reply()["size"] for worker in workers} == {4}
+            for rank, worker in enumerate(workers):
+                local_rank, host = rank % (4 // hosts), rank // (4 // hosts)
+                found = worker.call("places")
+                assert found == {"local": [local_rank, 4 // hosts], "cross": [host, hosts]}
+            for worker in workers:
+                worker.ask("sums_of_sets", 1.0)
+            sums = [worker.reply()["sums"] for worker in workers]
+            assert sums == [[6.0, 2.0], [6.0, None]] * 2
+            for worker in workers:
+                worker.ask("shutdown")
+            assert [worker.reply() for worker in workers] == [{"initialized": False}] * 4
+
+
 @pytest.mark.slow(but=("4-2000000-1", "6-100-1"))
 @pytest.mark.parametrize("victim_rank", [0, 1, 2, 3])
 @pytest.mark.parametrize(("size", "length"), [(4, 2_000_000), (6, 100)])
@@ -356,12 +404,9 @@ def test_process_ends_cleanly_after_a_failed_init_without_shutdown(
         assert survivor.close() == 0
 
 
-@pytest.mark.parametrize("scope", ["global", "local_localhost_process_set"])
-def test_strangers_at_the_listening_ports_are_turned_away(
-    store: Store, tmp_path: Path, scope: str
-) -> None:
+def test_strangers_at_the_listening_ports_are_turned_away(store: Store, tmp_path: Path) -> None:
     """Stock Gloo takes the first connection for the peer's, whatever it sends."""
-    store.trap, store.trapped_ranks = ("r", scope), {"0", "1"}
+    store.trap, store.trapped_ranks = ("r", "global"), {"0", "1"}
     with contextlib.ExitStack() as stack:
         workers = [stack.enter_context(Worker(tmp_path / f"{rank}.log")) for rank in range(2)]
         for rank, worker in enumerate(workers):
@@ -389,39 +434,39 @@ def listening_ports(pid: int) -> set[int]:
     return {c.laddr.port for c in found if c.status == psutil.CONN_LISTEN}
 
 
-@pytest.mark.slow(but=("global-told", "local_localhost_process_set-left_to_gloo"))
+@pytest.mark.slow(but=("global-1-told", "local_host1-2-left_to_gloo"))
 @pytest.mark.parametrize("tells_death", [True, False], ids=["told", "left_to_gloo"])
-@pytest.mark.parametrize(
-    "scope",
-    ["global", "local_localhost", "global_process_set", "local_localhost_process_set"],
-)
-def test_survivor_of_a_peer_killed_during_init_works_alone_and_with_a_new_peer(
-    store: Store, tmp_path: Path, scope: str, tells_death: bool
+@pytest.mark.parametrize(("scope", "hosts"), [("global", 1), ("local_host1", 2), ("cross_1", 2)])
+def test_survivors_of_a_peer_killed_during_init_work_alone_and_with_a_new_peer(
+    store: Store, tmp_path: Path, scope: str, hosts: int, tells_death: bool
 ) -> None:
-    with (
-        Worker(tmp_path / "survivor.log") as survivor,
-        Worker(tmp_path / "victim.log") as victim,
-    ):
+    size = 2 * hosts
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(Worker(tmp_path / f"{rank}.log")) for rank in range(size)]
         store.trap = ("first", scope)
         store.tells_death = tells_death
-        survivor.ask("init", store.environ("first", rank=0))
-        victim.ask("init", store.environ("first", rank=1))
-        assert store.trapped.wait(REPLY_TIMEOUT_S), "the survivor never reached that stage"
+        for rank, worker in enumerate(workers):
+            worker.ask("init", store.environ("first", rank, size, hosts))
+        assert store.trapped.wait(REPLY_TIMEOUT_S), "no survivor reached that stage"
+        victim = workers.pop()  # number 1 in each of these meshes
         victim.kill()
         assert victim.process.exitcode == -signal.SIGKILL
         store.declare_dead("first")
-        assert_init_failed(survivor.reply())
-        assert_works_alone(survivor)
+        for worker in workers:
+            assert_init_failed(worker.reply())
+        for worker in workers:
+            assert_works_alone(worker)
 
-        with Worker(tmp_path / "replacement.log") as replacement:
-            survivor.ask("init", store.environ("second", rank=0))
-            assert replacement.call("init", store.environ("second", rank=1))["size"] == 2
-            assert survivor.reply() == {"ok": True, "rank": 0, "size": 2}
-            survivor.ask("allreduce", 1.0)
-            assert replacement.call("allreduce", 2.0) == {"sum": 3.0}
-            assert survivor.reply() == {"sum": 3.0}
-            survivor.ask("shutdown")
-            assert replacement.call("shutdown") == {"initialized": False}
-            assert survivor.reply() == {"initialized": False}
-            assert replacement.close() == 0
-        assert survivor.close() == 0
+        workers.append(stack.enter_context(Worker(tmp_path / "replacement.log")))
+        for rank, worker in enumerate(workers):
+            worker.ask("init", store.environ("second", rank, size, hosts))
+        assert [worker.reply() for worker in workers] == [
+            {"ok": True, "rank": rank, "size": size} for rank in range(size)
+        ]
+        for worker in workers:
+            worker.ask("allreduce", 1.0)
+        assert [worker.reply() for worker in workers] == [{"sum": float(size)}] * size
+        for worker in workers:
+            worker.ask("shutdown")
+        assert [worker.reply() for worker in workers] == [{"initialized": False}] * size
+        assert [worker.close() for worker in workers] == [0] * size

@@ -86,7 +86,9 @@ def test_ctl_shows_what_workers_print_and_stops_the_job(tmp_path: Path) -> None:
         job.plan.open_gate("gate")
         job.finish(exit_code=143)
         assert "stopped at step 11: asked to by ctl stop" in job.output
-        followed, _ = follower.communicate(timeout=LIMIT_S)
+        # `communicate` would lose what `readline` has read ahead.
+        followed = follower.stdout.read()
+        assert follower.wait(LIMIT_S) == 0
         assert first + followed == job.ctl("logs", "w0")
         assert job.events("checkpoint_saved")[-1]["step"] == 11
 

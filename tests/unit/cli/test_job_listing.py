@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hvd_elastic_keras.cli import control_job
 from hvd_elastic_keras.cli.job_listing import Logs, show_jobs, show_logs
-from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.common.errors import ConfigurationError, MasterUnreachableError
 
 ROOT = Path(__file__).resolve().parents[3]
 FINISHED = {"event": "job_finished", "status": "finished", "reason": "", "training": 1, "step": 90}
@@ -46,6 +48,25 @@ def test_jobs_are_listed_with_how_they_ended(capsys: pytest.CaptureFixture[str])
         ["new", "stopped", "7", "-"],
         ["killed", "no", "answer", "-"],
         ["old", "finished", "90", "-"],
+    ]
+
+
+def test_silent_launchers_are_asked_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both_are_asked = threading.Barrier(2)
+
+    def silent(job_dir: Path, timeout_s: float) -> None:
+        both_are_asked.wait(10)
+        raise MasterUnreachableError("silent")
+
+    monkeypatch.setattr(control_job, "read_status", silent)
+    job("a", written=1)
+    job("b", written=2)
+    assert show_jobs() == 0
+    assert [line.split()[:3] for line in capsys.readouterr().out.splitlines()[1:]] == [
+        ["b", "no", "answer"],
+        ["a", "no", "answer"],
     ]
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
 from hvd_elastic_keras.master.http import rendezvous
-from hvd_elastic_keras.master.http.rendezvous import EMPTY, RendezvousStore
+from hvd_elastic_keras.master.http.rendezvous import EMPTY, RendezvousStore, by_reader
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -107,5 +108,80 @@ def test_closing_an_older_round_again_opens_nothing() -> None:
         store.close(5)
         store.close(2)
         assert await store.get(4, "a") == EMPTY
+
+    run(scenario())
+
+
+def written(rank: int, size: int) -> bytes:
+    """Returns the addresses of a member: "<itself>><other>" for each other member."""
+    return b"".join(b"%03d>%03d" % (rank, other) for other in range(size) if other != rank)
+
+
+def needed(rank: int, size: int) -> bytes:
+    return b"".join(b"%03d>%03d" % (other, rank) for other in range(size) if other != rank)
+
+
+@pytest.mark.parametrize("size", [2, 3, 63, 64, 65, 130])
+def test_each_member_is_given_the_address_that_each_other_member_has_for_it(size: int) -> None:
+    found = by_reader([zlib.compress(written(rank, size)) for rank in range(size)])
+    assert list(map(zlib.decompress, found)) == [needed(rank, size) for rank in range(size)]
+
+
+def test_the_addresses_of_a_mesh_are_waited_for_and_given_together() -> None:
+    async def scenario() -> None:
+        store = RendezvousStore()
+        readers = [asyncio.create_task(store.addresses_for(1, ("a", 3), rank)) for rank in range(3)]
+        for rank in (2, 0):
+            store.put(1, f"a/{rank}", written(rank, 3))
+            store.put(1, f"b/{rank}", b"another mesh")
+        await asyncio.sleep(0.01)
+        assert not any(reader.done() for reader in readers)
+        store.put(1, "a/1", written(1, 3))
+        assert await asyncio.gather(*readers) == [needed(rank, 3) for rank in range(3)]
+        for rank in range(3):
+            store.delete(1, f"a/{rank}")
+        again = [asyncio.create_task(store.addresses_for(1, ("a", 2), rank)) for rank in range(2)]
+        store.put(1, "a/0", written(0, 2))
+        store.put(1, "a/1", written(1, 2))
+        assert await asyncio.gather(*again) == [needed(rank, 2) for rank in range(2)]
+
+    run(scenario())
+
+
+def test_closing_a_round_ends_the_wait_for_the_addresses_of_a_mesh() -> None:
+    async def scenario() -> None:
+        store = RendezvousStore()
+        store.put(1, "a/0", written(0, 2))
+        reader = asyncio.create_task(store.addresses_for(1, ("a", 2), 0))
+        await asyncio.sleep(0.01)
+        store.close(1)
+        assert await reader == EMPTY
+        assert await store.addresses_for(1, ("a", 2), 0) == EMPTY
+
+    run(scenario())
+
+
+def test_the_wait_for_the_addresses_of_a_mesh_gives_up_after_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rendezvous, "HOLD_S", 0.01)
+
+    async def scenario() -> None:
+        store = RendezvousStore()
+        store.put(1, "a/0", written(0, 2))
+        assert await store.addresses_for(1, ("a", 2), 0) is None
+        store.put(1, "a/1", written(1, 2))
+        assert await store.addresses_for(1, ("a", 2), 0) == needed(0, 2)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("rank", "size"), [(0, 0), (0, 1), (5, 2), (0, 99_999)])
+def test_an_impossible_member_of_a_mesh_gets_no_addresses(rank: int, size: int) -> None:
+    async def scenario() -> None:
+        store = RendezvousStore()
+        for other in range(2):
+            store.put(1, f"a/{other}", written(other, 2))
+        assert not await store.addresses_for(1, ("a", size), rank)
 
     run(scenario())

@@ -22,6 +22,7 @@ from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.data.input.pipeline import Pipeline
 from hvd_elastic_keras.data.sources.source import as_source
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
+from hvd_elastic_keras.step import partitioned_step
 from hvd_elastic_keras.step.deterministic_step import DeterministicStep
 from hvd_elastic_keras.step.partition.one_round import NotOneRoundError
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep
@@ -169,8 +170,16 @@ def test_the_first_step_after_others_have_left_is_repeated_in_pieces_when_memory
         np.testing.assert_allclose(one, variable.numpy(), atol=1e-6)
 
 
-def test_alone_it_is_the_own_graph_again_after_a_step_for_which_there_was_memory() -> None:
+@pytest.mark.parametrize(
+    ("begins_alone", "alone_for_long_s", "last"),
+    [(True, 300.0, "own"), (False, 300.0, "of several"), (False, 0.0, "own")],
+)
+def test_whom_others_have_left_takes_its_own_graph_if_that_has_run_or_will_pay_off(
+    begins_alone: bool, alone_for_long_s: float, last: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitioned_step, "ALONE_FOR_LONG_S", alone_for_long_s)
     step = step_of(together=None)
+    step._begins_alone = begins_alone
     x = np.ones((8, 6), np.float32)
     source = Pipeline(as_source((x, x[:, :1]), seed=0, shuffle=False, name="x"), 8, 2)
     (batch,) = source.batches(0, Share(0, 4), 0)
@@ -184,4 +193,4 @@ def test_alone_it_is_the_own_graph_again_after_a_step_for_which_there_was_memory
         )
         with own, several:
             step(batch, number)
-    assert taken == ["own", "of several", "of several", "own"]
+    assert taken == ["own", "of several", "of several", last]

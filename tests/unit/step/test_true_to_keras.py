@@ -99,17 +99,15 @@ def assert_told(text: str, of: Case) -> None:
 def test_equal_to_plain_fit_for_any_workers(name: str) -> None:
     of = CASES[name]
     plain = shared_fit.plain(of)
-    for workers, found in zip((1, 3), shared_fit.shared(of), strict=True):
+
+    def check(found: shared_fit.Outcome, who: str) -> None:
         different = shared_fit.differences(found, plain, of.tolerance, surplus=of.surplus)
-        assert not different, f"{workers} workers:\n" + "\n".join(different)
+        assert not different, f"{who}:\n" + "\n".join(different)
+
+    for workers, found in zip((1, 3), shared_fit.shared(of), strict=True):
+        check(found, f"{workers} workers")
         assert_told(found.told, of)
-
-
-@pytest.mark.parametrize("name", each(case.SAME))
-def test_equal_to_plain_fit_in_the_graph_for_several_workers(name: str) -> None:
-    of = CASES[name]
-    found = shared_fit.alone_in_graph(of)
-    assert not shared_fit.differences(found, shared_fit.plain(of), of.tolerance, surplus=of.surplus)
+    check(shared_fit.alone_in_graph(of), "1 worker in the graph for several workers")
 
 
 @pytest.mark.parametrize("name", each(case.OTHER))
