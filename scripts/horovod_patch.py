@@ -348,7 +348,8 @@ void TensorQueue::WaitForGroup(std::chrono::steady_clock::duration limit) {
 """,
         replacement="""\
   std::vector<char> addressesFor(int rank, int size) override {
-    return get("addresses_for/" + std::to_string(rank) + "/" + std::to_string(size));
+    // One part of a path: Horovod's own store knows no others, and answers "not found".
+    return get("addresses_for." + std::to_string(rank) + "." + std::to_string(size));
   }
 
   void wait(const std::vector<std::string>& keys) override {

@@ -122,6 +122,16 @@ _OF_NODES = ("Graph execution error", "Detected at node", 'File "')
 """Beginnings of lines that say where an error in a graph is, not what it is."""
 
 
+def weighs_losses_by_size(model: keras.Model) -> bool:
+    """Returns whether the step depends on whether it is traced for one size of batches.
+
+    Keras tracks the loss of each of several outputs. It weighs batches by their size if that is
+    known while the step is traced, and equally if not.
+    """
+    compiled = getattr(model, "_compile_loss", None)
+    return compiled is not None and len(compiled.metrics) > 1
+
+
 def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> None:
     """Creates all variables of model, metrics and optimizer.
 

@@ -24,6 +24,7 @@ import tensorflow as tf
 
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan import example_ids
+from hvd_elastic_keras.keras_internals.model_building import weighs_losses_by_size
 from hvd_elastic_keras.keras_internals.model_variables import can_be_sent
 from hvd_elastic_keras.keras_internals.traced_graphs import LOOPS, directly
 from hvd_elastic_keras.observe.notices import notices
@@ -221,11 +222,10 @@ class PartitionedStep(TracedStep):
 
         A loop, as in an LSTM, runs up to a quarter faster if it knows the size. Other graphs do not
         gain enough to be traced once more. Neither does a worker that is alone for a while only.
-        Batches of several sizes all need the graph of any size: Keras's mean of the loss of one
-        output weighs batches by their size only if it is known while the step is traced.
         """
         is_worth_it = self._begins_alone and not self._kinds.isdisjoint(LOOPS)
-        if not (is_worth_it and self.has_one_size):
+        # Other steps of the same epoch may be taken in the graph of any size.
+        if not (is_worth_it and self.has_one_size) or weighs_losses_by_size(self.model):
             return self._own_graph
         pairs = zip(self._batch.flat_spec, self._batch.per_row, strict=True)
         return self._traced_alone([_with_rows(s, self.num_rows * n) if n else s for s, n in pairs])

@@ -221,7 +221,7 @@ async def _mesh(host: str, workers: Sequence[SimulatedWorker], count: int) -> fl
     ) as session:
         began = time.monotonic()
         await asyncio.gather(*(_request(session, "PUT", f"{url}/{n}", value) for n in range(count)))
-        reads = (f"{url}/addresses_for/{n}/{count}" for n in range(count))
+        reads = (f"{url}/addresses_for.{n}.{count}" for n in range(count))
         await asyncio.gather(*(_request(session, "GET", read) for read in reads))
         return time.monotonic() - began
 

@@ -137,12 +137,12 @@ class Store:
         self._thread.join(timeout=10)
 
     def _answer(self, path: str) -> bytes | None:
-        mesh, _, member = path.partition("/addresses_for/")
+        mesh, _, member = path.partition("/addresses_for.")
         if not member:
             return self._get(path)
         if not self.knows_meshes:
             return None
-        rank, size = map(int, member.split("/"))
+        rank, size = map(int, member.split("."))
         values = [self._get(f"{mesh}/{other}") for other in range(size)]
         if not all(values):
             return b""

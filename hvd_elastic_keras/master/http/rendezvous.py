@@ -8,7 +8,7 @@ waiting for a peer that will never come (an HTTP error would be retried for 1.5 
 
 The members of a mesh write their addresses under `<mesh>/<rank>`: one for each other member, in the
 order of ranks. Each member then needs one address of each other member. Horovod as this project
-builds it asks for them in one request, `<mesh>/addresses_for/<rank>/<size>`.
+builds it asks for them in one request, `<mesh>/addresses_for.<rank>.<size>`.
 
 A value is written once and read by the others. Its writer deletes it when all members have met.
 Values are kept compressed: those of 1000 members have 136 MB, most of which is padding.
@@ -36,7 +36,7 @@ MOST_VALUE_BYTES = 2**20
 """Limit for a value, such as a member's addresses for all others: 136 bytes each."""
 _TOGETHER = 64
 """Members whose addresses are sorted out together: with 1000 members, they take 9 MB."""
-_OF_MESH = re.compile(r"(.+)/addresses_for/([0-9]{1,5})/([0-9]{1,5})")
+_OF_MESH = re.compile(r"(.+)/addresses_for\.([0-9]{1,5})\.([0-9]{1,5})")
 Mesh = tuple[str, int]
 """The name of a mesh and the number of its members."""
 
@@ -109,7 +109,8 @@ class RendezvousStore:
     async def addresses_for(self, round_number: int, mesh: Mesh, rank: int) -> bytes | None:
         """Returns the addresses that all other members of a mesh have for a member, by their rank.
 
-        Returns an empty value if the round is closed, and None after `HOLD_S` seconds.
+        Returns an empty value if the round is closed, and None after three times `HOLD_S` seconds:
+        the client then asks for each address by itself.
         """
         if round_number <= self._closed_through:
             return EMPTY
@@ -119,9 +120,11 @@ class RendezvousStore:
                 return None
             meshes[mesh] = asyncio.create_task(self._sorted_out(round_number, mesh))
         try:
-            packed = await asyncio.wait_for(asyncio.shield(meshes[mesh]), HOLD_S)
+            packed = await asyncio.wait_for(asyncio.shield(meshes[mesh]), 3 * HOLD_S)
         except asyncio.TimeoutError:
             return None
+        if round_number <= self._closed_through:
+            return EMPTY
         return zlib.decompress(packed[rank]) if rank < len(packed) else EMPTY
 
     async def _sorted_out(self, round_number: int, mesh: Mesh) -> list[bytes]:

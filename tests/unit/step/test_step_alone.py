@@ -12,6 +12,7 @@ keras = pytest.importorskip("keras")
 pytest.importorskip("horovod.tensorflow")
 
 from hvd_elastic_keras import ElasticCallback, Trainer, TrainingConfig
+from hvd_elastic_keras.step import compiled_steps
 
 X = np.random.default_rng(0).random((20, 4), np.float32)
 Y = X[:, :1].copy()
@@ -124,3 +125,17 @@ def test_a_loop_knows_the_size_of_batches_if_it_does_in_plain_fit(
     assert sizes == {None, *plain_sizes}
     for value, expected in zip(found, plain, strict=True):
         np.testing.assert_allclose(value, expected, atol=1e-5)
+
+
+def test_losses_of_outputs_are_weighed_alike_in_all_steps_of_an_epoch() -> None:
+    """Some steps may be taken with others, in a graph that does not know the size of batches."""
+    inputs = keras.Input((4, 1))
+    hidden = keras.layers.LSTM(3)(inputs)
+    outputs = {name: keras.layers.Dense(1, name=name)(hidden) for name in ("a", "b")}
+    model = keras.Model(inputs, outputs)
+    model.compile("sgd", {"a": "mse", "b": "mae"})
+    x, y = np.ones((16, 4, 1)), np.ones((16, 1))
+    model.fit(x, {"a": y, "b": y}, batch_size=8, verbose=0, callbacks=[ElasticCallback()])
+    (step,) = compiled_steps._kept_with(model).made.values()
+    assert step.has_one_size
+    assert step._own_graph_of_full_batch is step._own_graph
