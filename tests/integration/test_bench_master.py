@@ -11,7 +11,7 @@ from tests.harness.job import REPOSITORY
 def test_a_few_simulated_workers_are_measured() -> None:
     script = REPOSITORY / "scripts" / "benchmarks" / "master.py"
     result = subprocess.run(
-        [sys.executable, str(script), "--workers=3,6", "--steady_s=1", "--reads=20"],
+        [sys.executable, str(script), "--workers=3,6", "--steady_s=1"],
         capture_output=True,
         text=True,
         check=False,
