@@ -50,17 +50,17 @@ def places() -> dict[str, Any]:
     }
 
 
-def sums_of_sets(value: float) -> dict[str, Any]:
-    """Returns the sum of rank * value over all workers, and over each set if this rank is in it."""
-    tensor = tf.constant(value * hvd.rank())
-    sums: list[float | None] = [float(hvd.allreduce(tensor, op=hvd.Sum, name="all"))]
-    for number, one in enumerate(SETS):
-        is_in = one.included()
-        sums.append(
-            float(hvd.allreduce(tensor, op=hvd.Sum, name=f"set{number}", process_set=one))
-            if is_in
+def sums_of_sets() -> dict[str, Any]:
+    """Returns the sum of the ranks of all workers, and of each set that this worker is in."""
+    sums: list[float | None] = []
+    for number, one in enumerate([hvd.global_process_set, *SETS]):
+        rank = tf.constant(float(hvd.rank()))
+        found = (
+            hvd.allreduce(rank, op=hvd.Sum, name=f"set{number}", process_set=one)
+            if one.included()
             else None
         )
+        sums.append(None if found is None else float(found))
     return {"sums": sums}
 
 

@@ -337,7 +337,7 @@ def test_workers_and_sets_of_them_find_their_places_on_any_hosts(
                 found = worker.call("places")
                 assert found == {"local": [local_rank, 4 // hosts], "cross": [host, hosts]}
             for worker in workers:
-                worker.ask("sums_of_sets", 1.0)
+                worker.ask("sums_of_sets")
             sums = [worker.reply()["sums"] for worker in workers]
             assert sums == [[6.0, 2.0], [6.0, None]] * 2
             for worker in workers:

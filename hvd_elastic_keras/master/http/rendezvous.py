@@ -98,7 +98,7 @@ class RendezvousStore:
         """Returns the value; an empty one if the round is closed; None after `HOLD_S` seconds."""
         if not self._settled(round_number, key):
             try:
-                await asyncio.wait_for(self._settle(round_number, key), HOLD_S)
+                await asyncio.wait_for(self._until_settled(round_number, key), HOLD_S)
             except asyncio.TimeoutError:
                 return None
         if round_number <= self._closed_through:
@@ -131,14 +131,14 @@ class RendezvousStore:
         """Returns the compressed answers for all members; none if the round is closed meanwhile."""
         keys = [f"{mesh[0]}/{rank}" for rank in range(mesh[1])]
         for key in keys:
-            await self._settle(round_number, key)
+            await self._until_settled(round_number, key)
         known = self._packed.get(round_number, {})
         if not all(key in known for key in keys):
             return []
         # With 1000 members, this takes seconds.
         return await asyncio.to_thread(by_reader, [known[key] for key in keys])
 
-    async def _settle(self, round_number: int, key: str) -> None:
+    async def _until_settled(self, round_number: int, key: str) -> None:
         """Waits until there is a value, or the round is closed."""
         while not self._settled(round_number, key):
             event = self._waiting.setdefault((round_number, key), asyncio.Event())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import zlib
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -157,6 +158,31 @@ def test_closing_a_round_ends_the_wait_for_the_addresses_of_a_mesh() -> None:
         store.close(1)
         assert await reader == EMPTY
         assert await store.addresses_for(1, ("a", 2), 0) == EMPTY
+
+    run(scenario())
+
+
+def test_a_round_that_is_closed_while_its_addresses_are_sorted_out_gives_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, closed = threading.Event(), threading.Event()
+
+    def slow(packed: Sequence[bytes]) -> list[bytes]:
+        begun.set()
+        closed.wait(5)
+        return by_reader(packed)
+
+    monkeypatch.setattr(rendezvous, "by_reader", slow)
+
+    async def scenario() -> None:
+        store = RendezvousStore()
+        for rank in range(2):
+            store.put(1, f"a/{rank}", written(rank, 2))
+        reader = asyncio.create_task(store.addresses_for(1, ("a", 2), 0))
+        await asyncio.to_thread(begun.wait, 5)
+        store.close(1)
+        closed.set()
+        assert await reader == EMPTY
 
     run(scenario())
 
