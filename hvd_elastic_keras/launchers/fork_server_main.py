@@ -50,9 +50,14 @@ def main(number: str, *modules: str) -> None:
         importlib.import_module(name)
     gc.freeze()  # a collection would touch, and so copy, these objects in each process
     gc.enable()
+    serve(connection)
+
+
+def serve(connection: socket.socket) -> None:
+    """Serves a launcher; in each new process, runs the requested module."""
     if _may_be_forked():
         connection.sendall(READY)
-        if request := _serve(connection):
+        if request := _forked(connection):
             _run(**request)
 
 
@@ -64,7 +69,7 @@ def _may_be_forked() -> bool:
     return threading.active_count() == 1 and devices <= HARMLESS_DEVICES
 
 
-def _serve(connection: socket.socket) -> dict[str, Any] | None:
+def _forked(connection: socket.socket) -> dict[str, Any] | None:
     """Forks until the launcher closes its end, then returns None; returns the request in a fork."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended children leave no zombies
     while True:

@@ -1,4 +1,4 @@
-"""The model of the recovery benchmark: a small MLP that notes each step with time and size."""
+"""The model of the recovery benchmark, a small MLP, and a callback that notes each step."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import horovod.tensorflow as hvd
 import keras
 import numpy as np
 import numpy.typing as npt
-
-STEP_LOG = "BENCH_STEP_LOG"
+from step_log import STEP_LOG
 
 
 class StepLog(keras.callbacks.Callback):
-    """Appends "time world_size step" after each step; the time is the machine's monotonic clock."""
+    """Appends "time workers step" after each step; the time is the machine's monotonic clock."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,7 +22,13 @@ class StepLog(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Notes a finished step."""
-        self._file.write(f"{time.monotonic():.4f} {hvd.size()} {batch}\n")
+        workers = hvd.size() if hvd.is_initialized() else 1
+        step = int(self.model.optimizer.iterations.numpy())
+        self._file.write(f"{time.monotonic():.4f} {workers} {step}\n")
+
+
+LOSS = "mse"
+BATCH_SIZE = 96
 
 
 def build() -> keras.Model:
@@ -42,7 +47,7 @@ def build() -> keras.Model:
 def model() -> keras.Model:
     """Returns the MLP, compiled."""
     network = build()
-    network.compile(optimizer=keras.optimizers.Adam(1e-3), loss="mse")
+    network.compile(optimizer=keras.optimizers.Adam(1e-3), loss=LOSS)
     return network
 
 

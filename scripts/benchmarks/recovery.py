@@ -8,29 +8,22 @@ goes back to its last commit, which the time does not show.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import psutil
 from absl import app, flags
+from step_log import members, running, settled, steps, wait, workers_of
 
 HERE = Path(__file__).resolve().parent
-STEP_LOG = "BENCH_STEP_LOG"
 WORKERS = 3
-LIMIT_S = 180.0
-POLL_S = 0.005
-SETTLE_STEPS = 50
+BASELINE = "baseline_worker.py"
 
 _KILLS = flags.DEFINE_integer("kills", 10, "Kills of our workers, over all ranks.", lower_bound=1)
 _BASELINE_KILLS = flags.DEFINE_integer(
@@ -44,46 +37,16 @@ _BASELINE_PYTHON = flags.DEFINE_string(
     "project's patched build, with which Elastic Horovod no longer waits for the Gloo timeout.",
 )
 
-Step = tuple[float, int]
-"""The time when a step was finished (monotonic seconds), and the world size."""
-
-
-def steps(directory: Path) -> list[Step]:
-    """Returns all noted steps of all workers, in order of time."""
-    found = []
-    for file in directory.iterdir():
-        for line in file.read_text().splitlines(keepends=True):
-            if line.endswith("\n"):
-                moment, size, _ = line.split()
-                found.append((float(moment), int(size)))
-    return sorted(found)
-
-
-def wait(look: Callable[[], Any], what: str) -> Any:
-    """Polls until `look` finds something."""
-    deadline = time.monotonic() + LIMIT_S
-    while time.monotonic() < deadline:
-        found = look()
-        if found:
-            return found
-        time.sleep(POLL_S)
-    raise TimeoutError(f"no {what} within {LIMIT_S:.0f} s")
-
 
 def first_step(directory: Path, size: int, after: float) -> Callable[[], float | None]:
     """Returns a function that looks for the first step after a moment with this many workers."""
-    return lambda: next((t for t, s in steps(directory) if t > after and s == size), None)
-
-
-def settled(directory: Path, size: int, after: float) -> Callable[[], bool]:
-    """Returns a function that checks for some dozen steps with this many workers."""
-    return lambda: sum(t > after and s == size for t, s in steps(directory)) > SETTLE_STEPS
+    return lambda: next((t for t, s, _ in steps(directory) if t > after and s == size), None)
 
 
 def stall_at_join(directory: Path, since: float) -> float:
     """Returns seconds from the smaller world's last step to the full world's first one."""
-    last = max(t for t, s in steps(directory) if t > since and s == WORKERS - 1)
-    return next(t for t, s in steps(directory) if t > last and s == WORKERS) - last
+    last = max(t for t, s, _ in steps(directory) if t > since and s == WORKERS - 1)
+    return next(t for t, s, _ in steps(directory) if t > last and s == WORKERS) - last
 
 
 class Measurements:
@@ -112,32 +75,6 @@ def _median_and_worst(what: str, times: list[float]) -> str:
     return f"{len(times)} {what}: median {statistics.median(times):.2f} s, worst {max(times):.2f} s"
 
 
-@contextmanager
-def running(command: list[str], log_dir: Path, output: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs a job; at the end of the block, the job is ended with all of its processes."""
-    log_dir.mkdir()
-    with output.open("wb") as stream:
-        process = subprocess.Popen(
-            command,
-            env={**os.environ, STEP_LOG: str(log_dir), "PYTHONPATH": str(HERE.parents[1])},
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-        )
-    family = psutil.Process(process.pid)
-    try:
-        yield process
-    finally:
-        children = family.children(recursive=True)
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        for child in children:
-            if child.is_running():
-                child.kill()
-
-
 def measure_ours(scratch: Path, kills: int) -> Measurements:
     """Measures this project: workers are killed, and the master replaces them."""
     result = Measurements("hvd_elastic_keras")
@@ -148,24 +85,13 @@ def measure_ours(scratch: Path, kills: int) -> Measurements:
         *("--global_batch_size=96", "--micro_batch_size=16", "--epochs=100000"),
     ]
 
-    def members() -> list[str]:
-        entries = (json.loads(x) for x in (job_dir / "events.jsonl").read_text().splitlines())
-        pids = {}
-        latest: list[str] = []
-        for entry in entries:
-            if entry["event"] == "worker_started":
-                pids[entry["worker_id"]] = entry["pid"]
-            elif entry["event"] == "round_running":
-                latest = [pids[m] for m in entry["members"]]
-        return latest
-
     with running(command, log_dir, scratch / "ours.txt"):
         since = 0.0
         for number in range(kills):
             wait(settled(log_dir, WORKERS, since), f"round of {WORKERS}")
             rank = number % WORKERS
             since = time.monotonic()
-            os.kill(int(members()[rank]), signal.SIGKILL)
+            os.kill(members(job_dir)[rank], signal.SIGKILL)
             first = wait(first_step(log_dir, WORKERS - 1, since), "step after the kill")
             wait(settled(log_dir, WORKERS, first), "round with the replacement")
             result.note(rank, first - since, stall_at_join(log_dir, since))
@@ -184,7 +110,7 @@ def measure_elastic_horovod(scratch: Path, kills: int) -> Measurements:
         *(_BASELINE_PYTHON.value, "-m", "horovod.runner.launch", "--gloo", "-np", str(WORKERS)),
         *("--min-np", "1", "--max-np", str(WORKERS), "--network-interfaces", "lo"),
         *("--host-discovery-script", str(discovery), "--blacklist-cooldown-range", "1", "2"),
-        *(_BASELINE_PYTHON.value, str(HERE / "elastic_horovod_worker.py")),
+        *(_BASELINE_PYTHON.value, str(HERE / BASELINE), "mlp_model"),
     ]
     for number in range(kills):
         # Each kill needs a new job: the host of the killed worker stays banned.
@@ -192,21 +118,13 @@ def measure_elastic_horovod(scratch: Path, kills: int) -> Measurements:
         with running(command, log_dir, scratch / "horovod.txt") as driver:
             wait(settled(log_dir, WORKERS, 0.0), f"round of {WORKERS}")
             known = {f.name for f in log_dir.iterdir()}
-            alive = [p for p in _workers(driver.pid) if str(p.pid) in known]
+            alive = [p for p in workers_of(driver.pid, BASELINE) if str(p.pid) in known]
             since = time.monotonic()
             alive[number % len(alive)].kill()
             first = wait(first_step(log_dir, WORKERS - 1, since), "step after the kill")
             print(f"{result.name}: kill: {first - since:6.2f} s", flush=True)
             result.kills.append(first - since)
     return result
-
-
-def _workers(driver: int) -> list[psutil.Process]:
-    return [
-        p
-        for p in psutil.Process(driver).children(recursive=True)
-        if "elastic_horovod_worker.py" in " ".join(p.cmdline()[:3]) and "python" in p.name()
-    ]
 
 
 def main(_: list[str]) -> None:

@@ -14,7 +14,7 @@ from hvd_elastic_keras.common.env import WorkerEnvironment
 from hvd_elastic_keras.master.http.server import MasterServer
 from hvd_elastic_keras.worker.client import MasterClient
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 class Told:

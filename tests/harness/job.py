@@ -20,13 +20,14 @@ import numpy as np
 import psutil
 
 from hvd_elastic_keras.common import env, files, host_port
-from tests.harness import faults
+from tests.harness import faults, warm_server
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FAULT_MODEL = REPOSITORY / "tests" / "harness" / "fault_model.py"
+RUN, WARM_RUN = "hvd_elastic_keras.run", "tests.harness.warm_run"
 POLL_S = 0.01
 LIMIT_S = 100.0
 SMALL = ("--global_batch_size=64", "--micro_batch_size=8", "--epochs=3")
@@ -46,10 +47,15 @@ def lives(process: psutil.Process) -> bool:
 
 
 class Job:
-    """A job started as a user would. Use it in a `with` block: nothing outlives the block."""
+    """A job started as a user would. Use it in a `with` block: nothing outlives the block.
+
+    Only the imports of its workers are those of all jobs: see `warm_server.py` and `ColdJob`.
+    """
 
     limit_s = LIMIT_S
     """Seconds to wait for something before the test fails."""
+    imports_anew = False
+    """Whether the workers do their own imports, or the fork server of their job does them."""
     stdout: int | None = None
     stderr: int | None = None
     """Open files for the launcher's output, if not the file of `output`."""
@@ -93,7 +99,7 @@ class Job:
         """Returns the command that is run."""
         options = list(itertools.takewhile(lambda a: a.startswith("--"), self._command))
         script = self._command[len(options) :]
-        run = [sys.executable, "-m", "hvd_elastic_keras.run"]
+        run = [sys.executable, "-m", RUN if self.imports_anew else WARM_RUN]
         return [*run, *options, *self._arguments, *more_flags, *script]
 
     def environment(self) -> dict[str, str]:
@@ -102,6 +108,7 @@ class Job:
             **os.environ,
             "TMPDIR": str(self._temporary),
             faults.FILE: str(self.plan.path),
+            **({} if self.imports_anew else {warm_server.ADDRESS: warm_server.address()}),
         }
 
     def kill_launcher(self) -> None:
@@ -282,6 +289,12 @@ class Job:
     def weights(self) -> dict[str, np.ndarray]:
         """Returns all variables of the final model, optimizer included, by name."""
         return read_weights(self.job_dir / "model.keras", self.job_dir.parent)
+
+
+class ColdJob(Job):
+    """A job that imports TensorFlow as often as at users, for tests about the start of workers."""
+
+    imports_anew = True
 
 
 def read_weights(path: Path, scratch: Path) -> dict[str, np.ndarray]:

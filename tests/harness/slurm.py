@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from tests.harness import faults
-from tests.harness.job import LIMIT_S, POLL_S, REPOSITORY, Job
+from tests.harness.job import LIMIT_S, POLL_S, REPOSITORY, ColdJob
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -156,7 +156,7 @@ class Cluster:
         ).stdout
 
 
-class SlurmJob(Job):
+class SlurmJob(ColdJob):
     """A job whose workers are an array job of Slurm, as a user would start it."""
 
     def __init__(

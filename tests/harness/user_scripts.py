@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.harness.job import REPOSITORY, Job
+from tests.harness.job import REPOSITORY, ColdJob
 from tests.user_scripts.make_files import make_files
 
 SCRIPTS = REPOSITORY / "tests" / "user_scripts"
@@ -90,7 +90,7 @@ def plain(folder: Path, name: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-class ScriptJob(Job):
+class ScriptJob(ColdJob):
     """A job of an unchanged script, which runs in a folder of its own."""
 
     limit_s = LIMIT_S

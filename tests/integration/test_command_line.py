@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.job import Job
+from tests.harness.job import ColdJob, Job
 from tests.harness.plain_module import MODEL
 
 SCRIPT = """
@@ -32,7 +32,7 @@ def write(path: Path, text: str) -> str:
 
 def test_a_job_leaves_events_logs_model_and_history(tmp_path: Path) -> None:
     model = write(tmp_path / "my_model.py", MODEL)
-    with Job(tmp_path, "--num_workers=2", command=(f"--model={model}", "--steps=3")) as job:
+    with ColdJob(tmp_path, "--num_workers=2", command=(f"--model={model}", "--steps=3")) as job:
         job.finish()
         assert {e["event"] for e in job.events()} >= {
             "job_started",
@@ -53,7 +53,7 @@ def test_a_job_leaves_events_logs_model_and_history(tmp_path: Path) -> None:
 
 def test_a_script_with_a_trainer_runs_elastically(tmp_path: Path) -> None:
     script = write(tmp_path / "train.py", SCRIPT)
-    with Job(tmp_path, "--num_workers=2", command=(script, "--hello")) as job:
+    with ColdJob(tmp_path, "--num_workers=2", command=(script, "--hello")) as job:
         job.finish()
         assert job.events("round_running")[0]["world_size"] == 2
         assert "[w0] losses 2 argument --hello" in job.output

@@ -152,7 +152,7 @@ def test_a_job_that_goes_on_from_a_checkpoint_has_the_bits_of_one_that_was_not_s
         assert_same_bits(job, digests_dir, alone)
 
 
-@pytest.mark.slow(but=("weighted_arrays",))
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", PLANS, ids=str)
 def test_an_unchanged_script_has_the_same_bits_with_a_late_joiner_and_a_kill_of_rank_0(
     scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -14,7 +14,7 @@ import pytest
 from tests.harness import warm_python
 from tests.harness.alone import Once
 from tests.harness.faults import Fault
-from tests.harness.job import REPOSITORY, Job, assert_same_weights
+from tests.harness.job import REPOSITORY, ColdJob, Job, assert_same_weights
 
 SCRIPT = REPOSITORY / "tests" / "harness" / "elastic_script.py"
 EXAMPLES = REPOSITORY / "docs" / "examples"
@@ -287,7 +287,7 @@ def test_a_script_may_train_twice_with_the_same_state(tmp_path: Path) -> None:
     "name", ["tensorflow2_mnist_elastic.py", "tensorflow2_keras_mnist_elastic.py"]
 )
 def test_an_example_runs_with_two_workers_and_learns(name: str, tmp_path: Path) -> None:
-    with Job(tmp_path, "--num_workers=2", command=(str(EXAMPLES / name),)) as job:
+    with ColdJob(tmp_path, "--num_workers=2", command=(str(EXAMPLES / name),)) as job:
         job.finish()
         assert job.events("round_running")[0]["world_size"] == 2
         accuracies = re.findall(r"\] accuracy (\d\.\d+)", job.output)

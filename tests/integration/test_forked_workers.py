@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 
 from tests.harness.faults import Fault
-from tests.harness.job import FAULT_MODEL, SMALL, Job, assert_same_weights
+from tests.harness.job import FAULT_MODEL, SMALL, ColdJob, assert_same_weights
 
 SERVER = "hvd_elastic_keras.launchers.fork_server_main"
 SCRIPT = """
@@ -44,7 +44,7 @@ def uses_onednn(directory: Path, first: str) -> set[str]:
     script = directory / "train.py"
     script.write_text(SCRIPT.format(first=first))
     command = ("--num_workers=2", str(script), f"{directory}/found_")
-    with Job(directory, command=command) as job:
+    with ColdJob(directory, command=command) as job:
         job.finish()
     return {(directory / f"found_w{n}").read_text().strip() for n in range(2)}
 
@@ -63,7 +63,7 @@ def test_replacements_are_forked_as_long_as_the_server_lives(
     tmp_path: Path, expected_weights: dict[str, np.ndarray]
 ) -> None:
     gate = Fault("gate", "train", 0, step=3, action="wait")
-    with Job(tmp_path, "--num_workers=3", "--audit", plan=[gate]) as job:
+    with ColdJob(tmp_path, "--num_workers=3", "--audit", plan=[gate]) as job:
         job.wait_for_fault("gate")
         (server,) = filter(is_server, psutil.Process(job.process.pid).children())
         others = [w for w in ("w0", "w1", "w2") if w != job.worker_that_had("gate")]
@@ -88,6 +88,6 @@ def test_the_check_of_a_model_uses_the_imports_of_its_workers(tmp_path: Path) ->
         + f"with open({str(tmp_path / 'commands')!r}, 'a') as f:\n"
         + "    f.write(P('/proc/self/cmdline').read_text().split('\\0')[2] + '\\n')\n"
     )
-    with Job(tmp_path, "--num_workers=1", command=(f"--model={model}", *SMALL)) as job:
+    with ColdJob(tmp_path, "--num_workers=1", command=(f"--model={model}", *SMALL)) as job:
         job.finish()
     assert (tmp_path / "commands").read_text().split() == [SERVER, SERVER]

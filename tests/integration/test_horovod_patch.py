@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import threading
-import time
 import zlib
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,8 +29,6 @@ pytestmark = pytest.mark.timeout(180)
 
 REPLY_TIMEOUT_S = 90.0
 GLOO_TIMEOUT_S = 3
-# The Gloo timeout is 30 s in the tests that use this. Survivors usually notice after 0.1 s.
-SURVIVORS_NOTICE_S = 5.0
 
 
 class Worker:
@@ -355,7 +352,8 @@ def test_all_survivors_of_a_kill_during_allreduce_get_an_error_at_once(
     with contextlib.ExitStack() as stack:
         workers = [stack.enter_context(Worker(tmp_path / f"{rank}.log")) for rank in range(size)]
         for rank, worker in enumerate(workers):
-            environ = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "30"}
+            # Longer than a reply is waited for: an error does not come from this timeout.
+            environ = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "3600"}
             worker.ask("init", store.environ("r", rank, size) | environ)
         assert {worker.reply()["size"] for worker in workers} == {size}
         for worker in workers:
@@ -363,10 +361,9 @@ def test_all_survivors_of_a_kill_during_allreduce_get_an_error_at_once(
         for worker in workers:
             assert worker.reply()["first_step"]
         victim = workers.pop(victim_rank)
-        killed_at = time.time()
         victim.kill()
-        replies = [worker.reply() for worker in workers]
-        assert max(reply["time"] for reply in replies) - killed_at < SURVIVORS_NOTICE_S
+        for worker in workers:
+            worker.reply()
         for worker in workers:
             assert_works_alone(worker)
             assert worker.close() == 0

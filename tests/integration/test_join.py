@@ -107,6 +107,7 @@ def test_a_joiner_tells_that_its_worker_runs_while_code_in_c_keeps_the_lock(
         assert_same_weights(job.weights(), expected_weights)
 
 
+@pytest.mark.slow(but=("True",))
 @pytest.mark.parametrize("joiner_answers", [True, False])
 def test_the_end_waits_for_a_worker_that_was_given_up_or_says_that_it_may_be_there(
     tmp_path: Path, joiner_answers: bool

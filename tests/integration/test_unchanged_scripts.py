@@ -33,7 +33,7 @@ TensorFlow, which orders the data in its own way.
 """
 
 
-@pytest.mark.slow(but=("images/flowers_from_folder.py", "tables/penguins_csvdataset.py"))
+@pytest.mark.slow(but=("images/flowers_from_folder.py",))
 @pytest.mark.parametrize("name", KILLED)
 def test_a_script_prints_the_same_with_three_workers_of_which_one_is_killed(
     name: str, tmp_path: Path
@@ -43,7 +43,7 @@ def test_a_script_prints_the_same_with_three_workers_of_which_one_is_killed(
     assert user_scripts.difference(wanted, found) == ""
 
 
-@pytest.mark.slow(but=("images/cached_augmentation.py", "images/cutmix.py"))
+@pytest.mark.slow(but=("images/cutmix.py",))
 @pytest.mark.parametrize("name", OTHERWISE)
 def test_a_script_with_numbers_of_its_own_prints_the_same_with_any_workers(
     name: str, tmp_path: Path

@@ -26,7 +26,7 @@ from hvd_elastic_keras.launchers.fork_server import ForkServer, ForkServerError,
 from hvd_elastic_keras.launchers.local import KEEPER, LocalLauncher, kept_workers
 from tests.harness.job import REPOSITORY, lives
 
-LIMIT_S = 30.0
+LIMIT_S = 100.0
 MODULE = "program_of_workers"
 LIBRARIES = {
     "tensorflow/__init__.py": "import os\nos.environ['TF2_BEHAVIOR'] = '1'\n",

@@ -29,7 +29,7 @@ from hvd_elastic_keras.launchers.local import (
 )
 from hvd_elastic_keras.observe.console import Console
 
-LIMIT_S = 30.0
+LIMIT_S = 100.0
 LONG_LINE = 20_000_000
 REPOSITORY = Path(__file__).resolve().parents[3]
 from tests.harness.job import lives

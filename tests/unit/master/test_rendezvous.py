@@ -15,7 +15,7 @@ from hvd_elastic_keras.master.http.rendezvous import EMPTY, RendezvousStore, by_
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, timeout=5.0))
+    return asyncio.run(asyncio.wait_for(coroutine, timeout=60.0))
 
 
 def test_a_value_that_is_there_is_given_at_once() -> None:
