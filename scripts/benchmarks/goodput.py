@@ -6,7 +6,9 @@ Three local workers train a small residual network in each of these systems, one
 - Elastic Horovod, which commits every 10 steps; it has enough "hosts" to replace a banned one,
 - a Horovod loop that saves a checkpoint every 10 s, and is started again when it has failed.
 
-The last two have Horovod as it was released.
+The last two have Horovod as it was released. There, a worker that joins broadcasts its variables
+when `TensorFlowState` is made, which the others do not do: they wait for the Gloo timeout, and the
+job fails. It is started again, without a state.
 
 A step is useful if it is not taken again. Goodput is the number of examples of the useful steps,
 divided by that of the undisturbed job in the same time (measured before and after the kills). The
@@ -24,8 +26,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import released_horovod
 import step_log
@@ -36,7 +39,6 @@ MODEL, BASELINE = HERE / "goodput_model.py", HERE / "baseline_worker.py"
 BATCH_SIZE, WORKERS = 192, 3
 """As the model and the baseline have them."""
 POLL_S = 0.2
-HORIZONTAL, VERTICAL = "seconds since the first kill", "useful training, in undisturbed seconds"
 
 _MINUTES = flags.DEFINE_integer("minutes", 5, "Minutes, with one kill in each.", lower_bound=1)
 _CALM_S = flags.DEFINE_float("calm_s", 30.0, "Undisturbed seconds before and after.", lower_bound=5)
@@ -68,10 +70,14 @@ class System:
         return [sys.executable, str(MODEL)]
 
     def keep_going(self) -> None:
-        """Starts the job, if it does not run."""
+        """Starts the job if it does not run, also if it has failed."""
         if self._process is None or self._process.poll() is not None:
             output = self.scratch / "output.txt"
             self._process = step_log.start(self.command(), self.log_dir, output, self._variables)
+
+    def wait(self, look: Callable[[], Any], what: str) -> Any:
+        """Waits until `look` finds something, and keeps the job going meanwhile."""
+        return step_log.wait(lambda: self.keep_going() or look(), what)
 
     def workers(self) -> list[int]:
         """Returns the process ids of the workers that can be killed."""
@@ -184,7 +190,8 @@ def useful(system: System, since: float, until: float) -> list[tuple[float, floa
 
 def calm_rate(system: System, workers: int) -> float:
     """Waits until all train; returns the examples per second of some undisturbed seconds."""
-    step_log.wait(step_log.settled(system.log_dir, workers, time.monotonic()), "steps of all")
+    settled = step_log.settled(system.log_dir, workers, time.monotonic())
+    system.wait(settled, f"steps of {workers} workers")
     began = time.monotonic()
     time.sleep(_CALM_S.value)
     ended = time.monotonic()
@@ -198,7 +205,7 @@ def measure(system: System, draw: random.Random) -> Course:
         before = calm_rate(system, WORKERS)
         began, kills = time.monotonic(), []
         for minute in range(_MINUTES.value):
-            os.kill(draw.choice(step_log.wait(system.workers, "worker")), signal.SIGKILL)
+            os.kill(draw.choice(system.wait(system.workers, "worker")), signal.SIGKILL)
             kills.append(time.monotonic() - began)
             while time.monotonic() < began + 60 * minute + 30:
                 system.keep_going()
@@ -213,7 +220,7 @@ def measure(system: System, draw: random.Random) -> Course:
         try:
             after = calm_rate(system, WORKERS)
         except TimeoutError as error:
-            print(f"{system.name}: {error}, after the last kill", flush=True)
+            print(f"{system.name}: {error} after the last kill", flush=True)
             after = before
         course = Course(
             system.name, (before + after) / 2, ended - began, useful(system, began, ended), kills
@@ -236,7 +243,7 @@ def plot(courses: Sequence[Course], path: Path) -> None:
     figure = Figure(figsize=(8.5, 4.2), dpi=100, layout="constrained")
     axis = figure.subplots()
     seconds = courses[0].seconds
-    axis.plot([0, seconds], [0, seconds], color="0.75", lw=6, label="undisturbed")
+    axis.plot([0, seconds], [0, seconds], color="0.75", lw=6, label="without kills")
     for course, colour in zip(courses, COLOURS, strict=False):
         times = [t for t, _ in course.useful]
         reached = [examples / course.rate for _, examples in course.useful]
@@ -245,8 +252,8 @@ def plot(courses: Sequence[Course], path: Path) -> None:
     for number, moment in enumerate(courses[0].kills):
         label = None if number else "a worker is killed"
         axis.axvline(moment, color="red", ls="--", lw=0.8, label=label)
-    axis.set_xlabel(HORIZONTAL)
-    axis.set_ylabel(VERTICAL)
+    axis.set_xlabel("seconds since the first kill")
+    axis.set_ylabel("useful training, in seconds without kills")
     axis.set_xlim(0, seconds)
     axis.set_ylim(0)
     axis.spines[["top", "right"]].set_visible(False)
