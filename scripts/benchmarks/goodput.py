@@ -125,9 +125,7 @@ class ElasticHorovod(System):
 
     def workers(self) -> list[int]:
         """Returns the workers that have begun to train."""
-        known = {file.name for file in self.log_dir.iterdir()}
-        found = step_log.workers_of(self.process.pid, BASELINE.name)
-        return [p.pid for p in found if str(p.pid) in known]
+        return step_log.workers_of(self.process.pid, self.log_dir)
 
 
 class Checkpoints(ElasticHorovod):

@@ -23,7 +23,6 @@ from step_log import members, running, settled, steps, wait, workers_of
 
 HERE = Path(__file__).resolve().parent
 WORKERS = 3
-BASELINE = "baseline_worker.py"
 
 _KILLS = flags.DEFINE_integer("kills", 10, "Kills of our workers, over all ranks.", lower_bound=1)
 _BASELINE_KILLS = flags.DEFINE_integer(
@@ -84,7 +83,6 @@ def measure_ours(scratch: Path, kills: int) -> Measurements:
         *(f"--num_workers={WORKERS}", f"--max_restarts={kills}", f"--job_dir={job_dir}"),
         *("--global_batch_size=96", "--micro_batch_size=16", "--epochs=100000"),
     ]
-
     with running(command, log_dir, scratch / "ours.txt"):
         since = 0.0
         for number in range(kills):
@@ -110,17 +108,16 @@ def measure_elastic_horovod(scratch: Path, kills: int) -> Measurements:
         *(_BASELINE_PYTHON.value, "-m", "horovod.runner.launch", "--gloo", "-np", str(WORKERS)),
         *("--min-np", "1", "--max-np", str(WORKERS), "--network-interfaces", "lo"),
         *("--host-discovery-script", str(discovery), "--blacklist-cooldown-range", "1", "2"),
-        *(_BASELINE_PYTHON.value, str(HERE / BASELINE), "mlp_model"),
+        *(_BASELINE_PYTHON.value, str(HERE / "baseline_worker.py"), "mlp_model"),
     ]
     for number in range(kills):
         # Each kill needs a new job: the host of the killed worker stays banned.
         log_dir = scratch / f"steps_horovod_{number}"
         with running(command, log_dir, scratch / "horovod.txt") as driver:
             wait(settled(log_dir, WORKERS, 0.0), f"round of {WORKERS}")
-            known = {f.name for f in log_dir.iterdir()}
-            alive = [p for p in workers_of(driver.pid, BASELINE) if str(p.pid) in known]
+            alive = workers_of(driver.pid, log_dir)
             since = time.monotonic()
-            alive[number % len(alive)].kill()
+            os.kill(alive[number % len(alive)], signal.SIGKILL)
             first = wait(first_step(log_dir, WORKERS - 1, since), "step after the kill")
             print(f"{result.name}: kill: {first - since:6.2f} s", flush=True)
             result.kills.append(first - since)

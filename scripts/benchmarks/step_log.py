@@ -126,10 +126,7 @@ def members(job_dir: Path) -> list[int]:
     return latest
 
 
-def workers_of(driver: int, script: str) -> list[psutil.Process]:
-    """Returns the workers of a `horovodrun` that run a script of this directory."""
-    return [
-        p
-        for p in psutil.Process(driver).children(recursive=True)
-        if script in " ".join(p.cmdline()[:3]) and "python" in p.name()
-    ]
+def workers_of(driver: int, log_dir: Path) -> list[int]:
+    """Returns the process ids of the workers of a `horovodrun` that have begun to note steps."""
+    known = {file.name for file in log_dir.iterdir()}
+    return [p.pid for p in psutil.Process(driver).children(recursive=True) if str(p.pid) in known]

@@ -26,9 +26,9 @@ class WarmServer(ForkServer):
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.connect(os.environ[warm_server.ADDRESS])
         asked = {
-            "variables": {env.KERAS_BACKEND: "tensorflow", **variables},
+            "variables": {env.KERAS_BACKEND: env.BACKEND, **variables},
             "directory": os.getcwd(),
-            "namespaces": warm_server.namespaces(),
+            "namespaces": warm_server.own_namespaces(),
         }
         self._socket.send(json.dumps(asked).encode())
         self._socket.setblocking(False)
@@ -47,12 +47,13 @@ def _server(request: JobRequest, stack: contextlib.ExitStack) -> ForkServer | No
     return stack.enter_context(contextlib.closing(WarmServer(run_job._server_variables(request))))
 
 
-def _worker_command(script: Sequence[str]) -> list[str]:
-    module = "hvd_elastic_keras.cli.script_main" if script else "hvd_elastic_keras.cli.worker_main"
-    return [sys.executable, "-m", module, *script]
+def _script_command(script: Sequence[str]) -> list[str]:
+    """Returns the command of a worker of a script, as a module: only modules can be forked."""
+    return [sys.executable, "-m", "hvd_elastic_keras.cli.script_main", *script]
 
 
 if __name__ == "__main__":
     run_job._fork_server = _server
-    job_request.worker_command = _worker_command
+    of_model = job_request.worker_command([])
+    job_request.worker_command = lambda script: _script_command(script) if script else of_model
     runpy.run_module("hvd_elastic_keras.run", run_name="__main__", alter_sys=True)

@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.launchers import fork_server, fork_server_main
@@ -42,7 +41,7 @@ def address() -> str:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.harness.warm_server", str(listener.fileno())],
             # The forks overwrite the spaces.
-            env={**os.environ, env.JOB_DIR: " " * LONGEST_JOB_DIR, env.KERAS_BACKEND: "tensorflow"},
+            env={**os.environ, env.JOB_DIR: " " * LONGEST_JOB_DIR, env.KERAS_BACKEND: env.BACKEND},
             cwd=REPOSITORY,
             pass_fds=[listener.fileno()],
             stdin=subprocess.DEVNULL,
@@ -54,7 +53,7 @@ def address() -> str:
     return path
 
 
-def namespaces() -> list[str]:
+def own_namespaces() -> list[str]:
     """Returns the namespaces of this process; a fork of the server has those of the server."""
     return [os.readlink(f"/proc/self/ns/{name}") for name in NAMESPACES]
 
@@ -78,9 +77,9 @@ def main(number: str) -> None:
 
 
 def _become_server(
-    connection: socket.socket, variables: dict[str, str], directory: str, **found: Any
+    connection: socket.socket, variables: dict[str, str], directory: str, namespaces: list[str]
 ) -> None:
-    if found["namespaces"] != namespaces():
+    if namespaces != own_namespaces():
         return  # without an answer, the launcher starts workers by itself
     place, job_dir = _place_of_job_dir(), f"{variables[env.JOB_DIR]}\0".encode()
     # Tests look for the processes of a job by what `/proc/PID/environ` shows.

@@ -363,7 +363,7 @@ def test_all_survivors_of_a_kill_during_allreduce_get_an_error_at_once(
         victim = workers.pop(victim_rank)
         victim.kill()
         for worker in workers:
-            worker.reply()
+            assert worker.reply()["error"]
         for worker in workers:
             assert_works_alone(worker)
             assert worker.close() == 0

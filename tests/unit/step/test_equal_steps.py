@@ -30,7 +30,7 @@ from tests.harness.shared_fit import SharedStep
 UPDATE = 3e-5
 """Length of the difference / length of what a step changes; 7e-6 was the largest. Adam divides by
 roots of small numbers."""
-ENDS = (8, 16)
+ENDS = (15, 30)
 """The training goes on from a checkpoint in the middle of its first epoch, of 23 steps."""
 
 
