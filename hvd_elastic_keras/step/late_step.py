@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from hvd_elastic_keras.step.partition.one_round import (
     Known,
+    NotOneRoundError,
     PartsNotSeparableError,
-    given_alone,
     needs_rows,
 )
 
@@ -44,20 +44,18 @@ class LateStep:
     @classmethod
     def of(cls, step: PartitionedStep) -> LateStep | None:
         """Returns the two graphs of a step; None if the step cannot be split in this way."""
-        assert step.analysis
-        graph = tf.function(
-            lambda: given_alone(step.captured, step.analysis, step.any_rows()), autograph=False
-        )
+        assert step.without_rows  # planned before a graph is traced that needs it
         try:
-            given = graph.get_concrete_function().structured_outputs
-            specs = [tf.TensorSpec(t.shape, t.dtype) for t in given]
+            sums = step.concrete(step.sums_of_all)
+            results, _ = sums.structured_outputs
+            specs = [tf.TensorSpec(t.shape, t.dtype) for t in results]
             signature = [specs, step.tail.spec, tf.TensorSpec([None], tf.int64)]
             apply = tf.function(
                 lambda *given: _applied(step, *given), input_signature=signature, autograph=False
             ).get_concrete_function()
-        except PartsNotSeparableError:
+        except (NotOneRoundError, PartsNotSeparableError):
             return None
-        return cls(step.directly(step.sums_of_all), apply)
+        return cls(sums, apply)
 
     def __call__(self, arrive: Arrive, flat: Any, numbers: tf.Tensor) -> Taken:
         """Takes the step. It waits for the state only after the collectives."""
@@ -72,7 +70,7 @@ def _applied(
 ) -> Taken:
     place = step.place(numbers)
     rows, known = step.any_rows(), Known(results, tail)
-    computed, outputs = step.computed(rows, place, known)
+    computed, outputs = step.computed(rows, place, known, step.without_rows)
     if needs_rows(computed, outputs, rows, known):
         raise PartsNotSeparableError
     return step.finished(computed, outputs, place, known)

@@ -32,10 +32,12 @@ from hvd_elastic_keras.step.late_step import Arrive, LateStep
 from hvd_elastic_keras.step.partition.collectives import Collectives, WorkerCollectives
 from hvd_elastic_keras.step.partition.execution import PartialStep
 from hvd_elastic_keras.step.partition.horovod_collectives import HorovodCollectives
+from hvd_elastic_keras.step.partition.liveness import without_rows
 from hvd_elastic_keras.step.partition.one_round import (
     Instead,
     NotOneRoundError,
     OneRound,
+    PartsNotSeparableError,
     needs_rows,
 )
 from hvd_elastic_keras.step.pieces import PieceGraph, TogetherLimit, given_by_pieces
@@ -100,9 +102,22 @@ class PartitionedStep(TracedStep):
         self._graphs_of_others: dict[str, Callable[..., Any]] = {}
         self._graph_in_pieces = self.directly(self._in_pieces)
 
-    def directly(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _compiled(self, function: Callable[..., Any]) -> Any:
         signature = [self._batch.flat_spec, tf.TensorSpec([None], tf.int64)]
-        return directly(tf.function(function, input_signature=signature, autograph=False))
+        return tf.function(function, input_signature=signature, autograph=False)
+
+    def directly(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function whose graph takes the rows of a worker and the numbers of a step."""
+        return directly(self._compiled(function))
+
+    def concrete(self, function: Callable[..., Any]) -> Any:
+        """Returns the same graph as `directly`, traced now."""
+        return self._compiled(function).get_concrete_function()
+
+    @functools.cached_property
+    def without_rows(self) -> Planned:
+        """The plan for most batches, for a worker that has no rows."""
+        return dataclasses.replace(self.usual, analysis=without_rows(self.analysis))
 
     def may_be_late(self) -> bool:
         """Prepares for a step before the state is there. Returns whether that is possible."""
@@ -442,12 +457,18 @@ class PartitionedStep(TracedStep):
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Returns the results of the collectives and the sum of the tails.
 
-        Used by a worker that does not have its state yet.
+        Used by a worker that does not have its state yet, and no rows.
+
+        Raises:
+          PartsNotSeparableError: a collective stands in a loop or branch.
         """
         place = self.place(numbers)
         collectives = self.collectives_of(place)
         collectives.asserts = lambda rounds: False  # they would check values that are not there yet
-        step, _ = self.computed(data, place, collectives, assigns=False)
+        step, _ = self.computed(data, place, collectives, self.without_rows, assigns=False)
+        graph = tf.compat.v1.get_default_graph()
+        if len(collectives.outermost(graph)) < len(collectives.results):
+            raise PartsNotSeparableError
         with tf.control_dependencies(self.tail.agreed(step.tail_sum, place)):
             return [tf.identity(t) for t in collectives.results], tf.identity(step.tail_sum)
 

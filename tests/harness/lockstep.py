@@ -41,19 +41,21 @@ def take_step(
     *,
     verify: bool = False,
     step_number: int = 0,
+    idle: Analysis | None = None,
 ) -> tuple[list[Any], dict[str, Any]]:
     """Takes one step with as many workers as there are shares of the rows.
 
     Args:
       verify: whether each decision is checked separately.
       step_number: the step number, as `PartialStep.compute` takes it.
+      idle: the plan of workers without rows; None: the plan of all.
 
     Returns:
       The outputs and the new values of the variables, which are the same on all workers.
     """
     problems: list[str] | None = [] if verify else None
     taken = taken_in_threads(
-        captured, analysis, batch, shares, problems=problems, step_number=step_number
+        captured, analysis, batch, shares, problems=problems, step_number=step_number, idle=idle
     )
     assert not problems, "\n".join(problems)
     assert list(out_of_order(analysis.plan)) == []

@@ -21,6 +21,7 @@ import tensorflow as tf
 from hvd_elastic_keras.keras_internals.traced_graphs import PYTHON_CALLS
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, Leaf
 from hvd_elastic_keras.step.partition.gradients import gradients_of
+from hvd_elastic_keras.step.partition.liveness import without_unused_copies
 from hvd_elastic_keras.step.partition.plan import ALIAS, Analysis, Names, Plan, PlannedOperation
 from hvd_elastic_keras.step.partition.region import Region
 from hvd_elastic_keras.step.partition.rules.dimensions import (
@@ -66,6 +67,7 @@ def analysed(
     first = frozenset(gathered)
     found = Analysis(plan, most_rows, first, tuple(collectives), tuple(walk.whole))
     found = with_late_sums(found)
+    found = dataclasses.replace(found, plan=without_unused_copies(found.plan))
     if not rounds:
         return found
     return dataclasses.replace(found, rounded=gradients_of(captured, found.plan))

@@ -109,10 +109,12 @@ def taken_in_threads(
     problems: list[str] | None = None,
     step_number: int = 0,
     half: tf.DType | None = None,
+    idle: Analysis | None = None,
 ) -> list[Taken]:
     """Takes one step with one thread for each share, and returns the results of each worker.
 
     Args:
+      idle: the plan of workers without rows; None: the plan of all.
       problems: a list to which problems are added. Each decision is then checked by itself. None:
         no decision is checked.
       half: the type in which gradients travel, where the analysis says so.
@@ -122,7 +124,8 @@ def taken_in_threads(
     def worker(number: int) -> Taken:
         has_rows, part = shares[number] > 0, _part(shares, number)
         collectives = WorkerCollectives(ThreadCollectives(meeting, number, half), has_rows)
-        step = PartialStep(captured, analysis, part, collectives)
+        plan = analysis if has_rows else idle or analysis
+        step = PartialStep(captured, plan, part, collectives)
         if problems is not None:
             step = Checked(captured, analysis, part, collectives)
             step.meeting, step.worker, step.has_rows = meeting, number, has_rows

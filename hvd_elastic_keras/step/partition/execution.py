@@ -182,7 +182,10 @@ class PartialStep:
                 self._find_moments(moments.pop(0)[1], there)
             while reductions and reductions[0][0] <= planned.level:
                 self._reduce(*reductions.pop(0), plan, there)
-            self._operation(planned, there)
+            if planned.zeros is None:
+                self._operation(planned, there)
+            else:
+                self._take_zeros(planned, there)
         for _, tensors in gathers:
             self._gather(tensors, there)
         for _, found in moments:
@@ -201,8 +204,8 @@ class PartialStep:
                 there[result.name] = there.setdefault(tensor.name, {})
             return
         inputs = [
-            self._brought(t, there[t.name], want)
-            for t, want in zip(op.inputs, decision.want, strict=True)
+            self._brought(t, there[t.name], want) if t.name in there or decision.needs(i) else None
+            for i, (t, want) in enumerate(zip(op.inputs, decision.want, strict=True))
         ]
         outputs = self._computed(planned, inputs)
         for i, (tensor, state, value) in enumerate(
@@ -220,6 +223,14 @@ class PartialStep:
                 for version in versions.values():
                     # An operation that is added again may know less of shapes than the traced one.
                     version.set_shape(tensor.shape)
+
+    def _take_zeros(self, planned: PlannedOperation, there: dict[str, Versions]) -> None:
+        """Takes zeros for what a worker without rows gives to the round of collectives."""
+        for i, shape in (planned.zeros or {}).items():
+            tensor = planned.op.outputs[i]
+            # Not constants: TensorFlow would run the collective once, when it optimises.
+            zero = tf.cast(self._part.has_rows, tensor.dtype)
+            there.setdefault(tensor.name, {})[planned.decision.out[i]] = tf.fill(shape, zero)
 
     # --- states --------------------------------------------------------------------------
 
@@ -564,18 +575,19 @@ class PartialStep:
         return tf.tensor_scatter_nd_update(shape, [[axis]], [size])
 
     def _shapes(self, op: Any, inputs: list[Any], decision: Decision) -> list[Any]:
-        if op.type == "Rank":
-            return emit(op, inputs)
         made = []
         for i, (value, out) in enumerate(zip(inputs, op.outputs, strict=True)):
             state, form = decision.want[i], decision.forms[i]
-            if state.axis is None:
-                shape = tf.shape(value, out.dtype)
-            elif form is not None:  # known, so no worker has to compute the tensor for it
+            if form is not None and not decision.needs(i):
                 shape = self._sizes.whole_shape(form, out.dtype)
+            elif op.type == "Rank":
+                return emit(op, inputs)
+            elif state.axis is None:
+                shape = tf.shape(value, out.dtype)
             else:
                 shape = self._whole_shape(value, state.at_axis, out.dtype)
-            made.append(tf.reduce_prod(shape) if op.type == "Size" else shape)
+            counted = {"Size": tf.reduce_prod, "Rank": tf.size}.get(op.type, tf.identity)
+            made.append(counted(shape))
         return made
 
     def _whole_shape(self, value: Any, axis: int, dtype: tf.DType) -> Any:

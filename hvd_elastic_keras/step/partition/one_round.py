@@ -204,31 +204,6 @@ def results_of(
     ]
 
 
-def given_alone(captured: CapturedStep, analysis: Analysis, rows: Sequence[Any]) -> list[tf.Tensor]:
-    """Returns tensors of the form that a worker gives to the collectives, in their order.
-
-    Raises:
-      PartsNotSeparableError: a collective stands in a loop or branch.
-    """
-    noted = RecordingCollectives()
-    part = Part(tf.constant(0), tf.constant(1), tf.constant(2), tf.constant(True))
-    collectives = WorkerCollectives(noted)
-    collectives.asserts = lambda rounds: False
-    PartialStep(captured, analysis, part, collectives).compute(rows)
-    tensors = [g.tensor for g in noted.given]
-    if any(t.graph is not tf.compat.v1.get_default_graph() for t in tensors):
-        raise PartsNotSeparableError
-    return [_of_any_length(g) for g in noted.given]
-
-
-def _of_any_length(given: Given) -> tf.Tensor:
-    """Returns the tensor with the shape known of its collective's result: rows have any length."""
-    if given.kind != ROWS:
-        return given.tensor
-    shape = tf.TensorShape([None, *given.tensor.shape[1:]])
-    return tf.compat.v1.placeholder_with_default(given.tensor, shape)
-
-
 def needs_rows(
     step: PartialStep,
     outputs: Sequence[Any],

@@ -51,6 +51,8 @@ class PlannedOperation:
       cut_again: outputs that all workers compute whole, by number. Each worker goes on with its
         rows, in the given state.
       bodies: plans of the functions that it calls: body and condition of a loop, or both branches.
+      zeros: shapes of outputs, by number, that a worker without rows takes to be zeros. It does not
+        compute the operation. None: it computes the operation.
     """
 
     op: Any
@@ -58,6 +60,7 @@ class PlannedOperation:
     level: int
     cut_again: Mapping[int, State]
     bodies: tuple[Plan, ...] = ()
+    zeros: Mapping[int, tuple[int, ...]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,9 +172,11 @@ class Names:
         self._first: dict[str, str] = {}
         for planned in plan.operations:
             op, decision = planned.op, planned.decision
-            if decision.how == ALIAS or HANDLE in decision.out:
-                for tensor, result in zip(op.inputs, op.outputs, strict=True):
-                    self._first[result.name] = self.of(tensor.name)
+            states = [HANDLE] * len(op.outputs) if decision.how == ALIAS else decision.out
+            if HANDLE in states:
+                for tensor, result, state in zip(op.inputs, op.outputs, states, strict=True):
+                    if state == HANDLE:
+                        self._first[result.name] = self.of(tensor.name)
 
     def of(self, name: str) -> str:
         return self._first.get(name, name)

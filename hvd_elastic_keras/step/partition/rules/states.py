@@ -120,6 +120,11 @@ class Decision:
     whole: str = ""
     forms: tuple[Form | None, ...] = ()
 
+    def needs(self, number: int) -> bool:
+        """Whether an input has to be computed: not if only its shape is used, which is known."""
+        is_known = self.how == "shape" and is_sharded(self.want[number])
+        return not is_known or self.forms[number] is None
+
 
 class View:
     """An operation as a rule sees it: states, dimensions and constants, but no values of the batch.

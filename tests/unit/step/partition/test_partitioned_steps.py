@@ -18,6 +18,7 @@ from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
 from hvd_elastic_keras.step.partition.check import check_step, out_of_order
 from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
 from hvd_elastic_keras.step.partition.execution import Part, PartialStep
+from hvd_elastic_keras.step.partition.liveness import without_rows
 from hvd_elastic_keras.step.partition.plan import Analysis
 from hvd_elastic_keras.step.partition.rules.states import PARTIAL, REPLICATED, Decision, View
 from tests.harness.lockstep import AloneCollectives, assert_close, take_step
@@ -100,8 +101,26 @@ def check(made: Made, exact: float, verify: bool = False) -> Analysis:
             assert_close(found[name], value, what, exact, 1e-3)
         for one, other in zip(tf.nest.flatten(captured.results(outputs)), logs, strict=True):
             assert_close(one, other, f"the logs of step {i}", exact, 1e-3)
+        if 0 in shares:
+            check_without_rows(captured, analysis, tf.nest.flatten(batch), shares, (outputs, found))
         assign(captured, found)
     return analysis
+
+
+def check_without_rows(
+    captured: CapturedStep,
+    analysis: Analysis,
+    flat: list[Any],
+    shares: list[int],
+    expected: tuple[list[Any], dict[str, Any]],
+) -> None:
+    """A worker without rows may leave out what others compute for the round of collectives."""
+    idle = without_rows(analysis)
+    outputs, values = take_step(captured, analysis, flat, shares, idle=idle)
+    for one, other in zip(outputs, expected[0], strict=True):
+        np.testing.assert_array_equal(one, other)
+    for name, value in values.items():
+        np.testing.assert_array_equal(value, expected[1][name])
 
 
 @pytest.mark.usefixtures("double_precision")
@@ -188,7 +207,7 @@ def _linear(v: View) -> Decision:
 WRONG = {
     "Mean": (_mean_of_own_rows, "batch norm"),
     "RealDiv": (_linear, "a Dice loss"),
-    "Abs": (_linear, "flooding"),
+    "DivNoNan": (_linear, "weights that make a mean"),
     "L2Loss": (lambda v: v.run(v.ins[0], out=PARTIAL), "gradients clipped in the step"),
 }
 """Rules that are wrong, by operation, each with a model that has it."""

@@ -1,0 +1,140 @@
+"""Removes operations that nobody needs from a plan (dead code elimination).
+
+`without_unused_copies` removes one of two ways to compute a tensor: the analysis plans small
+tensors from partial sums and from whole ones, before it knows which will be used.
+
+`without_rows` removes all that a worker without rows would compute for the collectives only. Such a
+worker gives zeros to the collectives, so it need not know how the others compute their rows.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from hvd_elastic_keras.step.partition.captured_step import WRITES
+from hvd_elastic_keras.step.partition.plan import ALIAS, Analysis, Names, Plan, PlannedOperation
+from hvd_elastic_keras.step.partition.rules.states import REPLICATED, State, is_sharded
+
+Shape = tuple[int, ...]
+
+
+def without_unused_copies(plan: Plan) -> Plan:
+    """Returns the plan without operations whose results are also computed in another, used way."""
+    names = Names(plan)
+    exchanged = {names.of(t.name) for t in _exchanged(plan)}
+    exchanged |= {names.of(m.mean.inputs[0].name) for of in plan.moments.values() for m in of}
+    count = collections.Counter(planned.op for planned in plan.operations)
+    single = {i for i, planned in enumerate(plan.operations) if count[planned.op] == 1}
+    needed = _needed(plan, names, single, roots=exchanged)
+    kept = (p for i, p in enumerate(plan.operations) if i in needed)
+    return dataclasses.replace(plan, operations=tuple(kept))
+
+
+def without_rows(analysis: Analysis) -> Analysis:
+    """Returns the plan of a worker without rows. It computes only what follows from the round.
+
+    The plan stays as it is if the step has several rounds, if a collective stands alone, or if the
+    shape of a tensor that goes into the round is not known.
+    """
+    plan = analysis.plan
+    if analysis.num_rounds != 1 or not analysis.ends_with_groups or plan.moments:
+        return analysis
+    names = Names(plan)
+    exchanged = {names.of(t.name): plan.sum_shapes.get(t.name) for t in _exchanged(plan)}
+    effects = {i for i, planned in enumerate(plan.operations) if _has_effect(planned)}
+    needed = _needed(plan, names, effects, known=exchanged)
+    operations = []
+    for i, planned in enumerate(plan.operations):
+        zeros = None
+        if i not in needed and planned.decision.how != ALIAS:
+            zeros = {}
+            for k, tensor in enumerate(planned.op.outputs):
+                name = names.of(tensor.name)
+                if name in exchanged:
+                    shape = exchanged[name] or _shape(tensor, planned.decision.out[k])
+                    if shape is None:
+                        return analysis
+                    zeros[k] = shape
+        operations.append(dataclasses.replace(planned, zeros=zeros))
+    plan = dataclasses.replace(plan, operations=tuple(operations))
+    return dataclasses.replace(analysis, plan=plan)
+
+
+def _exchanged(plan: Plan) -> Iterator[Any]:
+    """Yields the tensors that travel in groups."""
+    for groups in (plan.reductions, plan.gathers):
+        for tensors in groups.values():
+            yield from tensors
+
+
+def _shape(tensor: Any, state: State) -> Shape | None:
+    """Returns the shape of a worker's part, with as few rows as possible; None if not known."""
+    if tensor.shape.rank is None:
+        return None
+    shape = tensor.shape.as_list()
+    if is_sharded(state):
+        shape[state.at_axis] = state.blocks or 1
+    return None if None in shape else tuple(shape)
+
+
+def _has_effect(planned: PlannedOperation) -> bool:
+    """Whether it may assign to a variable, or gives no result and so does something else.
+
+    Assertions before the first round of collectives are about rows.
+    """
+    if planned.decision.how == "assertion":
+        return planned.level > 0
+    op = planned.op
+    within = (p for plan in planned.bodies for p in plan.operations)
+    return op.type in WRITES or not op.outputs or any(map(_has_effect, within))
+
+
+def _needed(
+    plan: Plan,
+    names: Names,
+    first: Collection[int],
+    *,
+    known: Collection[str] = (),
+    roots: Collection[str] = (),
+) -> set[int]:
+    """Returns the numbers of the operations that the outputs of a plan and others need.
+
+    Args:
+      first: numbers of operations that are needed in any case.
+      known: names of tensors whose whole values need not be computed.
+      roots: names of tensors that are needed, too.
+    """
+    makers: dict[str, dict[State, set[int]]] = {}
+    for i, planned in enumerate(plan.operations):
+        if planned.decision.how != ALIAS:
+            for k, (tensor, state) in enumerate(
+                zip(planned.op.outputs, planned.decision.out, strict=True)
+            ):
+                of_tensor = makers.setdefault(names.of(tensor.name), {})
+                for made in {state, planned.cut_again.get(k, state)}:
+                    of_tensor.setdefault(made, set()).add(i)
+
+    def made_by(name: str, want: State) -> set[int]:
+        of_tensor = makers.get(name, {})
+        if name in known and want not in of_tensor.keys() - {REPLICATED}:
+            return set()
+        ways = of_tensor.get(want) or of_tensor.get(REPLICATED)
+        return ways if ways is not None else set().union(*of_tensor.values())
+
+    ends = zip(plan.graph.outputs, plan.outs, strict=True)
+    todo = set(first).union(*(made_by(names.of(t.name), want) for t, want in ends))
+    todo |= {i for name in roots for of in makers.get(name, {}).values() for i in of}
+    found: set[int] = set()
+    while todo:
+        number = todo.pop()
+        found.add(number)
+        op, decision = plan.operations[number].op, plan.operations[number].decision
+        if decision.how == ALIAS:  # its outputs have the names of its inputs
+            continue
+        for k, (tensor, want) in enumerate(zip(op.inputs, decision.want, strict=True)):
+            if decision.needs(k):
+                todo |= made_by(names.of(tensor.name), want) - found
+    return found
