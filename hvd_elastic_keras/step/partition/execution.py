@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -228,8 +229,9 @@ class PartialStep:
         """Takes zeros for what a worker without rows gives to the round of collectives."""
         for i, shape in (planned.zeros or {}).items():
             tensor = planned.op.outputs[i]
-            # Not constants: TensorFlow would run the collective once, when it optimises.
-            zero = tf.cast(self._part.has_rows, tensor.dtype)
+            # Not constants: TensorFlow would run the collective once, when it optimises. A worker
+            # with rows must not come here, and would spoil the sums of all.
+            zero = tf.cast(tf.where(self._part.has_rows, math.nan, 0.0), tensor.dtype)
             there.setdefault(tensor.name, {})[planned.decision.out[i]] = tf.fill(shape, zero)
 
     # --- states --------------------------------------------------------------------------

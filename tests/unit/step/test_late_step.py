@@ -17,6 +17,7 @@ from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.options import JobOptions
 from hvd_elastic_keras.state.cursor import Phase
 from hvd_elastic_keras.state.run_state import RunState
+from hvd_elastic_keras.step import partitioned_step
 from hvd_elastic_keras.worker.membership import Membership
 
 X = np.random.default_rng(0).random((22, 6), np.float32)
@@ -60,7 +61,11 @@ def trained(make: Any, optimizer: Any) -> tuple[list[Any], dict[str, Any]]:
 
 
 def let_all_be_late(monkeypatch: pytest.MonkeyPatch, arrive: Callable[[int], None]) -> None:
-    """Every training step is that of a joiner; its state comes by a call with `progress`."""
+    """Every training step is that of a joiner; its state comes by a call with `progress`.
+
+    This joiner has rows: nobody else has them.
+    """
+    monkeypatch.setattr(partitioned_step, "without_rows", lambda analysis: analysis)
     monkeypatch.setattr(Membership, "others_train", lambda *_: True)
     monkeypatch.setattr(assemble, "LEAST_LATE_BYTES", 0)
     trains = property(lambda state: state.cursor.phase is Phase.TRAIN)
