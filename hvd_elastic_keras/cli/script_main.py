@@ -18,7 +18,7 @@ sys.path.pop(0)  # drop this file's folder, from which nothing is to be imported
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the package need not be installed
 
 from hvd_elastic_keras.api import job_seed
-from hvd_elastic_keras.common import env, patches
+from hvd_elastic_keras.common import env, garbage, patches
 from hvd_elastic_keras.worker.session_of_process import refuse_what_is_not_caught
 
 
@@ -28,6 +28,7 @@ def main() -> None:
     script = Path(sys.argv[0]).absolute()
     sys.path.insert(0, str(script.resolve().parent))
     environment = env.worker_environment()
+    patches.after_import(["tensorflow", "keras"], garbage.collect_rarely())
     if environment is not None:
         refuse_what_is_not_caught(environment)
         if environment.options.seed is not None:

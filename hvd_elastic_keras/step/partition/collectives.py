@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from hvd_elastic_keras.keras_internals.traced_graphs import chosen
+
 MOST_WAIT_S = 600
 
 
@@ -107,7 +109,7 @@ class WorkerCollectives:
             sums = self._or_alone(lambda: of_all(tensors), [*tensors, *beside])
         else:
             # Choosing by element would copy all gradients; choosing one by one would delay them.
-            sums = tf.switch_case(
+            sums = chosen(
                 tf.where(self._has_others, tf.where(self._has_rows, 1, 2), 0),
                 [
                     lambda: [*tensors, *beside],

@@ -13,6 +13,7 @@ the number of workers.)
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -151,8 +152,9 @@ def _both_ways(within: tuple[int, ...], epsilon: float) -> tuple[Callable[..., A
 
     @within_micro_batches
     def forward(values: tf.Tensor, numbers: tf.Tensor) -> list[tf.Tensor]:
-        mean = _of_micro_batches(values, numbers, within)
-        variance = _of_micro_batches(tf.math.squared_difference(values, mean), numbers, within)
+        each = _MicroBatches.of(values, numbers)
+        mean = each.mean(values, within)
+        variance = each.mean(tf.math.squared_difference(values, mean), within)
         inverse = tf.math.rsqrt(variance + epsilon)
         return [(values - mean) * inverse, mean, variance, inverse]
 
@@ -160,23 +162,46 @@ def _both_ways(within: tuple[int, ...], epsilon: float) -> tuple[Callable[..., A
     def backward(
         gradient: tf.Tensor, numbers: tf.Tensor, normalised: tf.Tensor, inverse: tf.Tensor
     ) -> list[tf.Tensor]:
-        mean = _of_micro_batches(gradient, numbers, within)
-        slope = _of_micro_batches(gradient * normalised, numbers, within)
+        each = _MicroBatches.of(gradient, numbers)
+        mean = each.mean(gradient, within)
+        slope = each.mean(gradient * normalised, within)
         return [inverse * (gradient - mean - normalised * slope)]
 
     return forward, backward
 
 
-def _of_micro_batches(values: tf.Tensor, numbers: tf.Tensor, within: Sequence[int]) -> tf.Tensor:
-    """Returns, for each row, the mean over its micro-batch, shape [rows, 1, …].
+@dataclasses.dataclass(frozen=True)
+class _MicroBatches:
+    """The micro-batches to which rows belong.
 
-    Args:
-      within: further axes over which the mean is taken.
+    Attributes:
+      segments: the number of the micro-batch of each row, from 0, shape [rows].
+      counts: the number of rows of each micro-batch, shape [rows, 1, …]. There are fewer
+        micro-batches than rows, but XLA has to know the number of segments. The rest is 0.
     """
-    rows = tf.shape(values)[0]
-    each = rows // tf.shape(numbers)[0]  # a layer may see several rows for each row of the batch
-    segments = tf.gather(numbers - numbers[0], tf.range(rows) // each)
-    of_rows = tf.reduce_mean(values, within, keepdims=True) if within else values
-    # There are fewer micro-batches than rows, but XLA has to know the number of segments.
-    means = tf.math.unsorted_segment_mean(of_rows, segments, rows)
-    return tf.gather(means, segments)
+
+    segments: tf.Tensor
+    counts: tf.Tensor
+
+    @classmethod
+    def of(cls, values: tf.Tensor, numbers: tf.Tensor) -> _MicroBatches:
+        """Returns the micro-batches of rows.
+
+        Args:
+          numbers: see `over_micro_batches`. A layer may see several rows for each row of the batch.
+        """
+        rows = tf.shape(values)[0]
+        each = rows // tf.shape(numbers)[0]
+        segments = tf.gather(numbers - numbers[0], tf.range(rows) // each)
+        ones = tf.ones([rows, *[1] * (len(values.shape) - 1)], values.dtype)
+        return cls(segments, tf.math.unsorted_segment_sum(ones, segments, rows))
+
+    def mean(self, values: tf.Tensor, within: Sequence[int]) -> tf.Tensor:
+        """Returns, for each row, the mean over its micro-batch, shape [rows, 1, …].
+
+        Args:
+          within: further axes over which the mean is taken.
+        """
+        of_rows = tf.reduce_mean(values, within, keepdims=True) if within else values
+        sums = tf.math.unsorted_segment_sum(of_rows, self.segments, tf.shape(self.counts)[0])
+        return tf.gather(tf.math.divide_no_nan(sums, self.counts), self.segments)
