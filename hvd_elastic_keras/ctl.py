@@ -59,7 +59,7 @@ def _explain(given: argparse.Namespace) -> int:
 
 
 def _dashboard(given: argparse.Namespace) -> int:
-    return control_job.show_dashboard(given.job_dir)
+    return control_job.show_dashboard(given.job_dir, read_only=given.read_only)
 
 
 def _logs(given: argparse.Namespace) -> int:
@@ -120,7 +120,9 @@ def parser() -> argparse.ArgumentParser:
             text = "seconds after which revoked workers that have not left are killed"
             command.add_argument("--deadline_s", type=float, help=text)
     text = "print the address of a page of a job; it holds the job's token"
-    add("dashboard", text, _dashboard)
+    dashboard = add("dashboard", text, _dashboard)
+    text = "with a token that may see the job, and not change it"
+    dashboard.add_argument("--read_only", action="store_true", help=text)
     logs = add("logs", "print what a worker, or all of them, have printed", _logs)
     text = "such as w1; default: all, with the worker before each line"
     logs.add_argument("worker", nargs="?", default="", metavar="WORKER_ID", help=text)

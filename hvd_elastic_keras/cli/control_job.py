@@ -114,9 +114,10 @@ def explain(job_dir: Path) -> int:
     return 0
 
 
-def show_dashboard(job_dir: Path) -> int:
+def show_dashboard(job_dir: Path, *, read_only: bool = False) -> int:
     """Prints the address of the dashboard of a running job."""
-    print(files.read_endpoint(job_dir).dashboard)
+    endpoint = files.read_endpoint(job_dir)
+    print(endpoint.dashboard_to_read if read_only else endpoint.dashboard)
     return 0
 
 

@@ -57,9 +57,9 @@ SERVICE_ACCOUNT = flags.DEFINE_string(
 POD_TEMPLATE = flags.DEFINE_string(
     "pod_template",
     None,
-    "With --launcher=kubernetes: a YAML file with the specification of a pod that is merged with "
-    "that of the workers: resources, volumes, node selector, tolerations, priority class, "
-    "environment. Its container `worker` is that of the worker.",
+    "With --launcher=kubernetes: a YAML file with a pod that is merged with those of the workers: "
+    "resources, volumes, node selector, tolerations, priority class, environment, labels and "
+    "annotations. Its container `worker` is that of the worker.",
 )
 QUEUE = flags.DEFINE_string(
     "queue", "", "With --launcher=kubernetes: the local queue of Kueue that admits the pods."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from typing import ClassVar
 
 import msgspec
@@ -146,6 +147,15 @@ class SlotsReply(Message, frozen=True, kw_only=True):
     """Ids of the workers that leave or start."""
 
 
+def read_token(token: str) -> str:
+    """Returns the token that may ask for the state of a job, given the token that may do all.
+
+    It is the HMAC-SHA-256 of "read" (RFC 2104) with the token as the key, in hexadecimal digits.
+    So there is nothing more to keep, and programs that know the token can compute it.
+    """
+    return hmac.digest(token.encode(), b"read", "sha256").hex()
+
+
 class Endpoint(Message, frozen=True, kw_only=True):
     """`job_dir/master.json` (mode 0600): how to reach the master of a running job."""
 
@@ -168,6 +178,11 @@ class Endpoint(Message, frozen=True, kw_only=True):
     def dashboard(self) -> str:
         """The URL of the dashboard. The part after the # stays in the browser."""
         return f"http{'s' if self.fingerprint else ''}://{self.address}/dashboard#{self.token}"
+
+    @property
+    def dashboard_to_read(self) -> str:
+        """The same for people who may see the job, but not change it."""
+        return self.dashboard.removesuffix(self.token) + read_token(self.token)
 
     @property
     def for_joiners(self) -> str:

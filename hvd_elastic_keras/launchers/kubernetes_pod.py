@@ -21,6 +21,10 @@ TOKEN_KEY = "token"
 TOKEN_FILE = f"{TOKEN_DIRECTORY}/{TOKEN_KEY}"
 MOST_NAME_CHARACTERS = 50
 """Longest name of a job. A pod's name is also its host name, and may have 63 characters."""
+PARTS = ("apiVersion", "kind", "metadata", "spec")
+"""What a template may consist of."""
+PARTS_OF_METADATA = ("labels", "annotations")
+OUR_LABELS = (JOB_LABEL, WORKER_LABEL, QUEUE_LABEL, *APP_LABELS)
 OURS = ("restartPolicy", "terminationGracePeriodSeconds", "serviceAccountName")
 """Fields of a pod's specification that flags or this program decide."""
 OURS_OF_CONTAINER = ("args", "image")
@@ -34,7 +38,7 @@ class PodSettings:
 
     Attributes:
       job: prefix of the names of all pods, and name of the Secret with the token.
-      template: specification of a pod, for all fields that these settings do not give.
+      template: a pod with `metadata` and `spec`, for all fields that these settings do not give.
       queue: queue of Kueue; empty for none.
       grace_period_s: seconds that a worker may take to leave when its pod is deleted.
     """
@@ -84,26 +88,37 @@ def check_job_name(name: str) -> None:
 
 
 def check_template(template: object) -> Json:
-    """Returns the specification in a template, which is a whole Pod or only its `spec`.
+    """Returns a template as a pod with `metadata` and `spec`.
+
+    Args:
+      template: a whole Pod, what a PodTemplate has below `template`, or only a Pod's `spec`.
 
     Raises:
-      ConfigurationError: the template is no specification, or has a field that is not allowed.
+      ConfigurationError: the template is no pod, or has a field that is not allowed.
     """
-    spec = template.get("spec", template) if isinstance(template, dict) else template
-    if not isinstance(spec, dict):
-        raise ConfigurationError(
-            f"--pod_template has {type(spec).__name__}, expected the specification of a pod: what "
-            "stands below `spec` of a Pod."
-        )
+    is_whole = isinstance(template, dict) and ("spec" in template or "metadata" in template)
+    whole = template if is_whole else {"spec": template}
+    assert isinstance(whole, dict)
+    metadata, spec = whole.get("metadata") or {}, whole.get("spec", {})
+    for name, part in (("metadata", metadata), ("spec", spec)):
+        if not isinstance(part, dict):
+            raise ConfigurationError(
+                f"--pod_template has {type(part).__name__} as {name}, expected the specification "
+                "of a pod: what stands below `spec` of a Pod, or a Pod with `metadata` and `spec`."
+            )
     _check_lists(spec)
-    given = [name for name in OURS if name in spec]
-    given += [f"{CONTAINER}.{n}" for n in OURS_OF_CONTAINER if n in _worker_of(spec)]
-    if given:
+    refused = [name for name in whole if name not in PARTS]
+    refused += [name for name in OURS if name in spec]
+    refused += [f"{CONTAINER}.{n}" for n in OURS_OF_CONTAINER if n in _worker_of(spec)]
+    refused += [f"metadata.{name}" for name in metadata if name not in PARTS_OF_METADATA]
+    refused += [f"the label {name}" for name in metadata.get("labels") or {} if name in OUR_LABELS]
+    if refused:
         raise ConfigurationError(
-            f"--pod_template has {', '.join(given)}, which the launcher decides. Leave it out: "
-            "there are --image, --grace_period_s and --service_account."
+            f"--pod_template has {', '.join(refused)}, which the launcher decides. Leave it out. "
+            "There are --job_name, --namespace, --queue, --image, --grace_period_s and "
+            "--service_account; `metadata` may have labels and annotations."
         )
-    return spec
+    return {"metadata": metadata, "spec": spec}
 
 
 def _check_lists(part: Json) -> None:
@@ -131,8 +146,8 @@ def manifest(
     }
     if owner:
         metadata["ownerReferences"] = [owner]
-    spec = merged(settings.template, _spec(settings, arguments))
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    ours = {"metadata": metadata, "spec": _spec(settings, arguments)}
+    return {"apiVersion": "v1", "kind": "Pod", **merged(settings.template, ours)}
 
 
 def owner_reference(owner: Json, kind: str, api_version: str = "v1") -> Json:
@@ -172,7 +187,8 @@ def _worker_of(spec: Json) -> Json:
 
 
 def _spec(settings: PodSettings, arguments: list[str]) -> Json:
-    given = _worker_of(dict(settings.template))
+    template = settings.template.get("spec", {})
+    given = _worker_of(template)
     container = {
         "name": CONTAINER,
         "image": settings.image,
@@ -189,7 +205,7 @@ def _spec(settings: PodSettings, arguments: list[str]) -> Json:
     }
     if settings.service_account:
         spec["serviceAccountName"] = settings.service_account
-    if "automountServiceAccountToken" not in settings.template:
+    if "automountServiceAccountToken" not in template:
         spec["automountServiceAccountToken"] = False  # a worker asks nothing of the cluster
     return spec
 

@@ -1,4 +1,4 @@
-"""The baselines: a loop under Elastic Horovod as its documentation says, or with checkpoints.
+"""The baselines: a loop under Elastic Horovod, or a loop with checkpoints.
 
 The first argument names a module of this directory with the model. The second one, if there is one,
 names a file: then the loop is not elastic. It saves its variables in the file every few seconds,
@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import horovod.tensorflow as hvd
@@ -23,6 +24,39 @@ WORKERS = 3
 COMMIT_EVERY = 10
 """Steps, as in the examples of Elastic Horovod."""
 SAVE_EVERY_S = 10.0
+
+
+class WorkerState(hvd.elastic.ObjectState):
+    """The state of a loop under Elastic Horovod.
+
+    `TensorFlowState` broadcasts its variables when it is made. A worker that joins would do so
+    while the others synchronise their states: they would wait for each other until Gloo's timeout.
+    `TensorFlowKerasState` does not work with Keras 3.
+    """
+
+    def __init__(self, variables: Sequence[tf.Variable]) -> None:
+        self._variables = variables
+        self._values: list[np.ndarray] = []
+        self.batch = 0
+        super().__init__(bcast_object=hvd.broadcast_object, get_rank=hvd.rank, batch=0)
+        self.save()
+
+    def save(self) -> None:
+        """Copies the variables."""
+        self._values = [v.numpy() for v in self._variables]
+        super().save()
+
+    def restore(self) -> None:
+        """Goes back to the copies."""
+        for variable, value in zip(self._variables, self._values, strict=True):
+            variable.assign(value)
+        super().restore()
+
+    def sync(self) -> None:
+        """Takes over the state of the first worker."""
+        hvd.broadcast_variables(self._variables, root_rank=0)
+        super().sync()
+        self.save()
 
 
 class Training:
@@ -62,7 +96,7 @@ def train_elastically(training: Training) -> None:
     step = training.traced()
 
     @hvd.elastic.run
-    def train(state: hvd.elastic.TensorFlowState) -> None:
+    def train(state: WorkerState) -> None:
         while True:
             step().numpy()
             state.batch += 1
@@ -70,7 +104,7 @@ def train_elastically(training: Training) -> None:
             if state.batch % COMMIT_EVERY == 0:
                 state.commit()
 
-    train(hvd.elastic.TensorFlowState(variables=training.variables, batch=0))
+    train(WorkerState(training.variables))
 
 
 def train_with_checkpoints(training: Training, path: Path) -> None:

@@ -6,13 +6,13 @@ Three local workers train a small residual network in each of these systems, one
 - Elastic Horovod, which commits every 10 steps; it has enough "hosts" to replace a banned one,
 - a Horovod loop that saves a checkpoint every 10 s, and is started again when it has failed.
 
-The last two have Horovod as it was released. There, a worker that joins broadcasts its variables
-when `TensorFlowState` is made, which the others do not do: they wait for the Gloo timeout, and the
-job fails. It is started again, without a state.
+The last two have Horovod as it was released. A job that fails is started again.
 
 A step is useful if it is not taken again. Goodput is the number of examples of the useful steps,
-divided by that of the undisturbed job in the same time (measured before and after the kills). The
-speed of plain `fit` in one process is measured, too. `--plot` draws the course of the training.
+divided by that of the undisturbed job in the same time. The speed of the undisturbed job is a mean
+of several times, since that of a machine changes: before and after the kills, and before each kill
+if all workers train then. The speed of plain `fit` in one process is measured, too. `--plot` draws
+the course of the training.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import itertools
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,8 @@ MODEL, BASELINE = HERE / "goodput_model.py", HERE / "baseline_worker.py"
 BATCH_SIZE, WORKERS = 192, 3
 """As the model and the baseline have them."""
 POLL_S = 0.2
+SHORT_S = 10.0
+"""Time before a kill in which the undisturbed speed is measured."""
 
 _MINUTES = flags.DEFINE_integer("minutes", 5, "Minutes, with one kill in each.", lower_bound=1)
 _CALM_S = flags.DEFINE_float("calm_s", 30.0, "Undisturbed seconds before and after.", lower_bound=5)
@@ -148,7 +151,7 @@ class Course:
 
     Attributes:
       name: the system.
-      rate: examples per second of the undisturbed job.
+      rate: examples per second of the undisturbed job, in the mean.
       seconds: length of the time with kills.
       useful: for each useful step of that time, when it was finished (seconds), and how many
         examples were trained by then.
@@ -196,12 +199,21 @@ def calm_rate(system: System, workers: int) -> float:
     return useful(system, began, ended)[-1][1] / (ended - began)
 
 
+def undisturbed(system: System, until: float) -> list[float]:
+    """Returns the examples per second before a moment; nothing unless all workers trained."""
+    began = until - SHORT_S
+    steps = [s for s in step_log.steps(system.log_dir) if began < s.time_s <= until]
+    if any(s.workers != WORKERS for s in steps) or not steps:
+        return []
+    return [useful(system, began, until)[-1][1] / SHORT_S]
+
+
 def measure(system: System, draw: random.Random) -> Course:
     """Disturbs the job of a system."""
     system.keep_going()
     try:
         before = calm_rate(system, WORKERS)
-        began, kills = time.monotonic(), []
+        rates, began, kills = [before], time.monotonic(), []
         for minute in range(_MINUTES.value):
             os.kill(draw.choice(system.wait(system.workers, "worker")), signal.SIGKILL)
             kills.append(time.monotonic() - began)
@@ -214,20 +226,20 @@ def measure(system: System, draw: random.Random) -> Course:
             while time.monotonic() < began + 60 * (minute + 1):
                 system.keep_going()
                 time.sleep(POLL_S)
+            rates += undisturbed(system, time.monotonic())
         ended = time.monotonic()
         try:
-            after = calm_rate(system, WORKERS)
+            rates.append(calm_rate(system, WORKERS))
         except TimeoutError as error:
             print(f"{system.name}: {error} after the last kill", flush=True)
-            after = before
-        course = Course(
-            system.name, (before + after) / 2, ended - began, useful(system, began, ended), kills
-        )
+        found = useful(system, began, ended)
+        course = Course(system.name, statistics.mean(rates), ended - began, found, kills)
     finally:
         step_log.end(system.process)
     print(
-        f"{course.name:26}{before:8.0f} and {after:.0f} examples/s, undisturbed; one kill per "
-        f"minute: goodput {course.goodput:.1%}, {course.lost_per_kill_s:.1f} s lost per kill",
+        f"{course.name:26}{course.rate:8.0f} examples/s, undisturbed ({min(rates):.0f} to "
+        f"{max(rates):.0f}); one kill per minute: goodput {course.goodput:.1%}, "
+        f"{course.lost_per_kill_s:.1f} s lost per kill",
         flush=True,
     )
     return course

@@ -458,7 +458,8 @@ def test_an_account_with_the_documented_rights_is_enough_and_one_without_hears_w
 
 
 def test_pods_that_the_cluster_would_refuse_are_refused_before_anything_starts(pods: Pods) -> None:
-    wrong = {"containers": [{"name": "worker", "resources": {"limits": {"memory": "much"}}}]}
+    limits = {"limits": {"memory": "much"}}
+    wrong = {"spec": {"containers": [{"name": "worker", "resources": limits}]}}
     request = PodsRequest(pods.cluster, "any", template=wrong)
     with pytest.raises(ConfigurationError, match="The cluster refuses the pods"):
         check_cluster(request)

@@ -10,6 +10,8 @@ import msgspec
 from hvd_elastic_keras._version import __version__
 from hvd_elastic_keras.common import control, joining, protocol
 
+READ = ("/v1/status", "/v1/stream", "/metrics", "/v1/openapi.json")
+"""The requests for which a token is enough that only reads; see `control.read_token`."""
 _TEMPLATE = "#/components/schemas/{name}"
 
 
@@ -153,6 +155,7 @@ def _operation(operation: Operation, schema_of: dict[int, Any]) -> dict[str, Any
     refusal = _content(schema_of[id(control.ChangeReply)])
     content = {operation.content_type: {"schema": schema_of[id(operation.reply)]}}
     statuses = {"400": "Not understood, or cannot be true", "401": "The token is wrong"}
+    statuses |= {} if operation.path in READ else {"403": "The token may only read"}
     statuses |= {"503": operation.full} if operation.full else {}
     result: dict[str, Any] = {
         "summary": operation.summary,

@@ -1,5 +1,7 @@
 """The master's HTTP endpoint (aiohttp). Every request but those for the page needs the job's token.
 
+A token that only reads (`control.read_token`) is enough for the state of the job.
+
 | request                                | purpose                                             |
 |----------------------------------------|-----------------------------------------------------|
 | POST /v1/events?number=…               | a worker tells what happened (`WorkerEvent`), once  |
@@ -20,7 +22,7 @@
 | *    /<secret>/round<N>:<port>/…       | Horovod's rendezvous store; each round has a secret |
 
 The requests for the stream, for /metrics and for the page are those of `observe/pages.py`, an
-`Extension`.
+`Extension`. `HEALTH` tells anybody that the master answers, for the probes of Kubernetes.
 """
 
 from __future__ import annotations
@@ -47,9 +49,14 @@ MAX_DIGITS = 18
 
 _STORE = "/{secret:[0-9a-f]{64}}/round{round:[0-9]{1,18}}:{port:[0-9]+}/{key:.+}"
 _FOR_PEOPLE = "GET /v1/status, POST /v1/slots, POST /v1/stop, POST /v1/workers"
+MAY_ONLY_READ = (
+    "This token may only ask for the state of the job. To change the job, use `token` in "
+    "master.json of the job's directory."
+)
 log = logging.getLogger(__name__)
 T = TypeVar("T", bound=messages.Message)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+HEALTH = ("/healthz", "/readyz")
 KEPT = 100
 """Message numbers remembered for each worker. A worker repeats one message at a time."""
 MOST_WORKERS = 10_000
@@ -68,12 +75,12 @@ class MasterServer:
     ) -> None:
         self._core = core
         self._term = term
-        self._token = token
+        self._token, self._read_token = token, control.read_token(token)
         self._key = secrets.token_bytes(control.TOKEN_BYTES)
         self._ports: list[ListeningPort] = []
         self._repeated = RepeatedMessages()
         self._extensions = tuple(extensions)
-        self._open_paths = {r.path for e in self._extensions for r in e.open_routes()}
+        self._open_paths = {r.path for e in self._extensions for r in e.open_routes()} | {*HEALTH}
         self.rendezvous = RendezvousStore()
         self.address = ""
         self._store_address = ""
@@ -115,6 +122,7 @@ class MasterServer:
             web.post("/v1/join", self._join),
             web.post("/v1/exit", self._exit),
             web.get("/v1/openapi.json", _openapi),
+            *(web.get(path, _healthy) for path in HEALTH),
             *(r for e in self._extensions for r in (*e.routes(), *e.open_routes())),
         ]
 
@@ -157,7 +165,10 @@ class MasterServer:
         given = request.headers.get("Authorization", "")
         if self._is_for_anybody(request):
             return await handler(request)
-        if not (self._is_of_member(request) or self._is_token(given)):
+        reads = self._is_token(given, self._read_token)
+        if reads and _path_of(request) not in openapi.READ:
+            return _error(403, MAY_ONLY_READ)
+        if not (reads or self._is_of_member(request) or self._is_token(given, self._token)):
             refusal = _error(401, _what_is_wrong_with(given))
             refusal.force_close()
             return refusal
@@ -169,12 +180,11 @@ class MasterServer:
 
     def _is_for_anybody(self, request: web.Request) -> bool:
         """Whether a request asks for a page, which tells nothing about the job."""
-        resource = request.match_info.route.resource
-        return resource is not None and resource.canonical in self._open_paths
+        return _path_of(request) in self._open_paths
 
-    def _is_token(self, authorization: str) -> bool:
+    def _is_token(self, authorization: str, token: str) -> bool:
         given = authorization.encode("utf-8", "surrogateescape")
-        return hmac.compare_digest(given, f"Bearer {self._token}".encode())
+        return hmac.compare_digest(given, f"Bearer {token}".encode())
 
     def _is_of_member(self, request: web.Request) -> bool:
         """Whether a request to the store shows the secret of its round."""
@@ -264,6 +274,16 @@ class MasterServer:
         if not self._is_of_member(request):
             return _error(401, "Only members of a round use its rendezvous store.")
         return await self.rendezvous.answer(request, int(request.match_info["round"]))
+
+
+def _path_of(request: web.Request) -> str:
+    """Returns the path of the route that a request has found; empty if there is none."""
+    resource = request.match_info.route.resource
+    return "" if resource is None else resource.canonical
+
+
+async def _healthy(_: web.Request) -> web.Response:
+    return web.Response(text="ok\n")
 
 
 async def _openapi(request: web.Request) -> web.Response:

@@ -73,7 +73,7 @@ def test_a_queue_and_a_service_account_and_an_owner_are_named_where_they_are_giv
 
 
 def test_a_template_is_merged_with_what_the_launcher_says() -> None:
-    template = {
+    spec = {
         "nodeSelector": {"pool": "spot"},
         "automountServiceAccountToken": True,
         "volumes": [{"name": "data", "emptyDir": {}}],
@@ -88,6 +88,7 @@ def test_a_template_is_merged_with_what_the_launcher_says() -> None:
             {"name": "sidecar", "image": "other"},
         ],
     }
+    template = pods.check_template(spec)
     before = json.dumps(template)
     made = pod(template=template)
     worker = worker_of(made)
@@ -104,7 +105,24 @@ def test_a_template_is_merged_with_what_the_launcher_says() -> None:
 
 def test_a_whole_pod_is_a_template_too() -> None:
     spec = {"nodeName": "a"}
-    assert pods.check_template({"kind": "Pod", "spec": spec}) == spec == pods.check_template(spec)
+    expected = {"metadata": {}, "spec": spec}
+    assert pods.check_template({"kind": "Pod", "spec": spec}) == expected
+    assert pods.check_template(spec) == expected
+    assert pods.check_template({"metadata": None, "spec": spec}) == expected
+
+
+def test_labels_and_annotations_of_a_template_are_those_of_the_pods() -> None:
+    metadata = {
+        "labels": {"team": "vision", "sidecar.istio.io/inject": "false"},
+        "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"},
+    }
+    template = pods.check_template({"metadata": metadata, "spec": {"nodeName": "a"}})
+    made = pod(template=template, queue="spot")
+    ours = settings(queue="spot").labels("w3")
+    assert made["metadata"]["labels"] == {**metadata["labels"], **ours}
+    assert made["metadata"]["annotations"] == metadata["annotations"]
+    assert made["spec"]["nodeName"] == "a"
+    assert made["metadata"]["name"] == "mnist-w3"
 
 
 @pytest.mark.parametrize(
@@ -120,6 +138,11 @@ def test_a_whole_pod_is_a_template_too() -> None:
         ({"volumes": [3]}, "has int in volumes"),
         ({"volumes": {"name": "a"}}, "has str in volumes"),
         ({"containers": [{"name": "worker", "volumeMounts": [[]]}]}, "in volumeMounts"),
+        ({"metadata": "text"}, "has str as metadata"),
+        ({"metadata": {"name": "mine"}, "spec": {}}, "has metadata.name, which the launcher"),
+        ({"metadata": {"labels": {pods.JOB_LABEL: "1"}}}, "has the label hvd-elastic-keras/job-id"),
+        ({"kind": "Pod", "spec": {}, "status": {}}, "has status, which the launcher decides"),
+        ({"spec": None}, "has NoneType as spec"),
     ],
 )
 def test_a_template_that_cannot_be_used_is_refused(template: object, told: str) -> None:

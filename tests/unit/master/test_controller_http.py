@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import stat
+import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,53 @@ def test_a_request_without_the_token_is_refused(
         reply = messages.decode(body, control.ChangeReply)
         assert not reply.accepted
         assert "token" in reply.text
+
+    with_master(scenario)
+
+
+@pytest.mark.parametrize("path", ["/v1/status", "/v1/openapi.json"])
+def test_a_token_that_reads_gets_the_state_of_the_job(with_master: Any, path: str) -> None:
+    async def scenario(master: Master) -> None:
+        token = control.read_token(master.controller.token)
+        assert token != master.controller.token
+        assert (await master.call("GET", path, token=token))[0] == 200
+
+    with_master(scenario)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/workers"),
+        ("POST", "/v1/slots"),
+        ("POST", "/v1/stop"),
+        ("POST", "/v1/events"),
+        ("POST", "/v1/join"),
+        ("GET", "/v1/job"),
+        ("GET", "/v1/updates?worker_id=w0&version=0"),
+        ("GET", "/guess/round1:1/global/key"),
+    ],
+)
+def test_a_token_that_reads_changes_nothing(with_master: Any, method: str, path: str) -> None:
+    async def scenario(master: Master) -> None:
+        token = control.read_token(master.controller.token)
+        status, body = await master.call(method, path, b'{"add": 1}', token=token)
+        assert status == 403
+        assert "may only ask for the state" in messages.decode(body, control.ChangeReply).text
+
+    with_master(scenario)
+
+
+def test_a_program_can_compute_the_token_that_reads() -> None:
+    command = "printf read | openssl dgst -sha256 -hmac 0123456789abcdef -r"
+    output = subprocess.run(["sh", "-c", command], check=True, capture_output=True, text=True)
+    assert output.stdout.split()[0] == control.read_token("0123456789abcdef")
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_anybody_may_ask_whether_the_master_answers(with_master: Any, path: str) -> None:
+    async def scenario(master: Master) -> None:
+        assert await master.call("GET", path, token="") == (200, b"ok\n")
 
     with_master(scenario)
 

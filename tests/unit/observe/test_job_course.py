@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import re
+from pathlib import Path
+
+import yaml
+
 from hvd_elastic_keras.common import control, events
 from hvd_elastic_keras.observe import job_course, pages
 from hvd_elastic_keras.observe.job_course import JobCourse
+
+DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 
 
 def round_running(number: int, *members: str, steps_lost: int = 0) -> events.RoundRunning:
@@ -160,3 +168,37 @@ def test_prometheus_gets_what_there_is_before_the_first_step() -> None:
     text = pages.exposition(STATUS, JobCourse()).decode()
     assert "hvd_elastic_rounds_total 0.0" in text
     assert "hvd_elastic_loss" not in text
+
+
+def test_alerts_and_the_dashboard_of_grafana_ask_for_metrics_that_there_are() -> None:
+    course = of(round_running(1, "w0", "w1"), steps_taken(21))
+    text = pages.exposition(STATUS, course).decode()
+    known = set(re.findall(r"^(hvd_elastic_\w+)", text, re.MULTILINE))
+    rules = (DEPLOY / "kubernetes" / "monitoring.yaml").read_text()
+    for asked in (rules, (DEPLOY / "grafana" / "job.json").read_text()):
+        names = set(re.findall(r"\bhvd_elastic_\w+", asked))
+        assert names
+        assert names <= known
+
+
+def test_an_alert_can_see_that_the_loss_is_not_a_number() -> None:
+    course = of(round_running(1, "w0", "w1"), steps_taken(21, loss=math.nan))
+    assert "hvd_elastic_loss NaN" in pages.exposition(STATUS, course).decode()
+
+
+def test_the_files_for_prometheus_fit_those_of_the_job() -> None:
+    files = DEPLOY / "kubernetes"
+    monitor, policy, _ = yaml.safe_load_all((files / "monitoring.yaml").read_text())
+    _, job, policy_of_job = yaml.safe_load_all((files / "master.yaml").read_text())
+    template = job["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    (port,) = container["ports"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] == port["name"]
+    assert policy["spec"]["ingress"][0]["ports"] == [{"port": port["containerPort"]}]
+    labels = template["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"] == labels
+    assert policy["spec"]["podSelector"]["matchLabels"] == labels
+    assert policy_of_job["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    for probe in ("startupProbe", "livenessProbe"):
+        assert container[probe]["httpGet"] == {"path": "/healthz", "port": port["name"]}
