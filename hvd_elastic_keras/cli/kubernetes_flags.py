@@ -85,6 +85,8 @@ RIGHTS = {
     "pods": ("create", "get", "list", "watch", "delete"),
     "secrets": ("create", "get", "patch", "delete"),
 }
+ON_SECRET = ("get", "patch", "delete")
+"""Rights that are needed on the Secret of the job only."""
 """All rights that the launcher needs; deploy/kubernetes/rbac.yaml grants them."""
 
 
@@ -191,12 +193,13 @@ def check_cluster(request: PodsRequest) -> None:
         f"{verb} {resource}"
         for resource, verbs in RIGHTS.items()
         for verb in verbs
-        if not cluster.may(verb, resource)
+        if not cluster.may(verb, resource, request.name if verb in ON_SECRET else "")
     ]
     if missing:
         raise ConfigurationError(
             f"This account may not {', '.join(missing)} in the namespace {cluster.namespace}. Ask "
-            "for a role with these verbs: deploy/kubernetes/rbac.yaml has it."
+            "for a role with these verbs: deploy/kubernetes/rbac.yaml has it. If the role names "
+            "Secrets, give one of these names with --job_name."
         )
     trial = f"trial-{secrets.token_hex(8)}"
     settings = dataclasses.replace(request.settings(trial, trial), job=trial)

@@ -111,9 +111,9 @@ class Cluster:
             except (requests.RequestException, ValueError) as error:
                 raise ApiError(0, str(error)) from error
 
-    def may(self, verb: str, resource: str) -> bool:
-        """Returns whether this account has a right in the namespace."""
-        wanted = {"namespace": self.namespace, "verb": verb, "resource": resource}
+    def may(self, verb: str, resource: str, name: str = "") -> bool:
+        """Returns whether this account has a right in the namespace; with a name, on one object."""
+        wanted = {"namespace": self.namespace, "verb": verb, "resource": resource, "name": name}
         review = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",

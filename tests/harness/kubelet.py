@@ -324,6 +324,8 @@ class PodRun:
         found = {}
         for mount in self._spec.get("volumeMounts", []):
             place = Path(str(mount["mountPath"]).replace("/var/run/", "/run/"))
+            if place == Path("/tmp"):  # would hide what the tests keep there
+                continue
             allowed = place.is_relative_to(self._directory) or place.is_relative_to("/run")
             if not (allowed or place.exists()):
                 raise ApiError(0, f"{place} is not on this machine, nor below {self._directory}")

@@ -440,8 +440,12 @@ def test_an_account_with_the_documented_rights_is_enough_and_one_without_hears_w
     account = next(p for p in yaml.safe_load_all(RBAC.read_text()) if p["kind"] == "ServiceAccount")
     token = pods.control.token_of(account["metadata"]["name"])
     pods.cluster = cluster_of(pods.control, token)
-    wait_until(lambda: pods.cluster.may("delete", "secrets"), "the role is known")
-    check_cluster(PodsRequest(pods.cluster, "any"))
+    pods.settings = dataclasses.replace(pods.settings, job="elastic")  # the role names its Secret
+    wait_until(lambda: pods.cluster.may("delete", "secrets", "elastic"), "the role is known")
+    assert not pods.cluster.may("get", "secrets")
+    check_cluster(PodsRequest(pods.cluster, "any", name="elastic"))
+    with pytest.raises(ConfigurationError, match="may not get secrets, patch secrets, delete secr"):
+        check_cluster(PodsRequest(pods.cluster, "any", name="other"))
 
     async def story() -> None:
         async with pods.launcher() as launcher:

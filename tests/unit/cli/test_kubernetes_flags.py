@@ -45,7 +45,7 @@ def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ([*PODS, "--pod_template=broken.yaml"], "--pod_template=broken.yaml cannot be read"),
         (
             [*PODS, "--pod_template=list.yaml"],
-            "--pod_template has list, expected the specification",
+            "--pod_template has list as spec, expected the specification",
         ),
         ([*PODS, "--queue=spot"], "no cluster is found|is not installed"),
     ],
