@@ -12,6 +12,7 @@ python -m hvd_elastic_keras.ctl --job_dir=DIR dashboard
 python -m hvd_elastic_keras.ctl --job_dir=DIR logs w1 --follow
 python -m hvd_elastic_keras.ctl --job_dir=DIR stop
 python -m hvd_elastic_keras.ctl list
+python -m hvd_elastic_keras.ctl read_token < job.token
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from hvd_elastic_keras.common.errors import ElasticError
 
 COMMANDS = (
     *("status", "add", "remove", "revoke", "grant", "audit", "explain", "dashboard"),
-    *("logs", "stop", "list"),
+    *("logs", "stop", "list", "read_token"),
 )
+WITHOUT_JOB = ("list", "read_token")
+"""Commands that are not about one job directory."""
 
 
 def _status(given: argparse.Namespace) -> int:
@@ -60,6 +63,10 @@ def _explain(given: argparse.Namespace) -> int:
 
 def _dashboard(given: argparse.Namespace) -> int:
     return control_job.show_dashboard(given.job_dir, read_only=given.read_only)
+
+
+def _read_token(_: argparse.Namespace) -> int:
+    return control_job.show_read_token(sys.stdin.read())
 
 
 def _logs(given: argparse.Namespace) -> int:
@@ -130,6 +137,8 @@ def parser() -> argparse.ArgumentParser:
     logs.add_argument("--follow", "-f", action="store_true", help=text)
     add("stop", "stop a job after the current step, with a checkpoint", _stop)
     add("list", "show the jobs below ./jobs", _list)
+    text = "print the token that may only read a job, given its token on standard input"
+    add("read_token", text, _read_token)
     return top
 
 
@@ -137,9 +146,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Parses the command line and carries out one command."""
     top = parser()
     given = top.parse_args(arguments)
-    if given.job_dir is not None and given.command == "list":
-        top.error("--job_dir was given, which list does not take: it shows the jobs below ./jobs")
-    if given.job_dir is None and given.command != "list":
+    if given.job_dir is not None and given.command in WITHOUT_JOB:
+        top.error(f"--job_dir was given, which {given.command} does not take")
+    if given.job_dir is None and given.command not in WITHOUT_JOB:
         given.job_dir = job_directory.newest()
         if given.job_dir is None:
             top.error("--job_dir is missing, and there is no job in ./jobs. Give a job's directory")

@@ -121,6 +121,21 @@ def show_dashboard(job_dir: Path, *, read_only: bool = False) -> int:
     return 0
 
 
+def show_read_token(token: str) -> int:
+    """Prints the token that may only read a job, given the job's token.
+
+    Raises:
+      ConfigurationError: there is no token.
+    """
+    if len(token.split()) != 1:
+        raise ConfigurationError(
+            f"Standard input has {len(token.split())} words, expected a job's token: the content "
+            "of its --token_file, or `token` in its master.json."
+        )
+    print(control.read_token(token.strip()))
+    return 0
+
+
 def status_table(status: control.JobStatus) -> str:
     """Returns the status in a form for people."""
     detail = f" ({status.detail})" if status.detail else ""

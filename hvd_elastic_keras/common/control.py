@@ -151,7 +151,7 @@ def read_token(token: str) -> str:
     """Returns the token that may ask for the state of a job, given the token that may do all.
 
     It is the HMAC-SHA-256 of "read" (RFC 2104) with the token as the key, in hexadecimal digits.
-    So there is nothing more to keep, and programs that know the token can compute it.
+    So there is nothing more to keep, and `ctl read_token` computes it before a job starts.
     """
     return hmac.digest(token.encode(), b"read", "sha256").hex()
 

@@ -21,7 +21,8 @@ def collect_rarely() -> Callable[[], None]:
     It leaves alone what the program has set meanwhile.
     """
     first, *others = gc.get_threshold()
-    gc.set_threshold(RARE, *others)
+    if 0 < first < RARE:  # 0 turns collections off
+        gc.set_threshold(RARE, *others)
 
     def undo() -> None:
         if gc.get_threshold()[0] == RARE:

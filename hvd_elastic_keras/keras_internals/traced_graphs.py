@@ -71,9 +71,10 @@ def chosen(index: Any, branches: Sequence[Callable[[], Any]]) -> Any:
     """As `tf.switch_case`, with branches that stay functions of the graph.
 
     TensorFlow would inline them, with several operations for each tensor that a branch takes or
-    returns. For all gradients of a large model, this makes the first run slower by seconds.
+    returns. For all gradients of a large model, this makes the first run slower by seconds. With a
+    GPU they are inlined: a function runs on one device, and Horovod may have been built for CPUs.
     """
-    if tf.executing_eagerly():
+    if tf.executing_eagerly() or tf.config.list_logical_devices("GPU"):
         return tf.switch_case(index, branches)
     return cond_v2.indexed_case(index, branches, lower_using_switch_merge=False)
 

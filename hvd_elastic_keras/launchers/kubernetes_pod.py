@@ -100,12 +100,20 @@ def check_template(template: object) -> Json:
     whole = template if is_whole else {"spec": template}
     assert isinstance(whole, dict)
     metadata, spec = whole.get("metadata") or {}, whole.get("spec", {})
-    for name, part in (("metadata", metadata), ("spec", spec)):
+    parts = {"metadata": metadata, "spec": spec}
+    if isinstance(metadata, dict):
+        parts |= {f"metadata.{name}": metadata.get(name) or {} for name in PARTS_OF_METADATA}
+    for name, part in parts.items():
         if not isinstance(part, dict):
             raise ConfigurationError(
                 f"--pod_template has {type(part).__name__} as {name}, expected the specification "
                 "of a pod: what stands below `spec` of a Pod, or a Pod with `metadata` and `spec`."
             )
+    if is_whole and whole.get("kind", "Pod") != "Pod":
+        raise ConfigurationError(
+            f"--pod_template has a {whole['kind']}, expected a Pod. Give what stands below "
+            "`template` of it."
+        )
     _check_lists(spec)
     refused = [name for name in whole if name not in PARTS]
     refused += [name for name in OURS if name in spec]

@@ -8,8 +8,10 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
+import requests
 
 pytest.importorskip("selenium")
 
@@ -128,6 +130,13 @@ def test_a_kill_is_seen_on_the_page_of_a_job_and_in_its_report(
         job.wait_for_fault("gate")
         (address,) = re.findall(r"dashboard: (http://\S+)", job.output)
         assert job.ctl("dashboard").strip() == address
+        page, _, reads = job.ctl("dashboard", "--read_only").strip().partition("#")
+        assert page == address.partition("#")[0]
+        header = {"Authorization": f"Bearer {reads}"}
+        metrics = requests.get(urljoin(page, "/metrics"), headers=header, timeout=60)
+        assert "hvd_elastic_world_size 2.0" in metrics.text
+        stop = requests.post(urljoin(page, "/v1/stop"), headers=header, timeout=60)
+        assert stop.status_code == 403
         driver.get(address)
         wait_for_text(driver, "workers", r"w0[^w]*w1")
         assert job.token() not in driver.current_url

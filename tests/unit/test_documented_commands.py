@@ -30,7 +30,6 @@ TESTED = {
     "kill -9": "tests/integration/test_pages_as_they_are.py",
     "curl": "tests/integration/test_slots_of_a_job.py",
     "openssl rand": "tests/unit/cli/test_token_file.py",
-    "printf read": "tests/unit/master/test_controller_http.py",
     "tensorboard --logdir": "tests/integration/test_dashboard.py",
 }
 """Commands of other programs by their beginning, and the test that does what they are for."""

@@ -205,7 +205,9 @@ class PartialStep:
                 there[result.name] = there.setdefault(tensor.name, {})
             return
         inputs = [
-            self._brought(t, there[t.name], want) if t.name in there or decision.needs(i) else None
+            self._brought(t, there[t.name], want)
+            if there.get(t.name) or decision.needs(i)
+            else None
             for i, (t, want) in enumerate(zip(op.inputs, decision.want, strict=True))
         ]
         outputs = self._computed(planned, inputs)

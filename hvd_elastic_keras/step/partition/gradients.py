@@ -182,7 +182,7 @@ class _Ways:
             if decision.how == ALIAS:
                 continue
             known = [handles.get(names.of(t.name)) for t in op.inputs]
-            if HANDLE in decision.out:
+            if HANDLE in decision.out and not planned.bodies:
                 handles[names.of(op.outputs[0].name)] = known[0] or op.inputs[0].name
                 continue
             bits = [of(t, state) for t, state in zip(op.inputs, decision.want, strict=True)]
@@ -191,6 +191,8 @@ class _Ways:
             else:
                 outputs = [self._through_one(planned, bits, known)] * len(op.outputs)
             for tensor, state, found in zip(op.outputs, decision.out, outputs, strict=True):
+                if state == HANDLE:  # has the name of the loop's input
+                    continue
                 if state in ALIKE:
                     inside[names.of(tensor.name)] = found
                 else:

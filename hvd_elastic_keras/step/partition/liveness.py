@@ -14,15 +14,17 @@ import dataclasses
 from collections.abc import Collection, Iterator
 from typing import Any
 
+import tensorflow as tf
+
 from hvd_elastic_keras.step.partition.captured_step import WRITES
 from hvd_elastic_keras.step.partition.plan import ALIAS, Analysis, Names, Plan, PlannedOperation
-from hvd_elastic_keras.step.partition.rules.states import REPLICATED, State, is_sharded
+from hvd_elastic_keras.step.partition.rules.states import HANDLE, REPLICATED, State
 
 Shape = tuple[int, ...]
 
 
 def without_unused_copies(plan: Plan) -> Plan:
-    """Returns the plan without operations whose results are also computed in another, used way."""
+    """Returns the plan without the ways that nobody uses to compute what is planned in two ways."""
     names = Names(plan)
     exchanged = {names.of(t.name) for t in _exchanged(plan)}
     exchanged |= {names.of(m.mean.inputs[0].name) for of in plan.moments.values() for m in of}
@@ -36,8 +38,8 @@ def without_unused_copies(plan: Plan) -> Plan:
 def without_rows(analysis: Analysis) -> Analysis:
     """Returns the plan of a worker without rows. It computes only what follows from the round.
 
-    The plan stays as it is if the step has several rounds, if a collective stands alone, or if the
-    shape of a tensor that goes into the round is not known.
+    The plan stays as it is if the step has several rounds, if a collective stands alone, or if a
+    tensor that goes into the round is a text or has an unknown shape.
     """
     plan = analysis.plan
     if analysis.num_rounds != 1 or not analysis.ends_with_groups or plan.moments:
@@ -55,7 +57,7 @@ def without_rows(analysis: Analysis) -> Analysis:
                 name = names.of(tensor.name)
                 if name in exchanged:
                     shape = exchanged[name] or _shape(tensor, planned.decision.out[k])
-                    if shape is None:
+                    if shape is None or tensor.dtype == tf.string:
                         return analysis
                     zeros[k] = shape
         operations.append(dataclasses.replace(planned, zeros=zeros))
@@ -75,7 +77,7 @@ def _shape(tensor: Any, state: State) -> Shape | None:
     if tensor.shape.rank is None:
         return None
     shape = tensor.shape.as_list()
-    if is_sharded(state):
+    if state.axis is not None:
         shape[state.at_axis] = state.blocks or 1
     return None if None in shape else tuple(shape)
 
@@ -107,17 +109,27 @@ def _needed(
       known: names of tensors whose whole values need not be computed.
       roots: names of tensors that are needed, too.
     """
+    aliases: dict[str, str] = {}
     makers: dict[str, dict[State, set[int]]] = {}
-    for i, planned in enumerate(plan.operations):
-        if planned.decision.how != ALIAS:
-            for k, (tensor, state) in enumerate(
-                zip(planned.op.outputs, planned.decision.out, strict=True)
-            ):
-                of_tensor = makers.setdefault(names.of(tensor.name), {})
-                for made in {state, planned.cut_again.get(k, state)}:
-                    of_tensor.setdefault(made, set()).add(i)
 
-    def made_by(name: str, want: State) -> set[int]:
+    def name_of(tensor: Any, state: State) -> str:
+        # A loop gives its handles out again, which does not make them. So each has its own name.
+        return aliases.get(tensor.name, tensor.name) if state == HANDLE else names.of(tensor.name)
+
+    for i, planned in enumerate(plan.operations):
+        if planned.decision.how == ALIAS:
+            for tensor, result in zip(planned.op.inputs, planned.op.outputs, strict=True):
+                aliases[result.name] = aliases.get(tensor.name, tensor.name)
+            continue
+        for k, (tensor, state) in enumerate(
+            zip(planned.op.outputs, planned.decision.out, strict=True)
+        ):
+            of_tensor = makers.setdefault(name_of(tensor, state), {})
+            for made in {state, planned.cut_again.get(k, state)}:
+                of_tensor.setdefault(made, set()).add(i)
+
+    def made_by(tensor: Any, want: State) -> set[int]:
+        name = name_of(tensor, want)
         of_tensor = makers.get(name, {})
         if name in known and want not in of_tensor.keys() - {REPLICATED}:
             return set()
@@ -125,7 +137,7 @@ def _needed(
         return ways if ways is not None else set().union(*of_tensor.values())
 
     ends = zip(plan.graph.outputs, plan.outs, strict=True)
-    todo = set(first).union(*(made_by(names.of(t.name), want) for t, want in ends))
+    todo = set(first).union(*(made_by(t, want) for t, want in ends))
     todo |= {i for name in roots for of in makers.get(name, {}).values() for i in of}
     found: set[int] = set()
     while todo:
@@ -136,5 +148,5 @@ def _needed(
             continue
         for k, (tensor, want) in enumerate(zip(op.inputs, decision.want, strict=True)):
             if decision.needs(k):
-                todo |= made_by(names.of(tensor.name), want) - found
+                todo |= made_by(tensor, want) - found
     return found

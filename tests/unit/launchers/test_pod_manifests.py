@@ -143,6 +143,9 @@ def test_labels_and_annotations_of_a_template_are_those_of_the_pods() -> None:
         ({"metadata": {"labels": {pods.JOB_LABEL: "1"}}}, "has the label hvd-elastic-keras/job-id"),
         ({"kind": "Pod", "spec": {}, "status": {}}, "has status, which the launcher decides"),
         ({"spec": None}, "has NoneType as spec"),
+        ({"metadata": {"labels": ["team"]}}, "has list as metadata.labels"),
+        ({"metadata": {"annotations": "a=b"}}, "has str as metadata.annotations"),
+        ({"kind": "Deployment", "spec": {"replicas": 2}}, "has a Deployment, expected a Pod"),
     ],
 )
 def test_a_template_that_cannot_be_used_is_refused(template: object, told: str) -> None:

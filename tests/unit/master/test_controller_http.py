@@ -183,7 +183,7 @@ def test_a_token_that_reads_changes_nothing(with_master: Any, method: str, path:
     with_master(scenario)
 
 
-def test_a_program_can_compute_the_token_that_reads() -> None:
+def test_the_token_that_reads_is_an_hmac_that_other_programs_know() -> None:
     command = "printf read | openssl dgst -sha256 -hmac 0123456789abcdef -r"
     output = subprocess.run(["sh", "-c", command], check=True, capture_output=True, text=True)
     assert output.stdout.split()[0] == control.read_token("0123456789abcdef")

@@ -98,6 +98,27 @@ def test_sums_with_which_rows_are_computed_are_no_gradients() -> None:
     assert rounded_shapes(captured_step(synchronized)) == DENSE
 
 
+@pytest.mark.parametrize("where", ["inside", "after"])
+def test_a_sum_with_which_rows_are_computed_in_or_after_a_loop_is_no_gradient(where: str) -> None:
+    """The loop reads a variable, and the sum has the form of one."""
+    read, moved = tf.Variable(tf.ones([6])), tf.Variable(tf.zeros([6]))
+
+    def step(batch: Any) -> Any:
+        (x,) = batch
+        mean = tf.reduce_mean(x, 0)
+        moved.assign(0.9 * moved + 0.1 * mean)
+        used = mean if where == "inside" else tf.zeros_like(mean)
+
+        def again(i: Any, rows: Any, passed: Any) -> Any:
+            return i + 1, rows - used * read, passed * 1.0
+
+        _, rows, passed = tf.while_loop(lambda i, *_: i < 3, again, (0, x, mean))
+        return {"loss": tf.reduce_mean((rows - passed if where == "after" else rows) ** 2)}
+
+    captured = capture(step, (tf.TensorSpec([None, 6]),))
+    assert analysed(captured, ROWS, rounds=True).rounded == frozenset()
+
+
 def test_a_frozen_layer_and_what_is_no_sum_of_rows_alone_have_none() -> None:
     frozen = layers.Dense(4)
     frozen.trainable = False
