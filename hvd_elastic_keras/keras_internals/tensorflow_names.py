@@ -21,7 +21,6 @@ from tensorflow.python.framework.function import _DefinedFunction as DefinedFunc
 from tensorflow.python.framework.ops import get_default_graph
 from tensorflow.python.framework.random_seed import DEFAULT_GRAPH_SEED
 from tensorflow.python.ops import (
-    cond_v2,
     gen_random_ops,
     gen_stateless_random_ops,
     gen_stateless_random_ops_v2,
@@ -36,7 +35,6 @@ __all__ = [
     "PolymorphicFunction",
     "WhileBodyFuncGraph",
     "ag_ctx",
-    "cond_v2",
     "eager_context",
     "element_type_of_list",
     "execute",

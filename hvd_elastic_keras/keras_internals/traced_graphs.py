@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -24,7 +24,6 @@ from hvd_elastic_keras.keras_internals.tensorflow_names import (
     DefinedFunction,
     PolymorphicFunction,
     ag_ctx,
-    cond_v2,
     eager_context,
     execute,
     get_default_graph,
@@ -65,18 +64,6 @@ def emit_by_xla(op: Any, inputs: list[Any]) -> list[Any]:
     """As `emit`, compiled by XLA."""
     compiled = tf.function(lambda *given: emit(op, list(given)), jit_compile=True, autograph=False)
     return list(compiled(*inputs))
-
-
-def chosen(index: Any, branches: Sequence[Callable[[], Any]]) -> Any:
-    """As `tf.switch_case`, with branches that stay functions of the graph.
-
-    TensorFlow would inline them, with several operations for each tensor that a branch takes or
-    returns. For all gradients of a large model, this makes the first run slower by seconds. With a
-    GPU they are inlined: a function runs on one device, and Horovod may have been built for CPUs.
-    """
-    if tf.executing_eagerly() or tf.config.list_logical_devices("GPU"):
-        return tf.switch_case(index, branches)
-    return cond_v2.indexed_case(index, branches, lower_using_switch_merge=False)
 
 
 def emit_operation(op: Any, inputs: list[Any]) -> Any:

@@ -15,8 +15,6 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from hvd_elastic_keras.keras_internals.traced_graphs import chosen
-
 MOST_WAIT_S = 600
 
 
@@ -109,7 +107,9 @@ class WorkerCollectives:
             sums = self._or_alone(lambda: of_all(tensors), [*tensors, *beside])
         else:
             # Choosing by element would copy all gradients; choosing one by one would delay them.
-            sums = chosen(
+            # TensorFlow inlines these branches. It may rename what is in others, and a collective
+            # has the name of its operation.
+            sums = tf.switch_case(
                 tf.where(self._has_others, tf.where(self._has_rows, 1, 2), 0),
                 [
                     lambda: [*tensors, *beside],
