@@ -57,7 +57,7 @@ def test_each_collective_is_shown_with_what_needs_it(monkeypatch: pytest.MonkeyP
 def test_a_step_is_checked_before_it_is_taken(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (line,) = shown(monkeypatch, '{"check_step": true}', kind()).splitlines()
     assert line.startswith("step: checked: 3 workers compute the numbers of one worker in all of ")
-    assert int(line.split()[-2].replace(",", "")) > 100
+    assert int(line.split()[-2].replace(",", "")) > 50
 
 
 def test_a_step_that_would_be_wrong_is_refused_with_the_operation(
@@ -68,6 +68,12 @@ def test_a_step_that_would_be_wrong_is_refused_with_the_operation(
             return v.run(*v.ins, out=PARTIAL)
         return rules.elementwise.elementwise(v)
 
+    def with_square(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
+        loss = keras.Model.compute_loss(self, *args, **kwargs)
+        # No gradient needs the whole loss, which would then be squared.
+        return loss + keras.ops.stop_gradient(keras.ops.square(loss))
+
+    monkeypatch.setattr(SquareOfLoss, "compute_loss", with_square)
     monkeypatch.setitem(rules.RULES, "Square", of_summands)
     with pytest.raises(ConfigurationError) as caught:
         shown(monkeypatch, '{"check_step": true}')
