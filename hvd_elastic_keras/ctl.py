@@ -12,7 +12,7 @@ python -m hvd_elastic_keras.ctl --job_dir=DIR dashboard
 python -m hvd_elastic_keras.ctl --job_dir=DIR logs w1 --follow
 python -m hvd_elastic_keras.ctl --job_dir=DIR stop
 python -m hvd_elastic_keras.ctl list
-python -m hvd_elastic_keras.ctl read_token < job.token
+python -m hvd_elastic_keras.ctl read_only_token < job.token
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ from hvd_elastic_keras.common.errors import ElasticError
 
 COMMANDS = (
     *("status", "add", "remove", "revoke", "grant", "audit", "explain", "dashboard"),
-    *("logs", "stop", "list", "read_token"),
+    *("logs", "stop", "list", "read_only_token"),
 )
-WITHOUT_JOB = ("list", "read_token")
-"""Commands that are not about one job directory."""
+WITHOUT_JOB = {
+    "list": "it shows the jobs below ./jobs",
+    "read_only_token": "it reads a token from standard input",
+}
+"""Commands that are not about one job directory, with what they are about."""
 
 
 def _status(given: argparse.Namespace) -> int:
@@ -65,8 +68,8 @@ def _dashboard(given: argparse.Namespace) -> int:
     return control_job.show_dashboard(given.job_dir, read_only=given.read_only)
 
 
-def _read_token(_: argparse.Namespace) -> int:
-    return control_job.show_read_token(sys.stdin.read())
+def _read_only_token(_: argparse.Namespace) -> int:
+    return control_job.show_read_only_token(sys.stdin.read())
 
 
 def _logs(given: argparse.Namespace) -> int:
@@ -138,7 +141,7 @@ def parser() -> argparse.ArgumentParser:
     add("stop", "stop a job after the current step, with a checkpoint", _stop)
     add("list", "show the jobs below ./jobs", _list)
     text = "print the token that may only read a job, given its token on standard input"
-    add("read_token", text, _read_token)
+    add("read_only_token", text, _read_only_token)
     return top
 
 
@@ -147,7 +150,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     top = parser()
     given = top.parse_args(arguments)
     if given.job_dir is not None and given.command in WITHOUT_JOB:
-        top.error(f"--job_dir was given, which {given.command} does not take")
+        what = WITHOUT_JOB[given.command]
+        top.error(f"--job_dir was given, which {given.command} does not take: {what}")
     if given.job_dir is None and given.command not in WITHOUT_JOB:
         given.job_dir = job_directory.newest()
         if given.job_dir is None:

@@ -121,7 +121,7 @@ def show_dashboard(job_dir: Path, *, read_only: bool = False) -> int:
     return 0
 
 
-def show_read_token(token: str) -> int:
+def show_read_only_token(token: str) -> int:
     """Prints the token that may only read a job, given the job's token.
 
     Raises:
@@ -132,7 +132,7 @@ def show_read_token(token: str) -> int:
             f"Standard input has {len(token.split())} words, expected a job's token: the content "
             "of its --token_file, or `token` in its master.json."
         )
-    print(control.read_token(token.strip()))
+    print(control.read_only_token(token.strip()))
     return 0
 
 

@@ -81,13 +81,13 @@ ONLY_WITH_PODS = (
     *(IMAGE, JOB_NAME, NAMESPACE, SERVICE_ACCOUNT, POD_TEMPLATE, QUEUE, GRACE_PERIOD_S),
     MASTER_HOST,
 )
-RIGHTS = {
-    "pods": ("create", "get", "list", "watch", "delete"),
-    "secrets": ("create", "get", "patch", "delete"),
-}
-ON_SECRET = ("get", "patch", "delete")
-"""Rights that are needed on the Secret of the job only."""
-"""All rights that the launcher needs; deploy/kubernetes/rbac.yaml grants them."""
+RIGHTS = (
+    ("pods", ("create", "get", "list", "watch", "delete"), False),
+    ("secrets", ("create",), False),
+    ("secrets", ("get", "patch", "delete"), True),
+)
+"""All rights that the launcher needs: resources, verbs, and whether only the object with the name
+of the job is meant. deploy/kubernetes/rbac.yaml grants them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,9 +191,9 @@ def check_cluster(request: PodsRequest) -> None:
     cluster = request.cluster
     missing = [
         f"{verb} {resource}"
-        for resource, verbs in RIGHTS.items()
+        for resource, verbs, by_name in RIGHTS
         for verb in verbs
-        if not cluster.may(verb, resource, request.name if verb in ON_SECRET else "")
+        if not cluster.may(verb, resource, request.name if by_name else "")
     ]
     if missing:
         raise ConfigurationError(

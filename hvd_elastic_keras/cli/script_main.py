@@ -28,7 +28,8 @@ def main() -> None:
     script = Path(sys.argv[0]).absolute()
     sys.path.insert(0, str(script.resolve().parent))
     environment = env.worker_environment()
-    patches.after_import(["tensorflow"], garbage.collect_rarely())
+    collect_as_before = garbage.collect_rarely()
+    patches.after_import(["tensorflow"], collect_as_before)
     if environment is not None:
         refuse_what_is_not_caught(environment)
         if environment.options.seed is not None:

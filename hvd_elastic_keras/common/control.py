@@ -147,11 +147,11 @@ class SlotsReply(Message, frozen=True, kw_only=True):
     """Ids of the workers that leave or start."""
 
 
-def read_token(token: str) -> str:
+def read_only_token(token: str) -> str:
     """Returns the token that may ask for the state of a job, given the token that may do all.
 
     It is the HMAC-SHA-256 of "read" (RFC 2104) with the token as the key, in hexadecimal digits.
-    So there is nothing more to keep, and `ctl read_token` computes it before a job starts.
+    So there is nothing more to keep, and `ctl read_only_token` computes it before a job starts.
     """
     return hmac.digest(token.encode(), b"read", "sha256").hex()
 
@@ -182,7 +182,7 @@ class Endpoint(Message, frozen=True, kw_only=True):
     @property
     def dashboard_to_read(self) -> str:
         """The same for people who may see the job, but not change it."""
-        return self.dashboard.removesuffix(self.token) + read_token(self.token)
+        return self.dashboard.removesuffix(self.token) + read_only_token(self.token)
 
     @property
     def for_joiners(self) -> str:

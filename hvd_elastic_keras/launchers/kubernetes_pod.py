@@ -96,24 +96,8 @@ def check_template(template: object) -> Json:
     Raises:
       ConfigurationError: the template is no pod, or has a field that is not allowed.
     """
-    is_whole = isinstance(template, dict) and ("spec" in template or "metadata" in template)
-    whole = template if is_whole else {"spec": template}
-    assert isinstance(whole, dict)
-    metadata, spec = whole.get("metadata") or {}, whole.get("spec", {})
-    parts = {"metadata": metadata, "spec": spec}
-    if isinstance(metadata, dict):
-        parts |= {f"metadata.{name}": metadata.get(name) or {} for name in PARTS_OF_METADATA}
-    for name, part in parts.items():
-        if not isinstance(part, dict):
-            raise ConfigurationError(
-                f"--pod_template has {type(part).__name__} as {name}, expected the specification "
-                "of a pod: what stands below `spec` of a Pod, or a Pod with `metadata` and `spec`."
-            )
-    if is_whole and whole.get("kind", "Pod") != "Pod":
-        raise ConfigurationError(
-            f"--pod_template has a {whole['kind']}, expected a Pod. Give what stands below "
-            "`template` of it."
-        )
+    whole = _as_pod(template)
+    metadata, spec = whole["metadata"], whole["spec"]
     _check_lists(spec)
     refused = [name for name in whole if name not in PARTS]
     refused += [name for name in OURS if name in spec]
@@ -127,6 +111,33 @@ def check_template(template: object) -> Json:
             "--service_account; `metadata` may have labels and annotations."
         )
     return {"metadata": metadata, "spec": spec}
+
+
+def _as_pod(template: object) -> Json:
+    """Returns a template with `metadata` and `spec`, and with all else that it has.
+
+    Raises:
+      ConfigurationError: a part has another type, or the template is of another kind.
+    """
+    whole: Json = {"spec": template}
+    if isinstance(template, dict) and not template.keys().isdisjoint(PARTS):
+        whole = {"spec": {}, **template}
+    whole["metadata"] = whole.get("metadata") or {}
+    parts = {"metadata": whole["metadata"], "spec": whole["spec"]}
+    if isinstance(whole["metadata"], dict):
+        parts |= {f"metadata.{n}": whole["metadata"].get(n) or {} for n in PARTS_OF_METADATA}
+    for name, part in parts.items():
+        if not isinstance(part, dict):
+            raise ConfigurationError(
+                f"--pod_template has {type(part).__name__} as {name}, expected the specification "
+                "of a pod: what stands below `spec` of a Pod, or a Pod with `metadata` and `spec`."
+            )
+    if whole.get("kind", "Pod") != "Pod":
+        raise ConfigurationError(
+            f"--pod_template has a {whole['kind']}, expected a Pod. Give what stands below "
+            "`template` of it."
+        )
+    return whole
 
 
 def _check_lists(part: Json) -> None:

@@ -46,7 +46,7 @@ class LateStep:
         """Returns the two graphs of a step; None if the step cannot be split in this way."""
         assert step.without_rows  # planned before a graph is traced that needs it
         try:
-            sums = step.concrete(step.sums_of_all)
+            sums = step.compiled(step.sums_of_all).get_concrete_function()
             results, _ = sums.structured_outputs
             specs = [tf.TensorSpec(t.shape, t.dtype) for t in results]
             signature = [specs, step.tail.spec, tf.TensorSpec([None], tf.int64)]

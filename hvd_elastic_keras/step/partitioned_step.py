@@ -98,21 +98,14 @@ class PartitionedStep(TracedStep):
         """The most collectives in one graph that may end before a worker's part is computed."""
         self._late: LateStep | None = None
         self._limit = TogetherLimit(self.options.together)
-        self._graph_of_several = self.directly(self._together)
+        self._graph_of_several = directly(self.compiled(self._together))
         self._graphs_of_others: dict[str, Callable[..., Any]] = {}
-        self._graph_in_pieces = self.directly(self._in_pieces)
+        self._graph_in_pieces = directly(self.compiled(self._in_pieces))
 
-    def _compiled(self, function: Callable[..., Any]) -> Any:
+    def compiled(self, function: Callable[..., Any]) -> Any:
+        """Returns a `tf.function` that takes the rows of a worker and the numbers of a step."""
         signature = [self._batch.flat_spec, tf.TensorSpec([None], tf.int64)]
         return tf.function(function, input_signature=signature, autograph=False)
-
-    def directly(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function whose graph takes the rows of a worker and the numbers of a step."""
-        return directly(self._compiled(function))
-
-    def concrete(self, function: Callable[..., Any]) -> Any:
-        """Returns the same graph as `directly`, traced now."""
-        return self._compiled(function).get_concrete_function()
 
     @functools.cached_property
     def without_rows(self) -> Planned:
@@ -276,9 +269,8 @@ class PartitionedStep(TracedStep):
         if planned is self.usual:
             return self._graph_of_several
         if planned.name not in self._graphs_of_others:
-            self._graphs_of_others[planned.name] = self.directly(
-                lambda data, numbers: self._taken(planned, data, numbers)
-            )
+            taken = self.compiled(lambda data, numbers: self._taken(planned, data, numbers))
+            self._graphs_of_others[planned.name] = directly(taken)
         return self._graphs_of_others[planned.name]
 
     def _taken_with_others(

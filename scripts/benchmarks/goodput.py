@@ -189,14 +189,18 @@ def useful(system: System, since: float, until: float) -> list[tuple[float, floa
     return found
 
 
+def rate(system: System, since: float, until: float) -> float:
+    """Returns the useful examples per second of a time."""
+    return useful(system, since, until)[-1][1] / (until - since)
+
+
 def calm_rate(system: System, workers: int) -> float:
     """Waits until all train; returns the examples per second of some undisturbed seconds."""
     settled = step_log.settled(system.log_dir, workers, time.monotonic())
     system.wait(settled, f"steps of {workers} workers")
     began = time.monotonic()
     time.sleep(_CALM_S.value)
-    ended = time.monotonic()
-    return useful(system, began, ended)[-1][1] / (ended - began)
+    return rate(system, began, time.monotonic())
 
 
 def undisturbed(system: System, until: float) -> list[float]:
@@ -205,7 +209,7 @@ def undisturbed(system: System, until: float) -> list[float]:
     steps = [s for s in step_log.steps(system.log_dir) if began < s.time_s <= until]
     if any(s.workers != WORKERS for s in steps) or not steps:
         return []
-    return [useful(system, began, until)[-1][1] / SHORT_S]
+    return [rate(system, began, until)]
 
 
 def measure(system: System, draw: random.Random) -> Course:

@@ -11,7 +11,7 @@ from hvd_elastic_keras._version import __version__
 from hvd_elastic_keras.common import control, joining, protocol
 
 READ = ("/v1/status", "/v1/stream", "/metrics", "/v1/openapi.json")
-"""The requests for which a token is enough that only reads; see `control.read_token`."""
+"""The requests for which a token is enough that only reads; see `control.read_only_token`."""
 _TEMPLATE = "#/components/schemas/{name}"
 
 

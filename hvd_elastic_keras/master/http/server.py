@@ -1,6 +1,6 @@
 """The master's HTTP endpoint (aiohttp). Every request but those for the page needs the job's token.
 
-A token that only reads (`control.read_token`) is enough for the state of the job.
+A token that only reads (`control.read_only_token`) is enough for the state of the job.
 
 | request                                | purpose                                             |
 |----------------------------------------|-----------------------------------------------------|
@@ -75,7 +75,7 @@ class MasterServer:
     ) -> None:
         self._core = core
         self._term = term
-        self._token, self._read_token = token, control.read_token(token)
+        self._token, self._read_only_token = token, control.read_only_token(token)
         self._key = secrets.token_bytes(control.TOKEN_BYTES)
         self._ports: list[ListeningPort] = []
         self._repeated = RepeatedMessages()
@@ -165,7 +165,7 @@ class MasterServer:
         given = request.headers.get("Authorization", "")
         if self._is_for_anybody(request):
             return await handler(request)
-        reads = self._is_token(given, self._read_token)
+        reads = self._is_token(given, self._read_only_token)
         if reads and _path_of(request) not in openapi.READ:
             return _error(403, MAY_ONLY_READ)
         if not (reads or self._is_of_member(request) or self._is_token(given, self._token)):

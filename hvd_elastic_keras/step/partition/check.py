@@ -114,10 +114,10 @@ def taken_in_threads(
     """Takes one step with one thread for each share, and returns the results of each worker.
 
     Args:
-      idle: the plan of workers without rows; None: the plan of all.
       problems: a list to which problems are added. Each decision is then checked by itself. None:
         no decision is checked.
       half: the type in which gradients travel, where the analysis says so.
+      idle: the plan of workers without rows; None: the plan of all.
     """
     meeting = Meeting(len(shares))
 

@@ -590,8 +590,11 @@ class PartialStep:
                 shape = tf.shape(value, out.dtype)
             else:
                 shape = self._whole_shape(value, state.at_axis, out.dtype)
-            counted = {"Size": tf.reduce_prod, "Rank": tf.size}.get(op.type, tf.identity)
-            made.append(counted(shape))
+            if op.type == "Size":
+                shape = tf.reduce_prod(shape)
+            elif op.type == "Rank":
+                shape = tf.size(shape)
+            made.append(shape)
         return made
 
     def _whole_shape(self, value: Any, axis: int, dtype: tf.DType) -> Any:

@@ -25,12 +25,13 @@ Shape = tuple[int, ...]
 
 def without_unused_copies(plan: Plan) -> Plan:
     """Returns the plan without the ways that nobody uses to compute what is planned in two ways."""
-    names = Names(plan)
-    exchanged = {names.of(t.name) for t in _exchanged(plan)}
-    exchanged |= {names.of(m.mean.inputs[0].name) for of in plan.moments.values() for m in of}
+    makers = _Makers(plan)
     count = collections.Counter(planned.op for planned in plan.operations)
-    single = {i for i, planned in enumerate(plan.operations) if count[planned.op] == 1}
-    needed = _needed(plan, names, single, roots=exchanged)
+    first = {i for i, planned in enumerate(plan.operations) if count[planned.op] == 1}
+    averaged = (m.mean.inputs[0] for moments in plan.moments.values() for m in moments)
+    for tensor in (*_exchanged(plan), *averaged):
+        first |= makers.of_any_state(tensor)
+    needed = _needed(plan, makers, first)
     kept = (p for i, p in enumerate(plan.operations) if i in needed)
     return dataclasses.replace(plan, operations=tuple(kept))
 
@@ -47,7 +48,7 @@ def without_rows(analysis: Analysis) -> Analysis:
     names = Names(plan)
     exchanged = {names.of(t.name): plan.sum_shapes.get(t.name) for t in _exchanged(plan)}
     effects = {i for i, planned in enumerate(plan.operations) if _has_effect(planned)}
-    needed = _needed(plan, names, effects, known=exchanged)
+    needed = _needed(plan, _Makers(plan, known=exchanged), effects)
     operations = []
     for i, planned in enumerate(plan.operations):
         zeros = None
@@ -94,51 +95,58 @@ def _has_effect(planned: PlannedOperation) -> bool:
     return op.type in WRITES or not op.outputs or any(map(_has_effect, within))
 
 
-def _needed(
-    plan: Plan,
-    names: Names,
-    first: Collection[int],
-    *,
-    known: Collection[str] = (),
-    roots: Collection[str] = (),
-) -> set[int]:
-    """Returns the numbers of the operations that the outputs of a plan and others need.
+class _Makers:
+    """The operations that make each tensor of a plan, by their numbers.
+
+    Args:
+      known: names of tensors whose whole values need not be made.
+    """
+
+    def __init__(self, plan: Plan, known: Collection[str] = ()) -> None:
+        self._known = known
+        self._names = Names(plan)
+        self._aliases: dict[str, str] = {}
+        self._found: dict[str, dict[State, set[int]]] = {}
+        for i, planned in enumerate(plan.operations):
+            op, decision = planned.op, planned.decision
+            if decision.how == ALIAS:
+                for tensor, result in zip(op.inputs, op.outputs, strict=True):
+                    self._aliases[result.name] = self._aliases.get(tensor.name, tensor.name)
+                continue
+            for k, (tensor, state) in enumerate(zip(op.outputs, decision.out, strict=True)):
+                by_state = self._found.setdefault(self._name(tensor, state), {})
+                for made in {state, planned.cut_again.get(k, state)}:
+                    by_state.setdefault(made, set()).add(i)
+
+    def _name(self, tensor: Any, state: State) -> str:
+        name: str = tensor.name
+        # A loop gives its handles out again, which does not make them. So each has its own name.
+        return self._aliases.get(name, name) if state == HANDLE else self._names.of(name)
+
+    def of(self, tensor: Any, want: State) -> set[int]:
+        """Returns the operations that make a tensor in this state, or that it is made from."""
+        name = self._name(tensor, want)
+        by_state = self._found.get(name, {})
+        if want in by_state and not (want == REPLICATED and name in self._known):
+            return by_state[want]
+        if name in self._known:
+            return set()
+        return by_state.get(REPLICATED) or self.of_any_state(tensor)
+
+    def of_any_state(self, tensor: Any) -> set[int]:
+        """Returns all operations that make a tensor."""
+        by_state = self._found.get(self._names.of(tensor.name), {})
+        return set().union(*by_state.values())
+
+
+def _needed(plan: Plan, makers: _Makers, first: Collection[int]) -> set[int]:
+    """Returns the numbers of the operations that the outputs of a plan need.
 
     Args:
       first: numbers of operations that are needed in any case.
-      known: names of tensors whose whole values need not be computed.
-      roots: names of tensors that are needed, too.
     """
-    aliases: dict[str, str] = {}
-    makers: dict[str, dict[State, set[int]]] = {}
-
-    def name_of(tensor: Any, state: State) -> str:
-        # A loop gives its handles out again, which does not make them. So each has its own name.
-        return aliases.get(tensor.name, tensor.name) if state == HANDLE else names.of(tensor.name)
-
-    for i, planned in enumerate(plan.operations):
-        if planned.decision.how == ALIAS:
-            for tensor, result in zip(planned.op.inputs, planned.op.outputs, strict=True):
-                aliases[result.name] = aliases.get(tensor.name, tensor.name)
-            continue
-        for k, (tensor, state) in enumerate(
-            zip(planned.op.outputs, planned.decision.out, strict=True)
-        ):
-            of_tensor = makers.setdefault(name_of(tensor, state), {})
-            for made in {state, planned.cut_again.get(k, state)}:
-                of_tensor.setdefault(made, set()).add(i)
-
-    def made_by(tensor: Any, want: State) -> set[int]:
-        name = name_of(tensor, want)
-        of_tensor = makers.get(name, {})
-        if name in known and want not in of_tensor.keys() - {REPLICATED}:
-            return set()
-        ways = of_tensor.get(want) or of_tensor.get(REPLICATED)
-        return ways if ways is not None else set().union(*of_tensor.values())
-
     ends = zip(plan.graph.outputs, plan.outs, strict=True)
-    todo = set(first).union(*(made_by(t, want) for t, want in ends))
-    todo |= {i for name in roots for of in makers.get(name, {}).values() for i in of}
+    todo = set(first).union(*(makers.of(t, want) for t, want in ends))
     found: set[int] = set()
     while todo:
         number = todo.pop()
@@ -148,5 +156,5 @@ def _needed(
             continue
         for k, (tensor, want) in enumerate(zip(op.inputs, decision.want, strict=True)):
             if decision.needs(k):
-                todo |= made_by(tensor, want) - found
+                todo |= makers.of(tensor, want) - found
     return found

@@ -109,6 +109,8 @@ def test_a_whole_pod_is_a_template_too() -> None:
     assert pods.check_template({"kind": "Pod", "spec": spec}) == expected
     assert pods.check_template(spec) == expected
     assert pods.check_template({"metadata": None, "spec": spec}) == expected
+    labels = {"metadata": {"labels": {"team": "vision"}}}
+    assert pods.check_template(labels) == {**labels, "spec": {}}
 
 
 def test_labels_and_annotations_of_a_template_are_those_of_the_pods() -> None:

@@ -153,7 +153,7 @@ def test_a_request_without_the_token_is_refused(
 @pytest.mark.parametrize("path", ["/v1/status", "/v1/openapi.json"])
 def test_a_token_that_reads_gets_the_state_of_the_job(with_master: Any, path: str) -> None:
     async def scenario(master: Master) -> None:
-        token = control.read_token(master.controller.token)
+        token = control.read_only_token(master.controller.token)
         assert token != master.controller.token
         assert (await master.call("GET", path, token=token))[0] == 200
 
@@ -175,7 +175,7 @@ def test_a_token_that_reads_gets_the_state_of_the_job(with_master: Any, path: st
 )
 def test_a_token_that_reads_changes_nothing(with_master: Any, method: str, path: str) -> None:
     async def scenario(master: Master) -> None:
-        token = control.read_token(master.controller.token)
+        token = control.read_only_token(master.controller.token)
         status, body = await master.call(method, path, b'{"add": 1}', token=token)
         assert status == 403
         assert "may only ask for the state" in messages.decode(body, control.ChangeReply).text
@@ -186,7 +186,7 @@ def test_a_token_that_reads_changes_nothing(with_master: Any, method: str, path:
 def test_the_token_that_reads_is_an_hmac_that_other_programs_know() -> None:
     command = "printf read | openssl dgst -sha256 -hmac 0123456789abcdef -r"
     output = subprocess.run(["sh", "-c", command], check=True, capture_output=True, text=True)
-    assert output.stdout.split()[0] == control.read_token("0123456789abcdef")
+    assert output.stdout.split()[0] == control.read_only_token("0123456789abcdef")
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
