@@ -132,8 +132,11 @@ EDITS: tuple[Edit, ...] = (
 
   // hvd_elastic_keras: until there is a group of tensors, but no longer than the time limit.
   void WaitForGroup(std::chrono::steady_clock::duration limit);
+
+  // hvd_elastic_keras: tensors are taken again after FinalizeTensorQueue.
+  void Reopen();
 """,
-        reason="declare the wait for a group",
+        reason="declare the wait for a group, and the return from the end",
     ),
     Edit(
         path=f"{_QUEUE}.h",
@@ -146,8 +149,11 @@ EDITS: tuple[Edit, ...] = (
   // From the moment when a group is added until nothing waits any more.
   bool has_group_ = false;
   std::condition_variable group_added_;
+
+  // From FinalizeTensorQueue to Reopen.
+  bool finalized_ = false;
 """,
-        reason="declare what tells of a group",
+        reason="declare what tells of a group, and of the end",
     ),
     Edit(
         path=f"{_QUEUE}.h",
@@ -188,6 +194,67 @@ void TensorQueue::WaitForGroup(std::chrono::steady_clock::duration limit) {
 }
 """,
         reason="wait for a group, and tell of one",
+    ),
+    Edit(
+        path=f"{_QUEUE}.cc",
+        anchor="""\
+Status TensorQueue::AddToTensorQueue(TensorTableEntry& e, Request& message) {
+  std::lock_guard<std::mutex> guard(mutex_);
+""",
+        replacement="""\
+Status TensorQueue::AddToTensorQueue(TensorTableEntry& e, Request& message) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (finalized_) {
+    return SHUT_DOWN_ERROR;
+  }
+""",
+        reason="refuse a tensor that nobody would look at any more",
+    ),
+    Edit(
+        path=f"{_QUEUE}.cc",
+        anchor="""\
+                                          std::vector<Request>& messages) {
+  std::lock_guard<std::mutex> guard(mutex_);
+""",
+        replacement="""\
+                                          std::vector<Request>& messages) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (finalized_) {
+    return SHUT_DOWN_ERROR;
+  }
+""",
+        reason="refuse a group of tensors that nobody would look at any more",
+    ),
+    Edit(
+        path=f"{_QUEUE}.cc",
+        anchor="""\
+// Execute callback for each tensor and clear tensor queue
+void TensorQueue::FinalizeTensorQueue(const Status& status) {
+  std::lock_guard<std::mutex> guard(mutex_);
+""",
+        replacement="""\
+void TensorQueue::Reopen() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  finalized_ = false;
+}
+
+// Execute callback for each tensor and clear tensor queue
+void TensorQueue::FinalizeTensorQueue(const Status& status) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  finalized_ = true;
+""",
+        reason="let no tensor come after the last look at the queue",
+    ),
+    Edit(
+        path="horovod/common/process_set.cc",
+        anchor="""\
+  assert(next_id_ == 1);  // exactly one process set is registered
+""",
+        replacement="""\
+  assert(next_id_ == 1);  // exactly one process set is registered
+  Get(0).tensor_queue.Reopen();
+""",
+        reason="take tensors again in the next hvd.init()",
     ),
     Edit(
         path=_TENSORFLOW,

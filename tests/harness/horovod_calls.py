@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -12,6 +15,7 @@ import horovod.tensorflow as hvd
 import keras
 import numpy as np
 import tensorflow as tf
+from horovod.tensorflow.mpi_ops import _grouped_allreduce
 
 
 def serve(connection: Connection) -> None:
@@ -28,6 +32,12 @@ def serve(connection: Connection) -> None:
 
 SETS: list[Any] = []
 """The process sets of `init`."""
+
+
+ANSWER_S = 20.0
+"""How long a sum may wait for its answer after Horovod was shut down."""
+ENDED = (tf.errors.UnknownError, tf.errors.FailedPreconditionError)
+"""Errors of a collective whose world ends."""
 
 
 def init(environ: Mapping[str, str], sets: Sequence[Sequence[int]] = ()) -> dict[str, Any]:
@@ -85,6 +95,39 @@ def allreduce_group(count: int) -> dict[str, Any]:
     os.environ["HOROVOD_ELASTIC"] = "1"  # else nothing is handed to Horovod by one process
     ones = [tf.constant(1.0)] * count
     return {"sums": [float(s) for s in hvd.grouped_allreduce(ones, op=hvd.Sum, name="group")]}
+
+
+def shutdowns_within_a_group(count: int, times: int, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Shuts Horovod down at moments spread over the sum of a large group of tensors.
+
+    Returns how many of the sums were answered, with an error or without one.
+    """
+
+    @tf.function(autograph=False)
+    def sums(values: tf.Tensor) -> list[tf.Tensor]:  # TensorFlow folds the sums of constants
+        return _grouped_allreduce(tf.unstack(values), op=hvd.Sum, name="group")
+
+    values = tf.ones(count)
+
+    def add() -> None:
+        with contextlib.suppress(*ENDED):
+            sums(values)
+
+    init(environ)
+    sums(values)
+    began = time.monotonic()
+    sums(values)
+    whole_s = time.monotonic() - began
+    for moment in range(times):
+        thread = threading.Thread(target=add, daemon=True)
+        thread.start()
+        thread.join(whole_s * moment / times)
+        hvd.shutdown()
+        thread.join(ANSWER_S)
+        if thread.is_alive():
+            return {"answered": moment}
+        init(environ)
+    return {"answered": times}
 
 
 def memory_of_sums(count: int) -> dict[str, Any]:

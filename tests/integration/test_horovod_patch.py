@@ -273,6 +273,14 @@ def test_a_group_of_tensors_does_not_wait_for_the_cycle(tmp_path: Path) -> None:
             assert worker.call("allreduce_group", 3) == {"sums": [1.0, 1.0, 1.0]}
 
 
+def test_every_tensor_of_a_group_is_answered_whenever_horovod_is_shut_down(tmp_path: Path) -> None:
+    """A group that came into the queue after its last look was never answered."""
+    moments = 40
+    with Worker(tmp_path / "0.log") as worker:
+        found = worker.call("shutdowns_within_a_group", 5000, moments, single_process_environ())
+        assert found == {"answered": moments}
+
+
 def test_sums_take_the_place_of_the_tensors_of_a_group(tmp_path: Path) -> None:
     with Worker(tmp_path / "0.log") as worker:
         assert worker.call("init", single_process_environ())["ok"]
