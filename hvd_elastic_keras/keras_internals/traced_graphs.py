@@ -72,16 +72,21 @@ def emit_operation(op: Any, inputs: list[Any]) -> Any:
     Raises:
       ValueError: the shapes do not fit.
     """
-    if has_functions(op):
+    node = op.node_def  # TensorFlow makes it anew at each access
+    if _names_functions(node):
         _register_functions(op)
-    attributes = {k: v for k, v in op.node_def.attr.items() if not k.startswith("_")}
+    attributes = {k: v for k, v in node.attr.items() if not k.startswith("_")}
     dtypes = [t.dtype for t in op.outputs]
     return get_default_graph()._create_op_internal(op.type, inputs, dtypes, attrs=attributes)
 
 
 def has_functions(op: Any) -> bool:
     """Whether an operation calls functions of the graph."""
-    return any(a.HasField("func") for a in op.node_def.attr.values())
+    return _names_functions(op.node_def)
+
+
+def _names_functions(node: Any) -> bool:
+    return any(a.HasField("func") for a in node.attr.values())
 
 
 def function_of(graph: Any, name: str) -> Any:

@@ -8,6 +8,7 @@ form.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -42,8 +43,9 @@ class Collectives(Protocol):
 Tail = Callable[[Sequence[tf.Tensor]], tf.Tensor]
 """Makes the tensor that travels with the last sums, shape [n], float32. It receives the tensors
 that have to be computed before."""
-MOST_CHOSEN = 1 << 14
-"""Tensors with fewer elements are chosen element by element: a branch takes long to trace."""
+MOST_PACKED = 1 << 14
+"""Tensors with fewer elements travel end to end in one tensor. They are copied, but each tensor that
+travels costs time, and operations of the graph."""
 
 
 class WorkerCollectives:
@@ -57,7 +59,8 @@ class WorkerCollectives:
       has_others: whether there are other workers.
 
     Attributes:
-      results: results of collectives, and of loops and branches that contain collectives.
+      results: results of collectives, as they travel, and of loops and branches that contain
+        collectives.
       asserts: tells whether an assertion is made, given the number of rounds of collectives before
         it.
     """
@@ -95,12 +98,26 @@ class WorkerCollectives:
         Returns:
           The sums of the tensors. The sum of the tail follows, if there is one.
         """
+        packed = PackedTensors(tensors)
         beside = [] if tail is None else [tail]
+        sums = self.summed_together(packed.tensors, beside, name, rounded=rounded)
+        count = len(packed.tensors)
+        self.results += sums[:count]
+        return [*packed.apart(sums[:count]), *sums[count:]]
+
+    def summed_together(
+        self, tensors: list[tf.Tensor], beside: list[tf.Tensor], name: str, *, rounded: bool
+    ) -> list[tf.Tensor]:
+        """Sums tensors over the workers as they are. A worker without rows adds what is `beside`.
+
+        Returns:
+          The sums of the tensors, and of those beside.
+        """
 
         def of_all(given: list[tf.Tensor]) -> list[tf.Tensor]:
             return self._collectives.summed([*given, *beside], name, rounded=rounded)
 
-        if all((t.shape.num_elements() or MOST_CHOSEN) < MOST_CHOSEN for t in tensors):
+        if all(is_small(t) for t in tensors):
             counted = [self._if_rows(t) for t in tensors]
             sums = self._or_alone(lambda: of_all(counted), [*counted, *beside])
         elif self._has_rows is True:
@@ -118,9 +135,7 @@ class WorkerCollectives:
                     lambda: of_all([self._if_rows(t) for t in tensors]),
                 ],
             )
-        sums = [sums] if tf.is_tensor(sums) else list(sums)
-        self.results += sums[: len(tensors)]
-        return sums
+        return [sums] if tf.is_tensor(sums) else list(sums)
 
     def gathered(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
         """Gathers the rows of all workers. A worker without rows gives none."""
@@ -140,7 +155,7 @@ class WorkerCollectives:
     def _if_rows(self, counted: tf.Tensor, otherwise: Any = 0) -> tf.Tensor:
         if self._has_rows is True:
             return counted
-        return tf.where(self._has_rows, counted, tf.cast(otherwise, counted.dtype))
+        return tf.where(self._has_rows, counted, tf.convert_to_tensor(otherwise, counted.dtype))
 
     def _or_alone(self, with_others: Callable[[], Any], alone: Any) -> Any:
         if self._has_others is True:
@@ -150,6 +165,44 @@ class WorkerCollectives:
     def outermost(self, graph: Any) -> list[tf.Tensor]:
         """Returns the `results` in this graph. All of them must be computed before its end."""
         return [t for t in self.results if t.graph is graph]
+
+
+def is_small(tensor: tf.Tensor) -> bool:
+    """Whether a tensor is known to have few elements."""
+    return (tensor.shape.num_elements() or MOST_PACKED) < MOST_PACKED
+
+
+class PackedTensors:
+    """Tensors of one type, of which the small ones are put end to end.
+
+    Which ones these are follows from the static shapes, which are the same on all workers.
+
+    Attributes:
+      tensors: the small tensors in one, and all others.
+    """
+
+    def __init__(self, tensors: Sequence[tf.Tensor]) -> None:
+        small = [i for i, t in enumerate(tensors) if is_small(t)]
+        self._small = small if len(small) > 1 else []
+        self._others = [i for i in range(len(tensors)) if i not in set(self._small)]
+        self._shapes = [t.shape.as_list() for t in tensors]
+        flat = [tensors[i] if t == 1 else tf.reshape(tensors[i], [-1]) for i, t in self._ranks]
+        together = [tf.concat(flat, 0)] if flat else []
+        self.tensors = [*together, *(tensors[i] for i in self._others)]
+
+    def apart(self, results: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns a result of each tensor, given one of each of `tensors`."""
+        found = dict(zip(reversed(self._others), reversed(results), strict=False))
+        if self._small:
+            parts = tf.split(results[0], [math.prod(self._shapes[i]) for i in self._small])
+            for (i, rank), part in zip(self._ranks, parts, strict=True):
+                found[i] = part if rank == 1 else tf.reshape(part, self._shapes[i])
+        return [found[i] for i in range(len(self._shapes))]
+
+    @property
+    def _ranks(self) -> list[tuple[int, int]]:
+        """The rank of each small tensor."""
+        return [(i, len(self._shapes[i])) for i in self._small]
 
 
 def neutral(dtype: tf.DType, kind: str) -> Any:

@@ -124,6 +124,7 @@ class PartialStep:
         self.num_early = 0
         self._num_names = 0
         self._python_calls: dict[Any, Any] = {}
+        self._constants: dict[Any, list[Any]] = {}
         self._tail = tail
         self.values: dict[str, Any] = {}
         self.tail_sum: Any = None
@@ -444,6 +445,8 @@ class PartialStep:
                 return self._shapes(op, inputs, decision)
             case "element_shape":
                 return [self._element_shape(op, inputs, decision.want[0])]
+            case "run" if op.type == "Const" and not tf.executing_eagerly():
+                return self._constant(op)
             case "run" | "variable" | "draw":
                 inputs = self._with_local_sizes(planned, inputs)
                 on_variables = self._on_variable(op, inputs)
@@ -455,6 +458,14 @@ class PartialStep:
                     self._in_order(op, inputs) if self._python_comes_first(op) else emit(op, inputs)
                 )
         raise NotImplementedError(decision.how)
+
+    def _constant(self, op: Any) -> list[Any]:
+        """Adds a constant, once for each graph: of the constants of a step, few are different."""
+        value = op.get_attr("value").SerializeToString()
+        key = (tf.compat.v1.get_default_graph(), value)
+        if key not in self._constants:
+            self._constants[key] = emit(op, [])
+        return self._constants[key]
 
     def _on_variable(self, op: Any, inputs: list[Any]) -> list[Any] | None:
         """As `on_variable`. From the last round on, variables are assigned in place."""

@@ -96,17 +96,12 @@ class Instead(WorkerCollectives):
         """See `WorkerCollectives`. The tail does not wait for the step's own tensors."""
         return super().tail(make, self._all or before)
 
-    def summed(
-        self,
-        tensors: list[tf.Tensor],
-        name: str,
-        tail: tf.Tensor | None = None,
-        *,
-        rounded: bool = False,
+    def summed_together(
+        self, tensors: list[tf.Tensor], beside: list[tf.Tensor], name: str, *, rounded: bool
     ) -> list[tf.Tensor]:
         """See `WorkerCollectives`."""
-        given = [next(self._given) for _ in tensors]
-        return super().summed(given, name, tail, rounded=rounded)
+        given = [tf.ensure_shape(next(self._given), t.shape) for t in tensors]
+        return super().summed_together(given, beside, name, rounded=rounded)
 
     def gathered(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
         """See `WorkerCollectives`."""
@@ -135,17 +130,11 @@ class Known(WorkerCollectives):
         """See `WorkerCollectives`. The tail is not made again."""
         return self._tail
 
-    def summed(
-        self,
-        tensors: list[tf.Tensor],
-        name: str,
-        tail: tf.Tensor | None = None,
-        *,
-        rounded: bool = False,
+    def summed_together(
+        self, tensors: list[tf.Tensor], beside: list[tf.Tensor], name: str, *, rounded: bool
     ) -> list[tf.Tensor]:
         """See `WorkerCollectives`."""
-        sums = [tf.ensure_shape(next(self._left), t.shape) for t in tensors]
-        return sums if tail is None else [*sums, self._tail]
+        return [*(tf.ensure_shape(next(self._left), t.shape) for t in tensors), *beside]
 
     def gathered(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
         """See `WorkerCollectives`."""
