@@ -10,6 +10,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from hvd_elastic_keras.cli import find_model, join_flags, settings
+from hvd_elastic_keras.cli.checks import machine
 from hvd_elastic_keras.common import env, files, host_port
 from hvd_elastic_keras.common.config import (
     DEFAULT_GLOBAL_BATCH_SIZE,
@@ -19,7 +20,14 @@ from hvd_elastic_keras.common.config import (
 )
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.job_spec import JobSpec
-from hvd_elastic_keras.common.options import JobOptions, Option, RunOptions, definitions, given
+from hvd_elastic_keras.common.options import (
+    AUTO,
+    JobOptions,
+    Option,
+    RunOptions,
+    definitions,
+    given,
+)
 from hvd_elastic_keras.observe.console import Verbosity
 
 Flag: TypeAlias = flags.FlagHolder[Any]
@@ -49,8 +57,28 @@ def _defined(name: str, kind: type, option: Option, default: Any, may_be_unset: 
         return flags.DEFINE_boolean(name, value, text)
     if kind is str:
         return flags.DEFINE_string(name, value, text)
+    if option.may_be_auto:
+        parser = _NumberOrAuto(lower_bound=option.least)
+        return flags.DEFINE(parser, name, value, text, serializer=flags.ArgumentSerializer())
     define = flags.DEFINE_integer if kind is int else flags.DEFINE_float
     return define(name, value, text, lower_bound=option.least)
+
+
+class _NumberOrAuto(flags.IntegerParser):
+    """Parses a number, or `AUTO`."""
+
+    def parse(self, argument: Any) -> Any:
+        """Returns `AUTO` or a number.
+
+        Raises:
+          ValueError: it is neither.
+        """
+        if argument == AUTO:
+            return AUTO
+        try:
+            return super().parse(argument)
+        except ValueError as error:
+            raise ValueError(f"expected a number of at least 1, or {AUTO}") from error
 
 
 def default_in_words(option: Option, default: Any, *, may_be_unset: bool) -> str:
@@ -197,7 +225,7 @@ def _even_batch_size(values: dict[str, Any]) -> int:
     before = _spec_before()
     if before is not None and before.training.batch == PER_WORKER:
         return before.training.batch_size_per_worker
-    workers: int = JOB_FLAGS["num_workers"].value
+    workers = num_workers()
     size = values.get("global_batch_size", DEFAULT_GLOBAL_BATCH_SIZE)
     if not isinstance(size, int) or size < 1:
         return 0  # `TrainingConfig` refuses the size
@@ -210,6 +238,14 @@ def _even_batch_size(values: dict[str, Any]) -> int:
         f"--global_batch_size={' or '.join(map(str, choices))}, or say it with "
         "--batch_size_per_worker."
     )
+
+
+def num_workers() -> int:
+    """Returns the value of `--num_workers`; for `AUTO`, what this host has room for."""
+    value = JOB_FLAGS["num_workers"].value
+    if value != AUTO:
+        return int(value)
+    return machine.workers_of_host(FLAGS["gpus_per_worker"].value or 0)
 
 
 def _spec_before() -> JobSpec | None:
@@ -230,6 +266,7 @@ def _refuse_growth_flags() -> None:
 def job_config() -> JobConfig:
     """Returns the number of workers and the time limits of the master, from flags."""
     values = {name: f.value for name, f in JOB_FLAGS.items()}
+    values["num_workers"] = num_workers()
     most = max(JobConfig.max_workers, 2 * values["num_workers"])
     values["max_workers"] = values["max_workers"] or most
     if join_flags.MASTER_ONLY.value:

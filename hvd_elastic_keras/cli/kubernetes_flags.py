@@ -9,10 +9,11 @@ from pathlib import Path
 import yaml
 from absl import flags
 
-from hvd_elastic_keras.cli import host_flags, join_flags
+from hvd_elastic_keras.cli import host_flags, job_flags, join_flags
 from hvd_elastic_keras.common import env, host_port
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.common.options import AUTO
 from hvd_elastic_keras.launchers.kubernetes_api import (
     ApiError,
     Cluster,
@@ -221,6 +222,11 @@ def _refuse_what_others_start() -> None:
         raise ConfigurationError(
             f"{', '.join(given)} was given together with --launcher=kubernetes, which starts "
             "--num_workers pods. Leave one of them out."
+        )
+    if job_flags.JOB_FLAGS["num_workers"].value == AUTO:
+        raise ConfigurationError(
+            "--num_workers=auto was given, which counts the processors of this host, together with "
+            "--launcher=kubernetes, whose pods run elsewhere. Give a number."
         )
 
 

@@ -323,7 +323,13 @@ class JobConfig:
     """
 
     num_workers: Annotated[
-        int, Option("Workers to start with and to keep up, warm spares included.", least=1)
+        int,
+        Option(
+            "Workers to start with and to keep up, warm spares included. \"auto\": one for each GPU "
+            "of this host or, without GPUs, for each processor, as far as the memory suffices.",
+            least=1,
+            may_be_auto=True,
+        ),
     ] = 2
     min_workers: Annotated[int, Option("Below this number the job waits.", least=1)] = 1
     max_workers: Annotated[

@@ -86,6 +86,7 @@ class Option:
       least: the smallest allowed number.
       default: the default in words, if the value itself says little.
       more: additional text for `docs/reference.md` alone, as Markdown.
+      may_be_auto: whether the flag also takes `AUTO`, which the program replaces by a number.
     """
 
     help: str
@@ -93,6 +94,7 @@ class Option:
     least: float | None = None
     default: str = ""
     more: str = ""
+    may_be_auto: bool = False
 
     @property
     def expected(self) -> str:

@@ -144,6 +144,17 @@ def too_little_memory_for(workers: int, available: int | None = None) -> list[st
     ]
 
 
+def workers_of_host(gpus_of_each: int = 0) -> int:
+    """Returns how many workers are started on this host for `--num_workers=auto`.
+
+    Args:
+      gpus_of_each: `--gpus_per_worker`.
+    """
+    if gpus := gpus_here():
+        return max(1, gpus // max(1, gpus_of_each))
+    return max(1, min(len(os.sched_getaffinity(0)), available_bytes() // WORKER_BYTES))
+
+
 def available_bytes() -> int:
     """Returns the memory for new processes; in a container at most its limit."""
     available = int(psutil.virtual_memory().available)
