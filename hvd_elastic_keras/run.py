@@ -73,6 +73,13 @@ def _job_dir(name: str) -> Path:
 
 def _start(given: settings.Settings, arguments: Sequence[str]) -> int:
     script = list(arguments[1:])
+    if job_flags.MODULE.value:
+        if not script:
+            raise ConfigurationError(
+                "--module was given without the name of a module. Write -m package.train, with "
+                "the module's own arguments after it."
+            )
+        script.insert(0, source_files.AS_MODULE)
     env.refuse_other_backend()
     other = env.other_launcher()
     if other is not None:
@@ -111,7 +118,7 @@ def _start(given: settings.Settings, arguments: Sequence[str]) -> int:
 def _refuse_what_the_master_decides(script: list[str]) -> None:
     if script:
         raise ConfigurationError(
-            f"{script[0]} was given together with --join: the master says what is trained. Leave "
+            f"{_name_of(script)} was given together with --join: the master says what is trained. Leave "
             "it out."
         )
     join_flags.refuse_others()
@@ -146,9 +153,11 @@ def _request(script: list[str], given: settings.Settings) -> job_request.JobRequ
         job = pods.job_config(job)
         bind = bind if join_flags.BIND.present else pods.bind()
     if script:
-        _check_script(script[0])
+        _check_script(script)
         check_seed(_SEED.value or 0)
         spec, name = None, Path(script[0]).stem
+        if job_flags.MODULE.value:
+            name = find_model.short_name(script[1])
         job_dir = _job_dir(name)
     else:
         inference_flags.check()
@@ -222,10 +231,16 @@ def _spec(config: dict[str, Any], options: RunOptions, job_dir: Path) -> JobSpec
     )
 
 
-def _check_script(path: str) -> None:
+def _name_of(script: list[str]) -> str:
+    """Returns the script or module as it stands on the command line."""
+    return " ".join(script[:2] if job_flags.MODULE.value else script[:1])
+
+
+def _check_script(script: list[str]) -> None:
     """Raises `ConfigurationError` if there is no such script, or if a flag is not for scripts."""
     given = [f"--{name}" for name in _OF_MODELS if flags.FLAGS[name].present]
-    exists = Path(path).is_file()
+    path = _name_of(script)
+    exists = source_files.file_of(script, Path.cwd()).is_file()
     if not exists and flags.FLAGS["model"].present:
         raise ConfigurationError(
             f"{path} was given, expected flags only together with --model. Leave it out."
@@ -241,7 +256,7 @@ def _check_script(path: str) -> None:
             f"There is no script {path}. To train a model, use --model={path}."
         )
     inference_flags.refuse_with_script(path)
-    source_files.check_script(Path(path).resolve())
+    source_files.check_script(script, Path.cwd())
 
 
 def _main(given: settings.Settings, arguments: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hvd_elastic_keras.cli import plan
+from hvd_elastic_keras.cli import plan, source_files
 from hvd_elastic_keras.cli.check_in_subprocess import check_request
 from hvd_elastic_keras.cli.checks.machine import gpus_here, too_little_memory_for
 from hvd_elastic_keras.cli.job_directory import held
@@ -60,7 +60,7 @@ async def dry_run(request: JobRequest, settings: Sequence[str] = ()) -> int:
             if request.spec and request.spec.output:
                 predictions.check_directory(Path(request.spec.output), found["identity"])
         else:
-            check_syntax(Path(request.script[0]))
+            check_syntax(source_files.file_of(request.script, Path.cwd()))
     warnings = (*request.warnings, *too_little_memory_for(request.started_here))
     for line in (*warnings, *plan.whole_plan(request, found), *settings):
         console.line(line)

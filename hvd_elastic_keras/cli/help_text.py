@@ -14,10 +14,10 @@ USAGE = """usage: python -m hvd_elastic_keras.run [flags] [script.py [its own fl
 
   python -m hvd_elastic_keras.run --model=resnet50          # a model of the zoo
   python -m hvd_elastic_keras.run --model=my_model.py       # your own module
-  python -m hvd_elastic_keras.run --num_workers=4 train.py  # a script as it is
+  python -m hvd_elastic_keras.run --num_workers=4 train.py  # a script as it is, or -m module
 """
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "What to train": ("model", "config", "epochs", "job", "checkpoint", "seed"),
+    "What to train": ("model", "module", "config", "epochs", "job", "checkpoint", "seed"),
     "Workers": ("num_workers", "min_workers", "max_workers", "hosts", "ssh_command", "join"),
     "Batch": ("global_batch_size", "micro_batch_size", "batch", "deterministic"),
     "Checkpoints": ("job_dir", "resume", "checkpoint_every_n_epochs", "init_from"),

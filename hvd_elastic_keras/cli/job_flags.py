@@ -103,6 +103,11 @@ MODEL = flags.DEFINE_string(
     find_model.DEFAULT_MODEL,
     "What to train: a name in the model zoo, a dotted module, or the path of a .py file.",
 )
+MODULE = flags.DEFINE_boolean(
+    "module",
+    False,
+    "The script is named as a module, and run as `python -m` runs it. Short: -m package.train.",
+)
 CONFIG = config_flags.DEFINE_config_file(
     "config",
     None,

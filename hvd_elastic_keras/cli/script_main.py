@@ -1,8 +1,9 @@
 """The program of a worker, for a job that runs a script.
 
     script_main.py script.py --flag_of_script=1
+    script_main.py -m package.module --flag_of_module=1
 
-It runs the script as `python script.py` does, with two additions. Random numbers are drawn from the
+It runs the script as Python does, with two additions. Random numbers are drawn from the
 job's seed (`api/job_seed.py`), and `Model.fit` is elastic by itself (`api/unchanged_fit.py`). Both
 wait until the script imports NumPy, TensorFlow or Keras, because a script may set environment
 variables first that matter for these imports.
@@ -10,6 +11,8 @@ variables first that matter for these imports.
 
 from __future__ import annotations
 
+import os
+import runpy
 import sys
 import types
 from pathlib import Path
@@ -23,10 +26,13 @@ from hvd_elastic_keras.worker.session_of_process import refuse_what_is_not_caugh
 
 
 def main() -> None:
-    """Runs the script that the command line names, in a module `__main__` of its own."""
+    """Runs the script or module that the command line names."""
     del sys.argv[0]
+    as_module = sys.argv[0] == "-m"
+    if as_module:
+        del sys.argv[0]
     script = Path(sys.argv[0]).absolute()
-    sys.path.insert(0, str(script.resolve().parent))
+    sys.path.insert(0, os.getcwd() if as_module else str(script.resolve().parent))
     environment = env.worker_environment()
     collect_as_before = garbage.collect_rarely()
     patches.after_import(["tensorflow"], collect_as_before)
@@ -36,17 +42,26 @@ def main() -> None:
             job_seed.install(environment.options.seed)
         elastic_fit = environment.options.with_script().elastic_fit
         patches.after_import(["tensorflow", "keras"], lambda: _prepare(elastic_fit=elastic_fit))
+    try:
+        if as_module:
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        else:
+            _run_file(script)
+    except Exception as error:
+        # As Python shows an error of a script: without the frames of this file.
+        while error.__traceback__ and error.__traceback__.tb_frame.f_code.co_filename == __file__:
+            error.__traceback__ = error.__traceback__.tb_next
+        sys.excepthook(type(error), error, error.__traceback__)
+        raise SystemExit(1) from None
+
+
+def _run_file(script: Path) -> None:
+    """Runs a file in a module `__main__` of its own."""
     module = types.ModuleType("__main__")
     module.__file__ = str(script)
     module.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = module
-    try:
-        exec(compile(script.read_bytes(), str(script), "exec"), module.__dict__)
-    except Exception as error:
-        # As Python shows an error of a script: without the frame of this function.
-        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
-        sys.excepthook(type(error), error, error.__traceback__)
-        raise SystemExit(1) from None
+    exec(compile(script.read_bytes(), str(script), "exec"), module.__dict__)
 
 
 def _prepare(*, elastic_fit: bool) -> None:

@@ -37,7 +37,7 @@ WHEN_STARTED = "when the job was started"
 NONE_BEFORE: Mapping[str, str] = types.MappingProxyType({})
 CONFIG = "config"
 """Flag for a file of flags, if its value ends with `SUFFIX`, or a reference configuration."""
-USUAL = {"h": "help", "np": "num_workers", "H": "hosts"}
+USUAL = {"h": "help", "np": "num_workers", "H": "hosts", "m": "module"}
 """Flags by names that `horovodrun` and many other programs have."""
 SUFFIX = ".toml"
 ONE_VALUE = f"{CONFIG}."

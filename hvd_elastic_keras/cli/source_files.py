@@ -13,6 +13,7 @@ import ast
 import dataclasses
 import hashlib
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -22,8 +23,34 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 PACKAGE = "hvd_elastic_keras"
 HOROVOD = "horovod"
 FOR_TENSORFLOW = ("horovod", "horovod.tensorflow", "horovod.keras", "horovod.tensorflow.keras")
+AS_MODULE = "-m"
+"""The first word of a script that is named as a module."""
 MOST_FILES = 1000
 """Most files of a script that are examined."""
+
+
+def file_of(script: Sequence[str], directory: Path) -> Path:
+    """Returns the file of a script, or of a module that is run as `python -m` runs it.
+
+    Args:
+      script: the path of the script, or `AS_MODULE` and the name of the module; then arguments.
+      directory: where the job is started.
+
+    Raises:
+      ConfigurationError: there is no such module. A file may be missing.
+    """
+    if script[0] != AS_MODULE:
+        return (directory / script[0]).resolve()
+    parts = script[1].split(".")
+    for place in (directory, *sys.path):
+        path = Path(place, *parts)
+        for candidate in (path / "__main__.py", path.with_suffix(".py")):
+            if candidate.is_file():
+                return candidate.resolve()
+    raise ConfigurationError(
+        f"There is no module {script[1]} in {directory}, nor among the installed ones. Check the "
+        f"name: `python -m {script[1]}` would have to find it, too."
+    )
 
 
 def source_digests(script: Sequence[str], model: str, directory: Path) -> dict[str, str]:
@@ -34,7 +61,8 @@ def source_digests(script: Sequence[str], model: str, directory: Path) -> dict[s
     """
     base = base_of(script, model, directory)
     if script or model.endswith(".py"):
-        files = files_of_script((base / (script[0] if script else model)).resolve())
+        words = script or [model]
+        files = files_of_script(file_of(words, base), beside(words, base))
     else:
         files = sorted(base.rglob("*.py"))
     return {_name(path, base): _digest(path) for path in files}
@@ -78,9 +106,20 @@ class Import:
     alias: str
 
 
-def check_script(script: Path) -> None:
-    """Raises `ConfigurationError` if a script imports Horovod and nothing of this package."""
-    imports = list(_imports_of_script(script))
+def beside(script: Sequence[str], directory: Path) -> Path:
+    """Returns a file of the directory in which Python first searches what a script imports."""
+    if script[0] == AS_MODULE:
+        return directory.resolve() / "any.py"
+    return file_of(script, directory)
+
+
+def check_script(script: Sequence[str], directory: Path) -> None:
+    """Raises `ConfigurationError` if a script imports Horovod and nothing of this package.
+
+    Args:
+      script: see `file_of`, like the directory.
+    """
+    imports = list(_imports_of_script(file_of(script, directory), beside(script, directory)))
     if any(_is_in(i.module, PACKAGE) for i in imports):
         return
     found = next((i for i in imports if _is_in(i.module, HOROVOD)), None)
@@ -124,25 +163,29 @@ def warning_of_flags(script: Sequence[str], is_flag: Callable[[str], bool]) -> s
     )
 
 
-def files_of_script(script: Path) -> list[Path]:
-    """Returns a script and the modules beside it that it imports, directly or indirectly."""
+def files_of_script(script: Path, importer: Path) -> list[Path]:
+    """Returns a script and its user's modules that it imports, directly or indirectly.
+
+    Args:
+      importer: see `beside`.
+    """
     found = dict.fromkeys([script])
-    for i in _imports_of_script(script):
-        found.update(dict.fromkeys(_files_of(i.module, _base(i, script))))
+    for i in _imports_of_script(script, importer):
+        found.update(dict.fromkeys(_files_of(i.module, _base(i, importer))))
     return list(found)
 
 
-def _base(found: Import, script: Path) -> Path:
+def _base(found: Import, importer: Path) -> Path:
     """Returns the file beside which an imported module is searched."""
-    return found.path if found.module[0] == "." else script
+    return found.path if found.module[0] == "." else importer
 
 
 def _is_in(module: str, package: str) -> bool:
     return module == package or module.startswith(f"{package}.")
 
 
-def _imports_of_script(script: Path) -> Iterator[Import]:
-    """Yields the imports of a script, and of the modules beside it that it imports."""
+def _imports_of_script(script: Path, importer: Path) -> Iterator[Import]:
+    """Yields the imports of a script, and of the modules of its user that it imports."""
     seen: set[Path] = set()
     todo = [script]
     while todo and len(seen) < MOST_FILES:
@@ -152,7 +195,7 @@ def _imports_of_script(script: Path) -> Iterator[Import]:
         seen.add(path)
         for found in _imports_of_file(path):
             yield found
-            todo += _files_of(found.module, _base(found, script))
+            todo += _files_of(found.module, _base(found, importer))
 
 
 def _imports_of_file(path: Path) -> Iterator[Import]:

@@ -96,6 +96,8 @@ def test_another_backend_of_keras_is_refused_before_anything_starts(
         ("run", ["--resume", "--job_dir=nowhere"], ["there is no directory nowhere"]),
         ("run", ["--num_worker=2"], ["Did you mean num_workers? See --help."]),
         ("run", ["-np", "x"], ["--num_workers=x: expected a number of at least 1, or auto"]),
+        ("run", ["-m"], ["-m package.train"]),
+        ("run", ["-m", "no.such"], ["no module no.such", "`python -m no.such`"]),
         ("run", ["-np", "auto", "--launcher=kubernetes"], ["--num_workers=auto", "Give a number"]),
         ("run", ["--num_workers=0"], ["num_workers"]),
         ("run", ["--num_workers=x"], ["num_workers"]),

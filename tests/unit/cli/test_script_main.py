@@ -102,3 +102,30 @@ def test_a_script_of_another_folder(tmp_path: Path) -> None:
     plain = run([sys.executable, "code/train.py"], tmp_path)
     assert run(worker_command(["code/train.py"]), tmp_path) == plain
     assert plain[2] == 0
+
+
+MODULES = {
+    "a module of a package": "own.train",
+    "a package": "own",
+    "a module of a folder without __init__": "plain.train",
+    "a module beside": "beside",
+    "a module that fails": "own.fails",
+}
+
+
+@pytest.mark.parametrize("case", MODULES)
+def test_a_module_runs_as_python_runs_it(case: str, tmp_path: Path) -> None:
+    text = "import sys, beside\nprint(sys.argv, __name__, __package__, __spec__.name, __file__)\n"
+    for folder in ("own", "plain"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "train.py").write_text(text)
+    (tmp_path / "beside.py").write_text("print('found')")
+    (tmp_path / "own" / "__init__.py").write_text("print('the package')")
+    (tmp_path / "own" / "other.py").write_text("def fail(): raise KeyError('x')")
+    (tmp_path / "own" / "__main__.py").write_text(f"from . import other\n{text}")
+    (tmp_path / "own" / "fails.py").write_text("from . import other\nother.fail()")
+    arguments = ["-m", MODULES[case], "--layers=2", "a b"]
+    plain = run([sys.executable, *arguments], tmp_path)
+    output, errors, code = run(worker_command(arguments), tmp_path)
+    assert (output, code) == (plain[0], plain[2])
+    assert errors.splitlines()[-3:] == plain[1].splitlines()[-3:]

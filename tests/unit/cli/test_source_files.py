@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hvd_elastic_keras.cli.source_files import check_script, warning_of_flags
+from hvd_elastic_keras.cli.source_files import (
+    check_script,
+    file_of,
+    source_digests,
+    warning_of_flags,
+)
 from hvd_elastic_keras.common.errors import ConfigurationError
 
 UNPORTED = {
@@ -36,7 +41,7 @@ def test_a_script_with_horovod_alone_is_refused_with_the_line_to_change(
     script = tmp_path / "train.py"
     script.write_text(text)
     with pytest.raises(ConfigurationError, match=UNPORTED[text]) as raised:
-        check_script(script)
+        check_script([str(script)], tmp_path)
     assert str(raised.value).startswith("train.py imports horovod")
 
 
@@ -44,7 +49,7 @@ def test_a_script_with_horovod_alone_is_refused_with_the_line_to_change(
 def test_other_scripts_are_not(text: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(text)
-    check_script(script)
+    check_script([str(script)], tmp_path)
 
 
 def test_the_modules_beside_a_script_count(tmp_path: Path) -> None:
@@ -57,9 +62,27 @@ def test_the_modules_beside_a_script_count(tmp_path: Path) -> None:
     loops.write_text("from . import deep")
     (tmp_path / "lib" / "deep.py").write_text("x = 1")
     with pytest.raises(ConfigurationError, match=r"helper\.py imports horovod\.tensorflow"):
-        check_script(script)
+        check_script([str(script)], tmp_path)
     (tmp_path / "lib" / "deep.py").write_text("from hvd_elastic_keras import Trainer")
-    check_script(script)
+    check_script([str(script)], tmp_path)
+
+
+def test_a_module_is_found_as_python_finds_it_and_so_are_its_imports(tmp_path: Path) -> None:
+    (tmp_path / "own" / "deep").mkdir(parents=True)
+    (tmp_path / "own" / "train.py").write_text("import own.deep.loops\nfrom . import near")
+    for name in ("own/__init__.py", "own/__main__.py", "own/deep/loops.py", "own/near.py"):
+        (tmp_path / name).write_text("")
+    assert file_of(["-m", "own", "x"], tmp_path) == tmp_path / "own" / "__main__.py"
+    assert file_of(["-m", "own.train"], tmp_path) == tmp_path / "own" / "train.py"
+    assert file_of(["-m", "json.tool"], tmp_path).name == "tool.py"  # an installed one
+    digests = source_digests(["-m", "own.train"], "", tmp_path)
+    names = {"own/train.py", "own/__init__.py", "own/deep/loops.py", "own/near.py"}
+    assert digests.keys() == names
+    (tmp_path / "own" / "near.py").write_text("import horovod.tensorflow as hvd")
+    with pytest.raises(ConfigurationError, match=r"near\.py imports horovod\.tensorflow"):
+        check_script(["-m", "own.train"], tmp_path)
+    with pytest.raises(ConfigurationError, match=r"no module own\.missing in .*python -m own"):
+        file_of(["-m", "own.missing"], tmp_path)
 
 
 def test_run_refuses_such_a_script_before_it_starts_anything(tmp_path: Path) -> None:
