@@ -118,8 +118,8 @@ def _start(given: settings.Settings, arguments: Sequence[str]) -> int:
 def _refuse_what_the_master_decides(script: list[str]) -> None:
     if script:
         raise ConfigurationError(
-            f"{_name_of(script)} was given together with --join: the master says what is trained. Leave "
-            "it out."
+            f"{_name_of(script)} was given together with --join: the master says what is trained. "
+            "Leave it out."
         )
     join_flags.refuse_others()
 

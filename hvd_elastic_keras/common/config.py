@@ -325,7 +325,7 @@ class JobConfig:
     num_workers: Annotated[
         int,
         Option(
-            "Workers to start with and to keep up, warm spares included. \"auto\": one for each GPU "
+            "Workers to start with and to keep up, warm spares included. 'auto': one for each GPU "
             "of this host or, without GPUs, for each processor, as far as the memory suffices.",
             least=1,
             may_be_auto=True,

@@ -44,8 +44,8 @@ Tail = Callable[[Sequence[tf.Tensor]], tf.Tensor]
 """Makes the tensor that travels with the last sums, shape [n], float32. It receives the tensors
 that have to be computed before."""
 MOST_PACKED = 1 << 14
-"""Tensors with fewer elements travel end to end in one tensor. They are copied, but each tensor that
-travels costs time, and operations of the graph."""
+"""Tensors with fewer elements travel end to end in one tensor. They are copied, but each tensor
+that travels costs time, and operations of the graph."""
 
 
 class WorkerCollectives:

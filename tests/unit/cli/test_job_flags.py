@@ -108,28 +108,31 @@ def test_the_most_workers_follow_their_number_unless_given(words: list[str], mos
 
 
 @pytest.mark.parametrize(
-    ("gpus", "processors", "gib", "words", "workers"),
+    ("gpus", "processors", "gib", "workers"),
     [
-        (0, 8, 64, [], 8),
-        (None, 8, 64, [], 8),  # only TensorFlow can count GPUs of other makers
-        (0, 8, 3, [], 3),
-        (0, 8, 0, [], 1),
-        (4, 64, 512, [], 4),
-        (4, 64, 512, ["--gpus_per_worker=2"], 2),
-        (1, 64, 512, ["--gpus_per_worker=2"], 1),  # refused later, with the number of GPUs
+        (0, 8, 64, 8),
+        (None, 8, 64, 8),  # only TensorFlow can count GPUs of other makers
+        (0, 8, 3, 3),
+        (0, 8, 0, 1),
+        (4, 64, 512, 4),
     ],
 )
 def test_auto_starts_a_worker_for_each_gpu_or_each_processor_that_has_memory(
-    gpus: int | None,
-    processors: int,
-    gib: int,
-    words: list[str],
-    workers: int,
-    monkeypatch: pytest.MonkeyPatch,
+    gpus: int | None, processors: int, gib: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "gpus_here", lambda: gpus)
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: set(range(processors)))
     monkeypatch.setattr(machine, "available_bytes", lambda: gib * 2**30)
     with flagsaver.flagsaver():
-        settings.parse_flags(["run", "--num_workers=auto", *words])
+        settings.parse_flags(["run", "--num_workers=auto"])
+        assert job_flags.job_config().num_workers == workers
+
+
+@pytest.mark.parametrize(("gpus", "workers"), [(4, 2), (5, 2), (1, 1)])
+def test_auto_gives_each_worker_its_gpus(
+    gpus: int, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "gpus_here", lambda: gpus)
+    with flagsaver.flagsaver():
+        settings.parse_flags(["run", "--num_workers=auto", "--gpus_per_worker=2"])
         assert job_flags.job_config().num_workers == workers
