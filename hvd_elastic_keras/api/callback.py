@@ -26,7 +26,7 @@ from hvd_elastic_keras.common.config import (
     check_growth,
     check_seed,
 )
-from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.common.errors import ConfigurationError, show_in_one_line
 from hvd_elastic_keras.common.options import MICRO_BATCH
 from hvd_elastic_keras.data.input.fit_epochs import FitInput
 from hvd_elastic_keras.data.input.of_adapter import (
@@ -185,8 +185,18 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         if self._options.deterministic:
             deterministic_step.enable_op_determinism()
 
-    def set_model(self, model: keras.Model) -> None:
-        """Takes over the `fit` whose list of callbacks gets its model; called by Keras."""
+    def set_model(self, model: keras.Model | None = None) -> None:
+        """Takes over the `fit` whose list of callbacks gets its model; called by Keras.
+
+        Raises:
+          ConfigurationError: the list holds the class, so that Keras gives the model as `self`.
+        """
+        if not isinstance(self, ElasticCallback):
+            show_in_one_line()
+            raise ConfigurationError(
+                "callbacks has the class ElasticCallback, expected one of its instances: write "
+                "ElasticCallback() with brackets."
+            )
         super().set_model(model)
         caller = list_that_calls(self)
         if caller is not None:

@@ -58,6 +58,13 @@ def test_two_elastic_callbacks_in_one_fit_are_refused() -> None:
         model.fit(X, X[:, :2], callbacks=both, verbose=0)
 
 
+@pytest.mark.parametrize("of_one", [list, tuple, lambda callbacks: callbacks[0]])
+def test_the_class_in_place_of_a_callback_is_refused(of_one: Any) -> None:
+    model = model_of(optimizer="sgd", loss="mse")
+    with pytest.raises(ConfigurationError, match=r"write ElasticCallback\(\) with brackets"):
+        model.fit(X, X[:, :2], callbacks=of_one([ElasticCallback]), verbose=0)
+
+
 def test_a_value_per_example_is_refused_in_any_of_several_losses() -> None:
     losses = ["mse", keras.losses.MeanSquaredError(reduction="none")]
     inputs = keras.Input((4,))
