@@ -20,6 +20,7 @@ import tensorflow as tf
 
 import hvd_elastic_keras
 from hvd_elastic_keras.common import patches
+from hvd_elastic_keras.keras_internals import model_building
 from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.state import keras_saving
 
@@ -49,7 +50,11 @@ def install() -> None:
 
     @functools.wraps(original)
     def fit(model: keras.Model, *args: Any, **kwargs: Any) -> Any:
-        if os.getpid() != pid or _Running.depth or script_decides():
+        if os.getpid() != pid or _Running.depth:
+            return original(model, *args, **kwargs)
+        if not model.compiled:  # Keras's own error would look like that of a worker that has failed
+            model_building.check_compiled(model)
+        if script_decides():
             return original(model, *args, **kwargs)
         call = signature.bind(model, *args, **kwargs)
         given = call.arguments.get("callbacks")
