@@ -87,8 +87,8 @@ def _list(given: argparse.Namespace) -> int:
 def _common(parser: argparse.ArgumentParser, **default: object) -> None:
     """Flags that may stand before or after the command."""
     text = (
-        "directory of the job: running, but for audit, explain and logs; default: that of ./jobs "
-        "to which a job has written last"
+        "directory of the job: running, but for audit, explain, logs and status; default: that of "
+        "./jobs to which a job has written last"
     )
     parser.add_argument("--job_dir", type=Path, help=text, **default)  # type: ignore[arg-type]
     text = "print the status as JSON, for programs"

@@ -191,7 +191,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         Raises:
           ConfigurationError: the list holds the class, so that Keras gives the model as `self`.
         """
-        if not isinstance(self, ElasticCallback):
+        if model is None:
             show_in_one_line()
             raise ConfigurationError(
                 "callbacks has the class ElasticCallback, expected one of its instances: write "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import requests
 from urllib3.exceptions import ProtocolError
 
 from hvd_elastic_keras.audit import report
-from hvd_elastic_keras.common import control, files, goodput, messages
+from hvd_elastic_keras.common import control, events, files, goodput, messages
 from hvd_elastic_keras.common.errors import ConfigurationError, MasterUnreachableError
 from hvd_elastic_keras.common.master_session import session_of, url_of
 from hvd_elastic_keras.observe import job_history
@@ -27,10 +28,26 @@ class AnswerLostError(MasterUnreachableError):
 
 
 def show_status(job_dir: Path, *, as_json: bool) -> int:
-    """Prints the status of a running job."""
-    status = read_status(job_dir)
+    """Prints the status of a running job, or how the job has ended."""
+    try:
+        status = read_status(job_dir)
+    except ConfigurationError:
+        end = job_history.end_of(job_dir)
+        if end is None:
+            raise
+        print(msgspec.json.encode(end).decode() if as_json else end_in_words(end, job_dir))
+        return 0
     print(messages.encode(status).decode() if as_json else status_table(status))
     return 0
+
+
+def end_in_words(end: events.JobFinished, job_dir: Path) -> str:
+    """Returns how a job has ended and, if it can go on, how."""
+    where = f" of training {end.training}" if end.training > 1 else ""
+    if end.status == "finished":
+        return f"finished at step {end.step}{where}"
+    again = f"python -m hvd_elastic_keras.run --resume --job_dir={shlex.quote(str(job_dir))}"
+    return f"{end.status} at step {end.step}{where}: {end.reason}\nto go on: {again}"
 
 
 def read_status(job_dir: Path, timeout_s: float = REQUEST_TIMEOUT_S) -> control.JobStatus:

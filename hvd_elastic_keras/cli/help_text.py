@@ -14,7 +14,8 @@ USAGE = """usage: python -m hvd_elastic_keras.run [flags] [script.py [its own fl
 
   python -m hvd_elastic_keras.run --model=resnet50          # a model of the zoo
   python -m hvd_elastic_keras.run --model=my_model.py       # your own module
-  python -m hvd_elastic_keras.run --num_workers=4 train.py  # a script as it is, or -m module
+  python -m hvd_elastic_keras.run --num_workers=4 train.py  # a script as it is
+  python -m hvd_elastic_keras.run -m package.train          # a module as it is
 """
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "What to train": ("model", "module", "config", "epochs", "job", "checkpoint", "seed"),
@@ -28,7 +29,7 @@ MOST_COLUMNS = 100
 
 
 def first_screen(module: ModuleType) -> str:
-    """Returns the usage, three examples and the flags that most people need.
+    """Returns the usage, examples and the flags that most people need.
 
     Args:
       module: has all flags as its key flags.

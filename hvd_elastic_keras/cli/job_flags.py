@@ -64,7 +64,7 @@ def _defined(name: str, kind: type, option: Option, default: Any, may_be_unset: 
     return define(name, value, text, lower_bound=option.least)
 
 
-class _NumberOrAuto(flags.IntegerParser):
+class _NumberOrAuto(flags.IntegerParser):  # type: ignore[misc]  # absl is untyped
     """Parses a number, or `AUTO`."""
 
     def parse(self, argument: Any) -> Any:

@@ -8,13 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from hvd_elastic_keras.cli import control_job, job_directory
-from hvd_elastic_keras.common import events, files
+from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
 from hvd_elastic_keras.observe import job_history
 from hvd_elastic_keras.observe.console import table
 
-END_BYTES = 2**16
-"""Bytes at the end of a job's events in which its last entries are searched."""
 LOOK_EVERY_S = 0.25
 ANSWER_S = 2.0
 """Seconds within which a launcher has to answer to be shown in the list."""
@@ -37,21 +35,13 @@ def show_jobs() -> int:
 def _row(job_dir: Path) -> tuple[str, ...]:
     written = time.localtime(job_directory.written_at(job_dir))
     when = time.strftime("%Y-%m-%d %H:%M:%S", written)
-    if end := _end_of(job_dir):
+    if end := job_history.end_of(job_dir):
         return job_dir.name, end.status, str(end.step), "-", when
     try:
         status = control_job.read_status(job_dir, ANSWER_S)
     except ElasticError:  # its launcher was killed, or it is the job of somebody else
         return job_dir.name, "no answer", "-", "-", when
     return job_dir.name, status.phase, str(status.step), str(len(status.workers)), when
-
-
-def _end_of(job_dir: Path) -> events.JobFinished | None:
-    """Returns how a job has ended; None if it runs, or its launcher did not come to write that."""
-    lines = files.end_of(job_dir / files.EVENTS, END_BYTES).splitlines()
-    entries = [timed.entry for timed in job_history.timed(files.event_entries(lines))]
-    last = entries[-1] if entries else None
-    return last if isinstance(last, events.JobFinished) else None
 
 
 def show_logs(job_dir: Path, worker_id: str, *, follow: bool) -> int:
@@ -73,7 +63,7 @@ def show_logs(job_dir: Path, worker_id: str, *, follow: bool) -> int:
         )
     while True:
         # Asked before the last look, which thus misses nothing.
-        runs = follow and _end_of(job_dir) is None
+        runs = follow and job_history.end_of(job_dir) is None
         for line in logs.new_lines(ended=not runs):
             print(line, flush=follow)
         if not runs:

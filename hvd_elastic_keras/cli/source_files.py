@@ -42,8 +42,8 @@ def file_of(script: Sequence[str], directory: Path) -> Path:
     if script[0] != AS_MODULE:
         return (directory / script[0]).resolve()
     parts = script[1].split(".")
-    for place in (directory, *sys.path):
-        path = Path(place, *parts)
+    for place in (directory, *map(Path, sys.path)):
+        path = place.joinpath(*parts)
         for candidate in (path / "__main__.py", path.with_suffix(".py")):
             if candidate.is_file():
                 return candidate.resolve()

@@ -14,6 +14,9 @@ from pathlib import Path
 from hvd_elastic_keras.common import events, files, goodput
 from hvd_elastic_keras.observe.console import counted
 
+END_BYTES = 2**16
+"""Bytes at the end of a job's events in which its last entries are searched."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
@@ -43,6 +46,14 @@ def read(job_dir: Path) -> list[Timed]:
             return timed(files.event_entries(lines))
     except FileNotFoundError:
         return []
+
+
+def end_of(job_dir: Path) -> events.JobFinished | None:
+    """Returns how a job has ended; None if it runs, or its launcher did not come to write that."""
+    lines = files.end_of(job_dir / files.EVENTS, END_BYTES).splitlines()
+    entries = [found.entry for found in timed(files.event_entries(lines))]
+    last = entries[-1] if entries else None
+    return last if isinstance(last, events.JobFinished) else None
 
 
 def timed(contents: Iterable[dict[str, object]]) -> list[Timed]:

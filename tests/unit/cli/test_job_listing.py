@@ -36,6 +36,35 @@ def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [
+        ({}, ["finished at step 90"]),
+        (
+            {"status": "stopped", "reason": "interrupted", "training": 2},
+            [
+                "stopped at step 90 of training 2: interrupted",
+                "to go on: python -m hvd_elastic_keras.run --resume --job_dir='jobs/of mine'",
+            ],
+        ),
+    ],
+)
+def test_the_status_of_a_job_that_has_ended_is_how(
+    last: dict[str, Any], told: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = job("of mine", {**FINISHED, **last})
+    assert control_job.show_status(directory, as_json=False) == 0
+    assert capsys.readouterr().out.splitlines() == told
+    assert control_job.show_status(directory, as_json=True) == 0
+    assert json.loads(capsys.readouterr().out)["step"] == 90
+
+
+def test_there_is_no_status_of_a_job_whose_launcher_was_killed() -> None:
+    directory = job("killed", {"event": "job_stopping", "reason": "?"})
+    with pytest.raises(ConfigurationError, match="No running job was found"):
+        control_job.show_status(directory, as_json=False)
+
+
 def test_jobs_are_listed_with_how_they_ended(capsys: pytest.CaptureFixture[str]) -> None:
     job("old", FINISHED, written=1_000_000_000)
     job("killed", FINISHED, {"event": "job_stopping", "reason": "?"}, written=1_100_000_000)

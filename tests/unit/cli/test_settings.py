@@ -109,7 +109,7 @@ def test_a_single_value_of_the_reference_configuration_may_stand_in_the_file(
         ("num_worker = 3\n", ["num_worker, which is no flag", "Did you mean num_workers?"]),
         ("zzzzz = 3\n", ["zzzzz, which is no flag", "leave it out"]),
         ("num_workers = \n", ["cannot be read"]),
-        ("num_workers = 0\n", ["num_workers of", "=0 was given", "positive"]),
+        ("num_workers = 0\n", ["num_workers of", "=0 was given", "at least 1"]),
         ('num_workers = "x"\n', ["num_workers of", "=x was given"]),
         ('balance = "fast"\n', ["balance of", "even"]),
         ("num_workers = 1979-05-27\n", ["expected a text, a number"]),
