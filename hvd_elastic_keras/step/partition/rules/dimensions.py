@@ -320,18 +320,31 @@ def _attributes(op: Any) -> Any:
 def _asked(
     op: Any, inputs: list[Dims], values: Sequence[Values | None], i: int
 ) -> list[tf.TensorShape] | None:
-    with tf.Graph().as_default():
+    # A graph that is used again would keep the functions that the operation calls.
+    graph, given = (
+        (tf.Graph(), tf.compat.v1.placeholder) if has_functions(op) else (_SCRATCH, _scratch_input)
+    )
+    with graph.as_default():
         arguments = []
         for tensor, dims, value in zip(op.inputs, inputs, values, strict=True):
             if value is not None:
                 arguments.append(tf.constant(value[i], tensor.dtype))
             else:
-                shape = None if dims is None else [s and s[i] for s in dims]
-                arguments.append(tf.compat.v1.placeholder(tensor.dtype, shape))
+                shape = None if dims is None else tuple(s and s[i] for s in dims)
+                arguments.append(given(tensor.dtype, shape))
         try:
             return [t.shape for t in emit(op, arguments)]
         except (ValueError, TypeError, tf.errors.OpError):
             return None
+
+
+_SCRATCH = tf.Graph()
+"""Where TensorFlow is asked for shapes."""
+
+
+@functools.cache
+def _scratch_input(dtype: tf.DType, shape: tuple[int | None, ...] | None) -> Any:
+    return tf.compat.v1.placeholder(dtype, shape)
 
 
 def _of_opaque(op: Any, inputs: list[Dims]) -> list[Dims] | None:
