@@ -196,7 +196,10 @@ def _request(script: list[str], given: settings.Settings) -> job_request.JobRequ
 def _warnings(words: list[str]) -> tuple[str, ...]:
     """Returns warnings about a command line, to show before the job starts."""
     script = find_model.split_arguments(words, takes_value)[1]
-    text = source_files.warning_of_flags(script, _is_for_script) if script else ""
+    as_module = bool(job_flags.MODULE.value)
+    text = (
+        source_files.warning_of_flags(script, _is_for_script, as_module=as_module) if script else ""
+    )
     return (text,) if text else ()
 
 

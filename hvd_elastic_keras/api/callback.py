@@ -66,6 +66,8 @@ _IN_TURNS = (
     "there, and shuffle the training data again."
 )
 
+_NO_MODEL = object()
+
 
 class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyped
     """Trains with `keras.Model.fit` on as many workers as there are right now.
@@ -185,13 +187,13 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         if self._options.deterministic:
             deterministic_step.enable_op_determinism()
 
-    def set_model(self, model: keras.Model | None = None) -> None:
+    def set_model(self, model: Any = _NO_MODEL) -> None:
         """Takes over the `fit` whose list of callbacks gets its model; called by Keras.
 
         Raises:
           ConfigurationError: the list holds the class, so that Keras gives the model as `self`.
         """
-        if model is None:
+        if model is _NO_MODEL:
             show_in_one_line()
             raise ConfigurationError(
                 "callbacks has the class ElasticCallback, expected one of its instances: write "

@@ -35,10 +35,30 @@ def show_status(job_dir: Path, *, as_json: bool) -> int:
         end = job_history.end_of(job_dir)
         if end is None:
             raise
-        print(msgspec.json.encode(end).decode() if as_json else end_in_words(end, job_dir))
+        text = messages.encode(_status_at(end)).decode() if as_json else end_in_words(end, job_dir)
+        print(text)
         return 0
     print(messages.encode(status).decode() if as_json else status_table(status))
     return 0
+
+
+def _status_at(end: events.JobFinished) -> control.JobStatus:
+    """Returns the status of a job that has ended: how, in place of a phase, and no workers."""
+    return control.JobStatus(
+        phase=end.status,
+        detail=end.reason,
+        training=end.training,
+        round=0,
+        step=end.step,
+        target_workers=0,
+        slots=(),
+        min_workers=0,
+        max_workers=0,
+        restarts_used=0,
+        max_restarts=0,
+        spent_s=end.spent_s,
+        workers=(),
+    )
 
 
 def end_in_words(end: events.JobFinished, job_dir: Path) -> str:

@@ -247,10 +247,11 @@ def _even_batch_size(values: dict[str, Any]) -> int:
 
 def num_workers() -> int:
     """Returns the value of `--num_workers`; for `AUTO`, what this host has room for."""
-    value = JOB_FLAGS["num_workers"].value
+    value, most = JOB_FLAGS["num_workers"].value, JOB_FLAGS["max_workers"].value
     if value != AUTO:
         return int(value)
-    return machine.workers_of_host(FLAGS["gpus_per_worker"].value or 0)
+    found = machine.workers_of_host(FLAGS["gpus_per_worker"].value or 1)
+    return max(min(found, most or found), int(JOB_FLAGS["min_workers"].value))
 
 
 def _spec_before() -> JobSpec | None:
@@ -271,8 +272,10 @@ def _refuse_growth_flags() -> None:
 def job_config() -> JobConfig:
     """Returns the number of workers and the time limits of the master, from flags."""
     values = {name: f.value for name, f in JOB_FLAGS.items()}
+    # Free memory says nothing when a job is started again, whose workers still have theirs.
+    most = machine.processors() if values["num_workers"] == AUTO else 0
     values["num_workers"] = num_workers()
-    most = max(JobConfig.max_workers, 2 * values["num_workers"])
+    most = max(JobConfig.max_workers, 2 * values["num_workers"], 2 * most)
     values["max_workers"] = values["max_workers"] or most
     if join_flags.MASTER_ONLY.value:
         values["num_workers"] = 0
@@ -298,6 +301,8 @@ def given_options(config: Mapping[str, Any], sources: Mapping[str, str]) -> JobO
     others = {n: v for n, v in values.items() if n not in typed}
     before = env.job_options()
     weakest = {**before.otherwise, **before.command_line}
+    if JOB_FLAGS["num_workers"].value == AUTO and machine.gpus_here():
+        weakest = {"gpus_per_worker": 1, **weakest}
     return JobOptions(typed, {**weakest, **given(config), **others})
 
 

@@ -11,8 +11,8 @@ variables first that matter for these imports.
 
 from __future__ import annotations
 
+import importlib.util
 import os
-import runpy
 import sys
 import types
 from pathlib import Path
@@ -44,7 +44,7 @@ def main() -> None:
         patches.after_import(["tensorflow", "keras"], lambda: _prepare(elastic_fit=elastic_fit))
     try:
         if as_module:
-            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+            _run_module(sys.argv[0])
         else:
             _run_file(script)
     except Exception as error:
@@ -57,11 +57,32 @@ def main() -> None:
 
 def _run_file(script: Path) -> None:
     """Runs a file in a module `__main__` of its own."""
+    module = _new_main(str(script))
+    exec(compile(script.read_bytes(), str(script), "exec"), module.__dict__)
+
+
+def _run_module(name: str) -> None:
+    """Runs a module as `__main__`, or `__main__` of a package.
+
+    `runpy.run_module` would take the module away before threads and functions of `atexit` end.
+    """
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = importlib.util.find_spec(f"{name}.__main__")
+    if spec is None or spec.origin is None or spec.loader is None:
+        raise ImportError(f"there is no module {name} to run")
+    module = _new_main(spec.origin)
+    module.__spec__, module.__package__, module.__loader__ = spec, spec.parent, spec.loader
+    sys.argv[0] = spec.origin
+    exec(spec.loader.get_code(spec.name), module.__dict__)  # type: ignore[attr-defined]
+
+
+def _new_main(file: str) -> types.ModuleType:
     module = types.ModuleType("__main__")
-    module.__file__ = str(script)
+    module.__file__ = file
     module.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = module
-    exec(compile(script.read_bytes(), str(script), "exec"), module.__dict__)
+    return module
 
 
 def _prepare(*, elastic_fit: bool) -> None:

@@ -10,8 +10,10 @@ end.
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import hashlib
+import importlib.util
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,16 +43,34 @@ def file_of(script: Sequence[str], directory: Path) -> Path:
     """
     if script[0] != AS_MODULE:
         return (directory / script[0]).resolve()
-    parts = script[1].split(".")
-    for place in (directory, *map(Path, sys.path)):
-        path = place.joinpath(*parts)
-        for candidate in (path / "__main__.py", path.with_suffix(".py")):
-            if candidate.is_file():
-                return candidate.resolve()
+    name = script[1]
+    if all(part.isidentifier() for part in name.split(".")):
+        for path in _places_of(name, directory):
+            package = path / "__main__.py"
+            in_order = [path.with_suffix(".py"), package]
+            if (path / "__init__.py").is_file():
+                in_order.reverse()
+            for candidate in in_order:
+                if candidate.is_file():
+                    return candidate.resolve()
+    is_file = name.endswith(".py") and (directory / name).is_file()
+    remedy = f"leave out {AS_MODULE}" if is_file else "check the name"
     raise ConfigurationError(
-        f"There is no module {script[1]} in {directory}, nor among the installed ones. Check the "
-        f"name: `python -m {script[1]}` would have to find it, too."
+        f"There is no module {name} to run in {directory}, nor an installed one: `python -m "
+        f"{name}` would have to run it, too. To start it, {remedy}."
     )
+
+
+def _places_of(name: str, directory: Path) -> Iterator[Path]:
+    """Yields where a module may be, without its suffix. Nothing is imported."""
+    first, *others = name.split(".")
+    for place in (directory, *map(Path, sys.path)):
+        yield place.joinpath(first, *others)
+    with contextlib.suppress(ImportError, ValueError):
+        # Packages that are installed to be edited may be found by a hook only.
+        spec = importlib.util.find_spec(first)
+        for location in (spec and spec.submodule_search_locations) or ():
+            yield Path(location, *others)
 
 
 def source_digests(script: Sequence[str], model: str, directory: Path) -> dict[str, str]:
@@ -61,10 +81,11 @@ def source_digests(script: Sequence[str], model: str, directory: Path) -> dict[s
     """
     base = base_of(script, model, directory)
     if script or model.endswith(".py"):
-        words = script or [model]
-        files = files_of_script(file_of(words, base), beside(words, base))
+        files = files_of_script(script or [model], base)
     else:
         files = sorted(base.rglob("*.py"))
+    if script and script[0] == AS_MODULE:  # installed ones are elsewhere on other hosts
+        files = [path for path in files if path.is_relative_to(base)]
     return {_name(path, base): _digest(path) for path in files}
 
 
@@ -119,7 +140,7 @@ def check_script(script: Sequence[str], directory: Path) -> None:
     Args:
       script: see `file_of`, like the directory.
     """
-    imports = list(_imports_of_script(file_of(script, directory), beside(script, directory)))
+    imports = list(_imports_of_script(script, directory))
     if any(_is_in(i.module, PACKAGE) for i in imports):
         return
     found = next((i for i in imports if _is_in(i.module, HOROVOD)), None)
@@ -141,7 +162,9 @@ def _remedy(found: Import) -> str:
     )
 
 
-def warning_of_flags(script: Sequence[str], is_flag: Callable[[str], bool]) -> str:
+def warning_of_flags(
+    script: Sequence[str], is_flag: Callable[[str], bool], *, as_module: bool = False
+) -> str:
     """Returns a warning about flags of `run` after the name of a script; empty without any.
 
     Flags after `--` clearly belong to the script.
@@ -149,8 +172,10 @@ def warning_of_flags(script: Sequence[str], is_flag: Callable[[str], bool]) -> s
     Args:
       script: name and arguments of the script; `--` may precede the name.
       is_flag: whether `run` would take a flag of this name, given before the script.
+      as_module: whether the script is named as a module.
     """
     name, *arguments = script
+    run = f"run {AS_MODULE}" if as_module else "run"
     meant = itertools.takewhile(lambda word: word != "--", arguments) if name != "--" else ()
     words = [w for w in meant if w.startswith("--") and is_flag(w[2:].partition("=")[0])]
     if not words:
@@ -158,21 +183,27 @@ def warning_of_flags(script: Sequence[str], is_flag: Callable[[str], bool]) -> s
     found = " ".join(words)
     return (
         f"warning: {found} stands after {name}, so that the script gets it, and run does not. For "
-        f"run, put it before the script: run {found} {name}. If it is meant for the script, say "
-        f"so with --: run -- {name} {found}."
+        f"run, put it before the script: {run} {found} {name}. If it is meant for the script, say "
+        f"so with --: {run} -- {name} {found}."
     )
 
 
-def files_of_script(script: Path, importer: Path) -> list[Path]:
-    """Returns a script and its user's modules that it imports, directly or indirectly.
+def files_of_script(script: Sequence[str], directory: Path) -> list[Path]:
+    """Returns the files of a script, and of its user's modules that it imports, in any depth.
 
     Args:
-      importer: see `beside`.
+      script: see `file_of`, like the directory.
     """
-    found = dict.fromkeys([script])
-    for i in _imports_of_script(script, importer):
+    found, importer = dict.fromkeys(_own_files(script, directory)), beside(script, directory)
+    for i in _imports_of_script(script, directory):
         found.update(dict.fromkeys(_files_of(i.module, _base(i, importer))))
     return list(found)
+
+
+def _own_files(script: Sequence[str], directory: Path) -> list[Path]:
+    """Returns the file of a script or module, and those of the packages that the module is in."""
+    around = _files_of(script[1], beside(script, directory)) if script[0] == AS_MODULE else []
+    return [file_of(script, directory), *around]
 
 
 def _base(found: Import, importer: Path) -> Path:
@@ -184,10 +215,10 @@ def _is_in(module: str, package: str) -> bool:
     return module == package or module.startswith(f"{package}.")
 
 
-def _imports_of_script(script: Path, importer: Path) -> Iterator[Import]:
+def _imports_of_script(script: Sequence[str], directory: Path) -> Iterator[Import]:
     """Yields the imports of a script, and of the modules of its user that it imports."""
     seen: set[Path] = set()
-    todo = [script]
+    todo, importer = _own_files(script, directory), beside(script, directory)
     while todo and len(seen) < MOST_FILES:
         path = todo.pop(0)
         if path in seen:

@@ -326,7 +326,8 @@ class JobConfig:
         int,
         Option(
             "Workers to start with and to keep up, warm spares included. 'auto': one for each GPU "
-            "of this host or, without GPUs, for each processor, as far as the memory suffices.",
+            "of this host (--gpus_per_worker is then 1 if not given) or, without GPUs, for each "
+            "processor, as far as the memory suffices.",
             least=1,
             may_be_auto=True,
         ),

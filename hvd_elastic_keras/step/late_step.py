@@ -71,6 +71,6 @@ def _applied(
     place = step.place(numbers)
     rows, known = step.any_rows(), Known(results, tail)
     computed, outputs = step.computed(rows, place, known, step.without_rows)
-    if needs_rows(computed, outputs, rows, known):
+    if not known.are_used_up() or needs_rows(computed, outputs, rows, known):
         raise PartsNotSeparableError
     return step.finished(computed, outputs, place, known)

@@ -35,6 +35,7 @@ Below the first, checkpoints of a large model may not fit; below the second, no 
 SHARED_MEMORY = Path("/dev/shm")
 LEAST_SHARED_BYTES = 64 * MIB
 MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+PROCESSOR_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 CONNECT_TIMEOUT_S = 5.0
 
@@ -54,7 +55,7 @@ def machine() -> Iterator[Finding]:
     if SHARED_MEMORY.is_dir():
         yield shared_memory(shutil.disk_usage(SHARED_MEMORY).free)
     yield files_open(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-    yield processors_and_memory(len(os.sched_getaffinity(0)), available_bytes())
+    yield processors_and_memory(processors(), available_bytes())
 
 
 def directory(check: str, path: Path, setting: str) -> Finding:
@@ -144,15 +145,21 @@ def too_little_memory_for(workers: int, available: int | None = None) -> list[st
     ]
 
 
-def workers_of_host(gpus_of_each: int = 0) -> int:
-    """Returns how many workers are started on this host for `--num_workers=auto`.
-
-    Args:
-      gpus_of_each: `--gpus_per_worker`.
-    """
+def workers_of_host(gpus_of_each: int) -> int:
+    """Returns how many workers this host has GPUs for or, without GPUs, processors and memory."""
     if gpus := gpus_here():
-        return max(1, gpus // max(1, gpus_of_each))
-    return max(1, min(len(os.sched_getaffinity(0)), available_bytes() // WORKER_BYTES))
+        return max(1, gpus // gpus_of_each)
+    return max(1, min(processors(), available_bytes() // WORKER_BYTES))
+
+
+def processors() -> int:
+    """Returns how many processors this process may use; in a container at most its limit."""
+    allowed = len(os.sched_getaffinity(0))
+    try:
+        quota, period = PROCESSOR_LIMIT.read_text().split()
+    except (OSError, ValueError):
+        return allowed
+    return min(allowed, -(-int(quota) // int(period))) if quota.isdecimal() else allowed
 
 
 def available_bytes() -> int:

@@ -8,7 +8,6 @@ form.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -59,8 +58,7 @@ class WorkerCollectives:
       has_others: whether there are other workers.
 
     Attributes:
-      results: results of collectives, as they travel, and of loops and branches that contain
-        collectives.
+      results: results of collectives, and of loops and branches that contain collectives.
       asserts: tells whether an assertion is made, given the number of rounds of collectives before
         it.
     """
@@ -98,26 +96,12 @@ class WorkerCollectives:
         Returns:
           The sums of the tensors. The sum of the tail follows, if there is one.
         """
-        packed = PackedTensors(tensors)
         beside = [] if tail is None else [tail]
-        sums = self.summed_together(packed.tensors, beside, name, rounded=rounded)
-        count = len(packed.tensors)
-        self.results += sums[:count]
-        return [*packed.apart(sums[:count]), *sums[count:]]
-
-    def summed_together(
-        self, tensors: list[tf.Tensor], beside: list[tf.Tensor], name: str, *, rounded: bool
-    ) -> list[tf.Tensor]:
-        """Sums tensors over the workers as they are. A worker without rows adds what is `beside`.
-
-        Returns:
-          The sums of the tensors, and of those beside.
-        """
 
         def of_all(given: list[tf.Tensor]) -> list[tf.Tensor]:
             return self._collectives.summed([*given, *beside], name, rounded=rounded)
 
-        if all(is_small(t) for t in tensors):
+        if all(is_small(t.shape) for t in tensors):
             counted = [self._if_rows(t) for t in tensors]
             sums = self._or_alone(lambda: of_all(counted), [*counted, *beside])
         elif self._has_rows is True:
@@ -135,7 +119,9 @@ class WorkerCollectives:
                     lambda: of_all([self._if_rows(t) for t in tensors]),
                 ],
             )
-        return [sums] if tf.is_tensor(sums) else list(sums)
+        sums = [sums] if tf.is_tensor(sums) else list(sums)
+        self.results += sums[: len(tensors)]
+        return sums
 
     def gathered(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
         """Gathers the rows of all workers. A worker without rows gives none."""
@@ -167,26 +153,27 @@ class WorkerCollectives:
         return [t for t in self.results if t.graph is graph]
 
 
-def is_small(tensor: tf.Tensor) -> bool:
-    """Whether a tensor is known to have few elements."""
-    return (tensor.shape.num_elements() or MOST_PACKED) < MOST_PACKED
+def is_small(shape: tf.TensorShape) -> bool:
+    """Whether tensors of a shape are known to have few elements."""
+    return (shape.num_elements() or MOST_PACKED) < MOST_PACKED
 
 
 class PackedTensors:
     """Tensors of one type, of which the small ones are put end to end.
 
-    Which ones these are follows from the static shapes, which are the same on all workers.
+    Args:
+      shapes: what all workers know of the shapes of the tensors.
 
     Attributes:
       tensors: the small tensors in one, and all others.
     """
 
-    def __init__(self, tensors: Sequence[tf.Tensor]) -> None:
-        small = [i for i, t in enumerate(tensors) if is_small(t)]
+    def __init__(self, tensors: Sequence[tf.Tensor], shapes: Sequence[tf.TensorShape]) -> None:
+        small = [i for i, shape in enumerate(shapes) if is_small(shape)]
         self._small = small if len(small) > 1 else []
         self._others = [i for i in range(len(tensors)) if i not in set(self._small)]
-        self._shapes = [t.shape.as_list() for t in tensors]
-        flat = [tensors[i] if t == 1 else tf.reshape(tensors[i], [-1]) for i, t in self._ranks]
+        self._shapes = list(shapes)
+        flat = [tensors[i] if r == 1 else tf.reshape(tensors[i], [-1]) for i, r in self._ranks]
         together = [tf.concat(flat, 0)] if flat else []
         self.tensors = [*together, *(tensors[i] for i in self._others)]
 
@@ -194,7 +181,8 @@ class PackedTensors:
         """Returns a result of each tensor, given one of each of `tensors`."""
         found = dict(zip(reversed(self._others), reversed(results), strict=False))
         if self._small:
-            parts = tf.split(results[0], [math.prod(self._shapes[i]) for i in self._small])
+            sizes = [self._shapes[i].num_elements() for i in self._small]
+            parts = tf.split(results[0], sizes)
             for (i, rank), part in zip(self._ranks, parts, strict=True):
                 found[i] = part if rank == 1 else tf.reshape(part, self._shapes[i])
         return [found[i] for i in range(len(self._shapes))]
@@ -202,7 +190,7 @@ class PackedTensors:
     @property
     def _ranks(self) -> list[tuple[int, int]]:
         """The rank of each small tensor."""
-        return [(i, len(self._shapes[i])) for i in self._small]
+        return [(i, self._shapes[i].rank) for i in self._small]
 
 
 def neutral(dtype: tf.DType, kind: str) -> Any:

@@ -31,7 +31,12 @@ from hvd_elastic_keras.step.partition.captured_step import (
     is_for_xla,
     on_variable,
 )
-from hvd_elastic_keras.step.partition.collectives import Tail, WorkerCollectives, gathered_leaf
+from hvd_elastic_keras.step.partition.collectives import (
+    PackedTensors,
+    Tail,
+    WorkerCollectives,
+    gathered_leaf,
+)
 from hvd_elastic_keras.step.partition.gradients import in_order_of_making, parts_of
 from hvd_elastic_keras.step.partition.moments import Moments, combined, own_moments
 from hvd_elastic_keras.step.partition.part_sizes import PartSizes, drawn_rows
@@ -73,6 +78,8 @@ class Part:
 
 Versions = dict[State, Any]
 """The available values of a tensor, by state."""
+Shapes = dict[str, tf.TensorShape]
+"""What all workers know of the shapes of tensors, by their names."""
 
 
 class PartialStep:
@@ -277,16 +284,18 @@ class PartialStep:
         for dtype in sorted({t.dtype.name for t in todo}):
             group = [t for t in todo if t.dtype.name == dtype]
             parts = {t.name: there[t.name][PARTIAL] for t in group}
+            # Another graph, as of a worker that joins, may know more of the shapes.
+            shapes = {t.name: tf.TensorShape(plan.sum_shapes.get(t.name, t.shape)) for t in group}
             parts |= {
                 name: tf.ensure_shape(parts[name], shape)
                 for name, shape in plan.sum_shapes.items()
                 if name in parts
             }
             if is_last and dtype == tf.float32.name:
-                sums = self._last_sums(parts)
+                sums = self._last_sums(parts, shapes)
             else:
                 rounded = self._rounded_of(parts) if plan is self._plan else []
-                sums = self._summed(f"sum_{dtype}", parts, rounded)
+                sums = self._summed(f"sum_{dtype}", parts, shapes, rounded)
             for name, total in sums.items():
                 there[name][REPLICATED] = total
         if is_last and self._ready is not None and self.tail_sum is not None:
@@ -310,20 +319,34 @@ class PartialStep:
         """Returns the names of sums that travel in 16 bits, in the given order."""
         return [name for name in names if name in self._rounded]
 
-    def _summed(self, what: str, parts: dict[str, Any], rounded: Sequence[str]) -> dict[str, Any]:
+    def _summed(
+        self, what: str, parts: dict[str, Any], shapes: Shapes, rounded: Sequence[str]
+    ) -> dict[str, Any]:
         """Returns the sums of tensors by their names. Rounded tensors travel separately."""
-        found = self._in_half(self._name(f"{what}_half"), parts, rounded) if rounded else {}
-        exact = [name for name in parts if name not in found]
-        if exact:
-            sums = self._collectives.summed([parts[n] for n in exact], self._name(what))
-            found.update(zip(exact, sums, strict=True))
-        return found
+        found: dict[str, Any] = {}
+        if rounded:
+            given = {n: parts[n] for n in rounded}
+            found |= self._packed(self._name(f"{what}_half"), given, shapes, rounded=True)
+        exact = {n: part for n, part in parts.items() if n not in found}
+        return found | self._packed(self._name(what), exact, shapes) if exact else found
 
-    def _in_half(self, name: str, parts: dict[str, Any], chosen: Sequence[str]) -> dict[str, Any]:
-        sums = self._collectives.summed([parts[n] for n in chosen], name, rounded=True)
-        return dict(zip(chosen, sums, strict=True))
+    def _packed(
+        self,
+        name: str,
+        parts: dict[str, Any],
+        shapes: Shapes,
+        tail: Any = None,
+        *,
+        rounded: bool = False,
+    ) -> dict[str, Any]:
+        """Returns the sums of tensors that travel together. Small ones travel as one tensor."""
+        packed = PackedTensors(list(parts.values()), [shapes[n] for n in parts])
+        sums = self._collectives.summed(packed.tensors, name, tail, rounded=rounded)
+        if tail is not None:
+            self.tail_sum = sums.pop()
+        return dict(zip(parts, packed.apart(sums), strict=True))
 
-    def _last_sums(self, parts: dict[str, Any]) -> dict[str, Any]:
+    def _last_sums(self, parts: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
         """Returns the sums of the last round. Large tensors are sent as soon as they are computed.
 
         Tensors that are sent with the tail or after it wait until everything is computed.
@@ -331,23 +354,24 @@ class PartialStep:
         found: dict[str, Any] = {}
         ordered = in_order_of_making(self._plan, parts)
         large = self._rounded or parts.keys()
-        *early, _ = parts_of([_num_bytes(parts[n]) if n in large else 0 for n in ordered])
+        bytes_of = [_num_bytes(shapes[n], parts[n].dtype) if n in large else 0 for n in ordered]
+        *early, _ = parts_of(bytes_of)
         for group in early:
             names = [ordered[i] for i in group]
             group_parts = {name: parts[name] for name in names}
-            found |= self._summed("early_sum", group_parts, self._rounded_of(names))
+            found |= self._summed("early_sum", group_parts, shapes, self._rounded_of(names))
         if self._tail is None:
             last = {name: parts[name] for name in parts if name not in found}
-            return found | self._summed("sum_float32", last, self._rounded_of(last))
+            return found | self._summed("sum_float32", last, shapes, self._rounded_of(last))
         tail = self._collectives.tail(self._tail, list(parts.values()))
         if rounded := self._rounded_of(name for name in parts if name not in found):
             with tf.control_dependencies([tail]):
                 name = self._name("sum_float32_half", is_early=False)
-                found |= self._in_half(name, parts, rounded)
-        exact = [name for name in parts if name not in found]
+                given = {n: parts[n] for n in rounded}
+                found |= self._packed(name, given, shapes, rounded=True)
+        exact = {n: part for n, part in parts.items() if n not in found}
         name = self._name("sum_float32", is_early=False)
-        *sums, self.tail_sum = self._collectives.summed([parts[n] for n in exact], name, tail)
-        return found | dict(zip(exact, sums, strict=True))
+        return found | self._packed(name, exact, shapes, tail)
 
     def _find_moments(self, moments: Sequence[Moments], there: dict[str, Versions]) -> None:
         """Finds means and variances of the same round together, in one group for each type."""
@@ -723,6 +747,6 @@ def without_blocks(value: Any) -> Any:
     return tf.reshape(value, tf.concat([[-1], tf.shape(value)[2:]], 0))
 
 
-def _num_bytes(tensor: Any) -> int:
+def _num_bytes(shape: tf.TensorShape, dtype: tf.DType) -> int:
     """Returns the bytes of a tensor. If unknown, they count as 0, so it waits for the last part."""
-    return int(tensor.shape.num_elements() or 0) * int(tensor.dtype.size)
+    return int(shape.num_elements() or 0) * int(dtype.size)

@@ -96,12 +96,17 @@ class Instead(WorkerCollectives):
         """See `WorkerCollectives`. The tail does not wait for the step's own tensors."""
         return super().tail(make, self._all or before)
 
-    def summed_together(
-        self, tensors: list[tf.Tensor], beside: list[tf.Tensor], name: str, *, rounded: bool
+    def summed(
+        self,
+        tensors: list[tf.Tensor],
+        name: str,
+        tail: tf.Tensor | None = None,
+        *,
+        rounded: bool = False,
     ) -> list[tf.Tensor]:
         """See `WorkerCollectives`."""
-        given = [tf.ensure_shape(next(self._given), t.shape) for t in tensors]
-        return super().summed_together(given, beside, name, rounded=rounded)
+        given = [next(self._given) for _ in tensors]
+        return super().summed(given, name, tail, rounded=rounded)
 
     def gathered(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
         """See `WorkerCollectives`."""
@@ -126,15 +131,25 @@ class Known(WorkerCollectives):
         self._left = iter(results)
         self._tail = tail
 
+    def are_used_up(self) -> bool:
+        """Whether the step has taken all results. Otherwise it is not the step they are of."""
+        return next(self._left, None) is None
+
     def tail(self, make: Tail, before: Sequence[tf.Tensor]) -> tf.Tensor:
         """See `WorkerCollectives`. The tail is not made again."""
         return self._tail
 
-    def summed_together(
-        self, tensors: list[tf.Tensor], beside: list[tf.Tensor], name: str, *, rounded: bool
+    def summed(
+        self,
+        tensors: list[tf.Tensor],
+        name: str,
+        tail: tf.Tensor | None = None,
+        *,
+        rounded: bool = False,
     ) -> list[tf.Tensor]:
         """See `WorkerCollectives`."""
-        return [*(tf.ensure_shape(next(self._left), t.shape) for t in tensors), *beside]
+        sums = [tf.ensure_shape(next(self._left), t.shape) for t in tensors]
+        return sums if tail is None else [*sums, self._tail]
 
     def gathered(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
         """See `WorkerCollectives`."""

@@ -106,6 +106,20 @@ def test_a_container_has_no_more_memory_than_its_limit(
     assert machine.available_bytes() == 1_000_000
 
 
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [("max 100000\n", 64), ("250000 100000\n", 3), ("6400000 100000\n", 64), ("?", 64)],
+)
+def test_a_container_has_no_more_processors_than_its_limit(
+    limit: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "PROCESSOR_LIMIT", tmp_path / "cpu.max")
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: set(range(64)))
+    assert machine.processors() == 64
+    (tmp_path / "cpu.max").write_text(limit)
+    assert machine.processors() == expected
+
+
 def test_a_host_that_only_reaches_itself_is_a_warning() -> None:
     finding = machine.interface("127.0.0.1", {"lo": ["127.0.0.1"]})
     assert finding.level == WARNING

@@ -121,18 +121,38 @@ def test_auto_starts_a_worker_for_each_gpu_or_each_processor_that_has_memory(
     gpus: int | None, processors: int, gib: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "gpus_here", lambda: gpus)
-    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: set(range(processors)))
+    monkeypatch.setattr(machine, "processors", lambda: processors)
     monkeypatch.setattr(machine, "available_bytes", lambda: gib * 2**30)
     with flagsaver.flagsaver():
         settings.parse_flags(["run", "--num_workers=auto"])
         assert job_flags.job_config().num_workers == workers
 
 
-@pytest.mark.parametrize(("gpus", "workers"), [(4, 2), (5, 2), (1, 1)])
+@pytest.mark.parametrize(
+    ("gpus", "words", "workers", "each"),
+    [
+        (4, [], 4, 1),
+        (4, ["--gpus_per_worker=2"], 2, 2),
+        (5, ["--gpus_per_worker=2"], 2, 2),
+        (1, ["--gpus_per_worker=2"], 1, 2),  # refused later, with the number of GPUs
+        (4, ["--gpus_per_worker=0"], 4, 0),
+        (4, ["--max_workers=3"], 3, 1),
+        (1, ["--min_workers=2"], 2, 1),
+    ],
+)
 def test_auto_gives_each_worker_its_gpus(
-    gpus: int, workers: int, monkeypatch: pytest.MonkeyPatch
+    gpus: int, words: list[str], workers: int, each: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "gpus_here", lambda: gpus)
     with flagsaver.flagsaver():
-        settings.parse_flags(["run", "--num_workers=auto", "--gpus_per_worker=2"])
+        settings.parse_flags(["run", "--num_workers=auto", *words])
         assert job_flags.job_config().num_workers == workers
+        options = job_flags.given_options({}, {}).with_script()
+        assert options.gpus_per_worker == each
+
+
+def test_a_number_leaves_the_gpus_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "gpus_here", lambda: 4)
+    with flagsaver.flagsaver():
+        settings.parse_flags(["run", "--num_workers=4"])
+        assert job_flags.given_options({}, {}).with_script().gpus_per_worker == 0

@@ -56,7 +56,9 @@ def test_the_status_of_a_job_that_has_ended_is_how(
     assert control_job.show_status(directory, as_json=False) == 0
     assert capsys.readouterr().out.splitlines() == told
     assert control_job.show_status(directory, as_json=True) == 0
-    assert json.loads(capsys.readouterr().out)["step"] == 90
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["step"], shown["workers"]) == (90, [])
+    assert shown["phase"] == last.get("status", "finished")
 
 
 def test_there_is_no_status_of_a_job_whose_launcher_was_killed() -> None:

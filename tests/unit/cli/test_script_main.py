@@ -105,6 +105,7 @@ def test_a_script_of_another_folder(tmp_path: Path) -> None:
 
 
 MODULES = {
+    "a module that pickles at its end": "own.at_end",
     "a module of a package": "own.train",
     "a package": "own",
     "a module of a folder without __init__": "plain.train",
@@ -123,6 +124,9 @@ def test_a_module_runs_as_python_runs_it(case: str, tmp_path: Path) -> None:
     (tmp_path / "own" / "__init__.py").write_text("print('the package')")
     (tmp_path / "own" / "other.py").write_text("def fail(): raise KeyError('x')")
     (tmp_path / "own" / "__main__.py").write_text(f"from . import other\n{text}")
+    (tmp_path / "own" / "at_end.py").write_text(
+        "import atexit, pickle\nclass C: pass\natexit.register(lambda: print(pickle.dumps(C)))"
+    )
     (tmp_path / "own" / "fails.py").write_text("from . import other\nother.fail()")
     arguments = ["-m", MODULES[case], "--layers=2", "a b"]
     plain = run([sys.executable, *arguments], tmp_path)

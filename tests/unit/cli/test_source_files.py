@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -78,11 +81,35 @@ def test_a_module_is_found_as_python_finds_it_and_so_are_its_imports(tmp_path: P
     digests = source_digests(["-m", "own.train"], "", tmp_path)
     names = {"own/train.py", "own/__init__.py", "own/deep/loops.py", "own/near.py"}
     assert digests.keys() == names
+    digests = source_digests(["-m", "own.near"], "", tmp_path)
+    assert digests.keys() == {"own/near.py", "own/__init__.py"}  # Python runs both
     (tmp_path / "own" / "near.py").write_text("import horovod.tensorflow as hvd")
     with pytest.raises(ConfigurationError, match=r"near\.py imports horovod\.tensorflow"):
         check_script(["-m", "own.train"], tmp_path)
-    with pytest.raises(ConfigurationError, match=r"no module own\.missing in .*python -m own"):
-        file_of(["-m", "own.missing"], tmp_path)
+    for name in ("own.missing", "own/train", ".own.train", "own..train", "own.deep"):
+        with pytest.raises(ConfigurationError, match=f"no module {re.escape(name)} to run in"):
+            file_of(["-m", name], tmp_path)
+    (tmp_path / "train.py").write_text("")
+    with pytest.raises(ConfigurationError, match="leave out -m"):
+        file_of(["-m", "train.py"], tmp_path)
+
+
+def test_a_module_that_only_a_hook_finds_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As packages are that were installed to be edited."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "__init__.py").write_text("raise RuntimeError('it is not imported')")
+    (tmp_path / "source" / "train.py").write_text("")
+
+    class Hook:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> ModuleSpec | None:
+            file = tmp_path / "source" / "__init__.py"
+            return spec_from_file_location(name, file) if name == "edited" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Hook])
+    assert file_of(["-m", "edited.train"], tmp_path) == tmp_path / "source" / "train.py"
 
 
 def test_run_refuses_such_a_script_before_it_starts_anything(tmp_path: Path) -> None:
@@ -122,6 +149,12 @@ def test_a_flag_of_run_behind_the_script_is_told_of(script: list[str], told: str
     text = warning_of_flags(script, IS_FLAG)
     assert bool(text) == bool(told)
     assert not told or text.startswith(f"warning: {told} stands after good.py")
+
+
+def test_the_warning_of_a_module_is_a_command_that_runs_it() -> None:
+    text = warning_of_flags(["own.train", "--tls"], IS_FLAG, as_module=True)
+    assert "run -m --tls own.train." in text
+    assert text.endswith("run -m -- own.train --tls.")
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,31 @@ def test_the_collectives_are_those_of_the_others(
     assert any(call[2:] == (True,) for call in expected) == bool(analysis.rounded)
 
 
+def test_a_graph_that_knows_more_of_the_shapes_sends_the_same_tensors() -> None:
+    """A worker that joins takes its step in two graphs, one of them for any single row."""
+    weights = [tf.Variable(1.0), tf.Variable(2.0)]
+
+    def centred(batch: Any) -> Any:
+        with tf.GradientTape() as tape:
+            products = [w * (x - tf.reduce_mean(x, 0)) for w, x in zip(weights, batch, strict=True)]
+            loss = tf.reduce_mean(tf.square(products[0] + products[1] - 1))
+        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+            weight.assign_sub(0.1 * gradient)
+        return loss
+
+    spec = (tf.TensorSpec([None, None]),) * 2
+    captured = capture(centred, spec)
+    analysis = analysed(captured, ROWS)
+
+    def numbers_of_tensors(batch: Any) -> dict[str, int]:
+        # A collective of large tensors is traced in two branches.
+        return {call[0]: len(call[1]) for call in collectives_of(captured, analysis, batch)}
+
+    expected = numbers_of_tensors(spec)
+    assert sorted(expected.values()) == [1, 2, 2]
+    assert numbers_of_tensors([tf.TensorSpec([1, 1])] * 2) == expected
+
+
 def test_a_step_that_sends_texts_stays_as_it_is() -> None:
     counted = tf.Variable(0, dtype=tf.int64)
 
