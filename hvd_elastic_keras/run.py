@@ -118,8 +118,8 @@ def _start(given: settings.Settings, arguments: Sequence[str]) -> int:
 def _refuse_what_the_master_decides(script: list[str]) -> None:
     if script:
         raise ConfigurationError(
-            f"{_name_of(script)} was given together with --join: the master says what is trained. "
-            "Leave it out."
+            f"{source_files.name_of(script)} was given together with --join: the master says what "
+            "is trained. Leave it out."
         )
     join_flags.refuse_others()
 
@@ -155,9 +155,8 @@ def _request(script: list[str], given: settings.Settings) -> job_request.JobRequ
     if script:
         _check_script(script)
         check_seed(_SEED.value or 0)
-        spec, name = None, Path(script[0]).stem
-        if job_flags.MODULE.value:
-            name = find_model.short_name(script[1])
+        by_name = source_files.is_module(script)
+        spec, name = None, find_model.short_name(script[1]) if by_name else Path(script[0]).stem
         job_dir = _job_dir(name)
     else:
         inference_flags.check()
@@ -234,15 +233,10 @@ def _spec(config: dict[str, Any], options: RunOptions, job_dir: Path) -> JobSpec
     )
 
 
-def _name_of(script: list[str]) -> str:
-    """Returns the script or module as it stands on the command line."""
-    return " ".join(script[:2] if job_flags.MODULE.value else script[:1])
-
-
 def _check_script(script: list[str]) -> None:
     """Raises `ConfigurationError` if there is no such script, or if a flag is not for scripts."""
     given = [f"--{name}" for name in _OF_MODELS if flags.FLAGS[name].present]
-    path = _name_of(script)
+    path = source_files.name_of(script)
     exists = source_files.file_of(script, Path.cwd()).is_file()
     if not exists and flags.FLAGS["model"].present:
         raise ConfigurationError(

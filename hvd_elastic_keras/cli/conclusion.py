@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterable
 from pathlib import Path
 
+from hvd_elastic_keras.cli import job_directory
 from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.common import files, goodput
 from hvd_elastic_keras.common.errors import error_in, nonfinite_losses
@@ -30,7 +31,7 @@ def conclude(console: Console, request: JobRequest, result: JobResult, signals: 
     Args:
       signals: the signals that have stopped the job. `ctl stop` counts as SIGTERM.
     """
-    job_dir = shown(request.job_dir)
+    job_dir = job_directory.shown(request.job_dir)
     if result.refused:
         console.error(result.reason)
         return EXIT_FAILED if result.training > 1 or result.step else EXIT_CONFIGURATION
@@ -40,7 +41,7 @@ def conclude(console: Console, request: JobRequest, result: JobResult, signals: 
     if result.stopped:
         where = f" of training {result.training}" if several else ""
         console.line(f"stopped at step {result.step}{where}: {result.reason}")
-        console.line(f"to continue, run the command again with --job_dir={job_dir}")
+        console.line(job_directory.to_continue(request.job_dir))
         return EXIT_SIGNAL_BASE + (signals[0] if signals else signal.SIGTERM)
     if not result.succeeded:
         _show_error(console, request.job_dir, result.failed_workers)
@@ -49,7 +50,7 @@ def conclude(console: Console, request: JobRequest, result: JobResult, signals: 
         return EXIT_FAILED
     if request.spec and not request.spec.trains:
         where = request.spec.output or str(request.job_dir / files.RESULTS)
-        console.line(f"finished; results: {shown(Path(where))}")
+        console.line(f"finished; results: {job_directory.shown(Path(where))}")
         return 0
     if lost := _not_finite(request.job_dir):
         console.line(f"warning: the training has ended with {', '.join(lost)}")
@@ -73,7 +74,7 @@ def _show_error(console: Console, job_dir: Path, failed_workers: Iterable[str]) 
     for worker_id in failed_workers:
         tail = _error_of(job_dir, worker_id)
         if tail:
-            console.line(f"from {shown(job_dir)}/{files.LOGS}/{worker_id}.log:")
+            console.line(f"from {job_directory.shown(job_dir)}/{files.LOGS}/{worker_id}.log:")
             for line in tail:
                 console.quote(worker_id, line)
             return
@@ -82,14 +83,6 @@ def _show_error(console: Console, job_dir: Path, failed_workers: Iterable[str]) 
 def _error_of(job_dir: Path, worker_id: str) -> list[str]:
     """Returns the error of a failed worker, from its log."""
     return error_in(files.end_of(job_dir / files.LOGS / f"{worker_id}.log", MOST_LOG_BYTES))
-
-
-def shown(path: Path) -> str:
-    """Returns the shortest form of a path, for people."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
 
 
 def outlive_terminal(job_dir: Path, console: Console) -> None:
@@ -102,7 +95,7 @@ def outlive_terminal(job_dir: Path, console: Console) -> None:
         loop.add_signal_handler(signal.SIGHUP, lambda: None)  # a shell may send SIGHUP, too
         console.line(
             "got SIGHUP (a closed terminal or a lost connection): the job goes on; what cannot be "
-            f"shown any more is in {shown(log)}. To stop the job: kill {os.getpid()}"
+            f"shown any more is in {job_directory.shown(log)}. To stop the job: kill {os.getpid()}"
         )
 
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:

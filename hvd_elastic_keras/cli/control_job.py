@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import requests
 from urllib3.exceptions import ProtocolError
 
 from hvd_elastic_keras.audit import report
+from hvd_elastic_keras.cli import job_directory
 from hvd_elastic_keras.common import control, events, files, goodput, messages
 from hvd_elastic_keras.common.errors import ConfigurationError, MasterUnreachableError
 from hvd_elastic_keras.common.master_session import session_of, url_of
@@ -66,8 +66,8 @@ def end_in_words(end: events.JobFinished, job_dir: Path) -> str:
     where = f" of training {end.training}" if end.training > 1 else ""
     if end.status == "finished":
         return f"finished at step {end.step}{where}"
-    again = f"python -m hvd_elastic_keras.run --resume --job_dir={shlex.quote(str(job_dir))}"
-    return f"{end.status} at step {end.step}{where}: {end.reason}\nto go on: {again}"
+    how = f"{end.status} at step {end.step}{where}: {end.reason}"
+    return f"{how}\n{job_directory.to_continue(job_dir)}"
 
 
 def read_status(job_dir: Path, timeout_s: float = REQUEST_TIMEOUT_S) -> control.JobStatus:

@@ -6,7 +6,7 @@ import socket
 from collections import deque
 from pathlib import Path
 
-from hvd_elastic_keras.cli.conclusion import shown
+from hvd_elastic_keras.cli.job_directory import shown
 from hvd_elastic_keras.common import events, files
 from hvd_elastic_keras.observe import job_history
 from hvd_elastic_keras.observe.console import Console

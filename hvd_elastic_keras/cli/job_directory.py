@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -43,6 +44,20 @@ def written_at(job_dir: Path) -> float:
 def newest() -> Path | None:
     """Returns the directory below `jobs` to which a job has written last; None if there is none."""
     return next(iter(all_jobs()), None)
+
+
+def to_continue(job_dir: Path) -> str:
+    """Returns, in words, the command that continues a job."""
+    command = f"python -m hvd_elastic_keras.run --resume --job_dir={shlex.quote(shown(job_dir))}"
+    return f"to continue: {command}"
+
+
+def shown(path: Path) -> str:
+    """Returns the shortest form of a path, for people."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
 
 
 @contextlib.contextmanager

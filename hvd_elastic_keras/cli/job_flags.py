@@ -250,8 +250,13 @@ def num_workers() -> int:
     value, most = JOB_FLAGS["num_workers"].value, JOB_FLAGS["max_workers"].value
     if value != AUTO:
         return int(value)
-    found = machine.workers_of_host(FLAGS["gpus_per_worker"].value or 1)
+    found = machine.workers_of_host(_gpus_of_each())
     return max(min(found, most or found), int(JOB_FLAGS["min_workers"].value))
+
+
+def _gpus_of_each() -> int:
+    """Returns how many GPUs each worker of `--num_workers=auto` gets."""
+    return int(FLAGS["gpus_per_worker"].value or 1)
 
 
 def _spec_before() -> JobSpec | None:
@@ -273,10 +278,10 @@ def job_config() -> JobConfig:
     """Returns the number of workers and the time limits of the master, from flags."""
     values = {name: f.value for name, f in JOB_FLAGS.items()}
     # Free memory says nothing when a job is started again, whose workers still have theirs.
-    most = machine.processors() if values["num_workers"] == AUTO else 0
+    of_host = machine.most_workers(_gpus_of_each()) if values["num_workers"] == AUTO else 0
     values["num_workers"] = num_workers()
-    most = max(JobConfig.max_workers, 2 * values["num_workers"], 2 * most)
-    values["max_workers"] = values["max_workers"] or most
+    if not values["max_workers"]:
+        values["max_workers"] = max(JobConfig.max_workers, 2 * max(values["num_workers"], of_host))
     if join_flags.MASTER_ONLY.value:
         values["num_workers"] = 0
     awaits = join_flags.MASTER_ONLY.value or not host_port.is_loopback(join_flags.BIND.value)

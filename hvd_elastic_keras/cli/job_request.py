@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hvd_elastic_keras.cli.checks import machine
 from hvd_elastic_keras.cli.host_flags import HostsRequest
 from hvd_elastic_keras.cli.kubernetes_flags import PodsRequest
 from hvd_elastic_keras.common import env
@@ -142,7 +142,7 @@ class JobRequest:
         """Threads of one operation; the workers share the processors of this host."""
         if self.options.deterministic:
             return self.options.deterministic_threads
-        return max(1, (os.cpu_count() or 1) // max(1, self.workers_here))
+        return max(1, machine.processors() // max(1, self.workers_here))
 
     @property
     def most_members(self) -> int:

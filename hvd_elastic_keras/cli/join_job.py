@@ -18,6 +18,7 @@ import requests
 import tenacity
 
 from hvd_elastic_keras.cli import source_files
+from hvd_elastic_keras.cli.checks import machine
 from hvd_elastic_keras.cli.job_request import worker_command
 from hvd_elastic_keras.cli.joined_process import JoinedProcess
 from hvd_elastic_keras.common import (
@@ -213,7 +214,7 @@ class Joiner:
             options=asked,
             job_id=self._job.job_id,
         ).to_variables()
-        cores = len(os.sched_getaffinity(0))
+        cores = machine.processors()
         count = cores // reply.workers_here
         if options.deterministic:
             count = options.deterministic_threads

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hvd_elastic_keras.cli.conclusion import shown
+from hvd_elastic_keras.cli.job_directory import shown
 from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.common import batch_plan, files, host_port, predictions
 from hvd_elastic_keras.common.config import TrainingConfig

@@ -16,7 +16,7 @@ import msgspec
 from hvd_elastic_keras.cli import conclusion, curves, plan, source_files
 from hvd_elastic_keras.cli.check_in_subprocess import check_request
 from hvd_elastic_keras.cli.checks.machine import too_little_memory_for
-from hvd_elastic_keras.cli.conclusion import EXIT_FAILED, conclude, shown
+from hvd_elastic_keras.cli.conclusion import EXIT_FAILED, conclude
 from hvd_elastic_keras.cli.dry_run import (
     cannot_listen,
     check_checkpoint_dir,
@@ -26,7 +26,7 @@ from hvd_elastic_keras.cli.dry_run import (
     port_is_taken,
     refused_on_full_disk,
 )
-from hvd_elastic_keras.cli.job_directory import held, until_removed
+from hvd_elastic_keras.cli.job_directory import held, shown, until_removed
 from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
 from hvd_elastic_keras.cli.remote_workers import run_on_hosts
 from hvd_elastic_keras.cli.take_over import left_behind

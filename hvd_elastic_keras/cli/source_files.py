@@ -31,6 +31,16 @@ MOST_FILES = 1000
 """Most files of a script that are examined."""
 
 
+def is_module(script: Sequence[str]) -> bool:
+    """Returns whether a script is named as a module."""
+    return script[0] == AS_MODULE
+
+
+def name_of(script: Sequence[str]) -> str:
+    """Returns a script or module as it stands on a command line, without its arguments."""
+    return " ".join(script[:2] if is_module(script) else script[:1])
+
+
 def file_of(script: Sequence[str], directory: Path) -> Path:
     """Returns the file of a script, or of a module that is run as `python -m` runs it.
 
@@ -41,7 +51,7 @@ def file_of(script: Sequence[str], directory: Path) -> Path:
     Raises:
       ConfigurationError: there is no such module. A file may be missing.
     """
-    if script[0] != AS_MODULE:
+    if not is_module(script):
         return (directory / script[0]).resolve()
     name = script[1]
     if all(part.isidentifier() for part in name.split(".")):
@@ -84,7 +94,7 @@ def source_digests(script: Sequence[str], model: str, directory: Path) -> dict[s
         files = files_of_script(script or [model], base)
     else:
         files = sorted(base.rglob("*.py"))
-    if script and script[0] == AS_MODULE:  # installed ones are elsewhere on other hosts
+    if script and is_module(script):  # installed ones are elsewhere on other hosts
         files = [path for path in files if path.is_relative_to(base)]
     return {_name(path, base): _digest(path) for path in files}
 
@@ -127,11 +137,9 @@ class Import:
     alias: str
 
 
-def beside(script: Sequence[str], directory: Path) -> Path:
-    """Returns a file of the directory in which Python first searches what a script imports."""
-    if script[0] == AS_MODULE:
-        return directory.resolve() / "any.py"
-    return file_of(script, directory)
+def first_place(script: Sequence[str], directory: Path) -> Path:
+    """Returns the directory in which Python first searches what a script imports."""
+    return directory.resolve() if is_module(script) else file_of(script, directory).parent
 
 
 def check_script(script: Sequence[str], directory: Path) -> None:
@@ -163,7 +171,7 @@ def _remedy(found: Import) -> str:
 
 
 def warning_of_flags(
-    script: Sequence[str], is_flag: Callable[[str], bool], *, as_module: bool = False
+    script: Sequence[str], is_flag: Callable[[str], bool], *, as_module: bool
 ) -> str:
     """Returns a warning about flags of `run` after the name of a script; empty without any.
 
@@ -194,21 +202,21 @@ def files_of_script(script: Sequence[str], directory: Path) -> list[Path]:
     Args:
       script: see `file_of`, like the directory.
     """
-    found, importer = dict.fromkeys(_own_files(script, directory)), beside(script, directory)
+    found, first = dict.fromkeys(_own_files(script, directory)), first_place(script, directory)
     for i in _imports_of_script(script, directory):
-        found.update(dict.fromkeys(_files_of(i.module, _base(i, importer))))
+        found.update(dict.fromkeys(_files_of(i.module, _place(i, first))))
     return list(found)
 
 
 def _own_files(script: Sequence[str], directory: Path) -> list[Path]:
     """Returns the file of a script or module, and those of the packages that the module is in."""
-    around = _files_of(script[1], beside(script, directory)) if script[0] == AS_MODULE else []
+    around = _files_of(script[1], directory.resolve()) if is_module(script) else []
     return [file_of(script, directory), *around]
 
 
-def _base(found: Import, importer: Path) -> Path:
-    """Returns the file beside which an imported module is searched."""
-    return found.path if found.module[0] == "." else importer
+def _place(found: Import, first: Path) -> Path:
+    """Returns the directory in which an imported module is searched."""
+    return found.path.parent if found.module[0] == "." else first
 
 
 def _is_in(module: str, package: str) -> bool:
@@ -218,7 +226,7 @@ def _is_in(module: str, package: str) -> bool:
 def _imports_of_script(script: Sequence[str], directory: Path) -> Iterator[Import]:
     """Yields the imports of a script, and of the modules of its user that it imports."""
     seen: set[Path] = set()
-    todo, importer = _own_files(script, directory), beside(script, directory)
+    todo, first = _own_files(script, directory), first_place(script, directory)
     while todo and len(seen) < MOST_FILES:
         path = todo.pop(0)
         if path in seen:
@@ -226,7 +234,7 @@ def _imports_of_script(script: Sequence[str], directory: Path) -> Iterator[Impor
         seen.add(path)
         for found in _imports_of_file(path):
             yield found
-            todo += _files_of(found.module, _base(found, importer))
+            todo += _files_of(found.module, _place(found, first))
 
 
 def _imports_of_file(path: Path) -> Iterator[Import]:
@@ -248,10 +256,10 @@ def _imports_of_file(path: Path) -> Iterator[Import]:
                 yield Import(module, path, node.lineno, name.asname or "hvd")
 
 
-def _files_of(module: str, importer: Path) -> list[Path]:
-    """Returns the files of a module beside a file, including those of its parent packages."""
+def _files_of(module: str, place: Path) -> list[Path]:
+    """Returns the files of a module in a directory, including those of its parent packages."""
     level = len(module) - len(module.lstrip("."))
-    directory = importer.parents[max(0, level - 1)]
+    directory = (place, *place.parents)[max(0, level - 1)]
     parts = module.lstrip(".").split(".")
     paths = [directory.joinpath(*parts[: n + 1]) for n in range(len(parts))]
     candidates = [c for p in paths for c in (p.with_suffix(".py"), p / "__init__.py")]

@@ -57,7 +57,7 @@ def test_ctrl_c_stops_the_job_with_a_checkpoint_from_which_it_goes_on(
         job.plan.open_gate("gate")
         job.finish(exit_code=130)
         assert "stopped at step 11: interrupted" in job.output
-        assert "to continue, run the command again with --job_dir=" in job.output
+        assert "to continue: python -m hvd_elastic_keras.run --resume --job_dir=" in job.output
         assert job.events("checkpoint_saved")[-1]["step"] == 11
         assert [e for e in job.events("worker_exited") if e["failed"]] == []
     with Job(tmp_path, "--num_workers=3", "--audit") as again:

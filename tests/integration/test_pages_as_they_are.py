@@ -133,4 +133,5 @@ def test_the_session_with_a_kill_and_ctl_goes_as_the_page_says(tmp_path: Path) -
         assert not any(event["steps_lost"] for event in job.events("round_running"))
         job.process.terminate()
         job.finish(exit_code=128 + signal.SIGTERM)
-        assert "[elastic] to continue, run the command again with --job_dir=" in job.output
+        command = "python -m hvd_elastic_keras.run --resume --job_dir="
+        assert f"[elastic] to continue: {command}" in job.output

@@ -145,11 +145,16 @@ def too_little_memory_for(workers: int, available: int | None = None) -> list[st
     ]
 
 
+def most_workers(gpus_of_each: int) -> int:
+    """Returns how many workers this host has GPUs for or, without GPUs, processors."""
+    gpus = gpus_here()
+    return max(1, gpus // gpus_of_each) if gpus else processors()
+
+
 def workers_of_host(gpus_of_each: int) -> int:
-    """Returns how many workers this host has GPUs for or, without GPUs, processors and memory."""
-    if gpus := gpus_here():
-        return max(1, gpus // gpus_of_each)
-    return max(1, min(processors(), available_bytes() // WORKER_BYTES))
+    """Returns how many workers this host has room for: as above, and free memory if no GPUs."""
+    room = most_workers(gpus_of_each)
+    return room if gpus_here() else max(1, min(room, available_bytes() // WORKER_BYTES))
 
 
 def processors() -> int:

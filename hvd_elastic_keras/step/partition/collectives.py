@@ -43,8 +43,9 @@ Tail = Callable[[Sequence[tf.Tensor]], tf.Tensor]
 """Makes the tensor that travels with the last sums, shape [n], float32. It receives the tensors
 that have to be computed before."""
 MOST_PACKED = 1 << 14
-"""Tensors with fewer elements travel end to end in one tensor. They are copied, but each tensor
-that travels costs time, and operations of the graph."""
+"""Tensors with fewer elements are small. They travel end to end in one tensor, and what a worker
+without others or rows sends in their place is chosen element by element. Each copies them, but each
+tensor that travels, and each branch, costs time and operations of the graph."""
 
 
 class WorkerCollectives:

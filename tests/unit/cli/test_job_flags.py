@@ -128,6 +128,18 @@ def test_auto_starts_a_worker_for_each_gpu_or_each_processor_that_has_memory(
         assert job_flags.job_config().num_workers == workers
 
 
+@pytest.mark.parametrize(("gpus", "most"), [(0, 200), (80, 160), (4, 16)])
+def test_auto_has_room_for_twice_as_many_as_the_host(
+    gpus: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "gpus_here", lambda: gpus)
+    monkeypatch.setattr(machine, "processors", lambda: 100)
+    monkeypatch.setattr(machine, "available_bytes", lambda: 4 * machine.WORKER_BYTES)
+    with flagsaver.flagsaver():
+        settings.parse_flags(["run", "--num_workers=auto"])
+        assert job_flags.job_config().max_workers == most
+
+
 @pytest.mark.parametrize(
     ("gpus", "words", "workers", "each"),
     [

@@ -44,7 +44,7 @@ def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             {"status": "stopped", "reason": "interrupted", "training": 2},
             [
                 "stopped at step 90 of training 2: interrupted",
-                "to go on: python -m hvd_elastic_keras.run --resume --job_dir='jobs/of mine'",
+                "to continue: python -m hvd_elastic_keras.run --resume --job_dir='jobs/of mine'",
             ],
         ),
     ],

@@ -146,7 +146,7 @@ IS_FLAG = {"num_workers", "notls", "tls"}.__contains__
     ],
 )
 def test_a_flag_of_run_behind_the_script_is_told_of(script: list[str], told: str) -> None:
-    text = warning_of_flags(script, IS_FLAG)
+    text = warning_of_flags(script, IS_FLAG, as_module=False)
     assert bool(text) == bool(told)
     assert not told or text.startswith(f"warning: {told} stands after good.py")
 
