@@ -203,6 +203,16 @@ def _prepare(
     return prepared, told_of_steps
 
 
+def explain_step(training: Training) -> None:
+    """Shows how several workers would share the training step.
+
+    Raises:
+      ConfigurationError: several workers cannot share the step.
+    """
+    with explained_first_steps(training.model, training.train, training.evaluate):
+        _explain(_step(training, variables_kept(training.model), training.train))
+
+
 def _explain(step: PartitionedStep) -> None:
     """Shows how several workers share the step. The same line from several workers is shown once.
 

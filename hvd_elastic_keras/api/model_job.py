@@ -47,8 +47,11 @@ def make_trainer(spec: JobSpec, session: Session) -> Trainer:
     return trainer
 
 
-def check(spec: JobSpec, job_dir: Path) -> dict[str, Any]:
+def check(spec: JobSpec, job_dir: Path, *, explains: bool = False) -> dict[str, Any]:
     """Does everything a worker does before it joins, except tracing, and describes the job.
+
+    Args:
+      explains: whether to trace the training step all the same, and to show how workers share it.
 
     Raises:
       ConfigurationError: something is wrong, with the remedy.
@@ -62,6 +65,8 @@ def check(spec: JobSpec, job_dir: Path) -> dict[str, Any]:
     trainer = _trainer_of(module, data, spec, SoloSession())
     checkpoint = trainer.check_checkpoint(job_dir)
     trainer.try_first_examples()
+    if explains:
+        trainer.explain_step()
     notices.report_to(None)  # the second load would repeat the same notices
     for split, again in _load_data(module).items():
         if again is not None:
@@ -109,16 +114,20 @@ def _print_notice(notice: Notice) -> None:
 def main() -> int:
     """Checks a job and prints its description, or the error.
 
-    python -m hvd_elastic_keras.api.model_job JOB_JSON JOB_DIR
+    python -m hvd_elastic_keras.api.model_job JOB_JSON JOB_DIR [explain_step]
     """
     env.set_defaults({"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"})
     logging.getLogger("absl").setLevel(logging.ERROR)
     notices.report_to(_print_notice)
     cache_files.install_for_look()
-    path, job_dir = map(Path, sys.argv[1:])
-    spec = JobSpec.load(path)
+    path, job_dir, *others = sys.argv[1:]
+    spec = JobSpec.load(Path(path))
     try:
-        description = check(spec, job_dir) if spec.trains else inference_job.check(spec)
+        description = (
+            check(spec, Path(job_dir), explains=bool(others))
+            if spec.trains
+            else inference_job.check(spec)
+        )
     except ElasticError as error:
         print(json.dumps({"error": str(error)}))
         return 1

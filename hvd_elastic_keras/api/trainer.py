@@ -7,7 +7,7 @@ from pathlib import Path
 
 import keras
 
-from hvd_elastic_keras.api.assemble import train
+from hvd_elastic_keras.api.assemble import explain_step, train
 from hvd_elastic_keras.api.first_examples import try_first_examples
 from hvd_elastic_keras.api.fit_in_elastic_run import rounds_of_fit
 from hvd_elastic_keras.api.training import Training
@@ -151,7 +151,20 @@ class Trainer:
                 "steps": None if config.batch_grows else self._train.steps_per_epoch,
             },
         )
-        training = Training(
+        train(self._training(callbacks), rounds)
+        return callbacks.history
+
+    def explain_step(self) -> None:
+        """Shows how several workers would share the training step. Traces it, and trains nothing.
+
+        Raises:
+          ConfigurationError: several workers cannot share the step.
+        """
+        explain_step(self._training(CallbackRunner([], self.model, {})))
+
+    def _training(self, callbacks: CallbackRunner) -> Training:
+        config = self.config
+        return Training(
             model=self.model,
             schedule=Schedule(epochs=config.epochs, steps=config.steps),
             train=PerWorkerInput(self._train) if config.batch_grows else self._train,
@@ -163,8 +176,6 @@ class Trainer:
             options=self._options,
             growth=_growth(config),
         )
-        train(training, rounds)
-        return callbacks.history
 
     def _read_data(self) -> None:
         config = self.config

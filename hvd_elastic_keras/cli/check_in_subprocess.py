@@ -39,7 +39,12 @@ Pipes: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamReader]
 
 
 async def check_request(
-    request: JobRequest, wanted: Path, console: Console, server: ForkServer | None = None
+    request: JobRequest,
+    wanted: Path,
+    console: Console,
+    server: ForkServer | None = None,
+    *,
+    explains: bool = False,
 ) -> tuple[JobRequest, dict[str, Any]]:
     """Checks the requested model.
 
@@ -47,6 +52,7 @@ async def check_request(
       wanted: file to write the specification of the job to. Entries of the check for
         `events.jsonl` go to the directory of this file.
       server: starts the process of the check, if it is ready.
+      explains: whether to trace the training step and to show how workers share it.
 
     Returns:
       The request with the micro-batch size that was found, and the description of the model.
@@ -57,15 +63,15 @@ async def check_request(
     if request.spec is None:
         raise RuntimeError("a script is not checked in this way")
     request.spec.save(wanted)
-    found = await check_model(wanted, request.job_dir, console, request.asked, server)
+    arguments = [str(wanted), str(request.job_dir), *(["explain_step"] if explains else [])]
+    found = await check_model(arguments, console, request.asked, server)
     request = dataclasses.replace(request, found_micro_batch_size=found["micro_batch_size"])
     request.check_workers_fit()
     return request, found
 
 
 async def check_model(
-    spec: Path,
-    job_dir: Path,
+    arguments: list[str],
     console: Console,
     options: JobOptions,
     server: ForkServer | None = None,
@@ -75,21 +81,19 @@ async def check_model(
     Notices of the process are shown meanwhile.
 
     Args:
-      spec: file with the specification of the job.
-      job_dir: directory whose checkpoints the job would go on from.
+      arguments: those of `api/model_job.py`. The first is the file with the specification.
       options: options of the job.
       server: starts the process, if it is ready.
 
     Raises:
       ModelModuleError: the model cannot be trained.
     """
-    arguments = [str(spec), str(job_dir)]
     with tempfile.TemporaryDirectory(prefix=env.SCRATCH_PREFIX) as scratch:
         variables = {env.OPTIONS: options.encode(), "TMPDIR": scratch}
         async with contextlib.AsyncExitStack() as stack:
             output, errors = await _started(stack, server, Request(MODULE, arguments, variables))
             last, said = await asyncio.gather(
-                _last_line(output, spec.parent, console), _end_of(errors)
+                _last_line(output, Path(arguments[0]).parent, console), _end_of(errors)
             )
     try:
         answer = json.loads(last)

@@ -56,7 +56,9 @@ async def dry_run(request: JobRequest, settings: Sequence[str] = ()) -> int:
         found = None
         if request.spec:
             check_same_kind(request.job_dir, request.spec)
-            request, found = await check_request(request, Path(scratch, files.JOB), console)
+            wanted = Path(scratch, files.JOB)
+            explains = request.options.explain_step
+            request, found = await check_request(request, wanted, console, explains=explains)
             if request.spec and request.spec.output:
                 predictions.check_directory(Path(request.spec.output), found["identity"])
         else:

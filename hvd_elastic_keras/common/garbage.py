@@ -11,7 +11,7 @@ import contextlib
 import gc
 from collections.abc import Callable, Iterator
 
-RARE = 50_000
+RARE = 200_000
 """New objects between two collections while a process starts. Python's default is 700."""
 
 

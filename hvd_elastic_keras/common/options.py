@@ -215,6 +215,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Option(
             "Show before the first step how several workers share it: each collective with its "
             "bytes and the operation that needs it, and what every worker computes whole.",
+            more="With `--dry_run` and `--model`, without a job.",
         ),
     ] = False
     check_step: Annotated[

@@ -33,7 +33,7 @@ def test_the_plan_of_a_model_is_what_the_job_then_does(tmp_path: Path) -> None:
     model.write_text(MODEL)
     (tmp_path / "job.toml").write_text("global_batch_size = 24\n")
     config = f"--config={tmp_path / 'job.toml'}"
-    flags = ["--num_workers=2", "--epochs=3", config, "--micro_batch_size=8"]
+    flags = ["--num_workers=2", "--epochs=3", config, "--micro_batch_size=8", "--explain_step"]
     planned = dry_run(tmp_path, f"--model={model}", *flags)
     assert planned.returncode == 0, planned.stderr
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == [
@@ -42,9 +42,12 @@ def test_the_plan_of_a_model_is_what_the_job_then_does(tmp_path: Path) -> None:
     ]
     assert "steps: 3 steps per epoch, 9 in all" in planned.stdout
     assert "micro-batches per worker and step: 2+1" in planned.stdout
+    explained = [line for line in planned.stdout.splitlines() if "step: " in line]
+    assert explained[0].endswith(" in 1 round")
     with Job(tmp_path, *flags, command=(f"--model={model}",)) as job:
         job.finish()
         assert "finished after 9 steps" in job.output
+        assert [line for line in job.output.splitlines() if "step: " in line] == explained
         assert job.events("round_running")[0]["micro_batches"] == [2, 1]
         before = {path: path.read_bytes() for path in job.job_dir.rglob("*") if path.is_file()}
         again = dry_run(tmp_path, "--resume", f"--job_dir={job.job_dir}")

@@ -14,6 +14,8 @@ from hvd_elastic_keras.keras_internals.traced_graphs import FUNCTIONS, body_of, 
 from hvd_elastic_keras.step.partition.stateful_draws import StatefulDraws
 
 WITHOUT_EFFECT = frozenset({"NoOp", "PrintV2", "CheckNumericsV2"})
+READS = ("ReadVariableOp", "VariableShape", "VarIsInitializedOp", "ResourceGather")
+"""Operations that only read a variable."""
 ASSIGNMENTS: dict[str, Callable[[Any, Any], Any] | None] = {
     "AssignVariableOp": None,
     "AssignAddVariableOp": tf.add,
@@ -191,14 +193,16 @@ def _filled(structure: Any, outputs: Sequence[Any]) -> Any:
 
 
 def operations(graph: Any) -> list[Any]:
-    """Returns all operations with an effect, in the order in which they were made.
+    """Returns all operations that are needed, in the order in which they were made.
 
     But each operation comes after its inputs: the gradient of a loop adds inputs to the loop, which
-    is older than these inputs.
+    is older than these inputs. An operation is needed if a result of the graph or an effect follows
+    from it. TensorFlow itself does not run the others.
     """
     ordered: list[Any] = []
     done: set[Any] = set()
-    todo = list(reversed(graph.get_operations()))
+    needed = _needed(graph)
+    todo = [op for op in reversed(graph.get_operations()) if op in needed]
     while todo:
         op = todo.pop()
         if op in done:
@@ -210,6 +214,20 @@ def operations(graph: Any) -> list[Any]:
             done.add(op)
             ordered.append(op)
     return [op for op in ordered if op.type != "Placeholder" and op.type not in WITHOUT_EFFECT]
+
+
+def _needed(graph: Any) -> set[Any]:
+    """Returns the operations from which results of a graph, or effects, follow."""
+    todo = [t.op for t in graph.outputs] + list(graph.control_outputs)
+    todo += [op for op in graph.get_operations() if op.op_def.is_stateful and op.type not in READS]
+    needed: set[Any] = set()
+    while todo:
+        op = todo.pop()
+        if op not in needed:
+            needed.add(op)
+            todo += [t.op for t in op.inputs]
+            todo += op.control_inputs
+    return needed
 
 
 def on_variable(op: Any, inputs: Sequence[Any], values: dict[str, Any]) -> list[Any] | None:

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from hvd_elastic_keras.keras_internals.traced_graphs import emit
 from hvd_elastic_keras.step.partition.analysis import analysed
-from hvd_elastic_keras.step.partition.captured_step import CapturedStep, Leaf, operations
+from hvd_elastic_keras.step.partition.captured_step import READS, CapturedStep, Leaf, operations
 from hvd_elastic_keras.step.partition.collectives import (
     Meeting,
     ThreadCollectives,
@@ -46,7 +46,6 @@ is 1e-2."""
 LEAST = 1e-3
 """The largest number counts as at least this: zeros are often sums that cancel out."""
 OPAQUE = (tf.variant, tf.resource)
-READS = ("ReadVariableOp", "VariableShape", "VarIsInitializedOp", "ResourceGather")
 Taken = tuple[list[Any], dict[str, Any]]
 """A worker's results: the outputs of the graph, and the values of the variables."""
 

@@ -76,6 +76,8 @@ class Part:
     has_rows: tf.Tensor | bool = True
 
 
+COPIES = ("Identity", "StopGradient")
+"""Operations that need not be added again: no gradient is taken of a step that has been traced."""
 Versions = dict[State, Any]
 """The available values of a tensor, by state."""
 Shapes = dict[str, tf.TensorShape]
@@ -233,7 +235,8 @@ class PartialStep:
             if not tf.executing_eagerly() and tensor.dtype not in (tf.variant, tf.resource):
                 for version in versions.values():
                     # An operation that is added again may know less of shapes than the traced one.
-                    version.set_shape(tensor.shape)
+                    if not version.shape.is_fully_defined():
+                        version.set_shape(tensor.shape)
 
     def _take_zeros(self, planned: PlannedOperation, there: dict[str, Versions]) -> None:
         """Takes zeros for what a worker without rows gives to the round of collectives."""
@@ -312,8 +315,9 @@ class PartialStep:
         self.is_ready = self._ready(self)
         self._in_place = True
         with tf.control_dependencies([self.is_ready]):
-            for tensor in tensors:
-                there[tensor.name][REPLICATED] = tf.identity(there[tensor.name][REPLICATED])
+            results = tf.identity_n([there[t.name][REPLICATED] for t in tensors])
+        for tensor, result in zip(tensors, results, strict=True):
+            there[tensor.name][REPLICATED] = result
 
     def _rounded_of(self, names: Iterable[str]) -> list[str]:
         """Returns the names of sums that travel in 16 bits, in the given order."""
@@ -469,19 +473,25 @@ class PartialStep:
                 return self._shapes(op, inputs, decision)
             case "element_shape":
                 return [self._element_shape(op, inputs, decision.want[0])]
-            case "run" if op.type == "Const" and not tf.executing_eagerly():
-                return self._constant(op)
             case "run" | "variable" | "draw":
-                inputs = self._with_local_sizes(planned, inputs)
-                on_variables = self._on_variable(op, inputs)
-                if on_variables is not None:
-                    return on_variables
-                if self._captured.draws_by_xla and draws(op):
-                    return emit_by_xla(op, inputs)
-                return (
-                    self._in_order(op, inputs) if self._python_comes_first(op) else emit(op, inputs)
-                )
+                return self._ran(planned, inputs)
         raise NotImplementedError(decision.how)
+
+    def _ran(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
+        """Runs the operation itself."""
+        op = planned.op
+        if op.type == "Const" and not tf.executing_eagerly():
+            return self._constant(op)
+        python_first = self._python_comes_first(op)
+        if op.type in COPIES and not python_first:
+            return inputs
+        inputs = self._with_local_sizes(planned, inputs)
+        on_variables = self._on_variable(op, inputs)
+        if on_variables is not None:
+            return on_variables
+        if self._captured.draws_by_xla and draws(op):
+            return emit_by_xla(op, inputs)
+        return self._in_order(op, inputs) if python_first else emit(op, inputs)
 
     def _constant(self, op: Any) -> list[Any]:
         """Adds a constant, once for each graph: of the constants of a step, few are different."""

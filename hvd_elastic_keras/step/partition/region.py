@@ -168,7 +168,7 @@ class Region:
                 self._sizes.infer(op)
             if op.type == "Mean" and op.outputs[0].name in self._versions:
                 return  # a variance, planned together with its mean
-            decision = self._decide(op, states)
+            decision = self._decision(op, states)
             if op.type in ADDS_ROWS and decision.out == (PARTIAL,):
                 decision = self._of_added_rows(op, decision)
             kept = self._kept_partial(op, versions, states, decision)
@@ -195,6 +195,13 @@ class Region:
                 self._note_partial(result, [tensor], [PARTIAL])
                 self._reduce_early(result, op)
         self._planned.append(PlannedOperation(op, Decision((), (), how="alias"), 0, {}))
+
+    def _decision(self, op: Any, states: tuple[State, ...]) -> Decision:
+        """Returns what is decided about an operation. It is the same in each walk."""
+        found = self._sizes.decisions.get((op, states))
+        if found is None:
+            found = self._sizes.decisions[op, states] = self._decide(op, states)
+        return found
 
     def _decide(self, op: Any, states: tuple[State, ...]) -> Decision:
         view = View(op, states, self._sizes)
@@ -274,7 +281,7 @@ class Region:
             PARTIAL if v.is_both and v.levels[REPLICATED] == latest else s
             for v, s in zip(versions, states, strict=True)
         )
-        found = self._decide(op, partial)
+        found = self._decision(op, partial)
         if found.out != (PARTIAL,) or found.whole or PARTIAL not in found.want:
             return None
         if decision.out != (PARTIAL,) and self._num_bytes(op.outputs[0]) > SMALL_BYTES:

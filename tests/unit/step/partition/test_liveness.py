@@ -192,3 +192,46 @@ def test_only_operations_that_are_planned_twice_leave_a_plan(
     left = {p.op for p in plan.operations}
     assert len(plan.operations) < len(whole.operations)
     assert {op for op, number in count.items() if number == 1} <= left
+
+
+class Curious(keras.Model):
+    """Computes something of the whole batch. Whether it is needed says `look`."""
+
+    def __init__(self, look: str = "") -> None:
+        super().__init__()
+        self.look = look
+        self.dense = layers.Dense(1)
+        self.largest = self.add_weight(shape=(), initializer="zeros", trainable=False)
+        self.seeds = keras.random.SeedGenerator(3)
+
+    def call(self, x: Any) -> Any:
+        """A prediction."""
+        return self.dense(x)
+
+    def train_step(self, data: Any) -> Any:
+        """As Keras, and a look at the whole batch."""
+        x = data[0]
+        middle = tf.sort(tf.reduce_sum(x, axis=1))[tf.shape(x)[0] // 2]
+        keras.random.uniform([3], seed=self.seeds)
+        if self.look == "kept":
+            self.largest.assign(middle)
+        elif self.look == "shown":
+            tf.py_function(lambda value: None, [middle], [])
+        logs = super().train_step(data)
+        return logs | ({"middle": middle} if self.look == "returned" else {})
+
+
+@pytest.mark.parametrize("look", ["", "kept", "shown", "returned"])
+def test_only_what_somebody_needs_is_computed(look: str) -> None:
+    model = Curious(look)
+    model.compile("sgd", "mse")
+    batch = np.ones((ROWS, 3), "float32"), np.ones((ROWS, 1), "float32")
+    model.train_on_batch(*batch)
+    spec = tuple(tf.TensorSpec([None, *b.shape[1:]], b.dtype) for b in batch)
+    captured = capture(model.train_step, spec)
+    analysis = analysed(captured, ROWS)
+    assert ({"Sort", "TopKV2"} & kept(analysis) != set()) == bool(look)
+    assert any(c.what == "allgather" for c in analysis.collectives) == bool(look)
+    # The generator of seeds counts draws, even if nobody looks at what was drawn.
+    seeds = [n for n, v in captured.variables.items() if v is model.seeds.state.value]
+    assert len(seeds) == 1 and set(seeds) <= captured.assigned
