@@ -234,4 +234,5 @@ def test_only_what_somebody_needs_is_computed(look: str) -> None:
     assert any(c.what == "allgather" for c in analysis.collectives) == bool(look)
     # The generator of seeds counts draws, even if nobody looks at what was drawn.
     seeds = [n for n, v in captured.variables.items() if v is model.seeds.state.value]
-    assert len(seeds) == 1 and set(seeds) <= captured.assigned
+    assert len(seeds) == 1
+    assert set(seeds) <= captured.assigned
