@@ -24,6 +24,7 @@ from hvd_elastic_keras.data.input.interfaces import Input
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.keras_internals.global_seed import leave_as_after_fit
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
+from hvd_elastic_keras.loop import best_model
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.changes_unseen import ChangesUnseen
 from hvd_elastic_keras.loop.observer import Observer, Round
@@ -179,6 +180,13 @@ def _prepare(
         model.stop_training = False
         is_late = joins and _may_be_late(training, variables, steps[0])
         warm_up(rounds, variables, runners, has_others=has_others, begins_alone=begins_alone)
+    if training.options.keep_best:
+        best_model.check(
+            training.options.keep_best,
+            model,
+            evaluates=training.evaluate is not None,
+            has_directory=training.job_dir is not None,
+        )
     variables.assign(before)
     state = RunState(
         model,

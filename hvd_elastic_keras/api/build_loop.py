@@ -10,8 +10,9 @@ from hvd_elastic_keras.api.training import Training
 from hvd_elastic_keras.audit.recorder import Auditor, Ledgers
 from hvd_elastic_keras.audit.verdict import Account
 from hvd_elastic_keras.common import files
-from hvd_elastic_keras.common.events import EpochAudited
+from hvd_elastic_keras.common.events import BestModelSaved, EpochAudited
 from hvd_elastic_keras.keras_internals.learning_rate import learning_rate_of
+from hvd_elastic_keras.loop.best_model import BestModel
 from hvd_elastic_keras.loop.course import Course
 from hvd_elastic_keras.loop.epoch_records import EpochRecords
 from hvd_elastic_keras.loop.growing_batch import GrowingBatch
@@ -87,6 +88,7 @@ def build_loop(
             seconds=world.step_seconds,
             learning_rate=functools.partial(learning_rate_of, training.model),
         ),
+        *_best_model(training, prepared, session, display),
         EpochRecords(reporter, audited=auditor is not None and auditor.records),
         Checkpoints(kept, options, losses, guard, before=_written_up(auditor)),
     ]
@@ -123,6 +125,29 @@ def _durable(training: Training, state: RunState, rounds: Rounds) -> Durable:
         options=training.options,
         term=term_for(rounds.membership.term, training.options),
     )
+
+
+def _best_model(
+    training: Training, prepared: Prepared, session: Session, display: ProgressDisplay
+) -> list[Observer]:
+    if training.job_dir is None or not training.options.keep_best:
+        return []
+
+    def tell(text: str, entry: BestModelSaved) -> None:
+        session.reporter.tell(text if training.verbose else "", entry, prefix=display.line_break)
+
+    return [
+        BestModel(
+            training.options.keep_best,
+            files.training_dir(training.job_dir, session.training),
+            model=training.model,
+            schedule=training.schedule,
+            callbacks=training.callbacks,
+            state=prepared.state,
+            tell=tell,
+            warn=session.reporter.show,
+        )
+    ]
 
 
 def _written_up(auditor: Auditor | None) -> Callable[[], None]:

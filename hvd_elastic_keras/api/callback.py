@@ -103,6 +103,9 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         first one that is due counts. A job that lost all workers or was interrupted continues from
         its newest checkpoint. A checkpoint is always written when the job stops, and at the end.
       keep_checkpoints: how many of the newest checkpoints to keep.
+      keep_best: a metric, such as "val_loss". The model of the epoch in which it was best is kept
+        in the job directory, as `best.keras`. "my_metric:max" or "my_metric:min" says which values
+        are better, if Keras does not know.
       deterministic: whether the weights after every step are bit-identical for any number of
         workers, kills and joins. This costs time and fixes settings of the whole process: one
         thread for each operation (or `run --deterministic_threads`), and TensorFlow's op
@@ -150,6 +153,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         checkpoint_every_n_steps: int | UnsetType = UNSET,
         checkpoint_every_minutes: float | UnsetType = UNSET,
         keep_checkpoints: int | UnsetType = UNSET,
+        keep_best: str | UnsetType = UNSET,
         deterministic: bool | UnsetType = UNSET,
         balance: str | UnsetType = UNSET,
         compression: str | UnsetType = UNSET,
@@ -169,6 +173,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             checkpoint_every_n_steps=checkpoint_every_n_steps,
             checkpoint_every_minutes=checkpoint_every_minutes,
             keep_checkpoints=keep_checkpoints,
+            keep_best=keep_best,
             deterministic=deterministic,
             balance=balance,
             compression=compression,

@@ -47,7 +47,7 @@ ONLY_TO_TRAIN = (
     *("epochs", "steps", "drop_remainder", "batch", *job_flags.GROWTH_FLAGS, "init_from"),
     *("balance", "audit", "on_nonfinite", "check_weights_every_n_steps", "compression", "export"),
     *("checkpoint_every_n_epochs", "checkpoint_every_n_steps", "checkpoint_every_minutes"),
-    *("keep_checkpoints", "checkpoint_dir"),
+    *("keep_checkpoints", "keep_best", "checkpoint_dir"),
 )
 ONLY_WITH_SUMS = ("micro_batches", "micro_batches_together")
 

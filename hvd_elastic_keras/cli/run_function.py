@@ -22,7 +22,8 @@ FLAGS = frozenset(
     {
         *("min_workers", "max_workers", "max_restarts", "restart_window_s", "gpus_per_worker"),
         *("checkpoint_every_n_epochs", "checkpoint_every_n_steps", "checkpoint_every_minutes"),
-        *("keep_checkpoints", "checkpoint_dir", "deterministic", "deterministic_threads"),
+        *("keep_checkpoints", "keep_best", "checkpoint_dir"),
+        *("deterministic", "deterministic_threads"),
         *("check_weights_every_n_steps", "skip_corrupt", "balance", "on_nonfinite", "audit"),
         *("micro_batches", "micro_batches_together", "compression", "network_interface"),
         *("batch_norm", "explain_step", "check_step"),

@@ -193,6 +193,7 @@ class TrainingConfig:
     checkpoint_every_n_steps: int | UnsetType = UNSET
     checkpoint_every_minutes: float | UnsetType = UNSET
     keep_checkpoints: int | UnsetType = UNSET
+    keep_best: str | UnsetType = UNSET
     deterministic: bool | UnsetType = UNSET
     balance: str | UnsetType = UNSET
     compression: str | UnsetType = UNSET

@@ -281,6 +281,17 @@ class CheckpointLoaded(Entry, frozen=True, kw_only=True, tag="checkpoint_loaded"
     path: str
 
 
+class BestModelSaved(Entry, frozen=True, kw_only=True, tag="best_model_saved"):
+    """The model of the best epoch so far is on disk."""
+
+    epoch: int
+    """From 0."""
+    step: int
+    metric: str
+    value: float
+    path: str
+
+
 class TensorBoardUsed(Entry, frozen=True, kw_only=True, tag="tensorboard_used"):
     """The user's own callback writes for TensorBoard."""
 
@@ -299,6 +310,7 @@ WorkerEntry = (
     | RecordsSkipped
     | CheckpointSaved
     | CheckpointLoaded
+    | BestModelSaved
     | TensorBoardUsed
 )
 """Entries that workers send for the master to write. The other entries are the master's own."""

@@ -32,6 +32,13 @@ MODEL = "model.keras"
 WEIGHTS = "model.weights.h5"
 """Written in place of `MODEL` if the model cannot be saved."""
 
+BEST = "best.keras"
+"""The model of the best epoch, with `--keep_best`."""
+BEST_WEIGHTS = "best.weights.h5"
+"""Written in place of `BEST` if the model cannot be saved."""
+BEST_RECORD = "best.json"
+"""Which epoch `BEST` is of."""
+
 HISTORY = "history.json"
 RESULTS = "results.json"
 """Results of an evaluation."""

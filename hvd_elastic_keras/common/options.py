@@ -267,6 +267,16 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     keep_checkpoints: Annotated[
         int, Option("How many checkpoints, the newest, are kept.", least=1)
     ] = KEEP_CHECKPOINTS
+    keep_best: Annotated[
+        str,
+        Option(
+            "Keep the model of the epoch in which this metric was best, such as val_loss, as "
+            "best.keras in the job directory. my_metric:max or my_metric:min says which values are "
+            "better, if Keras does not know.",
+            default="none",
+            more="See [The best model](checkpoints.md#the-best-model).",
+        ),
+    ] = ""
     checkpoint_dir: Annotated[
         str,
         Option(

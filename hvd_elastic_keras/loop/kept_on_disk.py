@@ -283,24 +283,38 @@ class KeptOnDisk(Durable):
         return path
 
 
-def save_model(directory: Path, model: keras.Model, show: Callable[[str], None]) -> None:
+def save_model(
+    directory: Path,
+    model: keras.Model,
+    show: Callable[[str], None],
+    names: tuple[str, str] = (files.MODEL, files.WEIGHTS),
+) -> Path | None:
     """Writes the trained model, or else its weights.
 
     An error shows a warning only: a training must not be lost over this file.
+
+    Args:
+      names: the names of the files for the model and for its weights.
+
+    Returns:
+      The file that was written, if any.
     """
+    name, name_of_weights = names
     try:
         with keras_saving.direct(), weights_on_disk():
-            files.write_atomically(directory / files.MODEL, model.save)
-        return
+            files.write_atomically(directory / name, model.save)
+        return directory / name
     except Exception as error:  # user code describes the model, and may raise anything
         why = in_one_line(error)
+    written: Path | None = directory / name_of_weights
     try:
         with keras_saving.direct():
-            files.write_atomically(directory / files.WEIGHTS, model.save_weights)
-        where = f"weights are in {files.WEIGHTS}"
+            files.write_atomically(directory / name_of_weights, model.save_weights)
+        where = f"weights are in {name_of_weights}"
     except Exception as error:
-        where = f"weights are in the checkpoints only ({in_one_line(error)})"
-    show(f"warning: {files.MODEL} could not be saved, its {where}: {why}\n")
+        written, where = None, f"weights are in the checkpoints only ({in_one_line(error)})"
+    show(f"warning: {name} could not be saved, its {where}: {why}\n")
+    return written
 
 
 def _export(target: Path, model: keras.Model, show: Callable[[str], None]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+import os
 import shutil
 import signal
 from collections.abc import Callable
@@ -14,6 +16,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
+from hvd_elastic_keras import RootCallback
+from hvd_elastic_keras.common import files
 from tests.harness.fault_model import FaultPoint
 from tests.harness.faults import Fault
 from tests.harness.fit_job import FitJob, FitResult, assert_same_logs, assert_same_weights
@@ -24,6 +28,43 @@ from tests.harness.recorded_fit import Script
 from tests.harness.small_classifier import VALIDATION, arrays, classifier
 
 Alone = Callable[[Scenario], FitResult]
+
+
+class DiesOnce(keras.callbacks.Callback):
+    """Kills its worker when an epoch has ended, but not the next worker that calls it."""
+
+    def __init__(self, note: Path, epoch: int) -> None:
+        super().__init__()
+        self.note, self.epoch = note, epoch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if epoch == self.epoch and not self.note.exists():
+            self.note.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@scenario(plain=True)
+def lost_at_the_end_of_the_best_epoch(script: Script) -> None:
+    dies = RootCallback(lambda: DiesOnce(script.files / "died", epoch=2))
+    data = arrays(epochs=3, validation_data=VALIDATION)
+    script.fit(classifier(FaultPoint()), **data, callbacks=(dies,))
+
+
+def test_the_next_rank_0_keeps_the_best_model(tmp_path: Path) -> None:
+    train, flag = lost_at_the_end_of_the_best_epoch, "--keep_best=val_loss"
+    with FitJob(tmp_path, train, flag, plan=[]) as job:
+        job.finish()
+        found = json.loads((job.job_dir / files.BEST_RECORD).read_text())
+        (history,) = job.result("w1").logs["histories"]
+        saved = [(e["epoch"], e["value"]) for e in job.events("best_model_saved")]
+        best = job.job_dir / files.BEST
+        assert_same_variables(
+            read_weights(best, tmp_path / "best"), read_weights(job.job_dir / files.MODEL, tmp_path)
+        )
+    losses = history["val_loss"]
+    assert losses == sorted(losses, reverse=True)
+    assert saved == list(enumerate(losses))
+    assert (found["epoch"], found["value"]) == (2, losses[2])
 
 
 @scenario(plain=True)

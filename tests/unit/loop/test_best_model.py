@@ -1,0 +1,150 @@
+"""`keep_best` keeps the model of the epoch in which a metric was best."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import keras
+
+from hvd_elastic_keras import ElasticCallback, Trainer, TrainingConfig
+from hvd_elastic_keras.common import files
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.loop.best_model import best_of
+
+X = np.arange(16, dtype="float32").reshape(8, 2) / 16
+NAN = float("nan")
+
+
+class Wanders(keras.callbacks.Callback):
+    """Makes the model better and worse from epoch to epoch."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Sets a rate of 0 that grows in the wrong direction in two of five epochs."""
+        self.model.optimizer.learning_rate = [0.01, -0.2, 0.15, 0.2, -0.3][epoch]
+
+
+class OwnMetric(keras.metrics.Metric):
+    """A metric of which Keras does not know which values are better."""
+
+    def __init__(self) -> None:
+        super().__init__(name="own")
+        self.sum = self.add_variable((), "zeros")
+
+    def update_state(self, y: Any, p: Any, sample_weight: Any = None) -> None:
+        """Adds the errors."""
+        self.sum.assign_add(keras.ops.sum(keras.ops.abs(y - p)))
+
+    def result(self) -> Any:
+        """The sum of the errors."""
+        return self.sum.value
+
+
+class NotSaved(keras.Model):
+    """A model that Keras cannot save as a whole."""
+
+    def get_config(self) -> Any:
+        """Fails."""
+        raise NotImplementedError("this model has no configuration")
+
+
+def train(
+    job_dir: Path | None, keep_best: str, kind: Any = keras.Model, *, validates: bool = True
+) -> tuple[keras.Model, dict[str, list[float]]]:
+    keras.utils.set_random_seed(3)
+    given = keras.Input((2,))
+    model = kind(given, keras.layers.Dense(2)(given))
+    model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae", OwnMetric()])
+    config = TrainingConfig(
+        global_batch_size=4, micro_batch_size=2, epochs=5, keep_best=keep_best, shuffle=False
+    )
+    data = {"validation": (X[:6], X[:6])} if validates else {}
+    trainer = Trainer(model, (X, X), config=config, job_dir=job_dir, callbacks=[Wanders()], **data)
+    return model, trainer.fit().history
+
+
+@pytest.mark.parametrize(
+    ("asked", "metric", "choose"),
+    [
+        ("val_loss", "val_loss", np.argmin),
+        ("mae:max", "mae", np.argmax),
+        ("val_loss:max", "val_loss", np.argmax),
+        ("val_own:min", "val_own", np.argmin),
+    ],
+)
+def test_the_model_of_the_best_epoch_is_kept(
+    asked: str, metric: str, choose: Any, tmp_path: Path
+) -> None:
+    _, history = train(tmp_path, asked)
+    best = int(choose(history[metric]))
+    assert 0 < best < 4, history[metric]
+    found = json.loads((tmp_path / files.BEST_RECORD).read_text())
+    expected = {
+        "metric": metric,
+        "epoch": best,
+        "value": history[metric][best],
+        "step": 2 * best + 2,
+    }
+    assert found == expected
+    kept = keras.models.load_model(tmp_path / files.BEST, compile=False)
+    kept.compile(loss="mse")
+    loss = kept.evaluate(X[:6], X[:6], verbose=0)
+    assert loss == pytest.approx(history["val_loss"][best], rel=1e-5)
+
+
+def test_of_a_model_that_cannot_be_saved_the_weights_are_kept(tmp_path: Path) -> None:
+    model, history = train(tmp_path, "val_loss", NotSaved)
+    assert not (tmp_path / files.BEST).exists()
+    model.load_weights(tmp_path / files.BEST_WEIGHTS)
+    loss = model.evaluate(X[:6], X[:6], verbose=0, return_dict=True)["loss"]
+    assert loss == pytest.approx(min(history["val_loss"]), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("asked", "validates", "words"),
+    [
+        ("val_los", True, "expected one of the metrics of the model: loss, mae, own, or one of"),
+        ("accuracy", True, "expected one of the metrics of the model: loss, mae, own, or one of"),
+        ("val_loss", False, "but there are no validation data. Give some, or choose a metric"),
+        ("val_own", True, "does not know .* better. Write keep_best=val_own:min or keep_best="),
+        ("loss:down", True, "keep_best=loss:down was given, expected a metric, such as val_loss"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_before_the_first_step(
+    asked: str, validates: bool, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        train(tmp_path, asked, validates=validates)
+    assert not (tmp_path / files.HISTORY).exists()
+
+
+def test_without_a_job_there_is_no_place_to_keep_it() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+    model.compile("sgd", "mse")
+    before = model.get_weights()[0]
+    with pytest.raises(ConfigurationError, match=r"no job directory.*ModelCheckpoint"):
+        model.fit(X, X, verbose=0, callbacks=[ElasticCallback(keep_best="loss")])
+    np.testing.assert_array_equal(model.get_weights()[0], before)
+
+
+@pytest.mark.parametrize(
+    ("values", "direction", "best"),
+    [
+        ([2.0, 1.0, 1.0], "min", 1),
+        ([2.0, 1.0, 3.0], "max", 2),
+        ([NAN, 1.0, NAN], "min", 1),
+        ([NAN, 1.0, float("inf")], "max", 1),
+        ([NAN], "min", -1),
+        ([], "max", -1),
+    ],
+)
+def test_the_best_value_is_the_first_finite_one(
+    values: list[float], direction: str, best: int
+) -> None:
+    assert best_of(values, direction) == best
