@@ -28,6 +28,12 @@ def dry_run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str
     )
 
 
+def of_the_step(output: str) -> list[str]:
+    """The lines of `--explain_step`."""
+    lines = [line.removeprefix("[elastic] ") for line in output.splitlines()]
+    return [line for line in lines if line.startswith("step: ")]
+
+
 def test_the_plan_of_a_model_is_what_the_job_then_does(tmp_path: Path) -> None:
     model = tmp_path / "my_model.py"
     model.write_text(MODEL)
@@ -42,12 +48,12 @@ def test_the_plan_of_a_model_is_what_the_job_then_does(tmp_path: Path) -> None:
     ]
     assert "steps: 3 steps per epoch, 9 in all" in planned.stdout
     assert "micro-batches per worker and step: 2+1" in planned.stdout
-    explained = [line for line in planned.stdout.splitlines() if "step: " in line]
+    explained = of_the_step(planned.stdout)
     assert explained[0].endswith(" in 1 round")
     with Job(tmp_path, *flags, command=(f"--model={model}",)) as job:
         job.finish()
         assert "finished after 9 steps" in job.output
-        assert [line for line in job.output.splitlines() if "step: " in line] == explained
+        assert of_the_step(job.output) == explained
         assert job.events("round_running")[0]["micro_batches"] == [2, 1]
         before = {path: path.read_bytes() for path in job.job_dir.rglob("*") if path.is_file()}
         again = dry_run(tmp_path, "--resume", f"--job_dir={job.job_dir}")

@@ -120,7 +120,9 @@ class Region:
             self._versions[tensor.name] = _Versions({state: level})
             if state == PARTIAL:
                 self._note_partial(tensor)
-        ordered = operations(self.graph)
+        ordered = self._sizes.operations
+        if not ordered:  # the first walk
+            ordered += operations(self.graph)
         self._variances = variances(ordered)
         for op in ordered:
             self._plan(op)

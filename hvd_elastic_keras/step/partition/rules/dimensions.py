@@ -152,12 +152,14 @@ class Sizes:
         states of its inputs. Each entry holds what is known of the inputs, and what has been found
         for all tensors.
       decisions: what was decided with these sizes, by operation and states of its inputs.
+      operations: the operations of the graph that are needed, in their order.
     """
 
     dims: dict[str, Dims] = dataclasses.field(default_factory=dict)
     values: dict[str, Values] = dataclasses.field(default_factory=dict)
     of_bodies: dict[Any, list[tuple[Any, Sizes]]] = dataclasses.field(default_factory=dict)
     decisions: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    operations: list[Any] = dataclasses.field(default_factory=list)
 
     def const(self, tensor: Any) -> npt.NDArray[Any] | None:
         """Returns a tensor's value if it is the same for any number of rows, else None."""
