@@ -36,7 +36,7 @@ setup(
         include=["hvd_elastic_keras", "hvd_elastic_keras.*", "model_zoo", "model_zoo.*"]
     ),
     package_data={
-        "hvd_elastic_keras": ["py.typed", "observe/web/*"],
+        "hvd_elastic_keras": ["py.typed", "observe/web/*", "deploy/*/*"],
         "model_zoo": ["README.md", "*/README.md", "*/configs/*", "data/*"],
     },
     install_requires=[

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hvd_elastic_keras.api.trainer import Trainer
     from hvd_elastic_keras.cli.run_function import run_function
     from hvd_elastic_keras.common.config import TrainingConfig
-    from hvd_elastic_keras.common.errors import ElasticError
+    from hvd_elastic_keras.common.errors import ElasticError, FunctionFailedError
     from hvd_elastic_keras.common.predictions import read_predictions
     from hvd_elastic_keras.data.sources.cached import CachedSource
     from hvd_elastic_keras.data.sources.random_access import Source
@@ -29,6 +29,7 @@ __all__ = [
     "CachedSource",
     "ElasticCallback",
     "ElasticError",
+    "FunctionFailedError",
     "RootCallback",
     "Source",
     "TFRecordSource",
@@ -46,6 +47,7 @@ _LAZY = {
     "CachedSource": "hvd_elastic_keras.data.sources.cached",
     "ElasticCallback": "hvd_elastic_keras.api.callback",
     "ElasticError": "hvd_elastic_keras.common.errors",
+    "FunctionFailedError": "hvd_elastic_keras.common.errors",
     "RootCallback": "hvd_elastic_keras.loop.root_callback",
     "Source": "hvd_elastic_keras.data.sources.random_access",
     "TFRecordSource": "hvd_elastic_keras.data.sources.tfrecord",

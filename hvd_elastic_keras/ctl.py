@@ -12,6 +12,8 @@ python -m hvd_elastic_keras.ctl --job_dir=DIR dashboard
 python -m hvd_elastic_keras.ctl --job_dir=DIR logs w1 --follow
 python -m hvd_elastic_keras.ctl --job_dir=DIR stop
 python -m hvd_elastic_keras.ctl list
+python -m hvd_elastic_keras.ctl env
+python -m hvd_elastic_keras.ctl manifests deploy
 python -m hvd_elastic_keras.ctl read_only_token < job.token
 """
 
@@ -24,16 +26,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvd_elastic_keras.cli import control_job, job_directory, job_listing
+from hvd_elastic_keras.cli import bug_report, control_job, job_directory, job_listing, manifests
 from hvd_elastic_keras.cli.one_line_parser import parser_of
 from hvd_elastic_keras.common.errors import ElasticError
 
 COMMANDS = (
     *("status", "add", "remove", "revoke", "grant", "audit", "explain", "dashboard"),
-    *("logs", "stop", "list", "read_only_token"),
+    *("logs", "stop", "list", "env", "manifests", "read_only_token"),
 )
 WITHOUT_JOB = {
     "list": "it shows the jobs below ./jobs",
+    "manifests": "it copies files of this package",
     "read_only_token": "it reads a token from standard input",
 }
 """Commands that are not about one job directory, with what they are about."""
@@ -82,6 +85,14 @@ def _stop(given: argparse.Namespace) -> int:
 
 def _list(given: argparse.Namespace) -> int:
     return job_listing.show_jobs()
+
+
+def _env(given: argparse.Namespace) -> int:
+    return bug_report.show_environment(given.job_dir)
+
+
+def _manifests(given: argparse.Namespace) -> int:
+    return manifests.write_manifests(given.directory)
 
 
 def _common(parser: argparse.ArgumentParser, **default: object) -> None:
@@ -140,6 +151,12 @@ def parser() -> argparse.ArgumentParser:
     logs.add_argument("--follow", "-f", action="store_true", help=text)
     add("stop", "stop a job after the current step, with a checkpoint", _stop)
     add("list", "show the jobs below ./jobs", _list)
+    text = "print what a report of a bug needs: versions, host, variables, the job; no secrets"
+    add("env", text, _env)
+    text = "copy the files for Kubernetes, Slurm and Grafana, for you to edit"
+    copied = add("manifests", text, _manifests)
+    text = "where to; default: deploy"
+    copied.add_argument("directory", nargs="?", type=Path, default=Path("deploy"), help=text)
     text = "print the token that may only read a job, given its token on standard input"
     add("read_only_token", text, _read_only_token)
     return top
@@ -154,9 +171,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         top.error(f"--job_dir was given, which {given.command} does not take: {what}")
     if given.job_dir is None and given.command not in WITHOUT_JOB:
         given.job_dir = job_directory.newest()
-        if given.job_dir is None:
+        if given.job_dir is None and given.command != "env":
             top.error("--job_dir is missing, and there is no job in ./jobs. Give a job's directory")
-        print(f"job directory: {given.job_dir}", file=sys.stderr)
+        if given.job_dir is not None:
+            print(f"job directory: {given.job_dir}", file=sys.stderr)
     if given.json and given.command != "status":
         top.error(f"--json was given, which {given.command} does not take")
     try:

@@ -11,8 +11,7 @@ from pathlib import Path
 import keras
 import optuna
 
-from hvd_elastic_keras import ElasticCallback, run_function
-from hvd_elastic_keras.common.errors import FunctionFailedError
+from hvd_elastic_keras import ElasticCallback, FunctionFailedError, run_function
 from model_zoo import digits
 
 

@@ -199,7 +199,7 @@ def check_cluster(request: PodsRequest) -> None:
     if missing:
         raise ConfigurationError(
             f"This account may not {', '.join(missing)} in the namespace {cluster.namespace}. Ask "
-            "for a role with these verbs: deploy/kubernetes/rbac.yaml has it. If the role names "
+            "for a role with these verbs: `ctl manifests` writes one, rbac.yaml. If the role names "
             "Secrets, give one of these names with --job_name."
         )
     trial = f"trial-{secrets.token_hex(8)}"

@@ -18,7 +18,7 @@ from tests.harness.job import REPOSITORY, Job
 from tests.harness.kube import Cluster
 from tests.harness.kube_api import Json
 
-DEPLOY = REPOSITORY / "deploy" / "kubernetes"
+DEPLOY = REPOSITORY / "hvd_elastic_keras" / "deploy" / "kubernetes"
 TOKEN = "token-of-a-test-0123456789-0123456789"
 SECRET = "elastic-token"
 IMAGE = "registry.example.com/my-training:1"

@@ -22,7 +22,7 @@ from tests.harness.job import LIMIT_S, POLL_S, REPOSITORY, ColdJob
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-DEPLOY = REPOSITORY / "deploy" / "slurm"
+DEPLOY = REPOSITORY / "hvd_elastic_keras" / "deploy" / "slurm"
 PROGRAMS = {"slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client"}
 """The programs of a cluster, and the Debian package of each."""
 SEARCHED = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"

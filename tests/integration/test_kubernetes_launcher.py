@@ -27,7 +27,7 @@ from tests.harness.kube import ADMIN_TOKEN, ControlPlane
 from tests.harness.kube_api import Json, path_of
 
 NAMESPACE = "default"
-RBAC = REPOSITORY / "deploy" / "kubernetes" / "rbac.yaml"
+RBAC = REPOSITORY / "hvd_elastic_keras" / "deploy" / "kubernetes" / "rbac.yaml"
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import yaml
 from hvd_elastic_keras.launchers import kubernetes_pod as pods
 from hvd_elastic_keras.launchers.kubernetes_pod import PodSettings
 
-DEPLOY = Path(__file__).resolve().parents[3] / "deploy" / "kubernetes"
+DEPLOY = Path(__file__).resolve().parents[3] / "hvd_elastic_keras" / "deploy" / "kubernetes"
 Spec = dict[str, Any]
 VOLUMES = {
     *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral"),

@@ -12,7 +12,7 @@ from hvd_elastic_keras.common import control, events
 from hvd_elastic_keras.observe import job_course, pages
 from hvd_elastic_keras.observe.job_course import JobCourse
 
-DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+DEPLOY = Path(__file__).resolve().parents[3] / "hvd_elastic_keras" / "deploy"
 
 
 def round_running(number: int, *members: str, steps_lost: int = 0) -> events.RoundRunning:

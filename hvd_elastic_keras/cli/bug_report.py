@@ -1,0 +1,84 @@
+"""What a report of a bug needs: versions, the host, environment variables, and a job.
+
+Values that may be secret are left out: tokens, keys and passwords, and the arguments of a script.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from hvd_elastic_keras.cli import control_job
+from hvd_elastic_keras.cli.checks import machine
+from hvd_elastic_keras.common import env, events, files, versions
+from hvd_elastic_keras.master.journal import Journal
+from hvd_elastic_keras.observe import job_history
+from hvd_elastic_keras.observe.console import counted
+
+PREFIXES = (
+    *("CUDA_", "GLOO_", "HOROVOD_", "HVD_", "KERAS_", "NCCL_", "OMP_", "PYTHON", "TF_", "XLA_"),
+)
+"""Beginnings of the names of environment variables that matter."""
+MAY_BE_SECRET = ("CREDENTIAL", "KEY", "PASSWORD", "SECRET", "TOKEN")
+
+
+def show_environment(job_dir: Path | None) -> int:
+    """Prints the report.
+
+    Args:
+      job_dir: the directory of the job that is meant, if any.
+    """
+    rows = [*_of_host(), *_of_variables(), *(_of_job(job_dir) if job_dir else [])]
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name:{width}}  {value}")
+    return 0
+
+
+def _of_host() -> Iterator[tuple[str, str]]:
+    installed = versions.installed()
+    for name in (versions.PACKAGE, *versions.COMPARED):
+        yield name, installed.get(name, "not installed")
+    yield "python", f"{platform.python_version()} on {platform.platform()}"
+    gpus = machine.gpus_here()
+    yield "processors", str(machine.processors())
+    yield "free memory", machine.size(machine.available_bytes())
+    yield "GPUs", "unknown: only TensorFlow can tell" if gpus is None else str(gpus)
+
+
+def _of_variables() -> Iterator[tuple[str, str]]:
+    found = {n: v for prefix in PREFIXES for n, v in env.variables_beginning(prefix).items()}
+    for name, value in sorted(found.items()):
+        yield name, "(set)" if any(word in name for word in MAY_BE_SECRET) else value
+
+
+def _of_job(job_dir: Path) -> Iterator[tuple[str, str]]:
+    yield "job", str(job_dir)
+    history = job_history.read(job_dir)
+    started = next((t.entry for t in history if isinstance(t.entry, events.JobStarted)), None)
+    if started is not None:
+        yield "trains", f"{started.model}, from {started.num_workers} workers on"
+    last = Journal(job_dir / files.JOURNAL).last
+    if last is not None:
+        yield "flags", " ".join(_flags(last.command, last.sources.keys())) or "none"
+    rounds = sum(isinstance(t.entry, events.RoundRunning) for t in history)
+    end = job_history.end_of(job_dir)
+    how = "has not ended" if end is None else control_job.how_it_ended(end)
+    yield "course", f"{counted(rounds, 'round')}; {how}"
+
+
+def _flags(words: Sequence[str], known: Collection[str]) -> Iterator[str]:
+    """Yields the flags of `run` in a command, with their values, without a script's arguments.
+
+    >>> command = ["--num_workers", "2", "--noaudit", "train.py", "--audit=word"]
+    >>> list(_flags(command, ["num_workers", "audit"]))
+    ['--num_workers 2', '--noaudit']
+    """
+    for word, following in zip(words, [*words[1:], "-"], strict=True):
+        if word == "--" or word.endswith(".py"):
+            return
+        name, equals, _ = word.removeprefix("--").partition("=")
+        if word.startswith("--") and not {name, name.removeprefix("no")}.isdisjoint(known):
+            whole = equals or following.startswith("-") or following.endswith(".py")
+            yield word if whole else f"{word} {following}"
