@@ -1,7 +1,7 @@
 """Sphinx's settings for the documentation: `scripts/build_docs` builds it into build/docs.
 
 Sphinx's source directory is the whole checkout, not `docs/`, so that a link from a page to
-`../BUILD.md`, to a file of `deploy/` or from the README to `docs/hosts.md` is the same on GitHub
+`../BUILD.md`, to a file of the package or from the README to `docs/hosts.md` is the same on GitHub
 and here.
 """
 

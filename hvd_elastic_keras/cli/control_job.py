@@ -16,6 +16,7 @@ from hvd_elastic_keras.cli import job_directory
 from hvd_elastic_keras.common import control, events, files, goodput, messages
 from hvd_elastic_keras.common.errors import ConfigurationError, MasterUnreachableError
 from hvd_elastic_keras.common.master_session import session_of, url_of
+from hvd_elastic_keras.common.protocol import FINISHED
 from hvd_elastic_keras.observe import job_history
 from hvd_elastic_keras.observe.console import table
 

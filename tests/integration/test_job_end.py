@@ -86,6 +86,9 @@ def test_ctl_shows_what_workers_print_and_stops_the_job(tmp_path: Path) -> None:
         job.plan.open_gate("gate")
         job.finish(exit_code=143)
         assert "stopped at step 11: asked to by ctl stop" in job.output
+        report = job.ctl("env")
+        assert "--num_workers=2" in report
+        assert "1 round; stopped at step 11: asked to by ctl stop" in report
         # `communicate` would lose what `readline` has read ahead.
         followed = follower.stdout.read()
         assert follower.wait(LIMIT_S) == 0
