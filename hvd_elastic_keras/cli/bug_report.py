@@ -71,12 +71,12 @@ def _of_job(job_dir: Path) -> Iterator[tuple[str, str]]:
 def _flags(words: Sequence[str], known: Collection[str]) -> Iterator[str]:
     """Yields the flags of `run` in a command, with their values, without a script's arguments.
 
-    >>> command = ["--num_workers", "2", "--noaudit", "train.py", "--audit=word"]
-    >>> list(_flags(command, ["num_workers", "audit"]))
-    ['--num_workers 2', '--noaudit']
+    >>> command = ["--config=a.py", "--num_workers", "2", "--noaudit", "train.py", "--audit=word"]
+    >>> list(_flags(command, ["config", "num_workers", "audit"]))
+    ['--config=a.py', '--num_workers 2', '--noaudit']
     """
     for word, following in zip(words, [*words[1:], "-"], strict=True):
-        if word == "--" or word.endswith(".py"):
+        if word == "--" or (word.endswith(".py") and not word.startswith("-")):
             return
         name, equals, _ = word.removeprefix("--").partition("=")
         if word.startswith("--") and not {name, name.removeprefix("no")}.isdisjoint(known):
