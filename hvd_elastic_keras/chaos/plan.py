@@ -24,7 +24,7 @@ DRAWN = ("kill", "terminate", "suspend", "slow")
 WORKER, LAUNCHER = "worker", "launcher"
 PHASES = (
     *("starting", "reading", "waiting", "entering", "training", "evaluating"),
-    *("finishing", "done", "spare", "leaving"),
+    *("finishing", "done", "ready", "spare", "leaving"),
     *("syncing", "checkpointing"),
 )
 """Phases of workers in `ctl status`; and in the last line, parts of `entering` and of any phase."""

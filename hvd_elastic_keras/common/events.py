@@ -216,6 +216,10 @@ class StepsTaken(Entry, frozen=True, kw_only=True, tag="steps_taken"):
     """Seconds that rank 0 then waited for the sums of all workers."""
     learning_rate: float | None = None
     """The learning rate of the newest step; None if the model has no optimizer."""
+    epochs: int | None = None
+    """Epochs of the training; None if their number is not known."""
+    steps_left: int | None = None
+    """Steps until the end of the training; None if their number is not known."""
 
 
 class EpochEnd(Entry, frozen=True, kw_only=True, tag="epoch_end"):

@@ -49,6 +49,7 @@ class StepRecords(Observer):
         self._training = training
         self._waited_s = waited_s
         self._learning_rate = learning_rate
+        self._epochs: int | None = None
         self._seconds = seconds
         self._clock = clock
         self._begin()
@@ -74,6 +75,7 @@ class StepRecords(Observer):
     def on_epoch(self, epoch: PresentEpoch) -> None:
         """Restarts the clock of the interval: training steps follow."""
         self._since = self._clock()
+        self._epochs = epoch.epochs
 
     def after_step(self, step: TakenStep) -> None:
         """Counts a step, and records if it is time."""
@@ -102,6 +104,8 @@ class StepRecords(Observer):
             compute_s=_mean([timed.compute for timed in self._timed]),
             allreduce_s=_mean([timed.allreduce for timed in self._timed]),
             learning_rate=self._learning_rate(),
+            epochs=self._epochs,
+            steps_left=step.steps_left,
         )
 
 

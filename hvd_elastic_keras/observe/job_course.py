@@ -108,7 +108,8 @@ class JobCourse:
             case events.StepsTaken():
                 self._add_steps(time_s, entry)
             case events.EpochEnd():
-                self._add("epochs", time_s, step=entry.step, values=numbers(entry.metrics))
+                values = numbers(entry.metrics)
+                self._add("epochs", time_s, epoch=entry.epoch, step=entry.step, values=values)
             case events.RoundRunning():
                 self._running = entry
                 self._take_shares(entry.micro_batches)

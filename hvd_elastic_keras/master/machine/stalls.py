@@ -9,7 +9,7 @@ step hangs. A member that trains alone holds up newcomers if it does not come to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from hvd_elastic_keras.common import events, protocol
 from hvd_elastic_keras.master.machine.lost_workers import evict
@@ -161,16 +161,16 @@ def hold_start_limits(t: Transition) -> None:
         since = min(t.workers[name].launched_at for name in slow)
         t.say(
             f"{', '.join(slow)} {have} been starting for {t.now - since:.0f} s "
-            f"({_what_they_do(t, slow)}); see logs/{slow[0]}.log"
+            f"({what_they_do(t.workers[name] for name in slow)}); see logs/{slow[0]}.log"
         )
 
 
-def _what_they_do(t: Transition, names: Sequence[str]) -> str:
+def what_they_do(starting: Iterable[Worker]) -> str:
     """Returns what starting workers are doing, for people."""
     by_stage: dict[str, list[str]] = {}
-    for name in names:
-        stage = STAGES.get(t.workers[name].activity, STAGES[""])
-        by_stage.setdefault(stage, []).append(name)
+    for worker in starting:
+        stage = STAGES.get(worker.activity, STAGES[""])
+        by_stage.setdefault(stage, []).append(worker.worker_id)
     if len(by_stage) == 1:
         return next(iter(by_stage))
     return "; ".join(f"{', '.join(who)}: {stage}" for stage, who in by_stage.items())

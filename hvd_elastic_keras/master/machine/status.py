@@ -7,6 +7,7 @@ from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.goodput import rounded
 from hvd_elastic_keras.master.machine.phases import Confirming, Entering, Running, Waiting
 from hvd_elastic_keras.master.machine.reasons import told
+from hvd_elastic_keras.master.machine.stalls import what_they_do
 from hvd_elastic_keras.master.machine.state import (
     Rounds,
     State,
@@ -25,8 +26,16 @@ def job_status(
     members = _members(state.rounds)
     # Members take their steps together; their heartbeats only come at different moments.
     newest = max((state.workers[m].step for m in members if m in state.workers), default=0)
+    # A worker that is ready while a round begins has a place in it.
+    has_spares = isinstance(state.rounds.phase, Running)
     rows = tuple(
-        _row(worker, members.index(worker_id) if worker_id in members else None, newest, now)
+        _row(
+            worker,
+            members.index(worker_id) if worker_id in members else None,
+            newest,
+            now,
+            has_spares=has_spares,
+        )
         for worker_id, worker in sorted(state.workers.items(), key=lambda item: item[1].number)
     )
     return control.JobStatus(
@@ -81,14 +90,17 @@ def _phase(state: State) -> tuple[str, str]:
         case Running():
             return "running", ""
         case Waiting():
-            return "starting", ""
+            starting = (w for w in state.workers.values() if w.phase is WorkerPhase.STARTING)
+            return "starting", what_they_do(w for w in starting if w.pending is None)
 
 
-def _row(worker: Worker, rank: int | None, newest: int, now: float) -> control.WorkerStatus:
+def _row(
+    worker: Worker, rank: int | None, newest: int, now: float, *, has_spares: bool
+) -> control.WorkerStatus:
     age = None if worker.last_heartbeat is None else round(now - worker.last_heartbeat, 3)
     return control.WorkerStatus(
         worker_id=worker.worker_id,
-        phase=_worker_phase(worker, rank),
+        phase=_worker_phase(worker, rank, has_spares=has_spares),
         rank=rank,
         host=worker.host,
         pid=worker.pid,
@@ -99,12 +111,12 @@ def _row(worker: Worker, rank: int | None, newest: int, now: float) -> control.W
     )
 
 
-def _worker_phase(worker: Worker, rank: int | None) -> str:
+def _worker_phase(worker: Worker, rank: int | None, *, has_spares: bool) -> str:
     if worker.leaving:
         return "leaving"
     if worker.pending is not None:
         return "pending"
-    if worker.phase is WorkerPhase.READY:
+    if worker.phase is WorkerPhase.READY and has_spares:
         return "spare"
     if rank is not None and worker.activity:
         return worker.activity

@@ -175,13 +175,14 @@ class Chart {
         y: { range: (_, low, high) => this.range(low, high) },
       },
       axes: [
-        { ...axis, size: 30, space: 70, ...(this.byTime && { values: TIMES }) },
+        { ...axis, size: 30, space: 90, ...(this.byTime && { values: TIMES }) },
         { ...axis, size: 54, values: places, ...(this.stepped && { incrs: WHOLE }) },
       ],
       series: [{ label: this.byTime ? "time" : "step", value: (_, x) => this.shown(x) }, ...lines],
       cursor: { points: { size: 6 }, ...(this.byTime && { sync: { key: "time" } }) },
       hooks: {
         drawClear: [(plot) => this.mark(plot)],
+        setCursor: [(plot) => plot.root.classList.toggle("pointed", Number.isInteger(plot.cursor.idx))],
         setSelect: [(plot) => (this.zoomed ||= plot.select.width > 0)],
       },
     };

@@ -151,16 +151,23 @@ function drawHead() {
   const unit = course.unit();
   const [, speed] = course.speeds().at(-1) ?? [];
   const values = [
-    ...(told?.epoch === null ? [] : [["epoch", told ? number(told.epoch + 1) : "–"]]),
+    ...(told?.epoch === null ? [] : [["epoch", told ? epochOf(told) : "–"]]),
     [unit, number(status.step)],
     ...(told && told.metrics.loss === undefined ? [] : [["loss", number(told?.metrics.loss, 3)]]),
     [course.speedName(), number(speed, 3)],
     [`${unit} time`, duration(told?.step_s)],
+    ...(told?.learning_rate ? [["learning rate", number(told.learning_rate, 3)]] : []),
+    ...(told?.steps_left > 0 && !newest.over ? [["left", duration(told.steps_left * told.step_s)]] : []),
     ["workers", ranks === status.workers.length ? number(ranks) : `${ranks} of ${status.workers.length}`],
     ["stalled", duration(totals.stall_s)],
     ["goodput", goodShare(status.spent_s)],
   ];
   byId("tiles").replaceChildren(...tiles(values));
+}
+
+function epochOf(told) {
+  const present = number(told.epoch + 1);
+  return told.epochs ? `${present} / ${number(told.epochs)}` : present;
 }
 
 function chart(title, options, data) {

@@ -93,8 +93,10 @@ function rounds() {
 
 function epochs() {
   const found = course.curves.epochs;
-  const names = [...new Set(found.flatMap((epoch) => Object.keys(epoch.values)))].slice(0, 12);
+  const every = new Set(["loss", "val_loss", ...found.flatMap((epoch) => Object.keys(epoch.values))]);
+  const names = [...every].filter((name) => found.some((epoch) => name in epoch.values)).slice(0, 12);
   const columnsOfTable = [
+    ["epoch", (row) => number(row.epoch === undefined ? null : row.epoch + 1), "number"],
     ["time", (row) => clock(row.time)],
     ["step", (row) => number(row.step), "number"],
     ...names.map((name) => [name, (row) => number(row.values[name]), "number"]),
@@ -107,7 +109,7 @@ function configuration() {
   if (shown.job) Object.assign(values, { model: shown.job.model || "a script", workers: shown.job.num_workers, ...shown.job.training });
   const given = shown.what_is_trained?.config;
   if (given && Object.keys(given).length) values.config = given;
-  const text = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
+  const text = (value) => (value === null ? "–" : typeof value === "object" ? JSON.stringify(value) : String(value));
   const columnsOfTable = [
     ["name", ([name]) => name],
     ["value", ([, value]) => text(value)],

@@ -24,7 +24,7 @@ class Training(TerminalReporter):
     """A training whose steps take as long as a test says."""
 
     def __init__(self) -> None:
-        self.now = 100.0
+        self.now, self.left = 100.0, 10
         self.recorded: list[events.StepsTaken] = []
         self.waited_s = 0.0
         self.learning_rate: float | None = None
@@ -44,6 +44,7 @@ class Training(TerminalReporter):
 
     def step(self, number: int, took_s: float, seconds: tuple[float, ...] = ()) -> None:
         self.now += took_s
+        self.left -= 1
         logs = {"loss": 0.5, "precision": float("nan"), "of_classes": np.zeros(3)}
         share = StepShare(0, 0, np.zeros(1, np.int32), 0, num_examples_of_step=100)
         self.records.after_step(
@@ -53,13 +54,14 @@ class Training(TerminalReporter):
                 LocalBatch((), share),
                 shares=(3, 1),
                 result=StepResult(logs, seconds=seconds),
-                steps_left=None,
+                steps_left=self.left,
             )
         )
 
 
 def test_an_interval_is_recorded_when_it_is_over() -> None:
     training = Training()
+    training.records.on_epoch(PresentEpoch(1, 5, None, 0))
     for number, took_s in enumerate((0.2, 0.2, 0.4, 0.2, 0.5)):
         training.step(number, took_s)
     first, second = training.recorded
@@ -71,6 +73,8 @@ def test_an_interval_is_recorded_when_it_is_over() -> None:
         examples_per_s=375.0,
         step_s=0.266667,
         input_s=0.0,
+        epochs=5,
+        steps_left=7,
     )
     assert (second.step, second.step_s) == (5, 0.35)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hvd_elastic_keras.common import control, messages
+from hvd_elastic_keras.common import control, messages, protocol
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.status import job_status
 from tests.unit.master.membership_driver import Job
@@ -34,6 +34,16 @@ def test_the_phase_of_the_job_follows_its_life() -> None:
     seen.append(status_of(job).phase)
     assert seen == ["starting", "changing", "running", "waiting", "finishing", "stopping"]
     assert status_of(job).detail == "interrupted"
+
+
+def test_a_job_that_starts_tells_what_its_workers_do() -> None:
+    job = Job(2, min_workers=2)
+    assert status_of(job).detail == "imports, data, model"
+    job.heartbeat("w0", phase=protocol.TRACING)
+    assert status_of(job).detail == "w0: tracing the step; w1: imports, data, model"
+    job.ready("w0")
+    assert phases(job) == {"w0": "ready", "w1": "starting"}
+    assert status_of(job).detail == "imports, data, model"
 
 
 def test_workers_have_the_phase_that_they_report_and_ranks_of_the_running_round() -> None:
