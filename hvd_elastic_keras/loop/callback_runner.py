@@ -21,9 +21,11 @@ from typing import Any
 
 import keras
 
+from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.keras_internals import file_writers
 from hvd_elastic_keras.keras_internals.file_writers import RepeatedRecords
 from hvd_elastic_keras.loop.root_callback import RootCallback
+from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.state import callback_state, keras_saving
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,7 @@ WRITERS = (
     RootCallback,
 )
 """Callbacks that only have an effect outside of the process."""
+ANEW = "the state has nothing for the callbacks {}, which begin anew"
 EVALUATES = {"on_test_begin": True, "on_test_end": False}
 BEFORE_BATCH = ("on_train_batch_begin", "on_batch_begin")
 COUNTED = ("on_train_batch_begin", "on_train_batch_end", "on_test_batch_begin")
@@ -251,6 +254,7 @@ class CallbackRunner:
             "counts": counts,
             "evaluates": self._evaluates,
             "attributes": attributes,
+            "kinds": self._kinds(),
             "named": sorted(self._named),
         }
 
@@ -277,14 +281,38 @@ class CallbackRunner:
             self._named |= late.keys()
             log.warning("%s", callback_state.warning_of(late))
 
+    def _kinds(self) -> list[str]:
+        return [type(callback).__name__ for callback in self._callbacks]
+
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes over the state of the root's callbacks."""
+        """Takes over the state of the root's callbacks.
+
+        Callbacks that the root, or the run that wrote a checkpoint, did not have keep their own.
+
+        Raises:
+          ConfigurationError: it cannot be told which state belongs to which callback.
+        """
         self._counts = dict(state["counts"])
         self._recent.clear()  # the root has made these calls, or did so before it sent its state
         self._evaluates = state["evaluates"]
         self._named |= set(state["named"])
-        for callback, attributes in zip(self._callbacks, state["attributes"], strict=True):
-            callback_state.set_attributes(callback, attributes)
+        own, saved = self._kinds(), state["attributes"]
+        kinds = state.get("kinds", own)  # earlier releases did not name them
+        if len(kinds) != len(saved):
+            raise ConfigurationError(
+                f"An earlier release has written a state of {len(saved)} callbacks, but now there "
+                f"are {len(own)}: {', '.join(own)}. Use the same callbacks, or another job_dir."
+            )
+        left = list(zip(kinds, saved, strict=True))
+        anew = []
+        for callback, kind in zip(self._callbacks, own, strict=True):
+            found = next((i for i, (name, _) in enumerate(left) if name == kind), None)
+            if found is not None:
+                callback_state.set_attributes(callback, left.pop(found)[1])
+            elif not isinstance(callback, WRITERS):
+                anew.append(kind)
+        if anew:
+            notices.tell(f"warning: {ANEW.format(', '.join(anew))}")
 
     def _active(self, callback: keras.callbacks.Callback) -> bool:
         return self._rank == 0 or not isinstance(callback, WRITERS)
