@@ -75,8 +75,8 @@ def reason_to_stay(part: tf.data.Dataset) -> str:
     nodes = nodes_of(graph)
     if any(map(_draws, nodes)) and not draws_by_call(part):
         return "draws seeded random numbers, one call after the other"
-    if calls_python(nodes):
-        return "calls Python code"
+    if calls_python(nodes) and not is_parallel(part):
+        return "calls Python code without num_parallel_calls, so that all calls have an order"
     return "" if can_draw_by_key(part) else "has a state that earlier calls change"
 
 
@@ -132,7 +132,12 @@ def _is_seeded(node: Any, count: int) -> bool:
 
 
 def called_with_key(
-    function: Any, tensors: Sequence[tf.Tensor], key: tf.Tensor, seed: int
+    function: Any,
+    tensors: Sequence[tf.Tensor],
+    key: tf.Tensor,
+    seed: int,
+    *,
+    of_own_rows: bool = False,
 ) -> list[Any]:
     """Calls the traced function of a `map`; random numbers follow from a key.
 
@@ -140,6 +145,8 @@ def called_with_key(
       tensors: the tensors of an element.
       key: see `KEY`.
       seed: another number for each function.
+      of_own_rows: whether each worker calls it for other elements. Python code must then keep no
+        state from call to call.
     """
     graph = function.graph
     nodes = nodes_of(graph)
@@ -147,17 +154,21 @@ def called_with_key(
         return list(tf.nest.flatten(function(*tensors)))
     handles = _seed_handles(graph)
     captured = [handles.get(inner.name, outer) for outer, inner in graph.captures]
-    return _KeyedCall(key, seed, graph).run(graph, [*tensors, *captured])
+    call = _KeyedCall(key, seed, graph, of_own_rows=of_own_rows)
+    return call.run(graph, [*tensors, *captured])
 
 
-def _python_call(op: Any, seed: tf.Tensor, inputs: Sequence[Any]) -> list[Any]:
+def _python_call(
+    op: Any, seed: tf.Tensor, inputs: Sequence[Any], *, keeps_no_state: bool
+) -> list[Any]:
     """Adds a call of the Python function of a `py_function` or `numpy_function`, which is seeded.
 
     Args:
       op: the traced operation.
       seed: shape [2], int64.
+      keeps_no_state: whether to refuse a function that keeps a state.
     """
-    function = SeededFunction(function_called_by(op), TOLD)
+    function = SeededFunction(function_called_by(op), TOLD, keeps_no_state=keeps_no_state)
     types = [output.dtype for output in op.outputs]
 
     def call(numbers: Any, *arguments: Any) -> Any:
@@ -171,7 +182,8 @@ def _python_call(op: Any, seed: tf.Tensor, inputs: Sequence[Any]) -> list[Any]:
 class _KeyedCall:
     """One call of a function. Its operations are added to the graph that is being made."""
 
-    def __init__(self, key: tf.Tensor, seed: int, graph: Any) -> None:
+    def __init__(self, key: tf.Tensor, seed: int, graph: Any, *, of_own_rows: bool) -> None:
+        self._of_own_rows = of_own_rows
         self._key = key * tf.constant([1_000_003, 1], tf.int64)
         self._seed = seed
         self._ordinal = 0
@@ -203,7 +215,8 @@ class _KeyedCall:
         if kind in AGAIN:
             return [self._draws.again(op, inputs)]
         if kind in PYTHON_CALLS:
-            return _python_call(op, self._next_seed(kind, 0, 0), inputs)
+            called = self._next_seed(kind, 0, 0)
+            return _python_call(op, called, inputs, keeps_no_state=self._of_own_rows)
         if inputs and isinstance(inputs[0], str):
             found = self._of_state(op, inputs)
             if found is not None:

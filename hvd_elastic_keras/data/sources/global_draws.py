@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.keras_internals.dataset_parts import next_functions_of_generators
 from hvd_elastic_keras.keras_internals.global_seed import order_is_free
 from hvd_elastic_keras.keras_internals.stateless_draws import mixed
@@ -27,6 +28,12 @@ from hvd_elastic_keras.keras_internals.traced_graphs import (
 )
 from hvd_elastic_keras.observe.notices import notices
 
+KEEPS_STATE = (
+    "Python code in map(..., num_parallel_calls=...) gives something else each time that it is "
+    "called with the same element, so that it would depend on the number of workers. It may have a "
+    "generator of its own: draw from np.random or random in place of that. If the order of its "
+    "calls matters, leave num_parallel_calls out; all workers then call it for all elements."
+)
 LOOKED_AT = 8
 """Calls of a function that show whether it draws numbers."""
 _functions: list[Callable[..., Any]] = []
@@ -80,18 +87,26 @@ class SeededFunction:
 
     Args:
       told: text for people if it draws numbers that plain Keras would draw otherwise.
+      keeps_no_state: whether to make its first calls twice, and to refuse it if it gives something
+        else the second time.
     """
 
-    def __init__(self, function: Callable[..., Any], told: str) -> None:
+    def __init__(
+        self, function: Callable[..., Any], told: str, *, keeps_no_state: bool = False
+    ) -> None:
         self._function = function
         self._told = told
-        self._calls = 0
+        self._keeps_no_state = keeps_no_state
+        self._calls = self._checks = 0
         self._draws = False
 
     def __call__(self, seed: int, *arguments: Any) -> Any:
         """Calls the function with the arguments."""
         if self._calls >= LOOKED_AT and not self._draws:
             return self._function(*arguments)
+        if self._keeps_no_state and self._checks < LOOKED_AT:
+            self._checks += 1
+            self._check_state(seed, arguments)
         with seeded(seed):
             if self._draws:
                 return self._function(*arguments)
@@ -103,6 +118,24 @@ class SeededFunction:
                 if not are_same(before, state()):
                     self._draws = True
                     tell(self._told)
+
+    def _check_state(self, seed: int, arguments: tuple[Any, ...]) -> None:
+        """Raises `ConfigurationError` if the function gives something else each time."""
+        results = []
+        for _ in range(2):
+            # The function may change arrays that it is given.
+            given = [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
+            with seeded(seed):
+                results.append(tf.nest.flatten(self._function(*given)))
+        if not all(map(_is_equal, *results)):
+            raise ConfigurationError(KEEPS_STATE)
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    one, other = np.asarray(one), np.asarray(other)
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"))
 
 
 class OwnState:

@@ -341,7 +341,9 @@ def _split_map(dataset: tf.data.Dataset, seed: int) -> _Elements:
     def call(element: Structure, key: tf.Tensor) -> Structure:
         return dataset_parts.call_map(
             dataset,
-            lambda function, tensors: called_with_key(function, tensors, key, seed + number),
+            lambda function, tensors: called_with_key(
+                function, tensors, key, seed + number, of_own_rows=True
+            ),
             found.call(element, key),
         )
 

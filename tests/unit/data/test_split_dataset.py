@@ -89,6 +89,16 @@ def lines_of_different_lengths() -> tf.data.Dataset:
     )
 
 
+def overwritten(array: Any) -> Any:
+    array += 2
+    return array
+
+
+def by_numpy(x: tf.Tensor) -> tf.Tensor:
+    x = tf.numpy_function(overwritten, [tf.stack([x, x * x])], tf.int64)
+    return tf.ensure_shape(x, [2])
+
+
 PIPELINES: dict[str, Make] = {
     "map, shuffle, batch": lambda: pairs().map(halved).shuffle(8, seed=3).batch(6).prefetch(2),
     "shuffle, parallel map, batch": lambda: (
@@ -124,6 +134,9 @@ PIPELINES: dict[str, Make] = {
     ),
     "maps above a filter": lambda: (
         numbers(40).map(lambda x: x + 1).filter(lambda x: x % 3 > 0).map(lambda x: x * x).batch(5)
+    ),
+    "Python code in parallel calls": lambda: (
+        numbers().map(by_numpy, num_parallel_calls=3).shuffle(8, seed=3).batch(6)
     ),
     "a branch and a loop": lambda: (
         numbers()
@@ -560,6 +573,7 @@ RANDOM: dict[str, Make] = {
     "pictures": lambda: numbers().map(flipped, num_parallel_calls=AUTO).shuffle(9),
     "Keras's layers": with_layers,
     "generators": with_generators,
+    "Python code": lambda: numbers().map(by_python, num_parallel_calls=AUTO),
 }
 
 
@@ -609,10 +623,38 @@ def by_python(x: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(tf.py_function(shifted, [x], tf.float32), [])
 
 
+def test_a_worker_calls_python_for_its_own_rows_only() -> None:
+    called: list[int] = []
+
+    def note(x: Any) -> Any:
+        called.append(int(x))
+        return x
+
+    def by_note(x: tf.Tensor) -> tf.Tensor:
+        return tf.ensure_shape(tf.numpy_function(note, [x], tf.int64), [])
+
+    pipeline = pipeline_of(numbers(24).map(by_note, num_parallel_calls=2).batch(8))
+    called.clear()  # of the first batch, to see its form
+    rows(pipeline, 0, Share(2, 3))
+    assert set(called) == {2, 10, 18}
+
+
+@pytest.mark.parametrize("draw", [np.random.default_rng(5).normal, iter(range(99)).__next__])
+def test_python_code_with_a_state_of_its_own_is_refused(draw: Callable[[], float]) -> None:
+    def noisy_rows(x: tf.Tensor) -> tf.Tensor:
+        y = tf.numpy_function(lambda n: np.float32(n + draw()), [x], tf.float32)
+        return tf.ensure_shape(y, [])
+
+    with pytest.raises(DataError, match=r"something else each time .* leave num_parallel"):
+        pipeline_of(numbers().map(noisy_rows, num_parallel_calls=AUTO).batch(4))
+
+
 @pytest.mark.parametrize("calls", [None, 3])
 def test_python_code_draws_the_same_for_all_workers(calls: int | None) -> None:
     def make() -> tf.data.Dataset:
-        return numbers().shuffle(12).map(by_python, num_parallel_calls=calls).batch(4)
+        pictures = numbers().shuffle(12).map(by_python, num_parallel_calls=calls)
+        # A filter looks at all elements.
+        return (pictures.filter(lambda x: True) if calls else pictures).batch(4)
 
     first, late = read_whole(made(make)), read_whole(made(make))
     passes = [rows(first, number, Share(0, 4)) for number in range(2)]
