@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +74,13 @@ class BestModel(Observer):
     def after_epoch(self, epoch: EndedEpoch) -> None:
         """Saves the model if it is the best one so far."""
         is_evaluated = self._schedule.evaluates_after(epoch.cursor.epoch)
-        if self._metric in epoch.logs:
+        if isinstance(epoch.logs.get(self._metric), int | float):
             self._save_if_best(epoch.cursor.epoch)
         elif self._is_root and not self._warned and is_evaluated:
             self._warned = True
-            names = ", ".join(sorted(epoch.logs))
-            self._warn(f"warning: keep_best={self._metric} keeps nothing: epochs have {names}\n")
+            numbers = sorted(n for n, v in epoch.logs.items() if isinstance(v, int | float))
+            what = f"the numbers of an epoch are {', '.join(numbers)}"
+            self._warn(f"warning: keep_best={self._metric} keeps nothing: {what}\n")
 
     def _save_if_best(self, epoch: int) -> None:
         if not self._is_root or not self._is_measured(epoch):
@@ -113,7 +114,9 @@ def best_of(values: Sequence[float], direction: str) -> int:
     >>> best_of([0.3, 0.2, float("nan"), 0.2], "min")
     1
     """
-    finite = [i for i, value in enumerate(values) if math.isfinite(value)]
+    finite = [
+        i for i, value in enumerate(values) if isinstance(value, int | float) and isfinite(value)
+    ]
     choose = min if direction == "min" else max
     return choose(finite, key=lambda i: values[i], default=-1)
 

@@ -101,12 +101,24 @@ class SeededFunction:
         self._draws = False
 
     def __call__(self, seed: int, *arguments: Any) -> Any:
-        """Calls the function with the arguments."""
+        """Calls the function with the arguments.
+
+        Raises:
+          ConfigurationError: the function must keep no state, and keeps one.
+        """
         if self._calls >= LOOKED_AT and not self._draws:
             return self._function(*arguments)
-        if self._keeps_no_state and self._checks < LOOKED_AT:
-            self._checks += 1
-            self._check_state(seed, arguments)
+        if not self._keeps_no_state or self._checks >= LOOKED_AT:
+            return self._seeded(seed, arguments)
+        self._checks += 1
+        # The function may change arrays that it is given.
+        given = tuple(a.copy() if isinstance(a, np.ndarray) else a for a in arguments)
+        results = [self._seeded(seed, found) for found in (given, arguments)]
+        if not all(map(_is_equal, *map(tf.nest.flatten, results))):
+            raise ConfigurationError(KEEPS_STATE)
+        return results[0]
+
+    def _seeded(self, seed: int, arguments: tuple[Any, ...]) -> Any:
         with seeded(seed):
             if self._draws:
                 return self._function(*arguments)
@@ -118,17 +130,6 @@ class SeededFunction:
                 if not are_same(before, state()):
                     self._draws = True
                     tell(self._told)
-
-    def _check_state(self, seed: int, arguments: tuple[Any, ...]) -> None:
-        """Raises `ConfigurationError` if the function gives something else each time."""
-        results = []
-        for _ in range(2):
-            # The function may change arrays that it is given.
-            given = [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
-            with seeded(seed):
-                results.append(tf.nest.flatten(self._function(*given)))
-        if not all(map(_is_equal, *results)):
-            raise ConfigurationError(KEEPS_STATE)
 
 
 def _is_equal(one: Any, other: Any) -> bool:

@@ -46,6 +46,17 @@ class OwnMetric(keras.metrics.Metric):
         return self.sum.value
 
 
+class ErrorOfEach(keras.metrics.Metric):
+    """A metric whose result is no number."""
+
+    def update_state(self, y: Any, p: Any, sample_weight: Any = None) -> None:
+        """Keeps nothing."""
+
+    def result(self) -> Any:
+        """Two numbers."""
+        return keras.ops.ones(2)
+
+
 class NotSaved(keras.Model):
     """A model that Keras cannot save as a whole."""
 
@@ -60,7 +71,8 @@ def train(
     keras.utils.set_random_seed(3)
     given = keras.Input((2,))
     model = kind(given, keras.layers.Dense(2)(given))
-    model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae", OwnMetric()])
+    metrics = ["mae", OwnMetric(), ErrorOfEach(name="each")]
+    model.compile(keras.optimizers.SGD(0.1), "mse", metrics=metrics)
     config = TrainingConfig(
         global_batch_size=4, micro_batch_size=2, epochs=5, keep_best=keep_best, shuffle=False
     )
@@ -106,11 +118,28 @@ def test_of_a_model_that_cannot_be_saved_the_weights_are_kept(tmp_path: Path) ->
     assert loss == pytest.approx(min(history["val_loss"]), rel=1e-5)
 
 
+def test_a_metric_that_is_no_number_is_told_of_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tmp_path, "each:max")
+    warning = "warning: keep_best=each keeps nothing: the numbers of an epoch are loss, mae, own, "
+    assert capsys.readouterr().out.count(warning) == 1
+    assert not list(tmp_path.glob("best*"))
+
+
 @pytest.mark.parametrize(
     ("asked", "validates", "words"),
     [
-        ("val_los", True, "expected one of the metrics of the model: loss, mae, own, or one of"),
-        ("accuracy", True, "expected one of the metrics of the model: loss, mae, own, or one of"),
+        (
+            "val_los",
+            True,
+            "expected one of the metrics of the model: loss, mae, own, each, or one of",
+        ),
+        (
+            "accuracy",
+            True,
+            "expected one of the metrics of the model: loss, mae, own, each, or one of",
+        ),
         ("val_loss", False, "but there are no validation data. Give some, or choose a metric"),
         ("val_own", True, "does not know .* better. Write keep_best=val_own:min or keep_best="),
         ("loss:down", True, "keep_best=loss:down was given, expected a metric, such as val_loss"),
