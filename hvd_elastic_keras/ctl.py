@@ -88,7 +88,9 @@ def _list(given: argparse.Namespace) -> int:
 
 
 def _env(given: argparse.Namespace) -> int:
-    return bug_report.show_environment(given.job_dir)
+    from hvd_elastic_keras.run import takes_value  # defines all flags, which takes time
+
+    return bug_report.show_environment(given.job_dir, takes_value)
 
 
 def _manifests(given: argparse.Namespace) -> int:

@@ -217,7 +217,8 @@ def explain_step(training: Training) -> None:
     Raises:
       ConfigurationError: several workers cannot share the step.
     """
-    with explained_first_steps(training.model, training.train, training.evaluate):
+    errors = explained_first_steps(training.model, training.train, training.evaluate)
+    with own_steps(), errors:
         _explain(_step(training, variables_kept(training.model), training.train))
 
 

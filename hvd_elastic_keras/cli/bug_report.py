@@ -6,11 +6,12 @@ Values that may be secret are left out: tokens, keys and passwords, and the argu
 from __future__ import annotations
 
 import platform
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hvd_elastic_keras.cli import control_job
 from hvd_elastic_keras.cli.checks import machine
+from hvd_elastic_keras.cli.find_model import split_arguments
 from hvd_elastic_keras.common import env, events, files, versions
 from hvd_elastic_keras.master.journal import Journal
 from hvd_elastic_keras.observe import job_history
@@ -20,16 +21,18 @@ PREFIXES = (
     *("CUDA_", "GLOO_", "HOROVOD_", "HVD_", "KERAS_", "NCCL_", "OMP_", "PYTHON", "TF_", "XLA_"),
 )
 """Beginnings of the names of environment variables that matter."""
-MAY_BE_SECRET = ("CREDENTIAL", "KEY", "PASSWORD", "SECRET", "TOKEN")
+MAY_BE_SECRET = ("AUTH", "CREDENTIAL", "KEY", "PASS", "SECRET", "TOKEN")
 
 
-def show_environment(job_dir: Path | None) -> int:
+def show_environment(job_dir: Path | None, takes_value: Callable[[str], bool]) -> int:
     """Prints the report.
 
     Args:
       job_dir: the directory of the job that is meant, if any.
+      takes_value: whether a flag of `run` is followed by its value.
     """
-    rows = [*_of_host(), *_of_variables(), *(_of_job(job_dir) if job_dir else [])]
+    of_job = _of_job(job_dir, takes_value) if job_dir else []
+    rows = [*_of_host(), *_of_variables(), *of_job]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"{name:{width}}  {value}")
@@ -50,10 +53,11 @@ def _of_host() -> Iterator[tuple[str, str]]:
 def _of_variables() -> Iterator[tuple[str, str]]:
     found = {n: v for prefix in PREFIXES for n, v in env.variables_beginning(prefix).items()}
     for name, value in sorted(found.items()):
-        yield name, "(set)" if any(word in name for word in MAY_BE_SECRET) else value
+        is_secret = any(word in name.upper() for word in MAY_BE_SECRET)
+        yield name, "(set)" if is_secret else value or "(empty)"
 
 
-def _of_job(job_dir: Path) -> Iterator[tuple[str, str]]:
+def _of_job(job_dir: Path, takes_value: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
     yield "job", str(job_dir)
     history = job_history.read(job_dir)
     started = next((t.entry for t in history if isinstance(t.entry, events.JobStarted)), None)
@@ -61,24 +65,10 @@ def _of_job(job_dir: Path) -> Iterator[tuple[str, str]]:
         yield "trains", f"{started.model}, from {started.num_workers} workers on"
     last = Journal(job_dir / files.JOURNAL).last
     if last is not None:
-        yield "flags", " ".join(_flags(last.command, last.sources.keys())) or "none"
+        flags, script = split_arguments(list(last.command), takes_value)
+        yield "flags", " ".join(word for _, _, words in flags for word in words) or "none"
+        yield "script", next((word for word in script if word != "--"), "none")
     rounds = sum(isinstance(t.entry, events.RoundRunning) for t in history)
     end = job_history.end_of(job_dir)
     how = "has not ended" if end is None else control_job.how_it_ended(end)
     yield "course", f"{counted(rounds, 'round')}; {how}"
-
-
-def _flags(words: Sequence[str], known: Collection[str]) -> Iterator[str]:
-    """Yields the flags of `run` in a command, with their values, without a script's arguments.
-
-    >>> command = ["--config=a.py", "--num_workers", "2", "--noaudit", "train.py", "--audit=word"]
-    >>> list(_flags(command, ["config", "num_workers", "audit"]))
-    ['--config=a.py', '--num_workers 2', '--noaudit']
-    """
-    for word, following in zip(words, [*words[1:], "-"], strict=True):
-        if word == "--" or (word.endswith(".py") and not word.startswith("-")):
-            return
-        name, equals, _ = word.removeprefix("--").partition("=")
-        if word.startswith("--") and not {name, name.removeprefix("no")}.isdisjoint(known):
-            whole = equals or following.startswith("-") or following.endswith(".py")
-            yield word if whole else f"{word} {following}"

@@ -17,6 +17,8 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.25
+FUNCTION_WORKER = "function_worker.py"
+"""The script of jobs of `run_function`."""
 JOBS = "jobs"
 """Name of the directory, in the present one, of jobs without --job_dir."""
 
@@ -47,9 +49,18 @@ def newest() -> Path | None:
 
 
 def to_continue(job_dir: Path) -> str:
-    """Returns, in words, the command that continues a job."""
+    """Returns, in words, how a job is continued."""
+    if _is_of_a_function(job_dir):
+        return f"to continue: call run_function again, with job_dir={shown(job_dir)!r}"
     command = f"python -m hvd_elastic_keras.run --resume --job_dir={shlex.quote(shown(job_dir))}"
     return f"to continue: {command}"
+
+
+def _is_of_a_function(job_dir: Path) -> bool:
+    try:
+        return FUNCTION_WORKER in (job_dir / files.JOB).read_text()
+    except OSError:
+        return False
 
 
 def shown(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import shutil
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def write_manifests(directory: Path) -> int:
     changed = [
         str(target)
         for source, target in zip(sources, targets, strict=True)
-        if target.exists() and target.read_bytes() != source.read_bytes()
+        if target.exists() and not (target.is_file() and filecmp.cmp(source, target, shallow=False))
     ]
     if changed:
         raise ConfigurationError(

@@ -35,7 +35,7 @@ FLAGS = frozenset(
 """The flags of `run` that suit the job of a function, whose workers are on this machine."""
 REASONS = ("[elastic] the job failed: ", "[elastic] stopped ", "error: ")
 """Beginnings of the line in which a launcher says why there is no result."""
-WORKER = Path(__file__).resolve().with_name("function_worker.py")
+WORKER = Path(__file__).resolve().with_name(job_directory.FUNCTION_WORKER)
 """The script of the workers."""
 END_WITHIN_S = 30.0
 """Seconds for the launcher after SIGTERM, when nobody can read its output any more."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import typing
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
@@ -71,6 +72,8 @@ COMMAND_LINE = "command_line"
 """Name under which the JSON of `JobOptions` holds the options of the command line."""
 SEED = "job_seed"
 """Name under which the JSON of `JobOptions` holds the job's seed."""
+METRIC = re.compile(r"([^:]+(:(min|max))?)?")
+"""What `keep_best` may be."""
 Asked: TypeAlias = Mapping[str, Any]
 """Options by name that one source gives. A missing name, or `UNSET`, means not given."""
 NOTHING: Asked = {}
@@ -273,7 +276,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "Keep the model of the epoch in which this metric was best, such as val_loss, as "
             "best.keras in the job directory. my_metric:max or my_metric:min says which values are "
             "better, if Keras does not know.",
-            default="none",
+            default="nothing is kept",
             more="See [The best model](checkpoints.md#the-best-model).",
         ),
     ] = ""
@@ -331,6 +334,13 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             option.check(name, value)
         if self.deterministic:
             self._check_deterministic()
+        require(
+            isinstance(self.keep_best, str) and METRIC.fullmatch(self.keep_best) is not None,
+            "keep_best",
+            repr(self.keep_best),
+            "that is the name of a metric, such as val_loss, or a name with the direction in which "
+            "it gets better, such as my_metric:max or my_metric:min",
+        )
 
     def _check_deterministic(self) -> None:
         if self.compression != NO_COMPRESSION:

@@ -13,7 +13,6 @@ import keras
 from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.events import BestModelSaved
-from hvd_elastic_keras.keras_internals.model_building import has_own_step
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.kept_on_disk import save_model
 from hvd_elastic_keras.loop.observer import EndedEpoch, Observer, Round
@@ -22,7 +21,8 @@ from hvd_elastic_keras.state.cursor import Phase
 from hvd_elastic_keras.state.run_state import RunState
 
 VALIDATION = "val_"
-DIRECTIONS = ("min", "max")
+LOGS = ("train_step", "test_step", "compute_metrics", "get_metrics_result")
+"""Methods of a model that make the logs of an epoch."""
 
 
 class BestModel(Observer):
@@ -60,15 +60,15 @@ class BestModel(Observer):
         self._tell = tell
         self._warn = warn
         self._is_root = False
-        self._warned = False
+        self._said: set[str] = set()
 
-    def after_sync(self, entered: Round) -> None:
+    def on_running(self, entered: Round) -> None:
         """Saves what a lost rank 0 may not have saved."""
         self._is_root = entered.place.rank == 0
         cursor = self._state.cursor
         # Only then are the variables still those of the end of an epoch.
-        has_ended = cursor.step == 0 and cursor.phase is not Phase.EVALUATE
-        if has_ended and self._history.epoch:
+        is_between = cursor.step == 0 and cursor.phase is not Phase.EVALUATE
+        if is_between and not self._state.marks.ended and self._history.epoch:
             self._save_if_best(self._history.epoch[-1])
 
     def after_epoch(self, epoch: EndedEpoch) -> None:
@@ -76,11 +76,10 @@ class BestModel(Observer):
         is_evaluated = self._schedule.evaluates_after(epoch.cursor.epoch)
         if isinstance(epoch.logs.get(self._metric), int | float):
             self._save_if_best(epoch.cursor.epoch)
-        elif self._is_root and not self._warned and is_evaluated:
-            self._warned = True
+        elif self._is_root and is_evaluated:
             numbers = sorted(n for n, v in epoch.logs.items() if isinstance(v, int | float))
             what = f"the numbers of an epoch are {', '.join(numbers)}"
-            self._warn(f"warning: keep_best={self._metric} keeps nothing: {what}\n")
+            self._say_once(f"warning: keep_best={self._metric} keeps nothing: {what}\n")
 
     def _save_if_best(self, epoch: int) -> None:
         if not self._is_root or not self._is_measured(epoch):
@@ -95,14 +94,22 @@ class BestModel(Observer):
         if _content(record) == found:
             return
         names = files.BEST, files.BEST_WEIGHTS
-        path = save_model(self._directory, self._model, self._warn, names)
+        path = save_model(self._directory, self._model, self._say_once, names)
         if path is not None:
-            files.write_json(record, found)
+            try:
+                files.write_json(record, found)
+            except OSError as error:
+                self._say_once(f"warning: {record.name} could not be saved: {error.strerror}\n")
             what = f"{self._metric} {value:.4g}; kept in {path.name}"
             entry = BestModelSaved(
                 metric=self._metric, value=value, epoch=epoch, step=step, path=str(path)
             )
             self._tell(f"epoch {epoch + 1} is the best so far: {what}", entry)
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._warn(text)
 
     def _is_measured(self, epoch: int) -> bool:
         return not self._metric.startswith(VALIDATION) or self._schedule.evaluates_after(epoch)
@@ -133,16 +140,11 @@ def check(asked: str, model: keras.Model, *, evaluates: bool, has_directory: boo
     Raises:
       ConfigurationError: nothing could be kept.
     """
-    metric, colon, direction = asked.partition(":")
+    metric, colon, _ = asked.partition(":")
     if not has_directory:
         raise ConfigurationError(
             f"keep_best={asked} was given, but this training has no job directory, or is a part of "
             "elastic.run. Use keras.callbacks.ModelCheckpoint(path, save_best_only=True)."
-        )
-    if colon and direction not in DIRECTIONS:
-        raise ConfigurationError(
-            f"keep_best={asked} was given, expected a metric, such as val_loss, or one with the "
-            "direction in which it gets better, such as my_metric:max or my_metric:min."
         )
     if metric.startswith(VALIDATION) and not evaluates:
         raise ConfigurationError(
@@ -150,7 +152,8 @@ def check(asked: str, model: keras.Model, *, evaluates: bool, has_directory: boo
             "a metric of the training, such as loss."
         )
     names = list(model.get_metrics_result())
-    if metric.removeprefix(VALIDATION) not in names and not has_own_step(model):
+    makes_own_logs = any(getattr(type(model), n) is not getattr(keras.Model, n) for n in LOGS)
+    if metric.removeprefix(VALIDATION) not in names and not makes_own_logs:
         raise ConfigurationError(
             f"keep_best={asked} was given, expected one of the metrics of the model: "
             f"{', '.join(names)}, or one of these after {VALIDATION}."

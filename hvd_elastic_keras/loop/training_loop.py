@@ -12,6 +12,7 @@ However a round ends, the worker stands at its last finished step and asks for t
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 
@@ -181,11 +182,26 @@ class TrainingLoop:
         """Saves the results. Returns when every worker knows that they are saved."""
         self._steps.tell_position("finishing")
         self._parts.course.finish_data(self._parts.evaluate)
+        self._come_to_the_end()
         self._end_callbacks()
         for observer in self._parts.observers:
             observer.on_end()
         with self._parts.communicator.collective():
             self._parts.communicator.barrier("elastic_finish")
+
+    def _come_to_the_end(self) -> None:
+        """Returns when all workers have come to the end of the training.
+
+        What follows may change the weights (`use_ema`, `on_train_end`). If rank 0 is lost while it
+        writes what belongs to the last epoch, the next one must still have the weights of then.
+        """
+        parts, state = self._parts, self._state
+        if state.marks.ended:
+            return
+        with parts.communicator.collective():
+            parts.communicator.barrier("elastic_end")
+        # Counts as progress: a worker that did not come here is behind.
+        state.cursor = dataclasses.replace(state.cursor, progress=state.cursor.progress + 1)
 
     def _end_callbacks(self) -> None:
         model, marks = self._parts.model, self._state.marks

@@ -314,10 +314,15 @@ class PartialStep:
         assert self._ready is not None
         self.is_ready = self._ready(self)
         self._in_place = True
+        # For several tensors, TensorFlow has no kernel that leaves texts on the host of a GPU.
+        together = [t for t in tensors if t.dtype.is_floating]
         with tf.control_dependencies([self.is_ready]):
-            results = tf.identity_n([there[t.name][REPLICATED] for t in tensors])
-        for tensor, result in zip(tensors, results, strict=True):
-            there[tensor.name][REPLICATED] = result
+            results = tf.identity_n([there[t.name][REPLICATED] for t in together])
+            for tensor, result in zip(together, results, strict=True):
+                there[tensor.name][REPLICATED] = result
+            for tensor in tensors:
+                if not tensor.dtype.is_floating:
+                    there[tensor.name][REPLICATED] = tf.identity(there[tensor.name][REPLICATED])
 
     def _rounded_of(self, names: Iterable[str]) -> list[str]:
         """Returns the names of sums that travel in 16 bits, in the given order."""

@@ -236,7 +236,8 @@ def needs_rows(
 def _reaches(tensors: Iterable[Any], is_wanted: Callable[[Any], bool], ends: Sequence[Any]) -> bool:
     """Whether tensors follow from a wanted operation in another way than through `ends`."""
     known = {id(t) for t in ends}
-    todo, seen = [t for t in tensors if id(t) not in known], set()
+    # A constant that the step takes from outside follows from nothing.
+    todo, seen = [t for t in tensors if tf.is_symbolic_tensor(t) and id(t) not in known], set()
     while todo:
         op = todo.pop().op
         if op in seen:

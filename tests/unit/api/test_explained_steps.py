@@ -6,12 +6,15 @@ import contextlib
 import io
 from typing import Any
 
+import numpy as np
 import pytest
 
 keras = pytest.importorskip("keras")
+tf = pytest.importorskip("tensorflow")
 pytest.importorskip("horovod.tensorflow")
 
-from hvd_elastic_keras import ElasticCallback
+import hvd_elastic_keras.horovod as hvd
+from hvd_elastic_keras import ElasticCallback, Trainer, TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.step.partition import rules
 from hvd_elastic_keras.step.partition.rules.states import PARTIAL, Decision, View
@@ -51,6 +54,40 @@ def test_each_collective_is_shown_with_what_needs_it(monkeypatch: pytest.MonkeyP
     assert lines[0].endswith(" in 2 rounds"), lines
     assert "step: round 1: allreduce before what follows Sum" in lines[1]
     assert all(line.startswith("step: round ") for line in lines[1:]), lines
+
+
+def test_a_trainer_explains_a_step_with_horovods_optimizer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data = arrays()
+    plain = classifier()
+    plain.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), plain.loss)
+    before = plain.get_weights()
+    config = TrainingConfig(global_batch_size=8, micro_batch_size=2, epochs=1)
+    Trainer(plain, (data["x"], data["y"]), config=config).explain_step()
+    assert capsys.readouterr().out.startswith("step: ")
+    for value, expected in zip(plain.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+class Constants(keras.Model):
+    """Its logs hold a constant from outside of the step."""
+
+    def train_step(self, data: Any) -> Any:
+        """As Keras."""
+        return {**super().train_step(data), "constant": LARGE}
+
+
+LARGE = tf.range(300.0)
+
+
+def test_a_constant_from_outside_of_a_step_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HVD_ELASTIC_OPTIONS", '{"micro_batches": "loop", "on_nonfinite": "skip"}')
+    plain = classifier()
+    found = Constants(plain.inputs, plain.outputs)
+    found.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    history = found.fit(**arrays(), verbose=0, callbacks=[ElasticCallback()]).history
+    np.testing.assert_array_equal(history["constant"][0], np.arange(300.0))
 
 
 @pytest.mark.parametrize("kind", [keras.layers.BatchNormalization, keras.layers.Identity])

@@ -15,6 +15,8 @@ VARIABLES = {
     "HVD_ELASTIC_TOKEN": "t0p",
     "TF_API_KEY": "t0p",
     "DATABASE": "t0p",
+    "TF_PASSPHRASE": "t0p",
+    "TF_empty": "",
 }
 
 
@@ -40,6 +42,7 @@ def test_a_report_has_versions_and_variables_and_no_secrets(
     found = dict(line.split(maxsplit=1) for line in text.splitlines())
     assert versions.installed().items() <= found.items()
     assert found["HVD_ELASTIC_RUN_AUDIT"] == "true"
+    assert found["TF_empty"] == "(empty)"
     assert found["HVD_ELASTIC_TOKEN"] == found["TF_API_KEY"] == "(set)"
     assert "t0p" not in text
     assert "job" not in found

@@ -142,7 +142,7 @@ def test_a_metric_that_is_no_number_is_told_of_once(
         ),
         ("val_loss", False, "but there are no validation data. Give some, or choose a metric"),
         ("val_own", True, "does not know .* better. Write keep_best=val_own:min or keep_best="),
-        ("loss:down", True, "keep_best=loss:down was given, expected a metric, such as val_loss"),
+        ("loss:down", True, "keep_best='loss:down' was given, expected a value that is the name"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_before_the_first_step(
@@ -151,6 +151,41 @@ def test_what_cannot_be_kept_is_refused_before_the_first_step(
     with pytest.raises(ConfigurationError, match=words):
         train(tmp_path, asked, validates=validates)
     assert not (tmp_path / files.HISTORY).exists()
+
+
+class WithBleu(keras.Model):
+    """A model that makes the logs of an evaluation by itself."""
+
+    def test_step(self, data: Any) -> Any:
+        """As Keras, with another number."""
+        return {**super().test_step(data), "bleu": keras.ops.sum(self.trainable_variables[0])}
+
+
+def test_a_metric_that_the_model_makes_by_itself_is_accepted(tmp_path: Path) -> None:
+    _, history = train(tmp_path, "val_bleu:max", WithBleu)
+    found = json.loads((tmp_path / files.BEST_RECORD).read_text())
+    assert found["value"] == max(history["val_bleu"])
+
+
+def test_a_full_disk_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = files.write_json
+
+    def full(path: Path, content: Any) -> None:
+        if path.name == files.BEST_RECORD:
+            raise OSError(28, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(files, "write_json", full)
+    train(tmp_path, "val_loss")
+    warning = "warning: best.json could not be saved: No space left on device"
+    assert capsys.readouterr().out.count(warning) == 1
+
+
+def test_an_option_of_another_type_is_refused_at_once() -> None:
+    with pytest.raises(ConfigurationError, match="keep_best=True was given, expected a value that"):
+        ElasticCallback(keep_best=True)  # type: ignore[arg-type]
 
 
 def test_without_a_job_there_is_no_place_to_keep_it() -> None:
