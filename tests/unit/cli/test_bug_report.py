@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import types
 from pathlib import Path
 
 import pytest
 
 from hvd_elastic_keras import ctl
-from hvd_elastic_keras.cli import manifests
+from hvd_elastic_keras.cli import bug_report, manifests
 from hvd_elastic_keras.common import versions
 
 VARIABLES = {
@@ -54,6 +55,30 @@ def test_a_job_without_a_journal_is_reported_as_far_as_it_is_known(
     job, course = printed(capsys, "env", f"--job_dir={tmp_path / 'none'}").splitlines()[-2:]
     assert job.split() == ["job", str(tmp_path / "none")]
     assert course.split(maxsplit=1) == ["course", "0 rounds; has not ended"]
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "script"),
+    [
+        ("--model a.py --num_workers=3 --audit", "--model a.py --num_workers=3 --audit", "none"),
+        ("--audit --module own.train --epochs=5 --key=t0p", "--audit --module", "own.train"),
+        ("--num_workers 2 -- train.py --key=t0p", "--num_workers 2", "train.py"),
+        ("train.py --seed=t0p", "none", "train.py"),
+    ],
+)
+def test_of_a_command_the_flags_are_reported_and_not_the_arguments_of_the_script(
+    command: str,
+    flags: str,
+    script: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entry = types.SimpleNamespace(command=tuple(command.split()))
+    monkeypatch.setattr(bug_report, "Journal", lambda path: types.SimpleNamespace(last=entry))
+    text = printed(capsys, "env", "--job_dir=job")
+    found = dict(line.split(maxsplit=1) for line in text.splitlines())
+    assert (found["flags"], found["script"]) == (flags, script)
+    assert "t0p" not in text
 
 
 def test_the_files_of_the_package_are_copied_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from hvd_elastic_keras.cli import control_job
+from hvd_elastic_keras.cli import control_job, run_function
 from hvd_elastic_keras.cli.job_listing import Logs, show_jobs, show_logs
+from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.errors import ConfigurationError, MasterUnreachableError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,6 +35,17 @@ def job(name: str, *entries: dict[str, Any], written: int = 0) -> Path:
 @pytest.fixture(autouse=True)
 def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+def test_a_job_of_a_function_is_continued_by_another_call(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    directory = job("calls", {**FINISHED, "status": "stopped", "reason": "interrupted"})
+    script = {"version": 1, "script": [str(run_function.WORKER), "function-1"], "seed": 0}
+    (directory / files.JOB).write_text(json.dumps(script))
+    assert control_job.show_status(directory, as_json=False) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "to continue: call run_function again, with job_dir='jobs/calls'"
 
 
 @pytest.mark.parametrize(
