@@ -17,7 +17,7 @@ from hvd_elastic_keras.api.fit_rounds import FitRounds, Prepared
 from hvd_elastic_keras.api.training import Training, own_steps
 from hvd_elastic_keras.common.errors import WorkerLeavingError
 from hvd_elastic_keras.common.events import TensorBoardUsed
-from hvd_elastic_keras.common.garbage import rarely_collected
+from hvd_elastic_keras.common.garbage import not_collected
 from hvd_elastic_keras.common.options import AUTO, LOOP, SKIP, SPEED, RunOptions
 from hvd_elastic_keras.common.protocol import READING, TRACING
 from hvd_elastic_keras.data.input.interfaces import Input
@@ -139,7 +139,7 @@ def _train_inside(training: Training, inside: RoundInside) -> None:
             raise
 
 
-@rarely_collected()
+@not_collected()
 def _prepare(
     training: Training,
     rounds: FitRounds,

@@ -1,4 +1,4 @@
-"""Rarer garbage collections while a process starts.
+"""Rarer garbage collections while a process starts, and none while steps are traced.
 
 Imports and traces make hundreds of thousands of objects that stay. Python's collector looks at all
 of them again and again: a fifth of the import of TensorFlow, and a third of the plan of a large
@@ -32,10 +32,12 @@ def collect_rarely() -> Callable[[], None]:
 
 
 @contextlib.contextmanager
-def rarely_collected() -> Iterator[None]:
-    """Makes collections rarer in a block, or in a function that it decorates."""
-    undo = collect_rarely()
+def not_collected() -> Iterator[None]:
+    """Turns collections off in a block, or in a function that it decorates."""
+    was_on = gc.isenabled()
+    gc.disable()
     try:
         yield
     finally:
-        undo()
+        if was_on:
+            gc.enable()

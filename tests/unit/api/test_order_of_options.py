@@ -37,7 +37,7 @@ def others(name: str) -> Any:
     if kind is bool:
         return not field.default
     if kind is str:
-        choices = option.choices or ["gs://somewhere/else"]
+        choices = option.choices or ["gs://somewhere/else" if name.endswith("_dir") else "val_loss"]
         return next(choice for choice in choices if choice != field.default)
     return field.default + 3
 

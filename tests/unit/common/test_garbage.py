@@ -1,4 +1,4 @@
-"""Garbage collections are rarer for a while, and what the program has set stays."""
+"""Garbage collections are rarer, or off, for a while, and what the program has set stays."""
 
 from __future__ import annotations
 
@@ -22,13 +22,27 @@ def _thresholds() -> Iterator[None]:
 )
 def test_a_program_finds_its_own_threshold_again(first: int, meanwhile: int) -> None:
     gc.set_threshold(first, 9, 8)
-    with garbage.rarely_collected():
-        assert gc.get_threshold() == (meanwhile, 9, 8)
+    undo = garbage.collect_rarely()
+    assert gc.get_threshold() == (meanwhile, 9, 8)
+    undo()
     assert gc.get_threshold() == (first, 9, 8)
 
 
 def test_a_threshold_that_a_program_sets_meanwhile_stays() -> None:
     gc.set_threshold(700, 9, 8)
-    with garbage.rarely_collected():
-        gc.set_threshold(123, 4, 5)
+    undo = garbage.collect_rarely()
+    gc.set_threshold(123, 4, 5)
+    undo()
     assert gc.get_threshold() == (123, 4, 5)
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_collections_are_off_in_a_block_and_then_as_before(was_on: bool) -> None:
+    (gc.enable if was_on else gc.disable)()
+    try:
+        with pytest.raises(KeyError), garbage.not_collected():
+            assert not gc.isenabled()
+            raise KeyError
+        assert gc.isenabled() == was_on
+    finally:
+        gc.enable()
