@@ -78,6 +78,8 @@ class Outlet:
         with self._changed:
             if not self.behind:
                 self._progress_at = time.monotonic()
+            if self.moved:  # the caller may have begun to draw before
+                data = _ORDERS.sub(b"", data)
             self._waiting.append(data)
             self._size += len(data)
             while self._size > self._most_bytes and len(self._waiting) > 1:

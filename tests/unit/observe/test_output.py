@@ -209,7 +209,7 @@ def test_when_the_reader_is_gone_all_goes_on_in_the_other_file(
     outlet.instead = tmp_path / "launcher.log"
     outlet.put(b"\x1b[1A\x1b[2K\x1b[33mafter\x1b[0m\n")
     outlet.end()
-    outlet.put(b"the end\n")
+    outlet.put(b"\x1b[2K\x1b[1mthe end\x1b[0m\n")  # whose drawing began before
     outlet.end()
     assert outlet.moved
     assert outlet.instead.read_text().splitlines()[1:] == ["after", "the end"]
