@@ -69,6 +69,8 @@ def _of_job(job_dir: Path, takes_value: Callable[[str], bool]) -> Iterator[tuple
         yield "flags", " ".join(word for _, _, words in flags for word in words) or "none"
         yield "script", next((word for word in script if word != "--"), "none")
     rounds = sum(isinstance(t.entry, events.RoundRunning) for t in history)
-    end = job_history.end_of(job_dir)
-    how = "has not ended" if end is None else control_job.how_it_ended(end)
+    end = history[-1].entry if history else None
+    how = "has not ended"
+    if isinstance(end, events.JobFinished):
+        how = control_job.how_it_ended(end.status, end.step, end.training, end.reason)
     yield "course", f"{counted(rounds, 'round')}; {how}"

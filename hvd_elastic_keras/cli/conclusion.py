@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 from collections.abc import Iterable
 from pathlib import Path
 
 from hvd_elastic_keras.cli import job_directory
+from hvd_elastic_keras.cli.control_job import how_it_ended
 from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.common import files, goodput
 from hvd_elastic_keras.common.errors import error_in, nonfinite_losses
@@ -39,8 +39,7 @@ def conclude(console: Console, request: JobRequest, result: JobResult, signals: 
         console.info(goodput.told(result.spent_s))
     several = result.training > 1
     if result.stopped:
-        where = f" of training {result.training}" if several else ""
-        console.line(f"stopped at step {result.step}{where}: {result.reason}")
+        console.line(how_it_ended("stopped", result.step, result.training, result.reason))
         console.line(job_directory.to_continue(request.job_dir))
         return EXIT_SIGNAL_BASE + (signals[0] if signals else signal.SIGTERM)
     if not result.succeeded:
@@ -62,10 +61,10 @@ def conclude(console: Console, request: JobRequest, result: JobResult, signals: 
 
 def _not_finite(job_dir: Path) -> list[str]:
     """Returns the losses of the last epoch that are no finite numbers, with their values."""
-    try:
-        history = json.loads((job_dir / files.HISTORY).read_text())["history"]
-    except (OSError, ValueError, KeyError):  # a script may have trained in another way
+    content = files.read_json(job_dir / files.HISTORY)
+    if not content or "history" not in content:  # a script may have trained in another way
         return []
+    history = content["history"]
     return nonfinite_losses({name: values[-1] for name, values in history.items() if values})
 
 

@@ -64,15 +64,15 @@ def _status_at(end: events.JobFinished) -> control.JobStatus:
 
 def end_in_words(end: events.JobFinished, job_dir: Path) -> str:
     """Returns how a job has ended and, if it can go on, how."""
-    how = how_it_ended(end)
+    how = how_it_ended(end.status, end.step, end.training, end.reason)
     return how if end.status == FINISHED else f"{how}\n{job_directory.to_continue(job_dir)}"
 
 
-def how_it_ended(end: events.JobFinished) -> str:
-    """Returns in words how a job has ended."""
-    where = f" of training {end.training}" if end.training > 1 else ""
-    how = f"{end.status} at step {end.step}{where}"
-    return how if end.status == FINISHED else f"{how}: {end.reason}"
+def how_it_ended(status: str, step: int, training: int, reason: str) -> str:
+    """Returns in words how a job has ended; see `JobFinished`."""
+    where = f" of training {training}" if training > 1 else ""
+    how = f"{status} at step {step}{where}"
+    return how if status == FINISHED else f"{how}: {reason}"
 
 
 def read_status(job_dir: Path, timeout_s: float = REQUEST_TIMEOUT_S) -> control.JobStatus:

@@ -57,10 +57,8 @@ def to_continue(job_dir: Path) -> str:
 
 
 def _is_of_a_function(job_dir: Path) -> bool:
-    try:
-        return FUNCTION_WORKER in (job_dir / files.JOB).read_text()
-    except OSError:
-        return False
+    job = files.read_json(job_dir / files.JOB) or {}
+    return any(word.endswith(FUNCTION_WORKER) for word in job.get("script", ())[:1])
 
 
 def shown(path: Path) -> str:

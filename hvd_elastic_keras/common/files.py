@@ -85,6 +85,14 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def read_json(path: Path) -> Any:
+    """Returns the content of a file of JSON; None if there is none that can be read."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
 def write_json(path: Path, content: Any) -> None:
     """Writes a JSON file atomically.
 

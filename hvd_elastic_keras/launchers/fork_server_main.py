@@ -25,7 +25,7 @@ import tempfile
 import threading
 from typing import Any
 
-from hvd_elastic_keras.common import env
+from hvd_elastic_keras.common import env, garbage
 from hvd_elastic_keras.launchers.keeper import FORKED, GO, KEEPER_PID
 
 READY = b"+"
@@ -45,11 +45,10 @@ def main(number: str, *modules: str) -> None:
     with contextlib.suppress(BlockingIOError):  # the launcher lives, and has not asked yet
         if not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
             return  # the launcher had ended before this process could be told
-    gc.disable()  # imports leave little garbage
-    for name in modules:
-        importlib.import_module(name)
-    gc.freeze()  # a collection would touch, and so copy, these objects in each process
-    gc.enable()
+    with garbage.not_collected():  # imports leave little garbage
+        for name in modules:
+            importlib.import_module(name)
+        gc.freeze()  # a collection would touch, and so copy, these objects in each process
     serve(connection)
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 import keras
 
@@ -51,7 +49,8 @@ class BestModel(Observer):
         tell: Callable[[str, BestModelSaved], None],
         warn: Callable[[str], None],
     ) -> None:
-        self._metric, _, self._direction = asked.partition(":")
+        self._metric, _, direction = asked.partition(":")
+        self._direction = direction or direction_of(self._metric, model)
         self._directory = directory
         self._model = model
         self._schedule = schedule
@@ -69,7 +68,9 @@ class BestModel(Observer):
         # Only then are the variables still those of the end of an epoch.
         is_between = cursor.step == 0 and cursor.phase is not Phase.EVALUATE
         if is_between and not self._state.marks.ended and self._history.epoch:
-            self._save_if_best(self._history.epoch[-1])
+            last = self._history.epoch[-1]
+            if not self._metric.startswith(VALIDATION) or self._schedule.evaluates_after(last):
+                self._save_if_best(last)
 
     def after_epoch(self, epoch: EndedEpoch) -> None:
         """Saves the model if it is the best one so far."""
@@ -82,16 +83,15 @@ class BestModel(Observer):
             self._say_once(f"warning: keep_best={self._metric} keeps nothing: {what}\n")
 
     def _save_if_best(self, epoch: int) -> None:
-        if not self._is_root or not self._is_measured(epoch):
+        if not self._is_root:
             return
         values = self._history.history.get(self._metric, [])
-        direction = self._direction or direction_of(self._metric, self._model)
-        if not values or best_of(values, direction) != len(values) - 1:
+        if not values or best_of(values, self._direction) != len(values) - 1:
             return
         value, step = float(values[-1]), self._state.cursor.global_step
         found = {"metric": self._metric, "value": value, "epoch": epoch, "step": step}
         record = self._directory / files.BEST_RECORD
-        if _content(record) == found:
+        if files.read_json(record) == found:
             return
         names = files.BEST, files.BEST_WEIGHTS
         path = save_model(self._directory, self._model, self._say_once, names)
@@ -110,9 +110,6 @@ class BestModel(Observer):
         if text not in self._said:
             self._said.add(text)
             self._warn(text)
-
-    def _is_measured(self, epoch: int) -> bool:
-        return not self._metric.startswith(VALIDATION) or self._schedule.evaluates_after(epoch)
 
 
 def best_of(values: Sequence[float], direction: str) -> int:
@@ -179,10 +176,3 @@ def direction_of(metric: str, model: keras.Model) -> str:
             f"value is better. Write keep_best={metric}:min or keep_best={metric}:max."
         ) from error
     return "min" if stopping.monitor_op(0.0, 1.0) else "max"
-
-
-def _content(record: Path) -> Any:
-    try:
-        return json.loads(record.read_text())
-    except (OSError, ValueError):
-        return None

@@ -49,7 +49,7 @@ class Course:
         """Goes on to the evaluation. Returns whether all data of the epoch have been used."""
         cursor, in_data = self.state.cursor, self.data_steps()
         self.state.unfinished = cursor if self.schedule.cuts(cursor, in_data) else None
-        self._go_to(cursor.start_of(Phase.EVALUATE, cursor.epoch))
+        self.go_to(cursor.start_of(Phase.EVALUATE, cursor.epoch))
         return cursor.step == in_data and not self.train.input.cut_off(cursor.epoch)
 
     def end_epoch(self) -> bool:
@@ -58,7 +58,7 @@ class Course:
             return False
         epochs_done = self.state.cursor.epoch + 1
         over = self.is_over(epochs_done)
-        self._go_to(self.state.cursor.start_of(Phase.FINISH if over else Phase.TRAIN, epochs_done))
+        self.go_to(self.state.cursor.start_of(Phase.FINISH if over else Phase.TRAIN, epochs_done))
         return over
 
     def reopen_if_longer(self) -> None:
@@ -86,12 +86,15 @@ class Course:
             return False
         self.state.unfinished = None
         self.state.marks.evaluation_begun = -1
-        self._go_to(rest)
+        self.go_to(rest)
         return True
 
-    def _go_to(self, cursor: Cursor) -> None:
-        # Counts as progress: a worker that does not know yet that the phase has ended is behind,
-        # and a sync brings it up to date.
+    def go_to(self, cursor: Cursor) -> None:
+        """Goes to a position to which all workers go.
+
+        It counts as progress: a worker that does not go there, because it does not know yet that
+        the phase has ended, is behind, and a sync brings it up to date.
+        """
         progress = self.state.cursor.progress + 1
         self.state.cursor = dataclasses.replace(cursor, progress=progress)
 

@@ -12,7 +12,6 @@ However a round ends, the worker stands at its last finished step and asks for t
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 
@@ -200,8 +199,7 @@ class TrainingLoop:
             return
         with parts.communicator.collective():
             parts.communicator.barrier("elastic_end")
-        # Counts as progress: a worker that did not come here is behind.
-        state.cursor = dataclasses.replace(state.cursor, progress=state.cursor.progress + 1)
+        parts.course.go_to(state.cursor)
 
     def _end_callbacks(self) -> None:
         model, marks = self._parts.model, self._state.marks

@@ -169,8 +169,7 @@ class TrainingPhase:
             stop = parts.communicator.any_true(bool(parts.model.stop_training), "elastic_stop")
         if stop:
             self._agree_to_stop()
-            finish = cursor.start_of(Phase.FINISH, cursor.epoch)
-            self._state.cursor = dataclasses.replace(finish, progress=cursor.progress + 1)
+            parts.course.go_to(cursor.start_of(Phase.FINISH, cursor.epoch))
         return stop
 
     def _agree_to_stop(self) -> None:

@@ -120,11 +120,10 @@ class Region:
             self._versions[tensor.name] = _Versions({state: level})
             if state == PARTIAL:
                 self._note_partial(tensor)
-        ordered = self._sizes.operations
-        if not ordered:  # the first walk
-            ordered += operations(self.graph)
-        self._variances = variances(ordered)
-        for op in ordered:
+        if not self._sizes.operations:  # the first walk
+            self._sizes.operations = operations(self.graph)
+        self._variances = variances(self._sizes.operations)
+        for op in self._sizes.operations:
             self._plan(op)
         wanted = []
         for i, tensor in enumerate(self.graph.outputs):
