@@ -30,7 +30,7 @@ from hvd_elastic_keras.api import horovod_optimizer
 from hvd_elastic_keras.api.horovod_fit import watch_fit
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.keras_internals.model_variables import unwrapped
-from hvd_elastic_keras.worker.process_rounds import rounds_of_process
+from hvd_elastic_keras.worker.rounds import rounds_of_process
 from hvd_elastic_keras.worker.tensor_bytes import restored, transportable
 
 __all__ = [

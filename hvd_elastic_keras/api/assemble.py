@@ -27,11 +27,10 @@ from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
 from hvd_elastic_keras.loop import best_model
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.changes_unseen import ChangesUnseen
+from hvd_elastic_keras.loop.growing_batch import PerWorkerRunner
+from hvd_elastic_keras.loop.newcomer import ReadAlong, first_rows, warm_up
 from hvd_elastic_keras.loop.observer import Observer, Round
-from hvd_elastic_keras.loop.per_worker_phase import PerWorkerRunner
 from hvd_elastic_keras.loop.phase import PhaseRunner
-from hvd_elastic_keras.loop.read_along import ReadAlong
-from hvd_elastic_keras.loop.warm_up import first_rows, warm_up
 from hvd_elastic_keras.observe.notices import Notice, notices
 from hvd_elastic_keras.state.cursor import Cursor, Phase
 from hvd_elastic_keras.state.run_state import LEAST_LATE_BYTES, RunState

@@ -12,9 +12,9 @@ from hvd_elastic_keras.audit.verdict import Account
 from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.events import BestModelSaved, EpochAudited
 from hvd_elastic_keras.keras_internals.learning_rate import learning_rate_of
+from hvd_elastic_keras.loop.agreement import SameReading, SameWeights
 from hvd_elastic_keras.loop.best_model import BestModel
 from hvd_elastic_keras.loop.course import Course
-from hvd_elastic_keras.loop.epoch_records import EpochRecords
 from hvd_elastic_keras.loop.growing_batch import GrowingBatch
 from hvd_elastic_keras.loop.kept_on_disk import Checkpoints, Durable, KeptOnDisk, term_for
 from hvd_elastic_keras.loop.leave_reason import CheckpointGuard
@@ -24,11 +24,9 @@ from hvd_elastic_keras.loop.nonfinite_loss import NonFiniteLoss
 from hvd_elastic_keras.loop.observer import Observer, Observers, Policy
 from hvd_elastic_keras.loop.phase import PhaseRunner
 from hvd_elastic_keras.loop.progress_display import ProgressDisplay
-from hvd_elastic_keras.loop.same_reading import SameReading
-from hvd_elastic_keras.loop.same_weights import SameWeights
+from hvd_elastic_keras.loop.records import EpochRecords, StepRecords
 from hvd_elastic_keras.loop.shares import Shares
 from hvd_elastic_keras.loop.start_notices import Announcer, StartNotices
-from hvd_elastic_keras.loop.step_records import StepRecords
 from hvd_elastic_keras.loop.training_loop import TrainingLoop
 from hvd_elastic_keras.observe.notices import Notice
 from hvd_elastic_keras.state.cursor import Phase

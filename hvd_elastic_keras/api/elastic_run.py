@@ -34,11 +34,10 @@ from hvd_elastic_keras.common.errors import (
 from hvd_elastic_keras.common.options import SPEED
 from hvd_elastic_keras.common.protocol import Assignment
 from hvd_elastic_keras.data.sources.iterators import deleted_in_background
-from hvd_elastic_keras.loop.failures import FailedAt
 from hvd_elastic_keras.loop.leave_reason import CheckpointGuard, LeaveReason
-from hvd_elastic_keras.loop.other_records import CommitRecords
-from hvd_elastic_keras.loop.round_driver import drive
-from hvd_elastic_keras.worker.process_rounds import ProcessRounds, rounds_of_process
+from hvd_elastic_keras.loop.records import CommitRecords
+from hvd_elastic_keras.loop.round_driver import FailedAt, drive
+from hvd_elastic_keras.worker.rounds import ProcessRounds, rounds_of_process
 from hvd_elastic_keras.worker.session import EntryReport
 
 log = logging.getLogger(__name__)

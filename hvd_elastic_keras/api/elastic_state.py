@@ -27,7 +27,7 @@ from hvd_elastic_keras.state import broadcast, parts
 from hvd_elastic_keras.state.broadcast import ROOT, StateOrigin, match, specs_of
 from hvd_elastic_keras.state.packing import Tree
 from hvd_elastic_keras.state.parts import Attribute, Attributes, Part
-from hvd_elastic_keras.worker.process_rounds import rounds_of_process
+from hvd_elastic_keras.worker.rounds import rounds_of_process
 
 VERSION = 3
 """Version of the parts. Raise it whenever the content of a part changes."""

@@ -16,22 +16,20 @@ from hvd_elastic_keras.common.predictions import PartFiles
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.input.pipeline import Pipeline
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, variables_of
+from hvd_elastic_keras.loop.agreement import SameReading
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.course import Course
-from hvd_elastic_keras.loop.inference_display import InferenceDisplay
-from hvd_elastic_keras.loop.inference_results import Results
 from hvd_elastic_keras.loop.kept_on_disk import Durable
 from hvd_elastic_keras.loop.loop_parts import LoopParts
-from hvd_elastic_keras.loop.observer import Observers
-from hvd_elastic_keras.loop.other_records import InferenceRecords
+from hvd_elastic_keras.loop.newcomer import warm_up
+from hvd_elastic_keras.loop.observer import Observer, Observers
 from hvd_elastic_keras.loop.phase import PhaseRunner
-from hvd_elastic_keras.loop.progress_display import ProgressDisplay
-from hvd_elastic_keras.loop.same_reading import SameReading
+from hvd_elastic_keras.loop.progress_display import InferenceDisplay, ProgressDisplay
+from hvd_elastic_keras.loop.records import InferenceRecords
 from hvd_elastic_keras.loop.schedule import Schedule
 from hvd_elastic_keras.loop.shares import Shares
 from hvd_elastic_keras.loop.start_notices import Announcer, StartNotices
 from hvd_elastic_keras.loop.training_loop import TrainingLoop
-from hvd_elastic_keras.loop.warm_up import warm_up
 from hvd_elastic_keras.observe.console import Screen
 from hvd_elastic_keras.observe.notices import Notice
 from hvd_elastic_keras.state.cursor import Cursor, Phase
@@ -47,6 +45,27 @@ from hvd_elastic_keras.worker.membership import Membership
 from hvd_elastic_keras.worker.own_gpus import check_gpus
 from hvd_elastic_keras.worker.rounds import OwnRounds
 from hvd_elastic_keras.worker.session import SoloSession
+
+
+class Results(Observer):
+    """Writes the results, and shows a line about them once for all workers.
+
+    Args:
+      write: writes the results and returns a line for people. A rank 0 that takes over at the end
+        writes the same again.
+      tell: shows a line once per job.
+    """
+
+    root_only = True
+
+    def __init__(self, write: Callable[[], str], tell: Callable[[str], Any]) -> None:
+        self._write = write
+        self._tell = tell
+
+    def on_end(self) -> None:
+        """Writes the results."""
+        self._tell(self._write())
+
 
 VALIDATION = "val_"
 """The prefix of an evaluation's logs at the end of an epoch."""

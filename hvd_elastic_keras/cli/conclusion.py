@@ -14,7 +14,7 @@ from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.common import files, goodput
 from hvd_elastic_keras.common.errors import error_in, nonfinite_losses
 from hvd_elastic_keras.master.controller import Controller
-from hvd_elastic_keras.master.job_result import JobResult
+from hvd_elastic_keras.master.job_end import JobResult
 from hvd_elastic_keras.observe import output
 from hvd_elastic_keras.observe.console import Console, counted
 

@@ -20,17 +20,15 @@ from hvd_elastic_keras.common import control, env, files, protocol
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.launchers.base import Launcher
-from hvd_elastic_keras.launchers.discovery import Discovery, LastKnownHosts
-from hvd_elastic_keras.launchers.hosts import CoolDowns
+from hvd_elastic_keras.launchers.hosts import CoolDowns, Discovery, LastKnownHosts
 from hvd_elastic_keras.launchers.kubernetes import KubernetesLauncher, Told
 from hvd_elastic_keras.launchers.kubernetes_api import ApiError, put_secret
 from hvd_elastic_keras.launchers.kubernetes_pod import TOKEN_FILE
-from hvd_elastic_keras.launchers.ssh import SshLauncher
-from hvd_elastic_keras.launchers.ssh_command import RemoteStart
+from hvd_elastic_keras.launchers.ssh import RemoteStart, SshLauncher
 from hvd_elastic_keras.master.controller import Controller
-from hvd_elastic_keras.master.job_result import JobResult
+from hvd_elastic_keras.master.job_end import JobResult
 from hvd_elastic_keras.master.machine import actions as act
-from hvd_elastic_keras.master.machine.host_changes import follow
+from hvd_elastic_keras.master.machine.change_request import follow
 from hvd_elastic_keras.master.machine.state import State
 from hvd_elastic_keras.observe.console import Console
 

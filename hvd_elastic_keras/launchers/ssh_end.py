@@ -14,7 +14,7 @@ import sys
 import msgspec
 
 from hvd_elastic_keras.common import env
-from hvd_elastic_keras.launchers.ssh_command import RemoteStart
+from hvd_elastic_keras.launchers.ssh import RemoteStart
 
 
 def main() -> None:

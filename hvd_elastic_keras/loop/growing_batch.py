@@ -1,15 +1,54 @@
-"""The learning rate of a batch that grows with the workers, from round to round."""
+"""A batch that grows with the workers: its training phase, and its learning rate."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+from hvd_elastic_keras.audit.finished import FinishedStep
 from hvd_elastic_keras.common.events import BatchChanged
+from hvd_elastic_keras.data.input.interfaces import LocalBatch
+from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
+from hvd_elastic_keras.data.plan.example_ids import Ids
 from hvd_elastic_keras.keras_internals.learning_rate import Growth, Ramp
 from hvd_elastic_keras.loop.observer import Policy, Round, TakenStep
+from hvd_elastic_keras.loop.phase import PhaseRunner
+from hvd_elastic_keras.loop.shares import Balance
 from hvd_elastic_keras.loop.start_notices import Announcer
 from hvd_elastic_keras.observe.console import counted
 from hvd_elastic_keras.state.cursor import Cursor
 from hvd_elastic_keras.state.run_state import RunState
 from hvd_elastic_keras.step.world import World
+
+
+@dataclasses.dataclass(frozen=True)
+class PerWorkerRunner(PhaseRunner):
+    """A training phase in which each worker takes whole batches."""
+
+    input: PerWorkerInput
+
+    def batches(self, cursor: Cursor, rank: int, balance: Balance) -> Iterator[LocalBatch]:
+        """See `PhaseRunner`."""
+        return self.input.of_worker(cursor.epoch, cursor.worker_batches, rank, len(balance.shares))
+
+    def read_up_to(self, cursor: Cursor, goes_on: Callable[[], bool]) -> None:
+        """See `PhaseRunner`. Stops before the previous step, which may have to be taken again."""
+        of_step = -(-cursor.worker_batches // max(1, cursor.step))
+        self.input.read_up_to(cursor.epoch, cursor.worker_batches - of_step, goes_on)
+
+    def planned_ids(self, steps: Sequence[FinishedStep]) -> list[list[Ids]]:
+        """See `PhaseRunner`."""
+        return [
+            self.input.ids_of_worker_batches(
+                step.epoch, step.first_worker_batch, step.worker_batches
+            )
+            for step in steps
+        ]
+
+    def steps(self, cursor: Cursor, workers: int) -> int | None:
+        """See `PhaseRunner`. Adds the steps done and the steps left with the present workers."""
+        left = self.input.worker_batches_left(cursor.epoch, cursor.worker_batches)
+        return None if left is None else cursor.step - (-left // workers)
 
 
 class GrowingBatch(Policy):

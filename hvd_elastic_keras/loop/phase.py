@@ -13,7 +13,7 @@ from hvd_elastic_keras.common.batch_plan import Share, successive
 from hvd_elastic_keras.common.protocol import InputPosition
 from hvd_elastic_keras.data.input.interfaces import Input, LocalBatch
 from hvd_elastic_keras.data.plan.example_ids import Ids
-from hvd_elastic_keras.loop.speed_balance import Balance
+from hvd_elastic_keras.loop.shares import Balance
 from hvd_elastic_keras.state.cursor import Cursor
 from hvd_elastic_keras.step.late_step import Arrive
 from hvd_elastic_keras.step.step_result import StepResult

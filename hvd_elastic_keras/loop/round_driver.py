@@ -7,10 +7,12 @@
         leave
 
 `TrainingLoop` (`fit` and `Trainer`) and `ElasticLoop` (`elastic.run`) implement these operations.
+A new round mends the failure of a collective, but not one of the model's own step.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import Protocol
 
@@ -20,8 +22,52 @@ from hvd_elastic_keras.common.errors import (
     WorkerLeavingError,
 )
 from hvd_elastic_keras.common.protocol import Assignment
-from hvd_elastic_keras.loop.failures import FailedAt, UnexplainedFailures
 from hvd_elastic_keras.loop.leave_reason import LeaveReason, leave_reason_of
+
+MAX_UNEXPLAINED = 3
+"""Give up after this many failures at the same place of the same members.
+
+Membership is not the cause then."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FailedAt:
+    """How far the state was when a round failed.
+
+    Attributes:
+      progress: a number that orders states by age.
+      what, where: words for the message: the thing that failed, and its place if that is of use.
+      whose: words for the message: the code in which the error probably is.
+    """
+
+    progress: int
+    what: str
+    whose: str
+    where: str = ""
+
+
+class UnexplainedFailures:
+    """Counts failures in a row that happened at the same place to the same workers."""
+
+    def __init__(self) -> None:
+        self._place: tuple[int, tuple[str, ...]] | None = None
+        self._count = 0
+
+    def note(self, at: FailedAt, members: tuple[str, ...], error: Exception) -> None:
+        """Notes a failure of a round with these members.
+
+        Raises:
+          CollectiveFailedError: it has failed too often.
+        """
+        place = (at.progress, members)
+        self._count = self._count + 1 if place == self._place else 1
+        self._place = place
+        if self._count >= MAX_UNEXPLAINED:
+            raise CollectiveFailedError(
+                f"{at.what} failed {self._count} times{at.where} although no worker was lost: "
+                f"{error}. The error is probably in {at.whose}."
+            ) from error
+
 
 log = logging.getLogger(__name__)
 

@@ -22,15 +22,13 @@ from hvd_elastic_keras.common.errors import (
 )
 from hvd_elastic_keras.common.protocol import Assignment
 from hvd_elastic_keras.keras_internals.fit_call import initial_epoch_of
-from hvd_elastic_keras.loop.evaluation_phase import EvaluationPhase
-from hvd_elastic_keras.loop.failures import FailedAt
+from hvd_elastic_keras.loop.epoch_phases import EvaluationPhase, TrainingPhase
 from hvd_elastic_keras.loop.kept_on_disk import Durable
 from hvd_elastic_keras.loop.leave_reason import LeaveReason
 from hvd_elastic_keras.loop.loop_parts import LoopParts
 from hvd_elastic_keras.loop.observer import Round
-from hvd_elastic_keras.loop.round_driver import drive
+from hvd_elastic_keras.loop.round_driver import FailedAt, drive
 from hvd_elastic_keras.loop.step_taker import StepTaker
-from hvd_elastic_keras.loop.training_phase import TrainingPhase
 from hvd_elastic_keras.state.cursor import Phase
 from hvd_elastic_keras.worker.session import EntryReport
 

@@ -19,13 +19,12 @@ from hvd_elastic_keras.launchers.base import LOCALHOST, Launcher, WorkerExit
 from hvd_elastic_keras.launchers.by_host import ByHost
 from hvd_elastic_keras.master import awake_clock
 from hvd_elastic_keras.master.awake_clock import AwakeClock
-from hvd_elastic_keras.master.change_signal import ChangeSignal
-from hvd_elastic_keras.master.clear_away import clear_away
+from hvd_elastic_keras.master.context import ChangeSignal
 from hvd_elastic_keras.master.due_actions import DueActions
 from hvd_elastic_keras.master.http import certificate
 from hvd_elastic_keras.master.http.core import Core, Extension
 from hvd_elastic_keras.master.http.server import MasterServer
-from hvd_elastic_keras.master.job_result import JobResult, concluded
+from hvd_elastic_keras.master.job_end import JobResult, clear_away, concluded
 from hvd_elastic_keras.master.join_handler import ChangeHandler, JoinHandler
 from hvd_elastic_keras.master.journal import Term
 from hvd_elastic_keras.master.life_watch import LifeWatch

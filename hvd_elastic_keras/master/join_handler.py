@@ -20,7 +20,7 @@ from hvd_elastic_keras.master.context import MasterContext
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.change_request import plan_change, plan_slots
 from hvd_elastic_keras.master.machine.decisions import Answer
-from hvd_elastic_keras.master.machine.joiners import outcome_of, place_for
+from hvd_elastic_keras.master.machine.slots import outcome_of, place_for
 
 MOST_LOG_CHARACTERS = 20_000
 _OUTCOMES = {

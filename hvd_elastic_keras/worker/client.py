@@ -25,8 +25,8 @@ from hvd_elastic_keras.common.env import WorkerEnvironment
 from hvd_elastic_keras.common.errors import ConfigurationError, MasterUnreachableError
 from hvd_elastic_keras.common.master_session import session_of, url_of
 from hvd_elastic_keras.common.phase_hold import PhaseHold
-from hvd_elastic_keras.worker import silence
-from hvd_elastic_keras.worker.abortable import Abortable
+from hvd_elastic_keras.worker import standstill
+from hvd_elastic_keras.worker.session import Abortable
 from hvd_elastic_keras.worker.standstill import Standstill
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,10 @@ class MasterClient:
     def watch_silence(self) -> None:
         """Logs the stacks whenever no Python code can run, until this client is closed."""
         watch = threading.Thread(
-            target=silence.watch, args=(self._closed,), name="elastic-silence", daemon=True
+            target=standstill.watch_for_silence,
+            args=(self._closed,),
+            name="elastic-silence",
+            daemon=True,
         )
         watch.start()
 

@@ -18,7 +18,7 @@ from hvd_elastic_keras.common import env, files
 from hvd_elastic_keras.common.errors import CollectiveFailedError
 from hvd_elastic_keras.common.protocol import ALONE, Assignment
 from hvd_elastic_keras.common.versions import patch_revision
-from hvd_elastic_keras.worker import network, sockets
+from hvd_elastic_keras.worker import network
 from hvd_elastic_keras.worker.tensor_bytes import (
     bytes_of,
     given_or_zeros,
@@ -88,9 +88,9 @@ class Communicator:
         """Whether the training thread takes a step, or waits with the other workers."""
         self._computing = _never
         self._round = 0
-        self._known: sockets.SocketSet = frozenset()
+        self._known: network.SocketSet = frozenset()
         self._initialising = False
-        self._own: sockets.SocketSet = frozenset()
+        self._own: network.SocketSet = frozenset()
         self._aborted = False
         self.reaches_all = True
         """False once a member could not connect to another one by a socket beside Gloo's."""
@@ -147,7 +147,7 @@ class Communicator:
         self.shut_down()  # a script may have initialised Horovod for itself
         with self._lock:
             self._round = place.round
-            self._known = sockets.open_sockets()
+            self._known = network.open_sockets()
             self._initialising, self._aborted = True, False
         self._set_place(place)
         try:
@@ -156,7 +156,7 @@ class Communicator:
             raise CollectiveFailedError(f"Horovod could not be initialised: {error}") from error
         finally:
             with self._lock:
-                self._own = sockets.open_sockets() - self._known
+                self._own = network.open_sockets() - self._known
                 self._initialising = False
         if self._timeline_dir and place.rank == 0:
             hvd.start_timeline(str(files.timeline_of_round(self._timeline_dir, place.round)))
@@ -177,8 +177,8 @@ class Communicator:
             if not 0 < self._round <= through_round:
                 return False
             self._aborted = True
-            mine = sockets.open_sockets() - self._known if self._initialising else self._own
-            sockets.shut_down(mine, except_peer=self._master)
+            mine = network.open_sockets() - self._known if self._initialising else self._own
+            network.shut_down_sockets(mine, except_peer=self._master)
             return self._initialising
 
     def keep(self, connection: socket.socket) -> None:
@@ -188,7 +188,7 @@ class Communicator:
           ConnectionAbortedError: the round was aborted before.
         """
         with self._lock:
-            self._own |= {sockets.named(connection)}
+            self._own |= {network.named_socket(connection)}
             if self._aborted:
                 raise ConnectionAbortedError("the round was closed")
 

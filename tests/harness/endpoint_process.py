@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvd_elastic_keras.common import protocol
-from hvd_elastic_keras.master.http import certificate, connections
+from hvd_elastic_keras.master.http import certificate, listening_port
 from hvd_elastic_keras.master.http.server import MasterServer
 
 if TYPE_CHECKING:
@@ -132,5 +132,5 @@ def status_of(connection: socket.socket) -> int:
 
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
-    connections.ACCEPT_AGAIN_S = 0.0
+    listening_port.ACCEPT_AGAIN_S = 0.0
     asyncio.run(_serve(*sys.argv[1:]))

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from hvd_elastic_keras.common import env
-from hvd_elastic_keras.launchers.ssh import SshLauncher
-from hvd_elastic_keras.launchers.ssh_command import RemoteStart, SshSettings
+from hvd_elastic_keras.launchers.ssh import RemoteStart, SshLauncher, SshSettings
 from tests.harness import hosts as harness
 from tests.harness.hosts import Hosts
 from tests.harness.job import REPOSITORY

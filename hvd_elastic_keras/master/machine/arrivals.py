@@ -11,8 +11,8 @@ from hvd_elastic_keras.master.machine.actions import Outcome
 from hvd_elastic_keras.master.machine.phases import Confirming, Entering, Running, Stall
 from hvd_elastic_keras.master.machine.reasons import lost_contact
 from hvd_elastic_keras.master.machine.rounds import break_round, confirm
-from hvd_elastic_keras.master.machine.stalls import note_movement
 from hvd_elastic_keras.master.machine.state import Worker, WorkerPhase
+from hvd_elastic_keras.master.machine.time_limits import note_movement
 from hvd_elastic_keras.master.machine.trainings import (
     begin_training,
     end,

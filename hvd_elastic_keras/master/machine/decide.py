@@ -6,15 +6,12 @@ process. The rules are in these modules:
 | module         | concern                                                               |
 |----------------|-----------------------------------------------------------------------|
 | `arrivals`     | workers start, become warm, ask for a place, confirm and report       |
-| `joiners`      | workers that join by themselves                                       |
 | `gathering`    | which workers a round calls, when it has its members, and their ranks |
 | `rounds`       | a round is opened, breaks, runs                                       |
-| `slots`        | how many workers are kept up, and which of them have to leave         |
+| `slots`        | how many workers are kept up, which have to leave, and who may join   |
 | `trainings`    | a job may train several times; how it goes on, and how it ends        |
-| `lost_workers` | a worker is gone: for its round, and whether it is replaced           |
-| `failed_hosts` | hosts without workers, and those that are lost with all of them       |
-| `time_limits`  | workers that are silent or late                                       |
-| `stalls`       | workers that are alive and do not go on                               |
+| `lost_workers` | a worker or host is gone: for its round, and what replaces it         |
+| `time_limits`  | workers that are silent, late or do not go on                         |
 """
 
 from __future__ import annotations
@@ -25,14 +22,7 @@ from hvd_elastic_keras.common import events, protocol
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.launchers.base import WorkerExit
 from hvd_elastic_keras.master.machine import actions as act
-from hvd_elastic_keras.master.machine import (
-    arrivals,
-    failed_hosts,
-    joiners,
-    lost_workers,
-    slots,
-    trainings,
-)
+from hvd_elastic_keras.master.machine import arrivals, lost_workers, slots, trainings
 from hvd_elastic_keras.master.machine.gathering import settle_rounds
 from hvd_elastic_keras.master.machine.phases import Stopping
 from hvd_elastic_keras.master.machine.state import State, WorkerPhase
@@ -70,9 +60,9 @@ def _apply(t: Transition, event: act.Event) -> None:  # noqa: PLR0912  a case fo
         case act.Pending():
             arrivals.note_pending(t, event)
         case act.Registered():
-            joiners.register(t, event)
+            slots.register(t, event)
         case act.HostFailed():
-            failed_hosts.note_failed_host(t, event)
+            lost_workers.note_failed_host(t, event)
         case protocol.Joined():
             arrivals.join(t, event)
         case protocol.EnterRequest():

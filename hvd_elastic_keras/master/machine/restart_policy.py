@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from hvd_elastic_keras.common.config import JobConfig
-from hvd_elastic_keras.master.machine.departure import (
+from hvd_elastic_keras.master.machine.reasons import (
     by_own_error,
     failure_of,
     first_and_last,

@@ -10,7 +10,6 @@ import msgspec
 from hvd_elastic_keras.common import protocol
 from hvd_elastic_keras.common.goodput import Spent
 from hvd_elastic_keras.launchers.base import LOCALHOST
-from hvd_elastic_keras.master.machine.departure import Departure
 from hvd_elastic_keras.master.machine.phases import (
     Active,
     Confirming,
@@ -21,6 +20,7 @@ from hvd_elastic_keras.master.machine.phases import (
     Running,
     Waiting,
 )
+from hvd_elastic_keras.master.machine.reasons import Departure
 from hvd_elastic_keras.master.machine.value import Observed, Value
 
 START_TOLD_S = 10.0

@@ -7,7 +7,6 @@ from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.goodput import rounded
 from hvd_elastic_keras.master.machine.phases import Confirming, Entering, Running, Waiting
 from hvd_elastic_keras.master.machine.reasons import told
-from hvd_elastic_keras.master.machine.stalls import what_they_do
 from hvd_elastic_keras.master.machine.state import (
     Rounds,
     State,
@@ -15,6 +14,7 @@ from hvd_elastic_keras.master.machine.state import (
     WorkerPhase,
     training_is_over,
 )
+from hvd_elastic_keras.master.machine.time_limits import what_they_do
 from hvd_elastic_keras.master.machine.time_spent import passed
 
 

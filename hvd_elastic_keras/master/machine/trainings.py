@@ -18,14 +18,14 @@ from msgspec.structs import replace
 from hvd_elastic_keras.common import events, protocol
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.actions import Outcome
-from hvd_elastic_keras.master.machine.departure import (
+from hvd_elastic_keras.master.machine.phases import Confirming, Ended, Entering, Waiting
+from hvd_elastic_keras.master.machine.reasons import (
     Departure,
     by_own_error,
     failure_of,
     first_and_last,
     has_failed,
 )
-from hvd_elastic_keras.master.machine.phases import Confirming, Ended, Entering, Waiting
 from hvd_elastic_keras.master.machine.rounds import run_round, uncall
 from hvd_elastic_keras.master.machine.slots import (
     change_slots,

@@ -1,6 +1,7 @@
 """One transition of the state machine: a draft of the next state, and the actions so far.
 
-The functions below `Transition` say how many workers can train, must train, and are coming.
+The functions below `Transition` say how many workers can train, must train, and are coming, and
+which are silent.
 """
 
 from __future__ import annotations
@@ -199,3 +200,19 @@ def waiting_workers(t: Transition) -> list[str]:
 
 def _is_ready(t: Transition, worker: Worker) -> bool:
     return worker.phase is WorkerPhase.READY and worker.training == t.training.number
+
+
+def is_silent(t: Transition, worker: Worker) -> bool:
+    """Whether a worker was heard of before, but not for `heartbeat_timeout_s`."""
+    heard_at = worker.last_heartbeat
+    return heard_at is not None and t.now - heard_at > t.config.heartbeat_timeout_s
+
+
+def is_known_to_run(t: Transition, worker: Worker) -> bool:
+    """Whether somebody reports that the process of a worker runs.
+
+    Such reports have to be repeated. They end when the process stops or its host is cut off: the
+    worker is then found after `heartbeat_timeout_s`, like any other.
+    """
+    told_at = worker.alive_at
+    return told_at is not None and t.now - told_at <= t.config.heartbeat_timeout_s / 2

@@ -21,8 +21,8 @@ from hvd_elastic_keras.state.checkpoint import manifest
 from hvd_elastic_keras.state.checkpoint.manager import CheckpointManager, Origin
 from hvd_elastic_keras.state.checkpoint.store import FORMAT_VERSION
 from hvd_elastic_keras.worker.membership import Membership
-from hvd_elastic_keras.worker.process_rounds import ProcessRounds
 from hvd_elastic_keras.worker.reporter import TerminalReporter
+from hvd_elastic_keras.worker.rounds import ProcessRounds
 from hvd_elastic_keras.worker.session import SoloSession
 
 

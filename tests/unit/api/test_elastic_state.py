@@ -27,7 +27,7 @@ from hvd_elastic_keras.common.protocol import ALONE, Assignment
 from hvd_elastic_keras.state import json_codec, packing
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.membership import Membership
-from hvd_elastic_keras.worker.process_rounds import ProcessRounds
+from hvd_elastic_keras.worker.rounds import ProcessRounds
 from hvd_elastic_keras.worker.session import EntryReport, SoloSession
 
 

@@ -16,7 +16,7 @@ from hvd_elastic_keras import ElasticCallback
 from hvd_elastic_keras.api.horovod_optimizer import is_distributed
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.step.world import world_of_process
-from hvd_elastic_keras.worker.process_rounds import rounds_of_process
+from hvd_elastic_keras.worker.rounds import rounds_of_process
 
 X = np.random.default_rng(0).normal(size=(48, 4)).astype("float32")
 Y = X[:, :1] * X[:, 1:2]

@@ -15,7 +15,7 @@ from hvd_elastic_keras.common.config import JobConfig, TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.master import journal
-from hvd_elastic_keras.master.job_result import JobResult
+from hvd_elastic_keras.master.job_end import JobResult
 from hvd_elastic_keras.observe.console import Console
 from hvd_elastic_keras.state.checkpoint import manifest
 

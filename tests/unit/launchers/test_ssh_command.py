@@ -10,8 +10,8 @@ import sys
 import msgspec
 import pytest
 
-from hvd_elastic_keras.launchers import ssh_command
-from hvd_elastic_keras.launchers.ssh_command import RemoteStart, SshSettings, failure
+from hvd_elastic_keras.launchers import ssh
+from hvd_elastic_keras.launchers.ssh import RemoteStart, SshSettings, failure
 
 SETTINGS = SshSettings(
     ("ssh", "-F", "my config"), "python3", "/my code", "/my code:/lib", {"A": "b"}
@@ -94,7 +94,7 @@ def test_a_host_without_a_worker_is_told_with_what_was_run_and_what_it_said(
     assert expected in told
     assert "ran ssh -F 'my config' node1" in told
     assert f"it said: second / third / {said}" in told or not said
-    assert ssh_command.SAID_LINES == 3
+    assert ssh.SAID_LINES == 3
 
 
 def test_a_host_that_said_nothing_is_told_by_its_exit_code() -> None:

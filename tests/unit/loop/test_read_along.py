@@ -25,11 +25,11 @@ from hvd_elastic_keras.data.input.pipeline import Pipeline
 from hvd_elastic_keras.data.plan.fit_passes import Passes
 from hvd_elastic_keras.data.sources.dataset_batches import DatasetBatches
 from hvd_elastic_keras.data.sources.source import as_source
-from hvd_elastic_keras.loop import read_along
-from hvd_elastic_keras.loop.per_worker_phase import PerWorkerRunner
+from hvd_elastic_keras.loop import newcomer
+from hvd_elastic_keras.loop.growing_batch import PerWorkerRunner
+from hvd_elastic_keras.loop.newcomer import ReadAlong
 from hvd_elastic_keras.loop.phase import PhaseRunner
-from hvd_elastic_keras.loop.read_along import ReadAlong
-from hvd_elastic_keras.loop.speed_balance import Balance
+from hvd_elastic_keras.loop.shares import Balance
 from hvd_elastic_keras.state.cursor import Cursor, Phase
 
 SIZE, BATCH = 400, 4
@@ -94,7 +94,7 @@ def at(epoch: int, step: int) -> Cursor:
 
 @pytest.fixture(autouse=True)
 def ask_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_along, "ASK_INTERVAL_S", 0.001)
+    monkeypatch.setattr(newcomer, "ASK_INTERVAL_S", 0.001)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,9 +14,8 @@ from hvd_elastic_keras.common.errors import (
     WorkerLeavingError,
 )
 from hvd_elastic_keras.common.protocol import ALONE, Assignment
-from hvd_elastic_keras.loop.failures import FailedAt
 from hvd_elastic_keras.loop.leave_reason import LeaveReason
-from hvd_elastic_keras.loop.round_driver import drive
+from hvd_elastic_keras.loop.round_driver import FailedAt, drive
 
 LOST = CollectiveFailedError("a peer is gone")
 

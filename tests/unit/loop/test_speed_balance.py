@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_elastic_keras.common.batch_plan import Share, shares_of
-from hvd_elastic_keras.loop.speed_balance import (
+from hvd_elastic_keras.loop.shares import (
     WINDOW_S,
     WINDOW_STEPS,
     WINDOWS,

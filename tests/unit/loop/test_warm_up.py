@@ -12,7 +12,7 @@ keras = pytest.importorskip("keras")
 pytest.importorskip("horovod.tensorflow")
 
 from hvd_elastic_keras import ElasticCallback
-from hvd_elastic_keras.loop import warm_up
+from hvd_elastic_keras.loop import newcomer
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 
 X = np.random.default_rng(0).random((24, 6), np.float32)
@@ -37,7 +37,7 @@ class Counted(keras.optimizers.Adam):
 
 def trained(least_bytes: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Any]]:
     """Returns a model after an epoch, with a validation."""
-    monkeypatch.setattr(warm_up, "LARGE_BYTES", least_bytes)
+    monkeypatch.setattr(newcomer, "LARGE_BYTES", least_bytes)
     keras.utils.set_random_seed(0)
     layers = keras.layers
     model = keras.Sequential(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hvd_elastic_keras.master.change_signal import ChangeSignal
+from hvd_elastic_keras.master.context import ChangeSignal
 
 LIMIT_S = 60.0
 

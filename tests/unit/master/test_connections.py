@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hvd_elastic_keras.master.http import connections
+from hvd_elastic_keras.master.http import listening_port
 from hvd_elastic_keras.master.http.server import MasterServer
 from tests.harness.endpoint_process import (
     DESCRIPTORS,
@@ -22,7 +22,7 @@ from tests.harness.endpoint_process import (
     status_of,
 )
 
-SHARE = DESCRIPTORS // connections.SHARE_OF_DESCRIPTORS
+SHARE = DESCRIPTORS // listening_port.SHARE_OF_DESCRIPTORS
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_garbage_is_answered_with_400_or_the_end_and_prints_nothing(
 def test_who_does_not_show_the_secret_in_time_is_turned_out(
     monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(connections, "STRANGER_S", 0.1)
+    monkeypatch.setattr(listening_port, "STRANGER_S", 0.1)
 
     async def scenario() -> None:
         server = MasterServer(None, "token", term=1)  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.master import controller as controller_module
 from hvd_elastic_keras.master.controller import Controller
 from hvd_elastic_keras.master.http import server
-from hvd_elastic_keras.master.job_result import JobResult
+from hvd_elastic_keras.master.job_end import JobResult
 from hvd_elastic_keras.master.journal import Term
 from hvd_elastic_keras.master.machine import restart_policy
 from hvd_elastic_keras.observe.console import Console

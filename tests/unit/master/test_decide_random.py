@@ -23,7 +23,7 @@ from hvd_elastic_keras.master.machine.change_request import (
     plan_change,
     plan_slots,
 )
-from hvd_elastic_keras.master.machine.joiners import place_for
+from hvd_elastic_keras.master.machine.slots import place_for
 from hvd_elastic_keras.master.machine.state import State, WorkerPhase
 from tests.unit.master.membership_driver import SIGKILL, Job
 

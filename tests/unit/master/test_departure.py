@@ -6,7 +6,7 @@ import pytest
 
 from hvd_elastic_keras.launchers.base import WorkerExit
 from hvd_elastic_keras.master.machine.actions import LaunchCancelled, LaunchFailed
-from hvd_elastic_keras.master.machine.departure import (
+from hvd_elastic_keras.master.machine.reasons import (
     Departure,
     Evicted,
     Overdue,

@@ -6,8 +6,8 @@ import pytest
 
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.master.machine import actions as act
+from hvd_elastic_keras.master.machine.change_request import follow, within
 from hvd_elastic_keras.master.machine.decide import decide
-from hvd_elastic_keras.master.machine.host_changes import follow, within
 from hvd_elastic_keras.master.machine.state import State, Worker, WorkerPhase
 
 CONFIG = JobConfig(num_workers=4, min_workers=2, max_workers=6)

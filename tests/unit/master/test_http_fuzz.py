@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hvd_elastic_keras.common import protocol
-from hvd_elastic_keras.master import clear_away
+from hvd_elastic_keras.master import job_end
 from hvd_elastic_keras.master.http import openapi, rendezvous, server
 from tests.harness.idle_master import IdleMaster
 from tests.harness.json_values import ANY, matching, nearly
@@ -76,7 +76,7 @@ def masters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Masters]:
         patched.setattr(protocol, "LONG_POLL_S", 0.01)
         patched.setattr(rendezvous, "HOLD_S", 0.01)
         # No process tells the master that a worker of `/v1/join` has ended.
-        patched.setattr(clear_away, "AFTER_KILL_S", 0.01)
+        patched.setattr(job_end, "AFTER_KILL_S", 0.01)
         yield Masters(tmp_path_factory.mktemp("fuzz"), stack)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from hvd_elastic_keras.launchers.base import LOCALHOST, WorkerExit
-from hvd_elastic_keras.master.job_result import concluded
+from hvd_elastic_keras.master.job_end import concluded
 from hvd_elastic_keras.master.machine import actions as act
 from tests.unit.master.membership_driver import PATIENT, SIGKILL, Job, running_job
 

@@ -6,7 +6,7 @@ import pytest
 
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.launchers.base import WorkerExit
-from hvd_elastic_keras.master.machine.departure import Departure, Evicted
+from hvd_elastic_keras.master.machine.reasons import Departure, Evicted
 from hvd_elastic_keras.master.machine.restart_policy import (
     GiveUp,
     GoOn,

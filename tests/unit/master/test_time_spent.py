@@ -6,7 +6,7 @@ import pytest
 
 from hvd_elastic_keras.common import goodput
 from hvd_elastic_keras.common.goodput import Part, Spent
-from hvd_elastic_keras.master.job_result import concluded
+from hvd_elastic_keras.master.job_end import concluded
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.decisions import decisions_of, spent_before
 from hvd_elastic_keras.master.machine.status import job_status

@@ -19,7 +19,7 @@ from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.env import WorkerEnvironment
 from hvd_elastic_keras.common.errors import ConfigurationError, MasterUnreachableError
 from hvd_elastic_keras.common.master_session import session_of, url_of
-from hvd_elastic_keras.master.http import certificate, connections
+from hvd_elastic_keras.master.http import certificate, listening_port
 from hvd_elastic_keras.master.http.server import MasterServer
 from hvd_elastic_keras.worker.client import MasterClient
 from tests.harness.endpoint_process import (
@@ -31,7 +31,7 @@ from tests.harness.endpoint_process import (
     status_of,
 )
 
-SHARE = DESCRIPTORS // connections.SHARE_OF_DESCRIPTORS
+SHARE = DESCRIPTORS // listening_port.SHARE_OF_DESCRIPTORS
 ANOTHER = "does not show the certificate of this job"
 
 
@@ -137,7 +137,7 @@ def test_those_who_never_shake_hands_cannot_use_up_the_descriptors(
 def test_who_does_not_show_the_secret_in_time_is_turned_out_of_tls_too(
     monkeypatch: pytest.MonkeyPatch, job_dir: Path, shakes_hands: bool
 ) -> None:
-    monkeypatch.setattr(connections, "STRANGER_S", 0.5)
+    monkeypatch.setattr(listening_port, "STRANGER_S", 0.5)
     trusting = ssl.create_default_context(cafile=str(job_dir / files.CERTIFICATE))
 
     async def scenario() -> None:

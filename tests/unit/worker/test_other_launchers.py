@@ -11,7 +11,7 @@ from hvd_elastic_keras import ElasticCallback, Trainer
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import CollectiveFailedError, ConfigurationError
 from hvd_elastic_keras.worker.launched_session import LaunchedSession, session_of_launcher
-from hvd_elastic_keras.worker.process_rounds import rounds_of_process
+from hvd_elastic_keras.worker.rounds import rounds_of_process
 from hvd_elastic_keras.worker.session import EntryReport
 
 SEVERAL = {

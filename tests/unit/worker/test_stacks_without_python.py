@@ -7,17 +7,17 @@ import sys
 import threading
 from pathlib import Path
 
-from hvd_elastic_keras.worker import silence
+from hvd_elastic_keras.worker import standstill
 
 LIMIT_S = 60.0
 KEEPS_THE_LOCK = """
 import ctypes, logging, sys, threading
-from hvd_elastic_keras.worker import silence
+from hvd_elastic_keras.worker import standstill
 
 logging.basicConfig()
-silence.SILENT_S, silence.LOOK_S = 0.2, 0.02
+standstill.SILENT_S, standstill.LOOK_S = 0.2, 0.02
 stopped = threading.Event()
-watch = threading.Thread(target=silence.watch, args=(stopped,))
+watch = threading.Thread(target=standstill.watch_for_silence, args=(stopped,))
 watch.start()
 
 def slow_storage():
@@ -80,13 +80,17 @@ def test_the_timer_never_ends_as_long_as_python_code_runs() -> None:
     begun: list[float] = []
     ended: list[float] = []
     stopped = Stopped(*[1.0] * 30)
-    silence.watch(stopped, begun.append, lambda: ended.append(stopped.now), lambda: stopped.now)
-    assert begun == [silence.SILENT_S] * 31
+    standstill.watch_for_silence(
+        stopped, begun.append, lambda: ended.append(stopped.now), lambda: stopped.now
+    )
+    assert begun == [standstill.SILENT_S] * 31
     assert ended == [30.0]
 
 
 def test_code_that_keeps_the_lock_again_and_again_does_not_fill_the_log() -> None:
     ended: list[float] = []
     stopped = Stopped(*[1.0, 20.0] * 10)
-    silence.watch(stopped, lambda _: None, lambda: ended.append(stopped.now), lambda: stopped.now)
-    assert ended == [21.0 * silence.MOST_WRITTEN]
+    standstill.watch_for_silence(
+        stopped, lambda _: None, lambda: ended.append(stopped.now), lambda: stopped.now
+    )
+    assert ended == [21.0 * standstill.MOST_WRITTEN]

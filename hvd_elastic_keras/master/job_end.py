@@ -1,12 +1,16 @@
-"""The result of a job, for the command that has started it."""
+"""The end of a job: its result, and the wait for its workers to leave."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 
 from hvd_elastic_keras.common import events
 from hvd_elastic_keras.common.goodput import rounded
+from hvd_elastic_keras.launchers.base import Launcher
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.state import State
 from hvd_elastic_keras.master.machine.time_spent import passed
@@ -61,3 +65,32 @@ def concluded(
         spent_s=dict(result.spent_s),
     )
     return result, entry
+
+
+POLL_S = 0.02
+AFTER_KILL_S = 10.0
+
+
+async def clear_away(
+    launcher: Launcher, told: Collection[str], grace_s: float, at_once: Callable[[], bool]
+) -> None:
+    """Waits for the workers to leave, and kills those that do not within `grace_s` seconds.
+
+    Workers that are not in `told` are still starting and do not know that the job has ended: they
+    are killed first. As soon as `at_once()` is true, the other workers are killed, too.
+    """
+    deadline = time.monotonic() + grace_s
+    for worker_id in launcher.running():
+        if worker_id not in told:
+            launcher.kill(worker_id)
+    while launcher.running() and time.monotonic() < deadline and not at_once():
+        await asyncio.sleep(POLL_S)
+    for worker_id in launcher.running():
+        launcher.kill(worker_id)
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(_all_gone(launcher), timeout=AFTER_KILL_S)
+
+
+async def _all_gone(launcher: Launcher) -> None:
+    while launcher.running():
+        await asyncio.sleep(POLL_S)
