@@ -26,8 +26,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvd_elastic_keras.cli import bug_report, control_job, job_directory, job_listing, manifests
-from hvd_elastic_keras.cli.one_line_parser import parser_of
+from hvd_elastic_keras.cli import control_job, job_directory, local_commands
+from hvd_elastic_keras.cli.command_line import parser_of
 from hvd_elastic_keras.common.errors import ElasticError
 
 COMMANDS = (
@@ -76,7 +76,7 @@ def _read_only_token(_: argparse.Namespace) -> int:
 
 
 def _logs(given: argparse.Namespace) -> int:
-    return job_listing.show_logs(given.job_dir, given.worker, follow=given.follow)
+    return local_commands.show_logs(given.job_dir, given.worker, follow=given.follow)
 
 
 def _stop(given: argparse.Namespace) -> int:
@@ -84,17 +84,17 @@ def _stop(given: argparse.Namespace) -> int:
 
 
 def _list(given: argparse.Namespace) -> int:
-    return job_listing.show_jobs()
+    return local_commands.show_jobs()
 
 
 def _env(given: argparse.Namespace) -> int:
     from hvd_elastic_keras.run import takes_value  # defines all flags, which takes time
 
-    return bug_report.show_environment(given.job_dir, takes_value)
+    return local_commands.show_environment(given.job_dir, takes_value)
 
 
 def _manifests(given: argparse.Namespace) -> int:
-    return manifests.write_manifests(given.directory)
+    return local_commands.write_manifests(given.directory)
 
 
 def _common(parser: argparse.ArgumentParser, **default: object) -> None:

@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from hvd_elastic_keras.cli.one_line_parser import parser_of
+from hvd_elastic_keras.cli.command_line import parser_of
 
 MORE = """
 Each line begins with ok, warning (a job runs) or problem (none does), and says what to do.

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvd_elastic_keras.cli.one_line_parser import parser_of
+from hvd_elastic_keras.cli.command_line import parser_of
 from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
 from hvd_elastic_keras.observe import report_page

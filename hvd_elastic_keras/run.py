@@ -25,9 +25,9 @@ from absl import app, flags
 
 from hvd_elastic_keras._version import __version__
 from hvd_elastic_keras.cli import (
+    command_line,
     dry_run,
     find_model,
-    help_text,
     host_flags,
     inference_flags,
     job_directory,
@@ -42,7 +42,7 @@ from hvd_elastic_keras.cli import (
     source_files,
     take_over,
 )
-from hvd_elastic_keras.common import env, joining, tf_config
+from hvd_elastic_keras.common import control, env, tf_config
 from hvd_elastic_keras.common.config import check_batch_may_grow, check_seed
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
 from hvd_elastic_keras.common.job_spec import TRAIN, JobSpec
@@ -263,7 +263,7 @@ def _main(given: settings.Settings, arguments: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         if join_flags.JOIN.value is None:
             return 2
-        return joining.HOPELESS if isinstance(error, ConfigurationError) else joining.FAILED
+        return control.HOPELESS if isinstance(error, ConfigurationError) else control.FAILED
     except KeyboardInterrupt:
         print("interrupted before any worker was started", file=sys.stderr)
         return 128 + signal.SIGINT
@@ -282,16 +282,16 @@ def takes_value(name: str) -> bool:
 def _answer_about_itself(words: Sequence[str]) -> None:
     """Answers a command line that only asks about this program, and ends it."""
     if not words and not settings.from_environment():
-        print(f"{help_text.USAGE}\nMore: --help", file=sys.stderr)
+        print(f"{command_line.USAGE}\nMore: --help", file=sys.stderr)
         sys.exit(2)
     typed, _ = find_model.split_arguments(list(words), takes_value)
     asked = {name: value for name, value, _ in typed}
     if "version" in asked:
         print(f"hvd_elastic_keras {__version__}")
-    elif asked.get("help") == help_text.ALL:
+    elif asked.get("help") == command_line.ALL:
         app.usage(shorthelp=True, writeto_stdout=True)
     elif "help" in asked:
-        print(help_text.first_screen(sys.modules[__name__]))
+        print(command_line.first_screen(sys.modules[__name__]))
     else:
         return
     sys.exit(0)

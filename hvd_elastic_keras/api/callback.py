@@ -57,7 +57,7 @@ from hvd_elastic_keras.state.checkpoint.manager import Origin
 from hvd_elastic_keras.state.parts import UserState
 from hvd_elastic_keras.step import deterministic_step
 from hvd_elastic_keras.step.partition.row_wise import is_row_wise
-from hvd_elastic_keras.worker import launched_session
+from hvd_elastic_keras.worker import other_launchers
 
 _IN_TURNS = (
     "the training and the validation data are made of one dataset with a shuffle(...) that has "
@@ -165,7 +165,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         on_membership_change: Callable[[int, int], None] | None = None,
     ) -> None:
         super().__init__()
-        launched_session.refuse_other_launchers()
+        other_launchers.refuse()
         self._cut = BatchCut(micro_batch_size, batch)
         check_seed(0 if seed is None else seed)
         asked = dict[str, Any](

@@ -25,11 +25,12 @@ from hvd_elastic_keras.common.errors import CollectiveFailedError
 from hvd_elastic_keras.common.protocol import Assignment, InputPosition
 from hvd_elastic_keras.state import json_codec
 from hvd_elastic_keras.state.run_state import RunState
+from hvd_elastic_keras.worker.abortable import Abortable
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.membership import Membership
 from hvd_elastic_keras.worker.reporter import Reporter
 from hvd_elastic_keras.worker.rounds import ProcessRounds
-from hvd_elastic_keras.worker.session import Abortable, EntryReport, Session
+from hvd_elastic_keras.worker.session import EntryReport, Session
 
 if TYPE_CHECKING:
     from hvd_elastic_keras.api.elastic_state import ElasticState

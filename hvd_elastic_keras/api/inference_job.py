@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hvd_elastic_keras.api.first_examples import TRIED_EXAMPLES, try_first_examples
+from hvd_elastic_keras.api.first_steps import TRIED_EXAMPLES, try_first_examples
 from hvd_elastic_keras.api.inference_loop import Worked, run_loop
-from hvd_elastic_keras.api.loaded_module import (
+from hvd_elastic_keras.api.model_module import (
+    ModelModule,
     check_reproducible,
     front,
     is_dataset,
@@ -27,7 +28,6 @@ from hvd_elastic_keras.api.loaded_module import (
     load_split,
     set_up,
 )
-from hvd_elastic_keras.api.model_module import ModelModule
 from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.config import BatchCut
 from hvd_elastic_keras.common.errors import DataError, ElasticError, ModelModuleError

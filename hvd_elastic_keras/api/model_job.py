@@ -12,14 +12,15 @@ import keras
 import msgspec
 
 from hvd_elastic_keras.api import inference_job
-from hvd_elastic_keras.api.loaded_module import (
+from hvd_elastic_keras.api.model_module import (
+    ModelModule,
     check_reproducible,
+    file_of_model,
     front,
     is_dataset,
     load_module,
     set_up,
 )
-from hvd_elastic_keras.api.model_module import ModelModule, file_of_model
 from hvd_elastic_keras.api.trainer import Trainer
 from hvd_elastic_keras.common import env, protocol
 from hvd_elastic_keras.common.errors import ElasticError, explain

@@ -8,7 +8,7 @@ from pathlib import Path
 import keras
 
 from hvd_elastic_keras.api.assemble import explain_step, train
-from hvd_elastic_keras.api.first_examples import try_first_examples
+from hvd_elastic_keras.api.first_steps import try_first_examples
 from hvd_elastic_keras.api.fit_in_elastic_run import rounds_of_fit
 from hvd_elastic_keras.api.training import Training
 from hvd_elastic_keras.common import env

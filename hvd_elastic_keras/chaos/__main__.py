@@ -20,7 +20,7 @@ import msgspec
 from hvd_elastic_keras.chaos.breaker import Breaker
 from hvd_elastic_keras.chaos.outcome import Report, report_table
 from hvd_elastic_keras.chaos.plan import DRAWN, Plan, drawn
-from hvd_elastic_keras.cli.one_line_parser import parser_of
+from hvd_elastic_keras.cli.command_line import parser_of
 from hvd_elastic_keras.common import files, messages
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
 

@@ -17,14 +17,8 @@ from hvd_elastic_keras.common import env, host_port
 from hvd_elastic_keras.common.config import JobConfig, TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.launchers.base import LOCALHOST
-from hvd_elastic_keras.launchers.hosts import (
-    Discovery,
-    FixedHosts,
-    HostFile,
-    Hosts,
-    HostScript,
-    hosts_of_flag,
-)
+from hvd_elastic_keras.launchers.discovery import Discovery, FixedHosts, HostFile, HostScript
+from hvd_elastic_keras.launchers.hosts import Hosts, hosts_of_flag
 from hvd_elastic_keras.launchers.ssh import SshSettings, Target, target_of
 from hvd_elastic_keras.worker import network
 

@@ -11,8 +11,8 @@ from absl import flags
 
 from hvd_elastic_keras.cli import settings
 from hvd_elastic_keras.common import env, host_port, tf_config
+from hvd_elastic_keras.common.control import LEFT
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.common.joining import LEFT
 
 SHORTEST_TOKEN, LONGEST_TOKEN = 32, 512
 """Fewest and most characters of a token that a file gives to a job."""

@@ -21,16 +21,7 @@ from hvd_elastic_keras.cli import source_files
 from hvd_elastic_keras.cli.checks import machine
 from hvd_elastic_keras.cli.job_request import worker_command
 from hvd_elastic_keras.cli.joined_process import JoinedProcess
-from hvd_elastic_keras.common import (
-    control,
-    env,
-    files,
-    host_port,
-    joining,
-    messages,
-    protocol,
-    versions,
-)
+from hvd_elastic_keras.common import control, env, files, host_port, messages, protocol, versions
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError, MasterUnreachableError
 from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.common.master_session import session_of, url_of
@@ -41,7 +32,7 @@ RETRY_S = 1.0
 TELL_END_WITHIN_S = 10.0
 """Seconds to keep telling the end of a worker to a master, which may have ended just before."""
 REQUEST_TIMEOUT_S = 10.0
-TAKEN_CODES = (joining.ENDED_WELL, joining.LEFT, joining.HOPELESS)
+TAKEN_CODES = (control.ENDED_WELL, control.LEFT, control.HOPELESS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +58,7 @@ class JoinWish:
     network_interface: str = ""
     read_by_launcher: bool = False
     join_timeout_s: float = 300.0
-    leave_exit_code: int = joining.LEFT
+    leave_exit_code: int = control.LEFT
 
 
 class Master:
@@ -77,20 +68,20 @@ class Master:
         self.endpoint = endpoint
         self._session = session_of(endpoint.token, endpoint.fingerprint)
 
-    def job(self, within_s: float) -> joining.JobDescription:
+    def job(self, within_s: float) -> control.JobDescription:
         """Asks for the description of the job."""
         body = self._ask("GET", "job", None, within_s)
-        return messages.decode(body, joining.JobDescription)
+        return messages.decode(body, control.JobDescription)
 
-    def join(self, request: joining.JoinRequest, within_s: float) -> joining.JoinReply:
+    def join(self, request: control.JoinRequest, within_s: float) -> control.JoinReply:
         """Asks for a place in the job."""
         body = self._ask("POST", "join", messages.encode(request), within_s)
-        return messages.decode(body, joining.JoinReply)
+        return messages.decode(body, control.JoinReply)
 
-    def exited(self, request: joining.ExitRequest) -> joining.ExitReply:
+    def exited(self, request: control.ExitRequest) -> control.ExitReply:
         """Reports the end of a worker; the reply says what it means for the job."""
         body = self._ask("POST", "exit", messages.encode(request), TELL_END_WITHIN_S)
-        return messages.decode(body, joining.ExitReply)
+        return messages.decode(body, control.ExitReply)
 
     def _ask(self, method: str, path: str, body: bytes | None, within_s: float) -> bytes:
         """Sends a request, and repeats it while nobody answers.
@@ -164,10 +155,10 @@ class Joiner:
             reply = self._join()
             if reply.over:
                 _say("the job has ended")
-                return joining.ENDED_WELL
+                return control.ENDED_WELL
             code = self._work(reply)
             outcome = self._outcome(reply.worker_id, code)
-            if outcome is not joining.Outcome.EXPELLED or not self._may_join_again:
+            if outcome is not control.Outcome.EXPELLED or not self._may_join_again:
                 _say(f"{reply.worker_id} has ended: {outcome.value}")
                 return _exit_code(outcome, code, self._wish.leave_exit_code)
             _say(f"the job has given {reply.worker_id} up: joining again")
@@ -176,8 +167,8 @@ class Joiner:
     def _may_join_again(self) -> bool:
         return not (self._wish.worker_id or self._process.asked_to_end)
 
-    def _join(self) -> joining.JoinReply:
-        request = joining.JoinRequest(
+    def _join(self) -> control.JoinReply:
+        request = control.JoinRequest(
             key=secrets.token_hex(16),
             host=self._host,
             worker_id=self._wish.worker_id,
@@ -188,7 +179,7 @@ class Joiner:
             raise ConfigurationError(f"The master has no place for this worker: {reply.refused}")
         return reply
 
-    def _work(self, reply: joining.JoinReply) -> int:
+    def _work(self, reply: control.JoinReply) -> int:
         worker_id, address = reply.worker_id, self._endpoint.address
         _say(f"joins {self._job.name} at {address} as {worker_id} on {self._host}")
         log = self._job_dir / files.LOGS / f"{worker_id}.log"
@@ -196,7 +187,7 @@ class Joiner:
         environment = self._environment(reply)
         return self._process.run(worker_command(self._job.script), environment, log, self._endpoint)
 
-    def _environment(self, reply: joining.JoinReply) -> dict[str, str]:
+    def _environment(self, reply: control.JoinReply) -> dict[str, str]:
         asked = JobOptions.decode(self._job.options)
         options = asked.with_script()
         given = env.WorkerEnvironment(
@@ -221,22 +212,22 @@ class Joiner:
         shared = env.worker_variables(max(1, count), keeps_threads=options.deterministic)
         return {**shared, **given}
 
-    def _outcome(self, worker_id: str, code: int) -> joining.Outcome:
+    def _outcome(self, worker_id: str, code: int) -> control.Outcome:
         tail = self._process.log_tail if code else ""
-        told = joining.ExitRequest(worker_id=worker_id, return_code=code, log_tail=tail)
+        told = control.ExitRequest(worker_id=worker_id, return_code=code, log_tail=tail)
         try:
             return self._master.exited(told).outcome
         except ElasticError:
             # The job has ended, or there is no master at present.
             return self._outcome_for_itself(code)
 
-    def _outcome_for_itself(self, code: int) -> joining.Outcome:
+    def _outcome_for_itself(self, code: int) -> control.Outcome:
         if self._process.stopped:
             finished = self._process.stopped == protocol.FINISHED
-            return joining.Outcome.FINISHED if finished else joining.Outcome.LEFT
+            return control.Outcome.FINISHED if finished else control.Outcome.LEFT
         if code:
-            return joining.Outcome.FAILED
-        return joining.Outcome.LEFT if self._process.asked_to_end else joining.Outcome.FINISHED
+            return control.Outcome.FAILED
+        return control.Outcome.LEFT if self._process.asked_to_end else control.Outcome.FINISHED
 
 
 def _is_address(where: str) -> bool:
@@ -292,7 +283,7 @@ def _fields_of(token: str) -> dict[str, str]:
     return dict(zip(("token", "fingerprint"), words, strict=False))
 
 
-def _directory_with_sources(job: joining.JobDescription) -> Path:
+def _directory_with_sources(job: control.JobDescription) -> Path:
     """Returns the directory of the script or model: the current one, or the launcher's path.
 
     Raises:
@@ -314,7 +305,7 @@ def _directory_with_sources(job: joining.JobDescription) -> Path:
     )
 
 
-def _job_dir(wish: JoinWish, job: joining.JobDescription) -> Path:
+def _job_dir(wish: JoinWish, job: control.JobDescription) -> Path:
     """Returns the job's directory if this host sees it, else an own one with the worker's files."""
     for seen in (Path(wish.where), Path(job.job_dir)):
         if _is_job_dir(seen, job):
@@ -326,24 +317,24 @@ def _job_dir(wish: JoinWish, job: joining.JobDescription) -> Path:
     return own
 
 
-def _is_job_dir(path: Path, job: joining.JobDescription) -> bool:
+def _is_job_dir(path: Path, job: control.JobDescription) -> bool:
     try:
         return (path / files.JOB_ID).read_text().strip() == job.job_id
     except OSError:
         return False
 
 
-def _exit_code(outcome: joining.Outcome, code: int, leave_exit_code: int) -> int:
+def _exit_code(outcome: control.Outcome, code: int, leave_exit_code: int) -> int:
     match outcome:
-        case joining.Outcome.FINISHED:
-            return joining.ENDED_WELL
-        case joining.Outcome.LEFT | joining.Outcome.EXPELLED:
+        case control.Outcome.FINISHED:
+            return control.ENDED_WELL
+        case control.Outcome.LEFT | control.Outcome.EXPELLED:
             return leave_exit_code
-        case joining.Outcome.REFUSED:
-            return joining.HOPELESS
-        case joining.Outcome.FAILED:
+        case control.Outcome.REFUSED:
+            return control.HOPELESS
+        case control.Outcome.FAILED:
             failed = 128 - code if code < 0 else code
-            return joining.FAILED if failed in (*TAKEN_CODES, leave_exit_code) else failed
+            return control.FAILED if failed in (*TAKEN_CODES, leave_exit_code) else failed
 
 
 def _hung_up(number: int, frame: FrameType | None) -> None:

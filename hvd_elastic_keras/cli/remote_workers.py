@@ -20,7 +20,8 @@ from hvd_elastic_keras.common import control, env, files, protocol
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.launchers.base import Launcher
-from hvd_elastic_keras.launchers.hosts import CoolDowns, Discovery, LastKnownHosts
+from hvd_elastic_keras.launchers.discovery import Discovery, LastKnownHosts
+from hvd_elastic_keras.launchers.hosts import CoolDowns
 from hvd_elastic_keras.launchers.kubernetes import KubernetesLauncher, Told
 from hvd_elastic_keras.launchers.kubernetes_api import ApiError, put_secret
 from hvd_elastic_keras.launchers.kubernetes_pod import TOKEN_FILE

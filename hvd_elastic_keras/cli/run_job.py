@@ -31,8 +31,8 @@ from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
 from hvd_elastic_keras.cli.remote_workers import run_on_hosts
 from hvd_elastic_keras.cli.take_over import left_behind
 from hvd_elastic_keras.common import control, env, files, host_port, predictions, versions
+from hvd_elastic_keras.common.control import JobDescription
 from hvd_elastic_keras.common.job_spec import JobSpec, save_script, seed_of_script
-from hvd_elastic_keras.common.joining import JobDescription
 from hvd_elastic_keras.common.options import JobSeed
 from hvd_elastic_keras.launchers import open_files
 from hvd_elastic_keras.launchers.base import LOCALHOST

@@ -26,7 +26,7 @@ MODULES = (
     *("tensorflow", "keras", "horovod.tensorflow"),
     "hvd_elastic_keras.api.trainer",
     "hvd_elastic_keras.api.inference_job",
-    "hvd_elastic_keras.api.loaded_module",
+    "hvd_elastic_keras.api.model_module",
     "hvd_elastic_keras.state.keras_saving",
 )
 READY_WITHIN_S = 60.0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import tenacity
 
-from hvd_elastic_keras.common import joining
+from hvd_elastic_keras.common import control
 from hvd_elastic_keras.launchers.base import LaunchedWorker, WorkerExit
 from hvd_elastic_keras.launchers.kubernetes_api import ApiError, Cluster, Json
 from hvd_elastic_keras.launchers.kubernetes_pod import WORKER_LABEL, PodSettings, manifest
@@ -37,7 +37,7 @@ KILL_GRACE_S = 1
 LOST_AFTER_S = 30.0
 """Seconds after its grace time at which a pod counts as lost if no node confirms its end."""
 CLOSE_WITHIN_S = 20.0
-HARMLESS_CODES = (joining.ENDED_WELL, joining.LEFT)
+HARMLESS_CODES = (control.ENDED_WELL, control.LEFT)
 
 
 @dataclasses.dataclass(frozen=True)

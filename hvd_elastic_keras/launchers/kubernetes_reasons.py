@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from hvd_elastic_keras.common import joining
+from hvd_elastic_keras.common import control
 from hvd_elastic_keras.launchers.base import exit_cause
 from hvd_elastic_keras.launchers.kubernetes_pod import CONTAINER
 
@@ -138,7 +138,7 @@ def _by_itself(pod: Pod, terminated: Pod, code: int | None) -> Ending:
     last = (terminated.get("message") or "").strip().rpartition("\n")[2]
     if terminated.get("reason") == "OOMKilled":
         return Ending(code, f"ran out of memory (OOMKilled{_limit(pod)})")
-    if code == joining.LEFT:
+    if code == control.LEFT:
         return Ending(code, "left: it was asked to", taken=True)
     if not terminated and (said := status.get("reason")):
         return Ending(code, f"failed: {_said(status) or said} ({said})")

@@ -14,7 +14,7 @@ import msgspec
 
 from hvd_elastic_keras.common import control, events, files, protocol
 from hvd_elastic_keras.common.config import JobConfig
-from hvd_elastic_keras.common.joining import JobDescription
+from hvd_elastic_keras.common.control import JobDescription
 from hvd_elastic_keras.launchers.base import LOCALHOST, Launcher, WorkerExit
 from hvd_elastic_keras.launchers.by_host import ByHost
 from hvd_elastic_keras.master import awake_clock

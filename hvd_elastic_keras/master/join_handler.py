@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Mapping
 
 from hvd_elastic_keras.common import control, files
-from hvd_elastic_keras.common.joining import (
+from hvd_elastic_keras.common.control import (
     ExitReply,
     ExitRequest,
     JobDescription,

@@ -26,7 +26,7 @@ from hvd_elastic_keras.common.errors import ConfigurationError, MasterUnreachabl
 from hvd_elastic_keras.common.master_session import session_of, url_of
 from hvd_elastic_keras.common.phase_hold import PhaseHold
 from hvd_elastic_keras.worker import standstill
-from hvd_elastic_keras.worker.session import Abortable
+from hvd_elastic_keras.worker.abortable import Abortable
 from hvd_elastic_keras.worker.standstill import Standstill
 
 log = logging.getLogger(__name__)

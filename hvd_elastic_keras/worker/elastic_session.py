@@ -22,9 +22,10 @@ from hvd_elastic_keras.common.errors import (
     WorkerLeavingError,
 )
 from hvd_elastic_keras.worker import end_process
+from hvd_elastic_keras.worker.abortable import Abortable
 from hvd_elastic_keras.worker.client import MasterClient
 from hvd_elastic_keras.worker.reporter import MasterReporter, Reporter
-from hvd_elastic_keras.worker.session import Abortable, EntryReport
+from hvd_elastic_keras.worker.session import EntryReport
 
 ABORT_AGAIN_S = 0.02
 MAX_ABORTS = 3000

@@ -1,7 +1,7 @@
 """The membership of a process that Horovod's own `horovodrun` has started as one of several.
 
 All processes stay from the beginning to the end. There is one round and no master, and rank 0 stays
-rank 0. `mpirun` and similar launchers are refused: under them, every process would train alone.
+rank 0.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import msgspec
 import requests
 
 from hvd_elastic_keras.common import env, errors, events, protocol
-from hvd_elastic_keras.common.errors import CollectiveFailedError, ConfigurationError, ElasticError
+from hvd_elastic_keras.common.errors import CollectiveFailedError, ElasticError
+from hvd_elastic_keras.worker.abortable import Abortable
 from hvd_elastic_keras.worker.reporter import TerminalReporter
-from hvd_elastic_keras.worker.session import Abortable, EntryReport, SoloSession
+from hvd_elastic_keras.worker.session import EntryReport, SoloSession
 
 SCOPE = "hvd_elastic_keras"
 """Name space in the store of `horovodrun`, beside Horovod's own name spaces."""
@@ -218,22 +219,3 @@ def script() -> str:
     """Returns the command line of this process without the interpreter, or "script.py"."""
     name = sys.argv[0] if sys.argv else ""
     return " ".join(sys.argv) if Path(name).suffix == ".py" else "script.py"
-
-
-def refuse_other_launchers() -> None:
-    """Ends a process that another launcher has started as one of several; rank 0 says why.
-
-    Does nothing under `horovodrun -np N`, which gives its processes places (`LaunchedSession`).
-
-    Raises:
-      ConfigurationError: on rank 0, with the command to run instead.
-      SystemExit: on the other ranks, with the same exit code and without a message.
-    """
-    other = env.other_launcher()
-    if other is None or session_of_launcher() is not None:
-        return
-    errors.show_in_one_line()
-    if other.rank == 0:
-        raise ConfigurationError(other.refusal(script()))
-    time.sleep(env.FIRST_SPEAKS_S)  # processes do not know each other: no event to wait for
-    raise SystemExit(1)

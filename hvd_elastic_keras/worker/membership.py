@@ -12,7 +12,7 @@ from hvd_elastic_keras.common import env, errors
 from hvd_elastic_keras.common.errors import WorkerLeavingError
 from hvd_elastic_keras.common.protocol import ALONE, Assignment, InputPosition
 from hvd_elastic_keras.observe.console import Screen
-from hvd_elastic_keras.worker import launched_session, network
+from hvd_elastic_keras.worker import network
 from hvd_elastic_keras.worker.elastic_session import ElasticSession
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.launched_communicator import LaunchedCommunicator
@@ -46,7 +46,7 @@ class Membership:
         if session is not None:
             return cls(session, environment)
         if environment is None:
-            launched_session.refuse_other_launchers()
+            other_launchers.refuse()
             errors.show_in_one_line()
             return cls(session_of_launcher() or SoloSession(), None)
         own = session_of_process(environment)

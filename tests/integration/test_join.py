@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hvd_elastic_keras.common import env, joining
+from hvd_elastic_keras.common import control, env
 from tests.harness.faults import Fault
 from tests.harness.job import LIMIT_S, REPOSITORY, SMALL, Job, assert_same_weights, lives
 from tests.harness.joiner import Joiner
@@ -51,10 +51,10 @@ def test_workers_come_go_and_are_killed_and_nothing_is_lost(
             (worker,) = c.workers()
             job.plan.open_gate("gate")
             worker.kill()
-            assert b.exit_code() == joining.LEFT
+            assert b.exit_code() == control.LEFT
             assert c.exit_code() == 128 + signal.SIGKILL
         job.finish()
-        assert a.exit_code() == joining.ENDED_WELL
+        assert a.exit_code() == control.ENDED_WELL
         assert "got SIGHUP (a closed terminal or a lost connection): going on" in a.output
         assert all(e["steps_lost"] == 0 for e in job.events("round_running"))
         assert {e["host"] for e in job.events("worker_registered")} == {"a", "b", "c"}
@@ -102,7 +102,7 @@ def test_a_joiner_tells_that_its_worker_runs_while_code_in_c_keeps_the_lock(
         job.wait(lambda: "has sent no heartbeat for" in job.output or None, "it is told")
         job.plan.open_gate("keep")
         job.finish()
-        assert a.exit_code() == joining.ENDED_WELL
+        assert a.exit_code() == control.ENDED_WELL
         assert [e["worker_id"] for e in job.events("worker_registered")] == ["w0"]
         assert_same_weights(job.weights(), expected_weights)
 
@@ -134,9 +134,9 @@ def test_the_end_waits_for_a_worker_that_was_given_up_or_says_that_it_may_be_the
         said = f"it is not known that these workers have ended: {other} on {hosts[other]}."
         assert (said in job.output) is not joiner_answers, job.report()
         assert lives(worker) is not joiner_answers
-        assert kept.exit_code() == joining.LEFT
+        assert kept.exit_code() == control.LEFT
         if joiner_answers:
-            assert frozen.exit_code() == joining.LEFT
+            assert frozen.exit_code() == control.LEFT
 
 
 def test_those_who_have_joined_train_on_without_the_master_and_the_next_one_takes_them_over(
@@ -148,7 +148,7 @@ def test_those_who_have_joined_train_on_without_the_master_and_the_next_one_take
         job.plan.open_gate("gate")
         job.start_launcher()
         job.finish()
-        assert a.exit_code() == joining.ENDED_WELL
+        assert a.exit_code() == control.ENDED_WELL
         assert len(job.events("round_running")) == 1
         assert_same_weights(job.weights(), expected_weights)
 
@@ -170,7 +170,7 @@ def test_a_host_that_does_not_see_the_job_directory_is_told_of(tmp_path: Path, t
             job.wait_for("round_opened", lambda e: "joins" in e["reason"])
             job.plan.open_gate("gate")
             job.finish()
-            assert b.exit_code() == joining.ENDED_WELL
+            assert b.exit_code() == control.ENDED_WELL
             assert (elsewhere / "own" / "logs" / "w1.log").exists()
 
 
@@ -193,7 +193,7 @@ def test_processes_that_tf_config_names_are_master_and_workers_by_the_same_comma
         with Joiner(job, "other", *same) as other:
             job.wait_for_round(2)
             job.finish()
-            assert other.exit_code() == joining.ENDED_WELL
+            assert other.exit_code() == control.ENDED_WELL
         assert_same_weights(job.weights(), expected_weights)
 
 
@@ -213,7 +213,7 @@ def test_a_machine_that_its_cloud_takes_back_sends_its_worker_away(
             service.preempted = True
             job.wait_for("slots_revoked", lambda e: e["host"] == "spot")
             job.plan.open_gate("gate")
-            assert spot.exit_code() == joining.LEFT
+            assert spot.exit_code() == control.LEFT
             job.finish()
         assert "Google Cloud preempts this machine in 30 s: leaving" in spot.output
         assert not any(e["failed"] for e in job.events("worker_exited"))
@@ -230,7 +230,7 @@ def refused(job: Job, *flags: str, stdin: str = "", directory: Path = REPOSITORY
         timeout=LIMIT_S,
         check=False,
     )
-    assert ended.returncode == joining.HOPELESS, ended.stderr
+    assert ended.returncode == control.HOPELESS, ended.stderr
     assert ended.stderr.count("\n") == 1, ended.stderr
     return ended.stderr
 
@@ -267,7 +267,7 @@ def test_who_does_not_fit_is_refused_in_one_line_before_anything_is_started(
                 timeout=LIMIT_S,
                 check=False,
             )
-        assert ended.returncode == joining.FAILED
+        assert ended.returncode == control.FAILED
         assert "No master has answered" in ended.stderr
         assert job.events("worker_registered") == []
 
@@ -294,7 +294,7 @@ def test_who_waits_for_a_master_outlives_the_terminal_and_leaves_by_sigterm() ->
             assert b"got SIGHUP" in waits.stderr.readline()
             silent.accept()[0].close()
             waits.send_signal(signal.SIGTERM)
-            assert waits.wait(LIMIT_S) == joining.LEFT
+            assert waits.wait(LIMIT_S) == control.LEFT
         finally:
             waits.kill()
             waits.communicate()
@@ -351,4 +351,4 @@ def test_daemons_that_workers_have_started_end_with_them_here_and_at_joiners(
             assert len(daemons) == 2
             job.plan.open_gate("gate")
             job.finish()
-            assert b.exit_code() == joining.ENDED_WELL
+            assert b.exit_code() == control.ENDED_WELL

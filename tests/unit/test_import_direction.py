@@ -261,7 +261,7 @@ CORE = re.compile(
 )
 TIES = {
     "state.keras_saving",
-    *(f"worker.{name}" for name in ("membership", "turns")),
+    *(f"worker.{name}" for name in ("membership", "other_launchers", "turns")),
 }
 """Still ask `worker.launched_session` whether `horovodrun` has started this process."""
 

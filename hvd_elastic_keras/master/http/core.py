@@ -6,7 +6,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from hvd_elastic_keras.common import control, joining, messages, protocol
+from hvd_elastic_keras.common import control, messages, protocol
 
 
 class WorkerHandler(Protocol):
@@ -40,12 +40,12 @@ class WorkerHandler(Protocol):
 class JoinHandler(Protocol):
     """The part of the controller that lets workers join."""
 
-    description: joining.JobDescription
+    description: control.JobDescription
 
-    def join(self, request: joining.JoinRequest) -> joining.JoinReply:
+    def join(self, request: control.JoinRequest) -> control.JoinReply:
         """Answers a worker that is about to start on a host."""
 
-    def ended(self, request: joining.ExitRequest) -> joining.ExitReply:
+    def ended(self, request: control.ExitRequest) -> control.ExitReply:
         """Notes that the process of a worker that has joined is gone."""
 
 

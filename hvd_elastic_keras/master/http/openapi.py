@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from hvd_elastic_keras._version import __version__
-from hvd_elastic_keras.common import control, joining, protocol
+from hvd_elastic_keras.common import control, protocol
 
 READ = ("/v1/status", "/v1/stream", "/metrics", "/v1/openapi.json")
 """The requests for which a token is enough that only reads; see `control.read_only_token`."""
@@ -71,20 +71,20 @@ OPERATIONS = (
         control.ChangeReply,
         protocol.ReleaseRequest,
     ),
-    Operation("GET", "/v1/job", "What a joiner has to know", joining.JobDescription),
+    Operation("GET", "/v1/job", "What a joiner has to know", control.JobDescription),
     Operation(
         "POST",
         "/v1/join",
         "A worker is about to start on a host",
-        joining.JoinReply,
-        joining.JoinRequest,
+        control.JoinReply,
+        control.JoinRequest,
     ),
     Operation(
         "POST",
         "/v1/exit",
         "The process of a worker that has joined is gone",
-        joining.ExitReply,
-        joining.ExitRequest,
+        control.ExitReply,
+        control.ExitRequest,
     ),
     Operation("GET", "/v1/root", "Who stands for all workers", protocol.RootReply),
     Operation("GET", "/v1/status", "Phase, round and workers", control.JobStatus),

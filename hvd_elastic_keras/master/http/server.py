@@ -37,7 +37,7 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from hvd_elastic_keras.common import control, host_port, joining, messages, protocol
+from hvd_elastic_keras.common import control, host_port, messages, protocol
 from hvd_elastic_keras.master.http import openapi
 from hvd_elastic_keras.master.http.core import Core, Extension
 from hvd_elastic_keras.master.http.listening_port import ListeningPort
@@ -261,13 +261,13 @@ class MasterServer:
         return _message(self._core.joiners.description)
 
     async def _join(self, request: web.Request) -> web.Response:
-        wish = messages.decode(await request.read(), joining.JoinRequest)
+        wish = messages.decode(await request.read(), control.JoinRequest)
         reply = self._core.joiners.join(wish)
         await self._core.kept()
         return _message(reply)
 
     async def _exit(self, request: web.Request) -> web.Response:
-        told = messages.decode(await request.read(), joining.ExitRequest)
+        told = messages.decode(await request.read(), control.ExitRequest)
         return _message(self._core.joiners.ended(told))
 
     async def _store(self, request: web.Request) -> web.Response:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from hvd_elastic_keras.common import events, protocol
 from hvd_elastic_keras.common.config import JobConfig
-from hvd_elastic_keras.common.joining import JoinRequest, Outcome
+from hvd_elastic_keras.common.control import JoinRequest, Outcome
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.phases import Confirming, Entering
 from hvd_elastic_keras.master.machine.reasons import REVOKED, Reason, joins, leaves

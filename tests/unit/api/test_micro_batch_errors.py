@@ -11,7 +11,7 @@ import pytest
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
-from hvd_elastic_keras.api.micro_batch_errors import explained
+from hvd_elastic_keras.api.first_steps import explained
 
 BATCH, MICRO = 32, 8
 X = np.random.default_rng(0).random((BATCH, 6)).astype("float32")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hvd_elastic_keras import ctl
-from hvd_elastic_keras.cli import bug_report, manifests
+from hvd_elastic_keras.cli import local_commands
 from hvd_elastic_keras.common import versions
 
 VARIABLES = {
@@ -74,7 +74,7 @@ def test_of_a_command_the_flags_are_reported_and_not_the_arguments_of_the_script
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     entry = types.SimpleNamespace(command=tuple(command.split()))
-    monkeypatch.setattr(bug_report, "Journal", lambda path: types.SimpleNamespace(last=entry))
+    monkeypatch.setattr(local_commands, "Journal", lambda path: types.SimpleNamespace(last=entry))
     text = printed(capsys, "env", "--job_dir=job")
     found = dict(line.split(maxsplit=1) for line in text.splitlines())
     assert (found["flags"], found["script"]) == (flags, script)
@@ -83,10 +83,10 @@ def test_of_a_command_the_flags_are_reported_and_not_the_arguments_of_the_script
 
 def test_the_files_of_the_package_are_copied_once(capsys: pytest.CaptureFixture[str]) -> None:
     names = printed(capsys, "manifests").split()
-    expected = [path for path in manifests.DEPLOY.glob("*/*") if path.is_file()]
+    expected = [path for path in local_commands.DEPLOY.glob("*/*") if path.is_file()]
     assert len(names) == len(expected) > 9
     for name in names:
-        source = manifests.DEPLOY / Path(name).relative_to("deploy")
+        source = local_commands.DEPLOY / Path(name).relative_to("deploy")
         assert Path(name).read_bytes() == source.read_bytes()
     Path("deploy", "slurm", "mine.sbatch").write_text("mine")
     assert printed(capsys, "manifests").split() == names

@@ -10,7 +10,7 @@ import pytest
 
 from hvd_elastic_keras._version import __version__
 from hvd_elastic_keras.cli import control_job
-from hvd_elastic_keras.cli.help_text import GROUPS, USAGE
+from hvd_elastic_keras.cli.command_line import GROUPS, USAGE
 from hvd_elastic_keras.common import control
 from hvd_elastic_keras.common.errors import ConfigurationError
 

@@ -10,7 +10,7 @@ import pytest
 
 from hvd_elastic_keras.cli.host_flags import HostsRequest
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.launchers.hosts import FixedHosts
+from hvd_elastic_keras.launchers.discovery import FixedHosts
 from hvd_elastic_keras.launchers.ssh import SshSettings
 from tests.harness.job import FAULT_MODEL
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.launchers.hosts import FixedHosts, HostFile, HostScript, LastKnownHosts
+from hvd_elastic_keras.launchers.discovery import FixedHosts, HostFile, HostScript, LastKnownHosts
 from hvd_elastic_keras.launchers.keeper import start_ticks
 from tests.harness.hosts import wait_until
 

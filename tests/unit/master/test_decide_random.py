@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hvd_elastic_keras.common import control
-from hvd_elastic_keras.common.joining import JoinRequest
+from hvd_elastic_keras.common.control import JoinRequest
 from hvd_elastic_keras.launchers.base import LOCALHOST, WorkerExit
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.actions import Outcome

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from hvd_elastic_keras.cli.remote_workers import HostWatch
 from hvd_elastic_keras.common import events
 from hvd_elastic_keras.common.config import JobConfig
-from hvd_elastic_keras.launchers.hosts import FixedHosts
+from hvd_elastic_keras.launchers.discovery import FixedHosts
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.actions import Outcome
 from hvd_elastic_keras.master.machine.decide import decide

@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 
 from hvd_elastic_keras.common.config import JobConfig
-from hvd_elastic_keras.common.joining import ExitRequest, JoinRequest, Outcome
+from hvd_elastic_keras.common.control import ExitRequest, JoinRequest, Outcome
 from hvd_elastic_keras.launchers.base import WorkerExit
 from hvd_elastic_keras.launchers.by_host import ByHost, JoinedWorkers
 from hvd_elastic_keras.master.controller import Controller

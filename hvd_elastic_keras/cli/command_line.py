@@ -1,13 +1,44 @@
-"""The first screen of `run --help`: the flags that most people need, in groups."""
+"""A command line that answers mistakes with one line, and the first screen of `run --help`."""
 
 from __future__ import annotations
 
+import argparse
 import shutil
+import sys
 import textwrap
 from collections.abc import Mapping
 from types import ModuleType
+from typing import NoReturn
 
 from absl import flags
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the program with exit code 2."""
+        print(f"error: {message}. See --help.", file=sys.stderr)
+        sys.exit(2)
+
+
+def parser_of(module: str, documentation: str, more: str = "") -> OneLineParser:
+    """Returns a parser without arguments, whose help text is the documentation of a module.
+
+    Args:
+      module: name of the module, for `python -m`.
+      documentation: a head, an empty line, and examples.
+      more: text to print after the examples.
+    """
+    head, _, examples = documentation.partition("\n\n")
+    return OneLineParser(
+        prog=f"python -m {module}",
+        description=head.partition(" (")[0] + ".",
+        epilog=f"examples:\n{examples}{more}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
 
 ALL = "all"
 USAGE = """usage: python -m hvd_elastic_keras.run [flags] [script.py [its own flags]]

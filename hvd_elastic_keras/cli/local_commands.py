@@ -1,0 +1,208 @@
+"""The commands of `ctl` that need no master: `list`, `logs`, `env` and `manifests`.
+
+`ctl env` leaves out values that may be secret: tokens, keys and passwords, and the arguments of a
+script.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from hvd_elastic_keras.cli import control_job, job_directory
+from hvd_elastic_keras.cli.checks import machine
+from hvd_elastic_keras.cli.find_model import split_arguments
+from hvd_elastic_keras.common import env, events, files, versions
+from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
+from hvd_elastic_keras.master.journal import Journal
+from hvd_elastic_keras.observe import job_history
+from hvd_elastic_keras.observe.console import counted, table
+
+LOOK_EVERY_S = 0.25
+ANSWER_S = 2.0
+"""Seconds within which a launcher has to answer to be shown in the list."""
+MOST_ASKED = 16
+"""Launchers that are asked at the same time."""
+
+
+def show_jobs() -> int:
+    """Prints a line for each job below `./jobs`, the one that has written last first."""
+    jobs = job_directory.all_jobs()
+    if not jobs:
+        print("There are no jobs in ./jobs.")
+        return 0
+    head = ("JOB", "STATE", "STEP", "WORKERS", "LAST WRITTEN")
+    with ThreadPoolExecutor(MOST_ASKED) as at_once:  # a launcher that is silent takes its time
+        print(table([head, *at_once.map(_row, jobs)]))
+    return 0
+
+
+def _row(job_dir: Path) -> tuple[str, ...]:
+    written = time.localtime(job_directory.written_at(job_dir))
+    when = time.strftime("%Y-%m-%d %H:%M:%S", written)
+    if end := job_history.end_of(job_dir):
+        return job_dir.name, end.status, str(end.step), "-", when
+    try:
+        status = control_job.read_status(job_dir, ANSWER_S)
+    except ElasticError:  # its launcher was killed, or it is the job of somebody else
+        return job_dir.name, "no answer", "-", "-", when
+    return job_dir.name, status.phase, str(status.step), str(len(status.workers)), when
+
+
+def show_logs(job_dir: Path, worker_id: str, *, follow: bool) -> int:
+    """Prints the logs of one worker, or of all with the worker before each line.
+
+    Args:
+      follow: whether to go on until the job has ended.
+
+    Raises:
+      ConfigurationError: there is no such log.
+    """
+    logs = Logs(job_dir, worker_id)
+    if not logs.paths():
+        known = [path.stem for path in Logs(job_dir, "").paths()]
+        expected = f"one of {', '.join(known)}" if known else "a job whose workers have started"
+        what = f"The worker {worker_id!r}" if worker_id else f"The job {job_dir}"
+        raise ConfigurationError(
+            f"{what} has no log in {job_dir / files.LOGS}, expected {expected}."
+        )
+    while True:
+        # Asked before the last look, which thus misses nothing.
+        runs = follow and job_history.end_of(job_dir) is None
+        for line in logs.new_lines(ended=not runs):
+            print(line, flush=follow)
+        if not runs:
+            return 0
+        time.sleep(LOOK_EVERY_S)
+
+
+class Logs:
+    """The logs of a job's workers, which may still grow.
+
+    Args:
+      worker_id: the only worker to read; empty for all.
+    """
+
+    def __init__(self, job_dir: Path, worker_id: str) -> None:
+        self._directory = job_dir / files.LOGS
+        self._worker_id = worker_id
+        self._read: dict[Path, int] = {}
+
+    def paths(self) -> list[Path]:
+        """Returns the logs that there are, in the order of the workers."""
+        found = (p for p in self._directory.glob("w*.log") if p.stem[1:].isdecimal())
+        wanted = (p for p in found if self._worker_id in ("", p.stem))
+        return sorted(wanted, key=lambda path: int(path.stem[1:]))
+
+    def new_lines(self, *, ended: bool) -> Iterator[str]:
+        """Yields the lines that have been written since the last call.
+
+        Args:
+          ended: whether nothing more will be written: the last line may lack its end.
+        """
+        for path in self.paths():
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                for line in file:
+                    if not (line.endswith(b"\n") or ended):
+                        break
+                    self._read[path] = file.tell()
+                    text = line.decode(errors="replace").rstrip("\n")
+                    yield text if self._worker_id else f"{path.stem}| {text}"
+
+
+PREFIXES = (
+    *("CUDA_", "GLOO_", "HOROVOD_", "HVD_", "KERAS_", "NCCL_", "OMP_", "PYTHON", "TF_", "XLA_"),
+)
+"""Beginnings of the names of environment variables that matter."""
+MAY_BE_SECRET = ("AUTH", "CREDENTIAL", "KEY", "PASS", "SECRET", "TOKEN")
+
+
+def show_environment(job_dir: Path | None, takes_value: Callable[[str], bool]) -> int:
+    """Prints the report.
+
+    Args:
+      job_dir: the directory of the job that is meant, if any.
+      takes_value: whether a flag of `run` is followed by its value.
+    """
+    of_job = _of_job(job_dir, takes_value) if job_dir else []
+    rows = [*_of_host(), *_of_variables(), *of_job]
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name:{width}}  {value}")
+    return 0
+
+
+def _of_host() -> Iterator[tuple[str, str]]:
+    installed = versions.installed()
+    for name in (versions.PACKAGE, *versions.COMPARED):
+        yield name, installed.get(name, "not installed")
+    yield "python", f"{platform.python_version()} on {platform.platform()}"
+    gpus = machine.gpus_here()
+    yield "processors", str(machine.processors())
+    yield "free memory", machine.size(machine.available_bytes())
+    yield "GPUs", "unknown: only TensorFlow can tell" if gpus is None else str(gpus)
+
+
+def _of_variables() -> Iterator[tuple[str, str]]:
+    found = {n: v for prefix in PREFIXES for n, v in env.variables_beginning(prefix).items()}
+    for name, value in sorted(found.items()):
+        is_secret = any(word in name.upper() for word in MAY_BE_SECRET)
+        yield name, "(set)" if is_secret else value or "(empty)"
+
+
+def _of_job(job_dir: Path, takes_value: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
+    yield "job", str(job_dir)
+    history = job_history.read(job_dir)
+    started = next((t.entry for t in history if isinstance(t.entry, events.JobStarted)), None)
+    if started is not None:
+        yield "trains", f"{started.model}, from {started.num_workers} workers on"
+    last = Journal(job_dir / files.JOURNAL).last
+    if last is not None:
+        flags, script = split_arguments(list(last.command), takes_value)
+        yield "flags", " ".join(word for _, _, words in flags for word in words) or "none"
+        yield "script", next((word for word in script if word != "--"), "none")
+    rounds = sum(isinstance(t.entry, events.RoundRunning) for t in history)
+    end = history[-1].entry if history else None
+    how = "has not ended"
+    if isinstance(end, events.JobFinished):
+        how = control_job.how_it_ended(end.status, end.step, end.training, end.reason)
+    yield "course", f"{counted(rounds, 'round')}; {how}"
+
+
+DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
+"""The files, in a directory for each system."""
+
+
+def write_manifests(directory: Path) -> int:
+    """Copies the files into a directory, and prints their names. Other files stay.
+
+    Raises:
+      ConfigurationError: files are there that a user has changed, or the directory cannot be
+        written. Nothing is copied then.
+    """
+    sources = sorted(path for path in DEPLOY.glob("*/*") if path.is_file())
+    targets = [directory / source.relative_to(DEPLOY) for source in sources]
+    changed = [
+        str(target)
+        for source, target in zip(sources, targets, strict=True)
+        if target.exists() and not (target.is_file() and filecmp.cmp(source, target, shallow=False))
+    ]
+    if changed:
+        raise ConfigurationError(
+            f"{', '.join(changed)} would be overwritten, and differ from the files of this "
+            "package. Give another directory: ctl manifests DIRECTORY."
+        )
+    try:
+        for source, target in zip(sources, targets, strict=True):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+    except OSError as error:
+        raise ConfigurationError(f"{directory} cannot be written: {error.strerror}.") from error
+    print("\n".join(map(str, targets)))
+    return 0
