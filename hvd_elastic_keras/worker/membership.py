@@ -12,7 +12,7 @@ from hvd_elastic_keras.common import env, errors
 from hvd_elastic_keras.common.errors import WorkerLeavingError
 from hvd_elastic_keras.common.protocol import ALONE, Assignment, InputPosition
 from hvd_elastic_keras.observe.console import Screen
-from hvd_elastic_keras.worker import network
+from hvd_elastic_keras.worker import network, other_launchers
 from hvd_elastic_keras.worker.elastic_session import ElasticSession
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.launched_communicator import LaunchedCommunicator
