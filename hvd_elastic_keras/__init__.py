@@ -14,7 +14,7 @@ from hvd_elastic_keras._version import __version__
 if TYPE_CHECKING:
     from hvd_elastic_keras.api.callback import ElasticCallback
     from hvd_elastic_keras.api.trainer import Trainer
-    from hvd_elastic_keras.cli.run_function import run_function
+    from hvd_elastic_keras.cli.functions.run_function import run_function
     from hvd_elastic_keras.common.config import TrainingConfig
     from hvd_elastic_keras.common.errors import ElasticError, FunctionFailedError
     from hvd_elastic_keras.common.predictions import read_predictions
@@ -57,7 +57,7 @@ _LAZY = {
     "is_root": "hvd_elastic_keras.worker.turns",
     "read_predictions": "hvd_elastic_keras.common.predictions",
     "root_only": "hvd_elastic_keras.worker.turns",
-    "run_function": "hvd_elastic_keras.cli.run_function",
+    "run_function": "hvd_elastic_keras.cli.functions.run_function",
 }
 
 

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
-from hvd_elastic_keras.api.elastic_run import run
-from hvd_elastic_keras.api.elastic_state import ElasticState
-from hvd_elastic_keras.api.horovod_callbacks import (
+from hvd_elastic_keras.api.elastic_loop.elastic_run import run
+from hvd_elastic_keras.api.elastic_loop.elastic_state import ElasticState
+from hvd_elastic_keras.api.horovod.callbacks import (
     CommitStateCallback,
     UpdateBatchStateCallback,
     UpdateEpochStateCallback,
 )
-from hvd_elastic_keras.api.horovod_states import (
+from hvd_elastic_keras.api.horovod.states import (
     ObjectState,
     TensorFlowKerasState,
     TensorFlowState,

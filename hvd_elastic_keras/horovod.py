@@ -25,9 +25,8 @@ import keras
 import tensorflow as tf
 
 from hvd_elastic_keras import elastic
-from hvd_elastic_keras.api import horovod_callbacks as callbacks
-from hvd_elastic_keras.api import horovod_fit
-from hvd_elastic_keras.api.horovod_fit import watch_fit
+from hvd_elastic_keras.api.horovod import callbacks, fit
+from hvd_elastic_keras.api.horovod.fit import watch_fit
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.keras_internals.model_variables import unwrapped
 from hvd_elastic_keras.worker.rounds import rounds_of_process
@@ -48,7 +47,7 @@ __all__ = [
     "shutdown",
 ]
 
-horovod_fit.provide_lr()
+fit.provide_lr()
 
 
 def refused(name: str, reason: str, remedy: str) -> Any:
@@ -134,7 +133,7 @@ def DistributedOptimizer(  # noqa: N802
     if backward_passes_per_step > 1:
         _accumulate(optimizer, backward_passes_per_step, average_aggregated_gradients)
     watch_fit()
-    return horovod_fit.distributed(optimizer)
+    return fit.distributed(optimizer)
 
 
 def _accumulate(optimizer: keras.optimizers.Optimizer, passes: int, averages: bool) -> None:

@@ -27,21 +27,23 @@ from hvd_elastic_keras._version import __version__
 from hvd_elastic_keras.cli import (
     command_line,
     dry_run,
-    find_model,
-    host_flags,
-    inference_flags,
     job_directory,
-    job_flags,
     job_request,
-    join_flags,
-    join_job,
-    kubernetes_flags,
     leave_notices,
     run_job,
-    settings,
     source_files,
     take_over,
 )
+from hvd_elastic_keras.cli.flags import (
+    find_model,
+    host_flags,
+    inference_flags,
+    job_flags,
+    join_flags,
+    kubernetes_flags,
+    settings,
+)
+from hvd_elastic_keras.cli.join import join_job
 from hvd_elastic_keras.common import control, env, tf_config
 from hvd_elastic_keras.common.config import check_batch_may_grow, check_seed
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError

@@ -24,12 +24,12 @@ from hvd_elastic_keras.data.input.interfaces import Input
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.keras_internals.global_seed import leave_as_after_fit
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
-from hvd_elastic_keras.loop import best_model
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
-from hvd_elastic_keras.loop.changes_unseen import ChangesUnseen
-from hvd_elastic_keras.loop.growing_batch import PerWorkerRunner
 from hvd_elastic_keras.loop.newcomer import ReadAlong, first_rows, warm_up
 from hvd_elastic_keras.loop.observer import Observer, Round
+from hvd_elastic_keras.loop.observers import best_model
+from hvd_elastic_keras.loop.observers.changes_unseen import ChangesUnseen
+from hvd_elastic_keras.loop.observers.growing_batch import PerWorkerRunner
 from hvd_elastic_keras.loop.phase import PhaseRunner
 from hvd_elastic_keras.observe.notices import Notice, notices
 from hvd_elastic_keras.state.cursor import Cursor, Phase

@@ -33,7 +33,8 @@ from hvd_elastic_keras.worker.rounds import ProcessRounds
 from hvd_elastic_keras.worker.session import EntryReport, Session
 
 if TYPE_CHECKING:
-    from hvd_elastic_keras.api.elastic_state import ElasticState
+    from hvd_elastic_keras.api.elastic_loop.elastic_state import ElasticState
+
 
 Position = dict[str, Any]
 """The position of an unfinished `fit`, as JSON values and bytes; part of the elastic state."""

@@ -16,16 +16,16 @@ from hvd_elastic_keras.common.predictions import PartFiles
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.input.pipeline import Pipeline
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, variables_of
-from hvd_elastic_keras.loop.agreement import SameReading
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.course import Course
 from hvd_elastic_keras.loop.kept_on_disk import Durable
 from hvd_elastic_keras.loop.loop_parts import LoopParts
 from hvd_elastic_keras.loop.newcomer import warm_up
 from hvd_elastic_keras.loop.observer import Observer, Observers
+from hvd_elastic_keras.loop.observers.agreement import SameReading
+from hvd_elastic_keras.loop.observers.records import InferenceRecords
 from hvd_elastic_keras.loop.phase import PhaseRunner
 from hvd_elastic_keras.loop.progress_display import InferenceDisplay, ProgressDisplay
-from hvd_elastic_keras.loop.records import InferenceRecords
 from hvd_elastic_keras.loop.schedule import Schedule
 from hvd_elastic_keras.loop.shares import Shares
 from hvd_elastic_keras.loop.start_notices import Announcer, StartNotices

@@ -52,7 +52,7 @@ class Training:
 
 
 class OwnSteps:
-    """Tells `horovod_fit.py` whether this process takes steps of a training."""
+    """Tells `api/horovod/fit.py` whether this process takes steps of a training."""
 
     depth = 0
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hvd_elastic_keras.cli.checks import machine
-from hvd_elastic_keras.cli.host_flags import HostsRequest
-from hvd_elastic_keras.cli.kubernetes_flags import PodsRequest
+from hvd_elastic_keras.cli.flags.host_flags import HostsRequest
+from hvd_elastic_keras.cli.flags.kubernetes_flags import PodsRequest
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.errors import ConfigurationError

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hvd_elastic_keras.cli import control_job, job_directory
 from hvd_elastic_keras.cli.checks import machine
-from hvd_elastic_keras.cli.find_model import split_arguments
+from hvd_elastic_keras.cli.flags.find_model import split_arguments
 from hvd_elastic_keras.common import env, events, files, versions
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
 from hvd_elastic_keras.master.journal import Journal

@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hvd_elastic_keras.cli import join_flags, leave_notices
-from hvd_elastic_keras.cli.host_flags import HostsRequest
+from hvd_elastic_keras.cli import leave_notices
+from hvd_elastic_keras.cli.flags import join_flags
+from hvd_elastic_keras.cli.flags.host_flags import HostsRequest
+from hvd_elastic_keras.cli.flags.kubernetes_flags import PodsRequest
 from hvd_elastic_keras.cli.job_request import JobRequest
-from hvd_elastic_keras.cli.kubernetes_flags import PodsRequest
 from hvd_elastic_keras.common import control, env, files, protocol
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.errors import ConfigurationError

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from hvd_elastic_keras.cli import find_model
+from hvd_elastic_keras.cli.flags import find_model
 from hvd_elastic_keras.common.errors import ConfigurationError
 
 PACKAGE = "hvd_elastic_keras"

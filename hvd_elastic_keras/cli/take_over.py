@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from hvd_elastic_keras.cli import settings
-from hvd_elastic_keras.cli.find_model import split_arguments
+from hvd_elastic_keras.cli.flags import settings
+from hvd_elastic_keras.cli.flags.find_model import split_arguments
 from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.common import control, env, files
 from hvd_elastic_keras.common.errors import ConfigurationError

@@ -16,7 +16,7 @@
 | HVD_ELASTIC_GLOO_TIMEOUT  | 30        | seconds until Gloo itself gives up a silent peer      |
 | HVD_ELASTIC_TIMELINE      | unset     | directory for Horovod's timelines, one per round      |
 | HVD_ELASTIC_OPTIONS       | {}        | `JobOptions` as JSON, also for scripts                |
-| HVD_ELASTIC_RUN_<FLAG>    | unset     | a flag of `run`, see `cli/settings.py`                |
+| HVD_ELASTIC_RUN_<FLAG>    | unset     | a flag of `run`, see `cli/flags/settings.py`          |
 | HVD_ELASTIC_RESUMED       | unset     | where the flags came from that `--resume` hands on    |
 | PYTHONHASHSEED            | unset     | Python's; for a worker of a script the job's seed     |
 | XDG_CACHE_HOME            | ~/.cache  | where indexes go whose data cannot be written beside  |

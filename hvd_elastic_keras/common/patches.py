@@ -5,8 +5,8 @@
 | `Model.save` and kin, `state/keras_saving.py` | one worker writes a file, the others wait for it |
 | `sys.excepthook`, `common/errors.py`          | an `ElasticError` is shown without a traceback   |
 | `sys.excepthook`, `session_of_process.py`     | an uncaught `ConfigurationError` ends the job    |
-| `Model.fit`, `api/horovod_fit.py`             | `fit` with Horovod's optimizer is elastic        |
-| `Optimizer.lr`, `api/horovod_fit.py`    | scripts for Keras 2 use it                       |
+| `Model.fit`, `api/horovod/fit.py`             | `fit` with Horovod's optimizer is elastic        |
+| `Optimizer.lr`, `api/horovod/fit.py`    | scripts for Keras 2 use it                       |
 | `Model.fit`, `api/unchanged_fit.py`           | `fit` of a script that `run` starts is elastic   |
 | `Strategy.scope`, `api/unchanged_fit.py`      | workers share the batches, no strategy does      |
 | `default_rng`, `api/job_seed.py`              | generators without a seed are alike in workers   |

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hvd_elastic_keras.cli.kubernetes_flags import PodsRequest, check_cluster
+from hvd_elastic_keras.cli.flags.kubernetes_flags import PodsRequest, check_cluster
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.launchers import kubernetes as module
 from hvd_elastic_keras.launchers.base import WorkerExit

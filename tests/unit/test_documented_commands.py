@@ -14,7 +14,7 @@ from absl.testing import flagsaver
 
 from hvd_elastic_keras import ctl, doctor, report, run
 from hvd_elastic_keras.chaos import __main__ as chaos
-from hvd_elastic_keras.cli import find_model, settings
+from hvd_elastic_keras.cli.flags import find_model, settings
 from tests.harness.documentation import PAGES, ROOT, Block, blocks, example
 
 PACKAGE = "python -m hvd_elastic_keras."

@@ -251,13 +251,13 @@ OUTER = re.compile(
     r"((run|ctl|report|doctor|elastic|horovod)$|cli\b|chaos\b|audit\.report|worker\.probes\b"
     r"|launchers\.(kubernetes|ssh|discovery|hosts|cool_down|spot_notices)"
     r"|observe\.(explain|job_course|job_history|pages|prometheus|report_page|tensorboard|timeline|web_files)"
-    r"|(api|loop)\.inference_|step\.predict_step|api\.horovod_|common\.tf_config|worker\.launched_)"
+    r"|(api|loop)\.inference_|step\.predict_step|api\.horovod\b|common\.tf_config|worker\.launched_)"
 )
 """Rooms that plug into the core: other places to run workers, pages, reports, tools, other jobs."""
 CORE = re.compile(
     r"hvd_elastic_keras\."
     r"((common|data|keras_internals|step|state|loop|worker|master)\b|launchers\.local"
-    r"|api\.(assemble|build_loop|callback|trainer|training|elastic_run|elastic_state|fit_))"
+    r"|api\.(assemble|build_loop|callback|trainer|training|elastic_loop|fit_))"
 )
 TIES = {
     "state.keras_saving",

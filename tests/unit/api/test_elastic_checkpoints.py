@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 from hvd_elastic_keras import elastic
-from hvd_elastic_keras.api import elastic_state
-from hvd_elastic_keras.api.elastic_checkpoints import LoopCheckpoints
+from hvd_elastic_keras.api.elastic_loop import elastic_state
+from hvd_elastic_keras.api.elastic_loop.elastic_checkpoints import LoopCheckpoints
 from hvd_elastic_keras.common import events
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.options import RunOptions

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import hvd_elastic_keras.horovod as hvd
 from hvd_elastic_keras import elastic
-from hvd_elastic_keras.api import elastic_run, elastic_state
+from hvd_elastic_keras.api.elastic_loop import elastic_run, elastic_state
 from hvd_elastic_keras.common.errors import (
     CollectiveFailedError,
     ConfigurationError,

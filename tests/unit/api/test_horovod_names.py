@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import hvd_elastic_keras.horovod as hvd
 from hvd_elastic_keras import ElasticCallback
-from hvd_elastic_keras.api.horovod_fit import is_distributed
+from hvd_elastic_keras.api.horovod.fit import is_distributed
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.step.world import world_of_process
 from hvd_elastic_keras.worker.rounds import rounds_of_process

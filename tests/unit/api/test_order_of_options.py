@@ -19,7 +19,8 @@ from absl.testing import flagsaver
 from msgspec import UNSET
 
 from hvd_elastic_keras import ElasticCallback, TrainingConfig, run
-from hvd_elastic_keras.cli import job_flags, settings, take_over
+from hvd_elastic_keras.cli import take_over
+from hvd_elastic_keras.cli.flags import job_flags, settings
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.options import RunOptions, definitions
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_elastic_keras.api.retracing import TracedAnew
+from hvd_elastic_keras.api.elastic_loop.retracing import TracedAnew
 
 
 class Clock:

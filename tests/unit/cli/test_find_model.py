@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hvd_elastic_keras.cli import find_model
-from hvd_elastic_keras.cli.find_model import (
+from hvd_elastic_keras.cli.flags import find_model
+from hvd_elastic_keras.cli.flags.find_model import (
     config_path,
     directory_of,
     short_name,

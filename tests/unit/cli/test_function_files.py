@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hvd_elastic_keras.cli import function_files
+from hvd_elastic_keras.cli.functions import function_files
 from hvd_elastic_keras.common import files
 
 SCRIPT = """

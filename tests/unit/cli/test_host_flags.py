@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_elastic_keras.cli.host_flags import HostsRequest
+from hvd_elastic_keras.cli.flags.host_flags import HostsRequest
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.launchers.discovery import FixedHosts
 from hvd_elastic_keras.launchers.ssh import SshSettings

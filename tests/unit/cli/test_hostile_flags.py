@@ -11,8 +11,8 @@ from absl.testing import flagsaver
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from hvd_elastic_keras.cli import job_flags
-from hvd_elastic_keras.cli import settings as cli_settings
+from hvd_elastic_keras.cli.flags import job_flags
+from hvd_elastic_keras.cli.flags import settings as cli_settings
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
 

@@ -11,8 +11,8 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from hvd_elastic_keras.cli import job_flags, settings
 from hvd_elastic_keras.cli.checks import machine
+from hvd_elastic_keras.cli.flags import job_flags, settings
 from hvd_elastic_keras.common.config import JobConfig, TrainingConfig
 from hvd_elastic_keras.common.options import Option, RunOptions, definitions
 from tests.harness.job import REPOSITORY

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from hvd_elastic_keras.cli import control_job, run_function
+from hvd_elastic_keras.cli import control_job
+from hvd_elastic_keras.cli.functions import run_function
 from hvd_elastic_keras.cli.local_commands import Logs, show_jobs, show_logs
 from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.errors import ConfigurationError, MasterUnreachableError

@@ -8,7 +8,12 @@ import os
 from pathlib import Path
 
 from hvd_elastic_keras.cli.check_in_subprocess import ERROR_BYTES, _end_of, _lines_of
-from hvd_elastic_keras.cli.joined_process import LONGEST_LINE, TAIL_LINES, JoinedProcess, Reader
+from hvd_elastic_keras.cli.join.joined_process import (
+    LONGEST_LINE,
+    TAIL_LINES,
+    JoinedProcess,
+    Reader,
+)
 
 LONG = b"x" * 2**20
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from absl.testing import flagsaver
 
-from hvd_elastic_keras.cli import settings
-from hvd_elastic_keras.cli.kubernetes_flags import PodsRequest, pods_request
+from hvd_elastic_keras.cli.flags import settings
+from hvd_elastic_keras.cli.flags.kubernetes_flags import PodsRequest, pods_request
 from hvd_elastic_keras.common.errors import ConfigurationError
 
 PODS = ["--launcher=kubernetes", "--image=any"]

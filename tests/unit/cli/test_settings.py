@@ -11,7 +11,8 @@ from absl import flags
 from absl.testing import flagsaver
 
 from hvd_elastic_keras import run
-from hvd_elastic_keras.cli import settings, take_over
+from hvd_elastic_keras.cli import take_over
+from hvd_elastic_keras.cli.flags import settings
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.env import WorkerEnvironment
 from hvd_elastic_keras.common.errors import ConfigurationError

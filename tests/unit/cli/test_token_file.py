@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_elastic_keras.cli import join_flags
+from hvd_elastic_keras.cli.flags import join_flags
 from hvd_elastic_keras.common.errors import ConfigurationError
 
 GOOD = "0123456789abcdefABCDEF-_" * 2

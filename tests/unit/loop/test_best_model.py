@@ -16,7 +16,7 @@ import keras
 from hvd_elastic_keras import ElasticCallback, Trainer, TrainingConfig
 from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.loop.best_model import best_of
+from hvd_elastic_keras.loop.observers.best_model import best_of
 
 X = np.arange(16, dtype="float32").reshape(8, 2) / 16
 NAN = float("nan")

@@ -11,7 +11,7 @@ pytest.importorskip("keras")
 from hvd_elastic_keras.common import events
 from hvd_elastic_keras.common.protocol import ALONE
 from hvd_elastic_keras.loop.observer import EvaluatedStep, Round
-from hvd_elastic_keras.loop.records import CommitRecords, InferenceRecords
+from hvd_elastic_keras.loop.observers.records import CommitRecords, InferenceRecords
 from hvd_elastic_keras.state.cursor import Cursor
 from hvd_elastic_keras.worker.reporter import TerminalReporter
 

@@ -26,8 +26,8 @@ from hvd_elastic_keras.data.plan.fit_passes import Passes
 from hvd_elastic_keras.data.sources.dataset_batches import DatasetBatches
 from hvd_elastic_keras.data.sources.source import as_source
 from hvd_elastic_keras.loop import newcomer
-from hvd_elastic_keras.loop.growing_batch import PerWorkerRunner
 from hvd_elastic_keras.loop.newcomer import ReadAlong
+from hvd_elastic_keras.loop.observers.growing_batch import PerWorkerRunner
 from hvd_elastic_keras.loop.phase import PhaseRunner
 from hvd_elastic_keras.loop.shares import Balance
 from hvd_elastic_keras.state.cursor import Cursor, Phase

@@ -13,7 +13,7 @@ from hvd_elastic_keras.common.protocol import ALONE
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan.partition import StepShare
 from hvd_elastic_keras.loop.observer import PresentEpoch, Round, TakenStep, TrainedEpoch
-from hvd_elastic_keras.loop.records import StepRecords
+from hvd_elastic_keras.loop.observers.records import StepRecords
 from hvd_elastic_keras.state.cursor import Cursor
 from hvd_elastic_keras.step.step_result import StepResult
 from hvd_elastic_keras.step.world import StepSeconds

@@ -13,9 +13,9 @@ import keras
 import tensorflow as tf
 from horovod.common.exceptions import HostsUpdatedInterrupt
 
-from hvd_elastic_keras.api import elastic_state_arguments as arguments
-from hvd_elastic_keras.api.elastic_snapshot import Snapshot
-from hvd_elastic_keras.api.elastic_state_arguments import PlainValues
+from hvd_elastic_keras.api.elastic_loop import elastic_state_arguments as arguments
+from hvd_elastic_keras.api.elastic_loop.elastic_snapshot import Snapshot
+from hvd_elastic_keras.api.elastic_loop.elastic_state_arguments import PlainValues
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.keras_internals import release
 from hvd_elastic_keras.keras_internals.model_variables import (

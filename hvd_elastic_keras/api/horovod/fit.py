@@ -18,7 +18,10 @@ import keras
 import tensorflow as tf
 
 from hvd_elastic_keras.api.callback import ElasticCallback, list_that_calls
-from hvd_elastic_keras.api.fit_in_elastic_run import function_around, in_reset_callbacks
+from hvd_elastic_keras.api.fit_in_elastic_run import (
+    function_around,
+    in_reset_callbacks,
+)
 from hvd_elastic_keras.api.fit_rounds import FitRounds
 from hvd_elastic_keras.api.training import OwnSteps, Training
 from hvd_elastic_keras.common import patches

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hvd_elastic_keras.cli import end_with_parent, function_files, job_directory
+from hvd_elastic_keras.cli import job_directory
+from hvd_elastic_keras.cli.functions import end_with_parent, function_files
 from hvd_elastic_keras.common import env, files
 from hvd_elastic_keras.common.errors import ConfigurationError, FunctionFailedError
 
@@ -202,7 +203,7 @@ def _search_path() -> dict[str, str]:
 
     The package's directory may be known to the notebook alone.
     """
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(__file__).resolve().parents[3])
     if root in (*site.getsitepackages(), site.getusersitepackages()):
         return {}
     before = env.variables_named(["PYTHONPATH"]).get("PYTHONPATH")

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from hvd_elastic_keras.api.elastic_state import ElasticState
+from hvd_elastic_keras.api.elastic_loop.elastic_state import ElasticState
 from hvd_elastic_keras.common.errors import ConfigurationError
 
 

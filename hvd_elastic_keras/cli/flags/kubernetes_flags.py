@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 from absl import flags
 
-from hvd_elastic_keras.cli import host_flags, job_flags, join_flags
+from hvd_elastic_keras.cli.flags import host_flags, job_flags, join_flags
 from hvd_elastic_keras.common import env, host_port
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.errors import ConfigurationError

@@ -23,7 +23,7 @@ from typing import Any
 
 from absl import app, flags
 
-from hvd_elastic_keras.cli.find_model import split_arguments
+from hvd_elastic_keras.cli.flags.find_model import split_arguments
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import ConfigurationError
 

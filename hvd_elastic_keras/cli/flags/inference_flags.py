@@ -8,7 +8,7 @@ from typing import Any
 
 from absl import flags
 
-from hvd_elastic_keras.cli import find_model, job_flags
+from hvd_elastic_keras.cli.flags import find_model, job_flags
 from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.config import TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError

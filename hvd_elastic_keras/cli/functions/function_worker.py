@@ -12,12 +12,12 @@ import sys
 import traceback
 from pathlib import Path
 
-sys.path.pop(0)  # drop this file's folder, from which nothing is to be imported
-
 import hvd_elastic_keras
-from hvd_elastic_keras.cli import function_files
+from hvd_elastic_keras.cli.functions import function_files
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import ElasticError
+
+sys.path.pop(0)  # drop this file's folder, from which nothing is to be imported
 
 
 def main() -> None:

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 from absl import flags
 from ml_collections import config_flags
 
-from hvd_elastic_keras.cli import find_model, join_flags, settings
 from hvd_elastic_keras.cli.checks import machine
+from hvd_elastic_keras.cli.flags import find_model, join_flags, settings
 from hvd_elastic_keras.common import env, files, host_port
 from hvd_elastic_keras.common.config import (
     DEFAULT_GLOBAL_BATCH_SIZE,

@@ -20,7 +20,7 @@ import tenacity
 from hvd_elastic_keras.cli import source_files
 from hvd_elastic_keras.cli.checks import machine
 from hvd_elastic_keras.cli.job_request import worker_command
-from hvd_elastic_keras.cli.joined_process import JoinedProcess
+from hvd_elastic_keras.cli.join.joined_process import JoinedProcess
 from hvd_elastic_keras.common import control, env, files, host_port, messages, protocol, versions
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError, MasterUnreachableError
 from hvd_elastic_keras.common.job_spec import JobSpec

@@ -1,7 +1,7 @@
 """Horovod's Keras callbacks for `fit`, from `hvd.elastic` and `hvd.callbacks`.
 
 Each callback does what it does in Horovod, or says in one line why there is nothing to do. A `fit`
-with any of them is elastic; see `horovod_fit.py`.
+with any of them is elastic; see `fit.py`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import keras
 
 from hvd_elastic_keras.api.callback import ElasticCallback
-from hvd_elastic_keras.api.elastic_state import ElasticState
-from hvd_elastic_keras.api.horovod_fit import HorovodCallback, needs_function, tell_once
+from hvd_elastic_keras.api.elastic_loop.elastic_state import ElasticState
+from hvd_elastic_keras.api.horovod.fit import HorovodCallback, needs_function, tell_once
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.step.world import World, world_of_process
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_elastic_keras.api.elastic_state import ElasticState
+from hvd_elastic_keras.api.elastic_loop.elastic_state import ElasticState
 from hvd_elastic_keras.common import protocol
 from hvd_elastic_keras.common.errors import CheckpointNotWrittenError, ConfigurationError
 from hvd_elastic_keras.common.events import CheckpointLoaded, CheckpointSaved

@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
-from hvd_elastic_keras.api.elastic_checkpoints import LoopCheckpoints
-from hvd_elastic_keras.api.elastic_state import ElasticState
+from hvd_elastic_keras.api.elastic_loop.elastic_checkpoints import LoopCheckpoints
+from hvd_elastic_keras.api.elastic_loop.elastic_state import ElasticState
+from hvd_elastic_keras.api.elastic_loop.retracing import TracedAnew
 from hvd_elastic_keras.api.fit_in_elastic_run import FitsInside
-from hvd_elastic_keras.api.retracing import TracedAnew
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import (
     CollectiveFailedError,
@@ -35,7 +35,7 @@ from hvd_elastic_keras.common.options import SPEED
 from hvd_elastic_keras.common.protocol import Assignment
 from hvd_elastic_keras.data.sources.iterators import deleted_in_background
 from hvd_elastic_keras.loop.leave_reason import CheckpointGuard, LeaveReason
-from hvd_elastic_keras.loop.records import CommitRecords
+from hvd_elastic_keras.loop.observers.records import CommitRecords
 from hvd_elastic_keras.loop.round_driver import FailedAt, drive
 from hvd_elastic_keras.worker.rounds import ProcessRounds, rounds_of_process
 from hvd_elastic_keras.worker.session import EntryReport

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from absl import flags
 
-from hvd_elastic_keras.cli import settings
+from hvd_elastic_keras.cli.flags import settings
 from hvd_elastic_keras.common import env, host_port, tf_config
 from hvd_elastic_keras.common.control import LEFT
 from hvd_elastic_keras.common.errors import ConfigurationError

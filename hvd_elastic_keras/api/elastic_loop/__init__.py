@@ -1,0 +1,1 @@
+"""Training loops that users write themselves, made elastic."""

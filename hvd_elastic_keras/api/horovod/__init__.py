@@ -1,0 +1,1 @@
+"""Horovod's names for the functions of this package."""

@@ -1,0 +1,1 @@
+"""The flags of `run`, and where their values come from."""

@@ -1,0 +1,1 @@
+"""`run_function`: a function that elastic workers run."""

@@ -1,0 +1,1 @@
+"""One worker that joins a job whose master runs elsewhere."""

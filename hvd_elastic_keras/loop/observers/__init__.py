@@ -1,0 +1,1 @@
+"""Observers and policies of a training: each plugs into the loop."""
