@@ -1,7 +1,8 @@
 """Runs the benchmarks that measure ratios, and writes them to `docs/performance.md`.
 
 Each benchmark is a separate process, and runs alone on the machine. It measures both sides of a
-ratio alternately. Run it while nothing else runs: it takes about half an hour.
+ratio alternately. Run it while nothing else runs: it takes about half an hour. Sections of the page
+that no benchmark here measures stay as they are, after the measured ones.
 """
 
 from __future__ import annotations
@@ -42,9 +43,11 @@ BENCHMARKS: dict[str, tuple[str, list[str]]] = {
 """Headings, and the benchmark that measures the rows below each."""
 HEAD = """# Performance
 
-Written by `scripts/bench performance`. Every number is a ratio of two things that were measured in
-one run on one machine: {cpus} processors, {date}. Below 1 is better than what it is compared with.
-Where there is a limit, the last column says how far from it this is.
+All measurements of speed, time and memory, on one machine with {cpus} processors. The sections up
+to "Memory of the launcher" are written by `scripts/bench performance` ({date}). Each number there
+is a ratio of two things that were measured in one run; below 1 is better than what it is compared
+with. Where there is a limit, the last column says how far from it this is. The other sections name
+the benchmark that measured them. [scale.md](scale.md) has the costs of many workers.
 """
 
 _ONLY = flags.DEFINE_list(
@@ -95,7 +98,8 @@ def main(_: list[str]) -> None:
             measured(*BENCHMARKS[heading])
         )
         sections = {**sections_of(page.read_text() if page.exists() else ""), heading: section}
-        ordered = [f"## {name}\n\n{sections[name]}" for name in BENCHMARKS if name in sections]
+        names = [*BENCHMARKS, *(name for name in sections if name not in BENCHMARKS)]
+        ordered = [f"## {name}\n\n{sections[name]}" for name in names if name in sections]
         page.write_text("\n\n".join([head, *ordered]) + "\n")
 
 
