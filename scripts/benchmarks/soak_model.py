@@ -1,6 +1,6 @@
 """The model of the soak: it is convex, so that rounding fades and 1e-5 means something.
 
-In a network with hidden layers, sums in another order may lead anywhere (docs/deterministic.md).
+In a network with hidden layers, sums in another order may lead anywhere (docs/exactness.md).
 Here the loss has one minimum, and any two runs come together there. But one example that is used
 twice or left out leads to other weights.
 """
