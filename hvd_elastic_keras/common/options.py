@@ -180,7 +180,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         str,
         Option(
             "How a worker computes its micro-batches: together in one pass until memory runs out, "
-            "or in a loop, one after the other, which takes less memory and up to twice the time. "
+            "or in a loop, one after the other, which takes less memory and more time. "
             "auto: together, but in a loop with --balance=speed, or with a GPU and a "
             "micro_batch_size of your own.",
             choices=MICRO_BATCHES,
@@ -198,7 +198,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         str,
         Option(
             "How gradients travel between the workers: as they are, or rounded to 16 bits, which "
-            "takes half of the time on a slow network.",
+            "halves the bytes on the network.",
             choices=COMPRESSIONS,
             more="A loop of your own has `hvd.Compression`. See [slow networks](#slow-networks).",
         ),
