@@ -341,7 +341,7 @@ class PartitionedStep(TracedStep):
         collectives = Instead(self._collectives, place.has_rows, self._has_others, given)
         step = self._partial(place, collectives, began)
         outputs = step.compute(rows, place.step)
-        self._most_early = max(self._most_early, step.num_early)
+        self._most_early = max(self._most_early, step.sums.num_early)
         if needs_rows(step, outputs, rows, collectives, but_shapes=True):
             raise NotOneRoundError
         return self.finished(step, outputs, place, collectives)
@@ -375,12 +375,12 @@ class PartitionedStep(TracedStep):
         collectives: WorkerCollectives,
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Assigns the new values of the variables when all collectives have ended."""
-        ready = step.is_ready
+        ready = step.variables.ready
         if ready is None:
             ready = self._ready(step, place, collectives, outputs)
         with tf.control_dependencies([ready]):
-            self.assign(step.values)
-            return [tf.identity(t) for t in outputs], tf.identity(step.tail_sum)
+            self.assign(step.variables.values)
+            return [tf.identity(t) for t in outputs], tf.identity(step.sums.tail)
 
     def computed(
         self,
@@ -407,7 +407,7 @@ class PartitionedStep(TracedStep):
         rows = self._rows(data, place, began, planned.per_row)
         step = self._partial(place, collectives, began, planned, assigns=assigns)
         outputs = step.compute(rows, place.step)
-        self._most_early = max(self._most_early, step.num_early)
+        self._most_early = max(self._most_early, step.sums.num_early)
         return step, outputs
 
     def _partial(
@@ -461,8 +461,8 @@ class PartitionedStep(TracedStep):
         graph = tf.compat.v1.get_default_graph()
         if len(collectives.outermost(graph)) < len(collectives.results):
             raise PartsNotSeparableError
-        with tf.control_dependencies(self.tail.agreed(step.tail_sum, place)):
-            return [tf.identity(t) for t in collectives.results], tf.identity(step.tail_sum)
+        with tf.control_dependencies(self.tail.agreed(step.sums.tail, place)):
+            return [tf.identity(t) for t in collectives.results], tf.identity(step.sums.tail)
 
     def _rows(
         self,
@@ -476,17 +476,17 @@ class PartitionedStep(TracedStep):
             return [at_least_one(t, place.has_rows, entries) for t, entries in pairs]
 
     def assign(self, values: dict[str, Any]) -> None:
-        """Assigns the new values of the variables, given as `PartialStep.values`."""
+        """Assigns the new values of the variables, given as `StepVariables.values`."""
         for name in sorted(self.captured.assigned & values.keys()):
             self.captured.variables[name].assign(values[name], read_value=False)
 
     def checks(self, step: PartialStep, outputs: Sequence[tf.Tensor], place: Place) -> list[Any]:
         """Returns the operations that have to succeed before anything is assigned."""
-        checks = self.tail.agreed(step.tail_sum, place)
+        checks = self.tail.agreed(step.sums.tail, place)
         if self.options.skips_nonfinite:
             with tf.control_dependencies(checks):
                 checks += there([self._check_finite(step, outputs)])
-        with tf.control_dependencies([step.tail_sum]):
+        with tf.control_dependencies([step.sums.tail]):
             noted = [self.tail.clock.summed()] if self.tail.clock is not None else []
         return [*checks, *noted]
 
@@ -494,10 +494,10 @@ class PartitionedStep(TracedStep):
         """Raises if a value is not finite. All workers raise alike: all have the same values."""
         finite = [tf.reduce_all(tf.math.is_finite(t)) for t in outputs if t.dtype.is_floating]
         for name in self.captured.assigned:
-            new, old = step.values[name], self.captured.variables[name]
+            new, old = step.variables.values[name], self.captured.variables[name]
             if new.dtype.is_floating:  # a value that was infinite before may stay so
                 finite.append(tf.reduce_all(tf.math.is_finite(new) | tf.equal(new, old)))
-        with tf.control_dependencies([self._newest_tail.assign(step.tail_sum)]):
+        with tf.control_dependencies([self._newest_tail.assign(step.sums.tail)]):
             return tf.debugging.assert_equal(
                 tf.reduce_all(tf.stack(finite)), True, message=SKIP_MESSAGE
             )

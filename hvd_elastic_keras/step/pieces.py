@@ -21,7 +21,6 @@ from hvd_elastic_keras.common.errors import CollectiveFailedError
 from hvd_elastic_keras.data.examples.structure import rows_of
 from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.step.partition.collectives import neutral
-from hvd_elastic_keras.step.partition.execution import Part
 from hvd_elastic_keras.step.partition.one_round import (
     EXTREMES,
     ROWS,
@@ -30,6 +29,7 @@ from hvd_elastic_keras.step.partition.one_round import (
     NotOneRoundError,
     OneRound,
 )
+from hvd_elastic_keras.step.partition.part import Part
 
 Compute = Callable[[Any], list[tf.Tensor]]
 Tensors = list[tf.Tensor]

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_elastic_keras.data.examples import structure
-from hvd_elastic_keras.step.partition.execution import Part
+from hvd_elastic_keras.step.partition.part import Part
 from hvd_elastic_keras.step.pieces import Pieces
 
 NUMBERS = 6

@@ -21,8 +21,9 @@ import hvd_elastic_keras.horovod as hvd
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
 from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
-from hvd_elastic_keras.step.partition.execution import Part, PartialStep
+from hvd_elastic_keras.step.partition.execution import PartialStep
 from hvd_elastic_keras.step.partition.horovod_collectives import HorovodCollectives
+from hvd_elastic_keras.step.partition.part import Part
 from tests.harness.partitioned_models import MODELS, ROWS, Made
 
 
@@ -49,9 +50,9 @@ def taking(captured: CapturedStep) -> Any:
             captured, analysis, part, WorkerCollectives(HorovodCollectives(), has_rows)
         )
         outputs = step.compute(rows)
-        with tf.control_dependencies([*outputs, *step.values.values()]):
+        with tf.control_dependencies([*outputs, *step.variables.values.values()]):
             for name, variable in captured.variables.items():
-                variable.assign(step.values[name])
+                variable.assign(step.variables.values[name])
 
     spec = [tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.bool)]
     spec += [tf.TensorSpec([None, *t.shape[1:]], t.dtype) for t in captured.batch]

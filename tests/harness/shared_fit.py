@@ -99,7 +99,7 @@ class SharedStep(PartitionedStep):
             except BaseException:
                 meeting.abort()
                 raise
-            return computed.values, outputs
+            return computed.variables.values, outputs
 
         values, outputs = in_threads(worker, self.workers)[0]
         self.assign(values)

@@ -23,14 +23,9 @@ from hvd_elastic_keras.step.partition.collectives import (
     WorkerCollectives,
     in_threads,
 )
-from hvd_elastic_keras.step.partition.execution import (
-    Part,
-    PartialStep,
-    Versions,
-    by_block,
-    without_blocks,
-)
+from hvd_elastic_keras.step.partition.execution import PartialStep, Versions
 from hvd_elastic_keras.step.partition.moments import Moments
+from hvd_elastic_keras.step.partition.part import Part, by_block, without_blocks
 from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
 from hvd_elastic_keras.step.partition.rules.states import (
     CONJUNCT,
@@ -135,7 +130,7 @@ def taken_in_threads(
         except BaseException:
             meeting.abort()
             raise
-        return outputs, step.values
+        return outputs, step.variables.values
 
     return in_threads(worker, len(shares))
 

@@ -8,38 +8,29 @@ adds operations to the graph of a `tf.function`, or runs them eagerly.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from hvd_elastic_keras.keras_internals.tensorflow_names import element_type_of_list
 from hvd_elastic_keras.keras_internals.traced_graphs import (
     PYTHON_CALLS,
     emit,
     emit_by_xla,
     emit_operation,
 )
-from hvd_elastic_keras.step.partition.captured_step import (
-    ASSIGNMENTS,
-    WRITES,
-    CapturedStep,
-    assigned_in,
-    is_for_xla,
-    on_variable,
-)
-from hvd_elastic_keras.step.partition.collectives import (
-    PackedTensors,
-    Tail,
-    WorkerCollectives,
-    gathered_leaf,
-)
-from hvd_elastic_keras.step.partition.gradients import in_order_of_making, parts_of
+from hvd_elastic_keras.step.partition.captured_step import CapturedStep, assigned_in, is_for_xla
+from hvd_elastic_keras.step.partition.collectives import Tail, WorkerCollectives, gathered_leaf
 from hvd_elastic_keras.step.partition.moments import Moments, combined, own_moments
-from hvd_elastic_keras.step.partition.part_sizes import PartSizes, drawn_rows
+from hvd_elastic_keras.step.partition.part import (
+    Part,
+    PartSizes,
+    drawn_rows,
+    on_elements,
+    rows_back,
+    rows_first,
+)
 from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
 from hvd_elastic_keras.step.partition.rules.per_row import draws
 from hvd_elastic_keras.step.partition.rules.states import (
@@ -53,35 +44,13 @@ from hvd_elastic_keras.step.partition.rules.states import (
     is_sharded,
     sharded,
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """The rows of a batch that a worker has, as scalars: int32 numbers and truth values.
-
-    Attributes:
-      low: the first row.
-      size: the number of rows, at least 1: some operations of TensorFlow fail on none. A worker
-        without rows computes any row, and uses `WorkerCollectives`.
-      total: rows of the whole batch, at least 2.
-      is_first: whether this worker contributes replicated values to partial sums; true on one
-        worker only.
-      has_rows: whether the worker has rows. If not, its assertions about rows do not count.
-    """
-
-    low: tf.Tensor
-    size: tf.Tensor
-    total: tf.Tensor
-    is_first: tf.Tensor
-    has_rows: tf.Tensor | bool = True
-
+from hvd_elastic_keras.step.partition.step_sums import StepSums
+from hvd_elastic_keras.step.partition.step_variables import StepVariables
 
 COPIES = ("Identity", "StopGradient")
 """Operations that need not be added again: no gradient is taken of a step that has been traced."""
 Versions = dict[State, Any]
 """The available values of a tensor, by state."""
-Shapes = dict[str, tf.TensorShape]
-"""What all workers know of the shapes of tensors, by their names."""
 
 
 class PartialStep:
@@ -91,17 +60,13 @@ class PartialStep:
       name: prefix of the names of its collectives.
       tail: makes the tensor that travels with the last sums. It travels alone if the step has no
         collective at all.
-      ready: returns an operation after which variables may change, called when `tail_sum` is known.
+      ready: returns an operation after which variables may change, called when all sums are known.
         Variables are then assigned where the step itself assigns them, in place: their new values
         take no memory of their own. None: nothing is assigned, nor in a step that runs eagerly.
 
     Attributes:
-      values: the values of the variables, as computed so far, by the names of their handles. The
-        caller assigns them. A variable that was assigned in place is not among them.
-      written: tensors from which the values assigned in place follow.
-      is_ready: the operation that `ready` has returned, if it was called.
-      tail_sum: the sum of the tails of all workers, shape [n], float32.
-      num_early: calls of collectives, so far, that may end before the whole part is computed.
+      variables: the variables as the step has changed them so far.
+      sums: the sums of all workers, the tail among them.
     """
 
     def __init__(
@@ -120,23 +85,14 @@ class PartialStep:
         self._last_level = max((c.level for c in analysis.collectives), default=0)
         in_place = analysis.ends_with_groups and not tf.executing_eagerly()
         self._ready = ready if in_place else None
-        self._in_place = False
-        self._first_values: dict[str, Any] = {}
-        self.written: list[Any] = []
-        self.is_ready: Any = None
         self._gathered_first = analysis.gathered
-        self._rounded = analysis.rounded
         self._part = part
         self._sizes = PartSizes(part.size, part.total)
         self._collectives = collectives
-        self._prefix = name
-        self.num_early = 0
-        self._num_names = 0
         self._python_calls: dict[Any, Any] = {}
         self._constants: dict[Any, list[Any]] = {}
-        self._tail = tail
-        self.values: dict[str, Any] = {}
-        self.tail_sum: Any = None
+        self.variables = StepVariables(captured.variables)
+        self.sums = StepSums(collectives, name, analysis.rounded, tail)
 
     def compute(self, rows: Sequence[tf.Tensor], number: Any = 0) -> list[tf.Tensor]:
         """Computes the step. Without `ready`, it assigns nothing.
@@ -146,11 +102,10 @@ class PartialStep:
           number: the number of the step, an integer scalar.
 
         Returns:
-          The outputs of the graph. `values` then holds the new values of the variables.
+          The outputs of the graph. `variables.values` then holds the new values of the variables.
         """
         captured = self._captured
-        self._first_values = {n: tf.convert_to_tensor(v) for n, v in captured.variables.items()}
-        self.values = dict(self._first_values)
+        self.variables.read()
         given = self._given(rows, number)
         inputs = []
         for tensor in captured.graph.inputs:
@@ -160,12 +115,7 @@ class PartialStep:
             else:
                 inputs.append(name if name in captured.variables else captured.constants[name])
         outputs = self._run(self._plan, inputs)
-        tail = self._tail
-        if tail is not None and self.tail_sum is None:
-            before = [*outputs, *self.values.values()]
-            name = self._name("tail", is_early=False)
-            made = self._collectives.tail(tail, before)
-            (self.tail_sum,) = self._collectives.summed([], name, made)
+        self.sums.of_tail([*outputs, *self.variables.values.values()])
         return outputs
 
     def _given(self, rows: Sequence[Any], number: Any) -> dict[str, Any]:
@@ -257,24 +207,22 @@ class PartialStep:
             return value
         if REPLICATED not in versions:
             if first == CONJUNCT:
-                made = self._collectives.extreme(value, "All", self._name("extreme"))
+                made = self._collectives.extreme(value, "All", self.sums.name("extreme"))
             elif first == PARTIAL:
-                name = self._name("sum")
-                made = self._of_list(
-                    tensor, value, lambda t: self._collectives.summed([t], name)[0]
-                )
+                name = self.sums.name("sum")
+                made = on_elements(tensor, value, lambda t: self._collectives.summed([t], name)[0])
             else:
                 # All other tensors of rows are gathered together before. A list has one more axis.
                 state = sharded(first.at_axis + 1)
-                made = self._of_list(tensor, value, lambda t: self._gathered([t], [state])[0])
+                made = on_elements(tensor, value, lambda t: self._gathered([t], [state])[0])
             versions[REPLICATED] = made
         whole = versions[REPLICATED]
         if want.blocks is not None:
-            whole = self._own_of_blocks(whole, want.blocks)
+            whole = self._part.own_of_blocks(whole, want.blocks)
         elif is_sharded(want):
             whole = self._own_rows(tensor, whole, want.at_axis)
         elif want == PARTIAL:
-            whole = self._of_list(tensor, whole, self._on_first)
+            whole = on_elements(tensor, whole, self._part.on_first)
         versions[want] = whole
         return whole
 
@@ -295,13 +243,12 @@ class PartialStep:
                 if name in parts
             }
             if is_last and dtype == tf.float32.name:
-                sums = self._last_sums(parts, shapes)
+                sums = self.sums.of_last_round(plan, parts, shapes)
             else:
-                rounded = self._rounded_of(parts) if plan is self._plan else []
-                sums = self._summed(f"sum_{dtype}", parts, shapes, rounded)
+                sums = self.sums.of_round(dtype, parts, shapes, may_round=plan is self._plan)
             for name, total in sums.items():
                 there[name][REPLICATED] = total
-        if is_last and self._ready is not None and self.tail_sum is not None:
+        if is_last and self._ready is not None and self.sums.tail is not None:
             self._assign_from_here([*plan.gathers.get(level, ()), *todo], there)
 
     def _assign_from_here(self, tensors: Sequence[Any], there: dict[str, Versions]) -> None:
@@ -312,11 +259,12 @@ class PartialStep:
             variables may change, so that it does not wait in memory.
         """
         assert self._ready is not None
-        self.is_ready = self._ready(self)
-        self._in_place = True
+        ready = self._ready(self)
+        self.variables.assign_from_here(ready)
+        self.sums.ended = True
         # For several tensors, TensorFlow has no kernel that leaves texts on the host of a GPU.
         together = [t for t in tensors if t.dtype.is_floating]
-        with tf.control_dependencies([self.is_ready]):
+        with tf.control_dependencies([ready]):
             results = tf.identity_n([there[t.name][REPLICATED] for t in together])
             for tensor, result in zip(together, results, strict=True):
                 there[tensor.name][REPLICATED] = result
@@ -324,71 +272,13 @@ class PartialStep:
                 if not tensor.dtype.is_floating:
                     there[tensor.name][REPLICATED] = tf.identity(there[tensor.name][REPLICATED])
 
-    def _rounded_of(self, names: Iterable[str]) -> list[str]:
-        """Returns the names of sums that travel in 16 bits, in the given order."""
-        return [name for name in names if name in self._rounded]
-
-    def _summed(
-        self, what: str, parts: dict[str, Any], shapes: Shapes, rounded: Sequence[str]
-    ) -> dict[str, Any]:
-        """Returns the sums of tensors by their names. Rounded tensors travel separately."""
-        found: dict[str, Any] = {}
-        if rounded:
-            given = {n: parts[n] for n in rounded}
-            found |= self._packed(self._name(f"{what}_half"), given, shapes, rounded=True)
-        exact = {n: part for n, part in parts.items() if n not in found}
-        return found | self._packed(self._name(what), exact, shapes) if exact else found
-
-    def _packed(
-        self,
-        name: str,
-        parts: dict[str, Any],
-        shapes: Shapes,
-        tail: Any = None,
-        *,
-        rounded: bool = False,
-    ) -> dict[str, Any]:
-        """Returns the sums of tensors that travel together. Small ones travel as one tensor."""
-        packed = PackedTensors(list(parts.values()), [shapes[n] for n in parts])
-        sums = self._collectives.summed(packed.tensors, name, tail, rounded=rounded)
-        if tail is not None:
-            self.tail_sum = sums.pop()
-        return dict(zip(parts, packed.apart(sums), strict=True))
-
-    def _last_sums(self, parts: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
-        """Returns the sums of the last round. Large tensors are sent as soon as they are computed.
-
-        Tensors that are sent with the tail or after it wait until everything is computed.
-        """
-        found: dict[str, Any] = {}
-        ordered = in_order_of_making(self._plan, parts)
-        large = self._rounded or parts.keys()
-        bytes_of = [_num_bytes(shapes[n], parts[n].dtype) if n in large else 0 for n in ordered]
-        *early, _ = parts_of(bytes_of)
-        for group in early:
-            names = [ordered[i] for i in group]
-            group_parts = {name: parts[name] for name in names}
-            found |= self._summed("early_sum", group_parts, shapes, self._rounded_of(names))
-        if self._tail is None:
-            last = {name: parts[name] for name in parts if name not in found}
-            return found | self._summed("sum_float32", last, shapes, self._rounded_of(last))
-        tail = self._collectives.tail(self._tail, list(parts.values()))
-        if rounded := self._rounded_of(name for name in parts if name not in found):
-            with tf.control_dependencies([tail]):
-                name = self._name("sum_float32_half", is_early=False)
-                given = {n: parts[n] for n in rounded}
-                found |= self._packed(name, given, shapes, rounded=True)
-        exact = {n: part for n, part in parts.items() if n not in found}
-        name = self._name("sum_float32", is_early=False)
-        return found | self._packed(name, exact, shapes, tail)
-
     def _find_moments(self, moments: Sequence[Moments], there: dict[str, Versions]) -> None:
         """Finds means and variances of the same round together, in one group for each type."""
         for dtype in sorted({m.mean.outputs[0].dtype.name for m in moments}):
             group = [m for m in moments if m.mean.outputs[0].dtype.name == dtype]
             rows = [there[m.mean.inputs[0].name][m.state] for m in group]
             own = own_moments(rows, group, self._sizes.fraction(rows[0].dtype))
-            (whole,) = self._collectives.gathered([own], self._name(f"moments_{dtype}"))
+            (whole,) = self._collectives.gathered([own], self.sums.name(f"moments_{dtype}"))
             for m, (mean, variance) in zip(group, combined(whole, group), strict=True):
                 there.setdefault(m.mean.outputs[0].name, {})[REPLICATED] = mean
                 there.setdefault(m.variance.outputs[0].name, {})[REPLICATED] = variance
@@ -403,57 +293,17 @@ class PartialStep:
     def _gathered(self, values: Sequence[Any], states: Sequence[State]) -> list[Any]:
         """Returns whole tensors of which each worker has its rows in these states."""
         pairs = list(zip(values, states, strict=True))
-        wholes = self._collectives.gathered([rows_first(*p) for p in pairs], self._name("rows"))
+        wholes = self._collectives.gathered([rows_first(*p) for p in pairs], self.sums.name("rows"))
         return [rows_back(w, s) for w, s in zip(wholes, states, strict=True)]
 
     def _gathered_rows(self, rows: Any) -> Any:
-        return self._collectives.gathered([rows], self._name("rows"))[0]
-
-    def _on_first(self, value: Any) -> Any:
-        return tf.where(self._part.is_first, value, tf.zeros([], value.dtype))
+        return self._collectives.gathered([rows], self.sums.name("rows"))[0]
 
     def _own_rows(self, tensor: Any, whole: Any, axis: int) -> Any:
-        """Cuts out this worker's positions along an axis.
-
-        The axis has the same number of positions for each row of the batch.
-        """
-        shift = int(tensor.dtype == tf.variant)
-
-        def cut(value: Any) -> Any:
-            at = axis + shift
-            count = tf.shape(value)[at] // self._part.total
-            chosen = tf.one_hot(at, value.shape.rank, dtype=tf.int32)
-            begin = chosen * (self._part.low * count)
-            return tf.slice(value, begin, chosen * (self._part.size * count + 1) - 1)
-
-        return self._of_list(tensor, whole, cut)
-
-    def _own_of_blocks(self, whole: Any, blocks: int) -> Any:
-        low, size = self._part.low, self._part.size
-        return without_blocks(by_block(whole, blocks)[:, low : low + size])
+        return self._part.own_rows(tensor, whole, axis)
 
     def _drawn_rows(self, op: Any, inputs: list[Any]) -> Any:
         return drawn_rows(op, inputs, self._part.low, self._sizes)
-
-    def _of_list(self, tensor: Any, value: Any, function: Callable[[Any], Any]) -> Any:
-        """Applies a function to a tensor, or to the stacked elements of a TensorList."""
-        if tensor.dtype != tf.variant:
-            return function(value)
-        dtype = element_type_of_list(tensor)
-        stacked = tf.raw_ops.TensorListStack(
-            input_handle=value, element_shape=-1, element_dtype=dtype
-        )
-        made = function(stacked)
-        shape = tf.shape(made)[1:]
-        return tf.raw_ops.TensorListFromTensor(tensor=made, element_shape=shape)
-
-    def _name(self, what: str, *, is_early: bool = True) -> str:
-        """Returns a collective's name: the same on all workers, for any number of workers."""
-        if self.is_ready is not None:
-            raise RuntimeError("a collective follows the first assignment")
-        self._num_names += 1
-        self.num_early += is_early
-        return f"{self._prefix}_{what}_{self._num_names}"
 
     # --- operations ----------------------------------------------------------------------
 
@@ -471,7 +321,7 @@ class PartialStep:
                 return [mean * self._sizes.fraction(mean.dtype)]
             case "extreme":
                 local = emit(op, inputs)[0]
-                return [self._collectives.extreme(local, op.type, self._name("extreme"))]
+                return [self._collectives.extreme(local, op.type, self.sums.name("extreme"))]
             case "assertion":
                 return self._assertion(planned, inputs)
             case "shape":
@@ -491,7 +341,7 @@ class PartialStep:
         if op.type in COPIES and not python_first:
             return inputs
         inputs = self._with_local_sizes(planned, inputs)
-        on_variables = self._on_variable(op, inputs)
+        on_variables = self.variables.used_by(op, inputs)
         if on_variables is not None:
             return on_variables
         if self._captured.draws_by_xla and draws(op):
@@ -506,51 +356,6 @@ class PartialStep:
             self._constants[key] = emit(op, [])
         return self._constants[key]
 
-    def _on_variable(self, op: Any, inputs: list[Any]) -> list[Any] | None:
-        """As `on_variable`. From the last round on, variables are assigned in place."""
-        name = inputs[0] if inputs else None
-        if not isinstance(name, str) or op.type == "Identity":
-            return on_variable(op, inputs, self.values)
-        handle = self._captured.variables[name].handle
-        if op.type in ASSIGNMENTS and self._given_up(name):
-            self.written += inputs[1:]
-            with self._when_ready():
-                return emit(op, [handle, *inputs[1:]])
-        if name not in self.values and op.type not in WRITES:
-            return emit(op, [handle, *inputs[1:]])
-        self._take_back([name])
-        return on_variable(op, inputs, self.values)
-
-    def _when_ready(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context for operations after which variables may have changed.
-
-        A branch waits as a whole.
-        """
-        graph = tf.compat.v1.get_default_graph()
-        waits = self._in_place and self.is_ready.graph is graph
-        return tf.control_dependencies([self.is_ready]) if waits else contextlib.nullcontext()
-
-    def _given_up(self, name: str) -> bool:
-        """Goes on with a variable itself in place of its value. Returns whether that is possible.
-
-        It is not if the variable has changed before the last round: then its value is ahead of it.
-        """
-        if self._in_place and self.values.get(name) is self._first_values[name]:
-            del self.values[name]
-        return self._in_place and name not in self.values
-
-    def _take_back(self, names: Iterable[str]) -> None:
-        """Goes on with values of variables in place of the variables themselves."""
-        for name in names:
-            if name not in self.values:
-                self.values[name] = self._captured.variables[name].read_value()
-
-    @contextlib.contextmanager
-    def _not_in_place(self) -> Iterator[None]:
-        before, self._in_place = self._in_place, False
-        yield
-        self._in_place = before
-
     def _called(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
         """Runs a function.
 
@@ -561,7 +366,7 @@ class PartialStep:
         if not is_for_xla(planned.op) or plan.reductions or plan.moments:
             return self._run(plan, inputs)
         function = tf.function(lambda: self._run(plan, inputs), jit_compile=True, autograph=False)
-        with self._not_in_place():
+        with self.variables.not_in_place():
             made = function.get_concrete_function()()
         return list(made) if isinstance(made, list | tuple) else [made]
 
@@ -613,20 +418,12 @@ class PartialStep:
             if form is not None and inputs[i].shape == [len(form)]:
                 shape = self._sizes.own_shape(form, axis, inputs[i].dtype)
             else:
-                shape = self._local(inputs[i], axis)
+                shape = self._sizes.own_shape_of(inputs[i], axis)
             inputs = [*inputs[:i], shape, *inputs[i + 1 :]]
         if decision.open_shape is not None:
             i = decision.open_shape
             inputs = [*inputs[:i], tf.constant(-1, inputs[i].dtype), *inputs[i + 1 :]]
         return inputs
-
-    def _local(self, shape: Any, axis: int) -> Any:
-        """Returns the shape of this worker's rows. A size of -1 or an open rank stays open."""
-        if shape.shape.rank == 0:
-            return shape
-        count = shape[axis] // self._sizes.total(shape.dtype)
-        size = tf.where(shape[axis] < 0, shape[axis], count * self._sizes.own(shape.dtype))
-        return tf.tensor_scatter_nd_update(shape, [[axis]], [size])
 
     def _shapes(self, op: Any, inputs: list[Any], decision: Decision) -> list[Any]:
         made = []
@@ -639,7 +436,7 @@ class PartialStep:
             elif state.axis is None:
                 shape = tf.shape(value, out.dtype)
             else:
-                shape = self._whole_shape(value, state.at_axis, out.dtype)
+                shape = self._sizes.whole_shape_of(value, state.at_axis, out.dtype)
             if op.type == "Size":
                 shape = tf.reduce_prod(shape)
             elif op.type == "Rank":
@@ -647,19 +444,11 @@ class PartialStep:
             made.append(shape)
         return made
 
-    def _whole_shape(self, value: Any, axis: int, dtype: tf.DType) -> Any:
-        """Returns the shape of the whole tensor of which this worker has its rows."""
-        shape = tf.shape(value, dtype)
-        size = shape[axis] // self._sizes.own(dtype) * self._sizes.total(dtype)
-        return tf.tensor_scatter_nd_update(shape, [[axis]], [size])
-
     def _element_shape(self, op: Any, inputs: list[Any], state: State) -> Any:
         shape = emit(op, inputs)[0]
         if not is_sharded(state) or shape.shape.rank == 0:
             return shape
-        own, total = self._sizes.own(shape.dtype), self._sizes.total(shape.dtype)
-        chosen = tf.logical_and(tf.range(tf.size(shape)) == state.at_axis, shape >= 0)
-        return tf.where(chosen, shape // own * total, shape)
+        return self._sizes.whole_element_shape(shape, state.at_axis)
 
     # --- functions -----------------------------------------------------------------------
 
@@ -672,23 +461,23 @@ class PartialStep:
         handles = [i for i, s in enumerate(planned.decision.want) if s == HANDLE]
         # Variables that the loop only reads do not become results of the loop.
         keys = self._assigned_by(planned.bodies[:1], inputs)
-        self._take_back(keys)
+        self.variables.take_back(keys)
 
         def packed(values: Sequence[Any]) -> list[Any]:
             others = [v for i, v in enumerate(values) if i not in handles]
-            return [*others, *(tf.identity(self.values[k]) for k in keys)]
+            return [*others, *(tf.identity(self.variables.values[k]) for k in keys)]
 
         def unpacked(flat: Sequence[Any]) -> list[Any]:
             left = iter(flat)
             values = [inputs[i] if i in handles else next(left) for i in range(len(inputs))]
-            self.values.update(zip(keys, left, strict=True))
+            self.variables.values.update(zip(keys, left, strict=True))
             return values
 
         shapes = [t.shape for i, t in enumerate(planned.op.outputs) if i not in handles] + [
-            self.values[k].shape for k in keys
+            self.variables.values[k].shape for k in keys
         ]
         before = len(self._collectives.results)
-        with self._not_in_place():
+        with self.variables.not_in_place():
             flat = tf.while_loop(
                 lambda *flat: self._run(condition, unpacked(flat))[0],
                 lambda *flat: packed(self._run(body, unpacked(flat))),
@@ -713,55 +502,29 @@ class PartialStep:
         then, otherwise = planned.bodies
         if tf.executing_eagerly():
             return self._run(then if bool(inputs[0]) else otherwise, inputs[1:])
-        keys = [k for k in self._assigned_by(planned.bodies, inputs[1:]) if not self._given_up(k)]
-        self._take_back(keys)
-        if self._in_place:
-            self.written += [t for t in inputs if tf.is_tensor(t)]
-        before, num_results = dict(self.values), len(self._collectives.results)
+        keys = [
+            k
+            for k in self._assigned_by(planned.bodies, inputs[1:])
+            if not self.variables.given_up(k)
+        ]
+        self.variables.take_back(keys)
+        self.variables.follow_from([t for t in inputs if tf.is_tensor(t)])
+        before, num_results = dict(self.variables.values), len(self._collectives.results)
 
         def branch(plan: Plan) -> list[Any]:
-            self.values = dict(before)
+            self.variables.values = dict(before)
             outputs = self._run(plan, inputs[1:])
-            return [*outputs, *(tf.identity(self.values[k]) for k in keys), tf.constant(True)]
+            return [
+                *outputs,
+                *(tf.identity(self.variables.values[k]) for k in keys),
+                tf.constant(True),
+            ]
 
-        with self._when_ready():
+        with self.variables.when_ready():
             flat = tf.cond(inputs[0], lambda: branch(then), lambda: branch(otherwise))
         flat = list(flat) if isinstance(flat, list | tuple) else [flat]
         if len(self._collectives.results) > num_results:
             self._collectives.results += flat
         count = len(planned.op.outputs)
-        self.values = before | dict(zip(keys, flat[count:-1], strict=True))
+        self.variables.values = before | dict(zip(keys, flat[count:-1], strict=True))
         return flat[:count]
-
-
-def rows_first(value: Any, state: State) -> Any:
-    """Returns a worker's part of a tensor with its rows along the first axis."""
-    axis = state.at_axis
-    if state.blocks is not None:
-        return tf.transpose(by_block(value, state.blocks), [1, 0, *range(2, value.shape.rank + 1)])
-    order = [axis, *(i for i in range(value.shape.rank) if i != axis)]
-    return tf.transpose(value, order) if axis else value
-
-
-def rows_back(value: Any, state: State) -> Any:
-    """The reverse of `rows_first`."""
-    axis, rank = state.at_axis, value.shape.rank
-    if state.blocks is not None:
-        return without_blocks(tf.transpose(value, [1, 0, *range(2, rank)]))
-    order = [*range(1, axis + 1), 0, *range(axis + 1, rank)]
-    return tf.transpose(value, order) if axis else value
-
-
-def by_block(value: Any, blocks: int) -> Any:
-    """Reshapes a tensor with rows in blocks from [blocks * rows, …] to [blocks, rows, …]."""
-    return tf.reshape(value, tf.concat([[blocks, -1], tf.shape(value)[1:]], 0))
-
-
-def without_blocks(value: Any) -> Any:
-    """The reverse of `by_block`."""
-    return tf.reshape(value, tf.concat([[-1], tf.shape(value)[2:]], 0))
-
-
-def _num_bytes(shape: tf.TensorShape, dtype: tf.DType) -> int:
-    """Returns the bytes of a tensor. If unknown, they count as 0, so it waits for the last part."""
-    return int(shape.num_elements() or 0) * int(dtype.size)

@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep
 from hvd_elastic_keras.step.partition.collectives import Collectives, Tail, WorkerCollectives
-from hvd_elastic_keras.step.partition.execution import Part, PartialStep
+from hvd_elastic_keras.step.partition.execution import PartialStep
+from hvd_elastic_keras.step.partition.part import Part
 from hvd_elastic_keras.step.partition.plan import Analysis
 
 SUM, ROWS = "sum", "rows"
@@ -224,7 +225,7 @@ def needs_rows(
       collectives: the collectives that `step` used.
       but_shapes: whether to ignore the shapes of the rows, which need no computing.
     """
-    needed = [*outputs, *step.values.values(), *step.written]
+    needed = [*outputs, *step.variables.values.values(), *step.variables.written]
     flat = tf.nest.flatten(list(rows), expand_composites=True)
     of_rows = {t.op for t in flat}
     ends = list(collectives.results)

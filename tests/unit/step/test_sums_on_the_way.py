@@ -184,7 +184,7 @@ def test_the_last_layers_are_summed_while_the_first_ones_are_computed(
     def together(data: Any, numbers: tf.Tensor) -> None:
         place = step.place(numbers)
         taken, _ = step.computed(data, place, WorkerCollectives(noted, place.has_rows))
-        found.append(taken.num_early)
+        found.append(taken.sums.num_early)
 
     signature = [step._batch.flat_spec, tf.TensorSpec([None], tf.int64)]
     assert step.analysis

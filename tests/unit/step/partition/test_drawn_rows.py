@@ -14,7 +14,8 @@ tf = pytest.importorskip("tensorflow")
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import capture
 from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
-from hvd_elastic_keras.step.partition.execution import Part, PartialStep
+from hvd_elastic_keras.step.partition.execution import PartialStep
+from hvd_elastic_keras.step.partition.part import Part
 from hvd_elastic_keras.step.partition.plan import Analysis
 from tests.harness.lockstep import AloneCollectives, take_step
 

@@ -17,8 +17,9 @@ from hvd_elastic_keras.step.partition import gradients
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
 from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
-from hvd_elastic_keras.step.partition.execution import Part, PartialStep
+from hvd_elastic_keras.step.partition.execution import PartialStep
 from hvd_elastic_keras.step.partition.liveness import without_rows, without_unused_copies
+from hvd_elastic_keras.step.partition.part import Part
 from hvd_elastic_keras.step.partition.plan import Analysis
 from tests.harness.lockstep import take_step
 

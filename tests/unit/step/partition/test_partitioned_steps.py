@@ -17,8 +17,9 @@ from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
 from hvd_elastic_keras.step.partition.check import check_step, out_of_order
 from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
-from hvd_elastic_keras.step.partition.execution import Part, PartialStep
+from hvd_elastic_keras.step.partition.execution import PartialStep
 from hvd_elastic_keras.step.partition.liveness import without_rows
+from hvd_elastic_keras.step.partition.part import Part
 from hvd_elastic_keras.step.partition.plan import Analysis
 from hvd_elastic_keras.step.partition.rules.states import PARTIAL, REPLICATED, Decision, View
 from tests.harness.lockstep import AloneCollectives, assert_close, take_step
@@ -183,7 +184,7 @@ def test_the_same_operations_can_be_added_to_a_graph(name: str) -> None:
             captured, analysis, Part(*numbers), WorkerCollectives(AloneCollectives())
         )
         step.compute(rows)
-        return step.values
+        return step.variables.values
 
     spec = [tf.TensorSpec([None, *b.shape[1:]], b.dtype) for b in batch]
     function = tf.function(partitioned, autograph=False, input_signature=spec)
