@@ -94,7 +94,8 @@ def _env(given: argparse.Namespace) -> int:
 
 
 def _manifests(given: argparse.Namespace) -> int:
-    return local_commands.write_manifests(given.directory)
+    job = local_commands.OwnJob(given.name, given.image, given.training)
+    return local_commands.write_manifests(given.directory, job)
 
 
 def _common(parser: argparse.ArgumentParser, **default: object) -> None:
@@ -155,10 +156,15 @@ def parser() -> argparse.ArgumentParser:
     add("list", "show the jobs below ./jobs", _list)
     text = "print what a report of a bug needs: versions, host, variables, the job; no secrets"
     add("env", text, _env)
-    text = "copy the files for Kubernetes, Slurm and Grafana, for you to edit"
-    copied = add("manifests", text, _manifests)
+    text = "write the files for Kubernetes, Slurm and Grafana, for you to edit"
+    written = add("manifests", text, _manifests)
     text = "where to; default: deploy"
-    copied.add_argument("directory", nargs="?", type=Path, default=Path("deploy"), help=text)
+    written.add_argument("directory", nargs="?", type=Path, default=Path("deploy"), help=text)
+    text = "begins the names of the job's objects in Kubernetes; give each job of a namespace one"
+    written.add_argument("--name", default="", help=text + "; default: elastic")
+    written.add_argument("--image", default="", help="the image with your training")
+    text = "what is trained, in quotes: flags of run, or a script with its arguments"
+    written.add_argument("--training", default="", help=text + "; default: --model=digits_cnn")
     text = "print the token that may only read a job, given its token on standard input"
     add("read_only_token", text, _read_only_token)
     return top

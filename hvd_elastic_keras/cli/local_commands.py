@@ -6,9 +6,11 @@ script.
 
 from __future__ import annotations
 
-import filecmp
+import dataclasses
+import json
 import platform
-import shutil
+import re
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +21,7 @@ from hvd_elastic_keras.cli.checks import machine
 from hvd_elastic_keras.cli.flags.find_model import split_arguments
 from hvd_elastic_keras.common import env, events, files, versions
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
+from hvd_elastic_keras.launchers.kubernetes_pod import check_job_name
 from hvd_elastic_keras.master.journal import Journal
 from hvd_elastic_keras.observe import job_history
 from hvd_elastic_keras.observe.console import counted, table
@@ -177,32 +180,81 @@ def _of_job(job_dir: Path, takes_value: Callable[[str], bool]) -> Iterator[tuple
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
 """The files, in a directory for each system."""
+IMAGE = "registry.example.com/my-training:1"
+MODEL = "- --model=digits_cnn"
+PARTS = r"(?<![\w-])elastic(?=-(?:launcher|master|metrics|read-token|token|workers|w\d)\b)"
+"""Names of a job's own objects begin like this. Volume and alerts may serve several jobs."""
 
 
-def write_manifests(directory: Path) -> int:
-    """Copies the files into a directory, and prints their names. Other files stay.
+@dataclasses.dataclass(frozen=True)
+class OwnJob:
+    """What the files for Kubernetes are to name; empty: what they name already.
+
+    Attributes:
+      name: begins the names of all objects, so that a namespace may hold several jobs.
+      image: holds the training.
+      training: flags of `run` that say what is trained, or a script with its arguments, quoted
+        as for a shell.
+
+    Raises:
+      ConfigurationError: Kubernetes would not take the name, or a quotation mark is missing.
+    """
+
+    name: str = ""
+    image: str = ""
+    training: str = ""
+
+    def __post_init__(self) -> None:
+        if self.name:
+            check_job_name(self.name, "--name")
+        try:
+            shlex.split(self.training)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"--training={self.training} cannot be split into words: {error}."
+            ) from error
+
+    def written_into(self, text: str) -> str:
+        """Returns the text of a file, for this job."""
+        if name := self.name:
+            text = re.sub(PARTS, name, text)
+            text = text.replace("hvd-elastic-launcher", f"hvd-{name}-launcher")
+            text = re.sub(r"(app: |--job_name=|resourceNames: \[)elastic\b", rf"\g<1>{name}", text)
+            text = re.sub(r"(?m)^  name: elastic$", f"  name: {name}", text)
+            text = text.replace("/jobs/demo", f"/jobs/{name}")
+        if self.training:
+            words = [f"- {json.dumps(word)}" for word in shlex.split(self.training)]
+            lines = rf"(?m)^( *){MODEL}$"
+            text = re.sub(lines, lambda m: "\n".join(m[1] + word for word in words), text)
+        return text.replace(IMAGE, self.image or IMAGE)
+
+
+def write_manifests(directory: Path, job: OwnJob) -> int:
+    """Writes the files into a directory, and prints their names. Other files stay.
 
     Raises:
       ConfigurationError: files are there that a user has changed, or the directory cannot be
-        written. Nothing is copied then.
+        written. Nothing is written then.
     """
-    sources = sorted(path for path in DEPLOY.glob("*/*") if path.is_file())
-    targets = [directory / source.relative_to(DEPLOY) for source in sources]
+    files_of_job = {
+        directory / source.relative_to(DEPLOY): job.written_into(source.read_text())
+        for source in sorted(path for path in DEPLOY.glob("*/*") if path.is_file())
+    }
     changed = [
         str(target)
-        for source, target in zip(sources, targets, strict=True)
-        if target.exists() and not (target.is_file() and filecmp.cmp(source, target, shallow=False))
+        for target, text in files_of_job.items()
+        if target.exists() and not (target.is_file() and target.read_text() == text)
     ]
     if changed:
         raise ConfigurationError(
-            f"{', '.join(changed)} would be overwritten, and differ from the files of this "
-            "package. Give another directory: ctl manifests DIRECTORY."
+            f"{', '.join(changed)} would be overwritten, and differ from what would be written. "
+            "Give another directory: ctl manifests DIRECTORY."
         )
     try:
-        for source, target in zip(sources, targets, strict=True):
+        for target, text in files_of_job.items():
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
+            target.write_text(text)
     except OSError as error:
         raise ConfigurationError(f"{directory} cannot be written: {error.strerror}.") from error
-    print("\n".join(map(str, targets)))
+    print("\n".join(map(str, files_of_job)))
     return 0

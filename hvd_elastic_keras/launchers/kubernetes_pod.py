@@ -78,11 +78,11 @@ def job_name(name: str, job_id: str) -> str:
     return f"{plain[: MOST_NAME_CHARACTERS - 9].strip('-')}-{job_id[:8]}"
 
 
-def check_job_name(name: str) -> None:
-    """Raises `ConfigurationError` if pods cannot have this name."""
+def check_job_name(name: str, flag: str = "--job_name") -> None:
+    """Raises `ConfigurationError` if pods cannot have this name, which the flag gives."""
     if len(name) > MOST_NAME_CHARACTERS or not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name):
         raise ConfigurationError(
-            f"--job_name={name} was given, expected at most {MOST_NAME_CHARACTERS} small letters, "
+            f"{flag}={name} was given, expected at most {MOST_NAME_CHARACTERS} small letters, "
             "digits and hyphens that begin with a letter, as in mnist-1."
         )
 

@@ -1,11 +1,15 @@
-"""`ctl env` prints what a report of a bug needs, and `ctl manifests` copies files to edit."""
+"""`ctl env` prints what a report of a bug needs, and `ctl manifests` writes files to edit."""
 
 from __future__ import annotations
 
+import re
 import types
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from hvd_elastic_keras import ctl
 from hvd_elastic_keras.cli import local_commands
@@ -100,6 +104,63 @@ def test_files_that_somebody_has_edited_stay(capsys: pytest.CaptureFixture[str])
     assert f"error: {edited} would be overwritten" in error
     assert edited.read_text() == "edited"
     assert not Path("cluster", "slurm", "master.sbatch").exists()
+
+
+def objects(files: list[str]) -> Iterator[dict[str, Any]]:
+    for file in files:
+        if Path(file).suffix == ".yaml":
+            yield from yaml.safe_load_all(Path(file).read_text())
+
+
+def names_in(manifest: Any) -> Iterator[str]:
+    """Yields all texts of a manifest that name something."""
+    if isinstance(manifest, dict):
+        for value in manifest.values():
+            yield from names_in(value)
+    elif isinstance(manifest, list):
+        for value in manifest:
+            yield from names_in(value)
+    elif isinstance(manifest, str):
+        yield manifest
+
+
+def test_each_job_of_a_namespace_has_objects_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = {}
+    for name in ("first", "second-1"):
+        training = "--training=train.py --lr=0.1 '--text=a: #b'"
+        flags = (f"--name={name}", "--image=here/mine:2", training)
+        jobs[name] = [*objects(printed(capsys, "manifests", name, *flags).split())]
+    shared = {("PersistentVolumeClaim", "elastic-jobs"), ("PrometheusRule", "elastic-jobs")}
+    first, second = (
+        {(o["kind"], o["metadata"]["name"]) for o in manifests} for manifests in jobs.values()
+    )
+    assert first & second == shared
+    for name, manifests in jobs.items():
+        texts = {text for manifest in manifests for text in names_in(manifest)}
+        assert not [t for t in texts if re.search(r"(^|=)elastic(-(?!jobs)|$)", t)]
+        assert {f"--join={name}-master:7000", f"--job_dir=/jobs/{name}"} <= texts
+        assert {f"--job_name={name}", f"hvd-{name}-launcher", f"{name}-token"} <= texts
+        assert {"here/mine:2", "--image=here/mine:2"} <= texts
+        assert not {"--model=digits_cnn", "registry.example.com/my-training:1"} & texts
+        started = {o["metadata"]["name"]: o["spec"] for o in manifests if o["kind"] == "Job"}
+        for master in (f"{name}-master", f"{name}-launcher"):
+            command = started[master]["template"]["spec"]["containers"][0]["command"]
+            assert command[-3:] == ["train.py", "--lr=0.1", "--text=a: #b"]
+
+
+def test_a_quotation_mark_that_is_missing_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    error = printed(capsys, "manifests", "--training=train.py 'a", code=2)
+    assert (
+        error == "error: --training=train.py 'a cannot be split into words: No closing quotation.\n"
+    )
+
+
+def test_a_name_that_kubernetes_does_not_take_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    error = printed(capsys, "manifests", "--name=My_Job", code=2)
+    assert "error: --name=My_Job was given, expected at most" in error
+    assert not Path("deploy").exists()
 
 
 def test_a_directory_that_cannot_be_made_is_told_in_one_line(
