@@ -39,7 +39,6 @@ def check_compiled(model: Any) -> None:
             "The model is not compiled. Call model.compile(optimizer=..., loss=...), or define "
             "loss() and optimizer() in the model module."
         )
-    _check_losses(model)
     _check_batch_dimension(model)
 
 
@@ -85,22 +84,6 @@ def num_batch_norms(model: keras.Model) -> int:
     """Returns the number of layers that normalise over a batch or a micro-batch."""
     kind = keras.layers.BatchNormalization
     return sum(isinstance(layer, kind) for layer in layers_of(model))
-
-
-def _check_losses(model: keras.Model) -> None:
-    """Raises `ConfigurationError` for a loss that has one value for each example.
-
-    `fit` follows the gradient of the sum of these values, but shows a mean that depends on the
-    batch.
-    """
-    losses = tf.nest.flatten(getattr(model._compile_loss, "_user_loss", None))
-    reductions = [getattr(loss, "reduction", "mean") for loss in losses]
-    wrong = [reduction for reduction in reductions if reduction in ("none", None)]
-    if wrong:
-        raise ConfigurationError(
-            f"A loss with reduction={wrong[0]!r} was given, expected one number for a batch. Use "
-            "reduction='sum', which trains in the same way, or 'sum_over_batch_size'."
-        )
 
 
 def _check_batch_dimension(model: keras.Model) -> None:
@@ -153,7 +136,8 @@ def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> None:
         _build_by_step(model, batch)
     try:
         if has_call:
-            model._symbolic_build(data_batch=symbolic)
+            with _without_own_optimizer(model):
+                model._symbolic_build(data_batch=symbolic)
     except Exception as error:  # layers and losses may raise anything
         if batch is None or not has_own_step(model):
             raise _refusal(batch_spec, first_sentence(error)) from error
@@ -169,7 +153,45 @@ def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> None:
     note_metrics_built_early(model, had_metrics)
     for optimizer in optimizers_of(model):
         if not optimizer.built:
+            _build_optimizer(optimizer, model)
+
+
+def _build_optimizer(optimizer: Any, model: keras.Model) -> None:
+    """Creates the variables of an optimizer.
+
+    Plain `fit` calls `build` while it traces the first step, where values that a `build` of the
+    user's own assigns to variables are lost. So they are here.
+    """
+
+    def build() -> None:
+        if not optimizer.built:
             optimizer.build(model.trainable_variables)
+
+    if model.run_eagerly or not _has_own_build(optimizer):
+        build()
+    else:
+        tf.function(build, autograph=False).get_concrete_function()
+
+
+@contextlib.contextmanager
+def _without_own_optimizer(model: keras.Model) -> Iterator[None]:
+    """Hides an optimizer with a `build` of its own, which Keras would call outside of any graph."""
+    optimizer = model.optimizer
+    hides = optimizer is not None and not optimizer.built and _has_own_build(optimizer)
+    if hides:
+        model.optimizer = None
+    try:
+        yield
+    finally:
+        if hides:
+            model.optimizer = optimizer
+
+
+def _has_own_build(optimizer: Any) -> bool:
+    """Whether an optimizer, or the one in a `LossScaleOptimizer`, does not take Keras's `build`."""
+    kinds = [type(o) for o in (optimizer, getattr(optimizer, "inner_optimizer", optimizer))]
+    owners = (owner for kind in kinds for owner in kind.mro() if "build" in vars(owner))
+    return any(owner.__module__.partition(".")[0] != "keras" for owner in owners)
 
 
 def has_own_step(model: keras.Model) -> bool:

@@ -13,7 +13,6 @@ from tests.harness.keras_models.case import (
     LABELS,
     LENGTHS,
     ONE_HOT,
-    REFUSED,
     SERIES,
     SIZE,
     TARGETS,
@@ -294,9 +293,7 @@ CASES = {
     ),
     "a loss with reduction none": Case(
         lambda: regressor(loss=losses.MeanSquaredError(reduction="none")),
-        PLAIN_ARRAYS,
-        REFUSED,
-        told="reduction='none'",
+        arrays(X, TARGETS, sample_weight=WEIGHTS),
     ),
     "a loss function that sums": Case(
         lambda: regressor(loss=sum_over_batch, optimizer=sgd(learning_rate=0.01)),

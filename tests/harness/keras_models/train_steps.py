@@ -319,7 +319,24 @@ def subclassed(kind: type[keras.Model], **arguments: Any) -> keras.Model:
     return model
 
 
+class MasksLosses(keras.Model):
+    """Leaves out the losses of some examples itself: its loss has one value for each."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Follows the mean of the losses that count."""
+        x, y = data
+        with tf.GradientTape() as tape:
+            losses = self.loss(y, self(x, training=True))
+            counts = tf.cast(y[:, 0] > 0, losses.dtype)
+            loss = tf.reduce_sum(losses * counts) / tf.reduce_sum(counts)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+        return {"masked_loss": loss}
+
+
 CASES = {
+    "a step that leaves out the losses of some examples": Case(
+        lambda: with_loss(MasksLosses, loss=keras.losses.MeanSquaredError(reduction="none")), PLAIN
+    ),
     "a step of one's own": Case(
         lambda: with_loss(OwnStep), arrays(X, TARGETS, sample_weight=WEIGHTS)
     ),

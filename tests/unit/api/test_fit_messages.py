@@ -65,16 +65,6 @@ def test_the_class_in_place_of_a_callback_is_refused(of_one: Any) -> None:
         model.fit(X, X[:, :2], callbacks=of_one([ElasticCallback]), verbose=0)
 
 
-def test_a_value_per_example_is_refused_in_any_of_several_losses() -> None:
-    losses = ["mse", keras.losses.MeanSquaredError(reduction="none")]
-    inputs = keras.Input((4,))
-    outputs = [keras.layers.Dense(2)(inputs) for _ in range(2)]
-    model = keras.Model(inputs, outputs)
-    model.compile("sgd", losses)
-    with pytest.raises(ConfigurationError, match="expected one number for a batch"):
-        model_building.check_fit(model)
-
-
 def test_another_backend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
     with pytest.raises(ConfigurationError, match=r"runs on torch.*KERAS_BACKEND=tensorflow"):
