@@ -11,6 +11,7 @@ close. It goes on reading along until it has its place: a spare may wait hours f
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import math
 import threading
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from hvd_elastic_keras.common.batch_plan import Share
 from hvd_elastic_keras.common.protocol import InputPosition
@@ -57,17 +59,28 @@ def warm_up(
     try:
         with rounds.alone():
             for phase in phases:
-                batch = _few_rows(phase)
-                # This worker is alone: its part of the batch counts as the whole batch here.
-                count = int(batch.part.offsets[-1])
-                part = dataclasses.replace(batch.part, num_examples_of_step=count)
-                batch = dataclasses.replace(batch, part=part)
                 if isinstance(phase.step, PartitionedStep):
-                    phase.step.warm_up(
-                        batch, stops=stops, has_others=has_others, begins_alone=begins_alone
+                    warm = functools.partial(
+                        phase.step.warm_up,
+                        stops=stops,
+                        has_others=has_others,
+                        begins_alone=begins_alone,
                     )
+                    try:
+                        warm(_as_whole_batch(_few_rows(phase)))
+                    except tf.errors.InvalidArgumentError:
+                        # The step may count on the size of its batches, as `tf.reshape(x, (32, 8))`
+                        # does.
+                        warm(_as_whole_batch(first_rows(phase, phase.input.num_micro_batches)))
     finally:
         variables.assign(before)
+
+
+def _as_whole_batch(batch: LocalBatch) -> LocalBatch:
+    """Returns a part of a batch as a batch of its own: the worker is alone."""
+    count = int(batch.part.offsets[-1])
+    part = dataclasses.replace(batch.part, num_examples_of_step=count)
+    return dataclasses.replace(batch, part=part)
 
 
 def _few_rows(phase: PhaseRunner) -> LocalBatch:

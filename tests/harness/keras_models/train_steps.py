@@ -335,7 +335,7 @@ class MasksLosses(keras.Model):
 
 CASES = {
     "a step that leaves out the losses of some examples": Case(
-        lambda: with_loss(MasksLosses, loss=keras.losses.MeanSquaredError(reduction="none")), PLAIN
+        lambda: functional(MasksLosses, loss=keras.losses.MeanSquaredError(reduction="none")), PLAIN
     ),
     "a step of one's own": Case(
         lambda: with_loss(OwnStep), arrays(X, TARGETS, sample_weight=WEIGHTS)

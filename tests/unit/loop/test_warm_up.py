@@ -110,3 +110,28 @@ def test_a_step_is_tried_with_more_than_one_row(
     model.compile("sgd", "mse")
     model.fit(X, Y, batch_size=8, verbose=0, callbacks=[ElasticCallback(micro_batch_size=1)])
     assert tried == [2]
+
+
+class CountsOnSize(keras.Sequential):
+    """Has a step that takes batches of one size only."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Takes batches of 8 examples."""
+        x, y = data
+        with tf.GradientTape() as tape:
+            outputs = tf.reshape(self(x, training=True), (8,))
+            loss = tf.reduce_mean(tf.square(outputs - y[:, 0]))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+        return {"own_loss": loss}
+
+
+def test_a_step_may_count_on_the_size_of_its_batches() -> None:
+    histories = []
+    for callbacks in ([], [ElasticCallback(micro_batch_size=2)]):
+        keras.utils.set_random_seed(0)
+        model = CountsOnSize([keras.Input((6,)), keras.layers.Dense(1)])
+        model.compile("sgd")
+        batches = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8, drop_remainder=True)
+        histories.append(model.fit(batches, epochs=2, verbose=0, callbacks=callbacks).history)
+    plain, elastic = histories
+    np.testing.assert_allclose(elastic["own_loss"], plain["own_loss"], rtol=1e-5)
