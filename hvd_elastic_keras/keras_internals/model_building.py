@@ -146,6 +146,10 @@ def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> None:
     compiled = model._compile_metrics
     if batch is not None and compiled is not None and not compiled.built:
         _build_by_step(model, batch)
+        if not compiled.built and has_own_step(model):
+            # A step that changes weights by itself and then uses them fails without their values.
+            with contextlib.suppress(DataError):
+                _check_own_step(model, batch, "")
         is_tried = True
     if is_tried and compiled is not None and compiled.built and not had_metrics:
         for metric in compiled.metrics:  # the step that was tried has changed them

@@ -319,6 +319,40 @@ def subclassed(kind: type[keras.Model], **arguments: Any) -> keras.Model:
     return model
 
 
+class SharpnessAware(keras.Model):
+    """Follows the gradient at weights a little uphill (https://arxiv.org/abs/2010.01412).
+
+    The layers are those of another model, and Keras knows nothing of the predictions.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = keras.Sequential([keras.Input((6,)), small_network()])
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Climbs, takes the gradient there, comes back and descends."""
+        x, y = data
+        weights = self.inner.trainable_weights
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self.inner(x))
+        gradients = tape.gradient(loss, weights)
+        scale = 0.05 / (tf.linalg.global_norm(gradients) + 1e-12)
+        climbs = [g * scale for g in gradients]
+        for weight, climb in zip(weights, climbs, strict=True):
+            weight.assign_add(climb)
+        with tf.GradientTape() as tape:
+            outputs = self.inner(x)
+            loss = self.compute_loss(x, y, outputs)
+        gradients = tape.gradient(loss, weights)
+        for weight, climb in zip(weights, climbs, strict=True):
+            weight.assign_sub(climb)
+        self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        for metric in self.metrics:
+            given = [loss] if metric.name == "loss" else [y, outputs]
+            metric.update_state(*given)
+        return {metric.name: metric.result() for metric in self.metrics}
+
+
 class MasksLosses(keras.Model):
     """Leaves out the losses of some examples itself: its loss has one value for each."""
 
@@ -334,6 +368,7 @@ class MasksLosses(keras.Model):
 
 
 CASES = {
+    "a step that is aware of sharpness": Case(lambda: subclassed(SharpnessAware), PLAIN),
     "a step that leaves out the losses of some examples": Case(
         lambda: functional(MasksLosses, loss=keras.losses.MeanSquaredError(reduction="none")), PLAIN
     ),
