@@ -59,6 +59,10 @@ NOT_IN_PIECES = (
     "one after the other: it has several rounds of collectives, what follows them needs the rows, "
     "or it calls Python code"
 )
+NOT_PRINTED = (
+    "warning: the step calls tf.print, which prints only while one worker trains alone: each of "
+    "several workers would print numbers of its own rows. Return them in the logs instead"
+)
 ALONE_FOR_LONG_S = 300.0
 """The time after which a worker that others have left takes its steps as if it had begun alone."""
 
@@ -176,6 +180,8 @@ class PartitionedStep(TracedStep):
         unsent = [v for v in self._changed_beside if not can_be_sent(v)] if is_traced else []
         before = [v.read_value() for v in unsent]
         self._begins_alone = begins_alone
+        if has_others and "PrintV2" in self._kinds:
+            notices.tell(NOT_PRINTED)
         if begins_alone and self._has_own and not self._runs_eagerly:
             assert callable(self._own_graph_of_full_batch)  # traced before the first callback
             if not stops:
