@@ -1,15 +1,18 @@
 """Runs a case of the table plain, and with `ElasticCallback` on workers that are threads.
 
 `SharedStep` is the real step. Each worker computes its part of the batch eagerly, and meets the
-others in the collectives. Then the results are assigned, once for all workers.
+others in the collectives. Then the results are assigned, once for all workers. One worker also
+takes the step in the graph for several workers, as it does between two others.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import random
+import threading
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -22,9 +25,11 @@ from keras.src.backend.common import global_state
 from hvd_elastic_keras import ElasticCallback
 from hvd_elastic_keras.data.examples.structure import rows_of
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
+from hvd_elastic_keras.keras_internals import traced_graphs
 from hvd_elastic_keras.keras_internals.global_seed import GLOBAL_SEED_GENERATOR, global_seed
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.step import compiled_steps
+from hvd_elastic_keras.step.partition import execution
 from hvd_elastic_keras.step.partition.collectives import (
     Meeting,
     ThreadCollectives,
@@ -66,6 +71,10 @@ class SharedStep(PartitionedStep):
     workers = 1
     in_graph = False
 
+    @functools.cached_property
+    def _operations(self) -> _Operations:
+        return _Operations()
+
     @property
     def _has_own(self) -> bool:
         return not self.in_graph and super()._has_own
@@ -82,7 +91,7 @@ class SharedStep(PartitionedStep):
         """Takes the step of all workers."""
         if self.workers == 1 or stop:
             return super().__call__(batch, step, stop)
-        meeting, size = Meeting(self.workers), int(batch.part.offsets[-1])
+        meeting, size = _Turns(self.workers), int(batch.part.offsets[-1])
         bounds = self.bounds(batch, self.workers)
         flat, planned = self._flat(batch), self.planned_for(size, is_whole=batch.is_whole)
 
@@ -95,16 +104,81 @@ class SharedStep(PartitionedStep):
             rows = [rows_of(tensor, low, high, entries) for tensor, entries in pairs]
             collectives = WorkerCollectives(ThreadCollectives(meeting, number), place.has_rows)
             try:
-                computed, outputs = self.computed(rows, place, collectives, planned)
+                with meeting.turn:
+                    computed, outputs = self.computed(rows, place, collectives, planned)
             except BaseException:
                 meeting.abort()
                 raise
             return computed.variables.values, outputs
 
-        values, outputs = in_threads(worker, self.workers)[0]
+        with self._operations.read_once():
+            values, outputs = in_threads(worker, self.workers)[0]
         self.assign(values)
         logs = self.captured.results(outputs)
         return StepResult(python_logs(logs) if isinstance(logs, dict) else {})
+
+
+class _Turns(Meeting):
+    """A meeting of threads of which one computes at a time, and goes on until it waits for others.
+
+    Threads that compute at once take the interpreter's lock from each other at each operation.
+
+    Attributes:
+      turn: held by the thread that computes.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        super().__init__(num_workers)
+        self.turn = threading.Lock()
+
+    def exchanged(self, worker: int, call: tuple[str, str], value: Any) -> list[Any]:
+        """Lets the others compute until they are here."""
+        self.turn.release()
+        try:
+            return super().exchanged(worker, call, value)
+        finally:
+            self.turn.acquire()
+
+
+class _Operations:
+    """What is known of the operations of a traced step, which do not change.
+
+    To ask TensorFlow again, for each worker and step, takes as long as to run the operations.
+    """
+
+    def __init__(self) -> None:
+        self._attributes: dict[Any, Any] = {}
+        self._with_functions: dict[Any, bool] = {}
+        self._constants: dict[Any, list[Any]] = {}
+
+    @contextlib.contextmanager
+    def read_once(self) -> Iterator[None]:
+        """While this lasts, each is asked for once, by all threads."""
+        get, has, emit = tf.Operation.get_attr, traced_graphs.has_functions, execution.emit
+
+        def attribute(op: Any, name: str) -> Any:
+            if (op, name) not in self._attributes:
+                self._attributes[op, name] = get(op, name)
+            return self._attributes[op, name]
+
+        def has_functions(op: Any) -> bool:
+            if op not in self._with_functions:
+                self._with_functions[op] = has(op)
+            return self._with_functions[op]
+
+        def emitted(op: Any, inputs: list[Any]) -> list[Any]:
+            if op.type != "Const" or not tf.executing_eagerly():
+                return emit(op, inputs)
+            if op not in self._constants:
+                self._constants[op] = emit(op, inputs)
+            return self._constants[op]
+
+        with (
+            mock.patch.object(tf.Operation, "get_attr", attribute),
+            mock.patch.object(traced_graphs, "has_functions", has_functions),
+            mock.patch.object(execution, "emit", emitted),
+        ):
+            yield
 
 
 class _Begin(keras.callbacks.Callback):
@@ -150,18 +224,21 @@ def elastic(case: Case) -> Outcome:
     return next(shared(case))
 
 
-def alone_in_graph(case: Case) -> Outcome:
-    """Returns the outcome of `fit` by one worker, in the graph for several workers."""
-    with mock.patch.object(SharedStep, "in_graph", True):
-        return elastic(case)
+def shared(
+    case: Case, workers: tuple[int, ...] = (1, 3), *, in_graph: bool = False
+) -> Iterator[Outcome]:
+    """Yields the outcomes of the same `fit` for several numbers of workers.
 
-
-def shared(case: Case, workers: tuple[int, ...] = (1, 3)) -> Iterator[Outcome]:
-    """Yields the outcomes of the same `fit` for several numbers of workers."""
+    Args:
+      in_graph: whether one worker then takes all steps in the graph for several workers.
+    """
     model, begin = _model(case), _Begin(sets_back=True)
     with mock.patch.object(compiled_steps, "PartitionedStep", SharedStep):
         for number in workers:
             with mock.patch.object(SharedStep, "workers", number):
+                yield _fit(case, model, begin, [ElasticCallback()])
+        if in_graph:
+            with mock.patch.object(SharedStep, "in_graph", True):
                 yield _fit(case, model, begin, [ElasticCallback()])
 
 

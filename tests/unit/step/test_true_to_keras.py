@@ -104,10 +104,10 @@ def test_equal_to_plain_fit_for_any_workers(name: str) -> None:
         different = shared_fit.differences(found, plain, of.tolerance, surplus=of.surplus)
         assert not different, f"{who}:\n" + "\n".join(different)
 
-    for workers, found in zip((1, 3), shared_fit.shared(of), strict=True):
-        check(found, f"{workers} workers")
+    ways = ("1 worker", "3 workers", "1 worker in the graph for several workers")
+    for way, found in zip(ways, shared_fit.shared(of, in_graph=True), strict=True):
+        check(found, way)
         assert_told(found.told, of)
-    check(shared_fit.alone_in_graph(of), "1 worker in the graph for several workers")
 
 
 @pytest.mark.parametrize("name", each(case.OTHER))
