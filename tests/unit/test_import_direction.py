@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import importlib.util
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import pytest
@@ -66,12 +68,18 @@ def statements(node: ast.AST) -> list[ast.AST]:
     return found
 
 
-def imports_of(module: str) -> set[str]:
+@functools.cache
+def syntax_of(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text())
+
+
+@functools.cache
+def imports_of(module: str) -> frozenset[str]:
     """Absolute names of all modules that a module imports, at the top or in functions."""
     path = MODULES[module]
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     result: set[str] = set()
-    for node in statements(ast.parse(path.read_text())):
+    for node in statements(syntax_of(module)):
         if isinstance(node, ast.Import):
             result |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -80,7 +88,7 @@ def imports_of(module: str) -> set[str]:
             for alias in node.names:
                 full = f"{base}.{alias.name}"
                 result.add(full if full in MODULES else base)
-    return result
+    return frozenset(result)
 
 
 def reachable_from(module: str) -> dict[str, str]:
@@ -105,16 +113,27 @@ def own_imports_of(module: str) -> set[str]:
     return {name for name in imports_of(module) if name.startswith(f"{PACKAGE}.")}
 
 
+def offences(
+    modules: Iterable[str], of: Callable[[str], Collection[object]]
+) -> dict[str, Collection[object]]:
+    """What each of these modules does against a rule; modules that do nothing are left out."""
+    modules = list(modules)
+    assert modules
+    return {module: found for module in modules if (found := of(module))}
+
+
 def test_the_rules_know_all_rooms() -> None:
     found = {area(module) for module in MODULES} - {""}
     assert found == LEVELS.keys() | DOORS
 
 
-@pytest.mark.parametrize("module", in_areas(set(LEVELS)))
-def test_a_room_imports_from_lower_ones_only(module: str) -> None:
-    here = area(module)
-    others = {area(name) for name in own_imports_of(module)} - {here, "_version"}
-    assert {name for name in others if LEVELS.get(name, 99) >= LEVELS[here]} == set()
+def test_a_room_imports_from_lower_ones_only() -> None:
+    def not_lower(module: str) -> set[str]:
+        here = area(module)
+        others = {area(name) for name in own_imports_of(module)} - {here, "_version"}
+        return {name for name in others if LEVELS.get(name, 99) >= LEVELS[here]}
+
+    assert offences(in_areas(set(LEVELS)), not_lower) == {}
 
 
 def test_there_is_no_circle_of_modules() -> None:
@@ -131,43 +150,49 @@ def test_there_is_no_circle_of_folders() -> None:
     assert list(graphlib.TopologicalSorter(graph).static_order())
 
 
-@pytest.mark.parametrize("module", [m for m in in_areas(CONTROL) if m not in WORKER_PROCESSES])
-def test_the_control_side_never_reaches_tensorflow(module: str) -> None:
-    heavy = {
-        name: importer
-        for name, importer in reachable_from(module).items()
-        if name.partition(".")[0] in HEAVY
-    }
-    assert heavy == {}
+def test_the_control_side_never_reaches_tensorflow() -> None:
+    def heavy(module: str) -> dict[str, str]:
+        return {
+            name: importer
+            for name, importer in reachable_from(module).items()
+            if name.partition(".")[0] in HEAVY
+        }
+
+    assert offences((m for m in in_areas(CONTROL) if m not in WORKER_PROCESSES), heavy) == {}
 
 
-@pytest.mark.parametrize("module", in_areas(WORKERS_WING))
-def test_the_workers_wing_knows_nothing_of_master_and_launchers(module: str) -> None:
-    assert {name for name in own_imports_of(module) if area(name) in CONTROLS_WING} == set()
+def test_the_workers_wing_knows_nothing_of_master_and_launchers() -> None:
+    def of_control(module: str) -> set[str]:
+        return {name for name in own_imports_of(module) if area(name) in CONTROLS_WING}
+
+    assert offences(in_areas(WORKERS_WING), of_control) == {}
 
 
-@pytest.mark.parametrize(
-    "module", [m for m in MODULES if area(m) != "keras_internals"], ids=lambda m: m
-)
-def test_private_names_of_keras_and_tensorflow_are_in_one_folder(module: str) -> None:
-    private = ("keras.src", "tensorflow.python")
-    assert {name for name in imports_of(module) if name.startswith(private)} == set()
+OTHERS_THAN_KERAS_INTERNALS = [m for m in MODULES if area(m) != "keras_internals"]
 
 
-@pytest.mark.parametrize(
-    "module", [m for m in MODULES if area(m) != "keras_internals"], ids=lambda m: m
-)
-def test_private_attributes_of_others_are_read_in_one_folder(module: str) -> None:
+def test_private_names_of_keras_and_tensorflow_are_in_one_folder() -> None:
+    def private(module: str) -> set[str]:
+        folders = ("keras.src", "tensorflow.python")
+        return {name for name in imports_of(module) if name.startswith(folders)}
+
+    assert offences(OTHERS_THAN_KERAS_INTERNALS, private) == {}
+
+
+def test_private_attributes_of_others_are_read_in_one_folder() -> None:
     """Those of this package's own objects are written as attributes, not as texts."""
-    calls = [n for n in ast.walk(ast.parse(MODULES[module].read_text())) if isinstance(n, ast.Call)]
-    private = [
-        ast.unparse(call)
-        for call in calls
-        if isinstance(call.func, ast.Name) and call.func.id in ("getattr", "hasattr", "setattr")
-        for name in call.args[1:2]
-        if isinstance(name, ast.Constant) and re.match("_[a-z]", str(name.value))
-    ]
-    assert private == []
+
+    def private(module: str) -> list[str]:
+        calls = [n for n in ast.walk(syntax_of(module)) if isinstance(n, ast.Call)]
+        return [
+            ast.unparse(call)
+            for call in calls
+            if isinstance(call.func, ast.Name) and call.func.id in ("getattr", "hasattr", "setattr")
+            for name in call.args[1:2]
+            if isinstance(name, ast.Constant) and re.match("_[a-z]", str(name.value))
+        ]
+
+    assert offences(OTHERS_THAN_KERAS_INTERNALS, private) == {}
 
 
 MAY_TOUCH_THE_ENVIRONMENT = {
@@ -177,44 +202,47 @@ MAY_TOUCH_THE_ENVIRONMENT = {
 }
 
 
-@pytest.mark.parametrize(
-    "module", [m for m in MODULES if m not in MAY_TOUCH_THE_ENVIRONMENT], ids=lambda m: m
-)
-def test_only_env_touches_the_environment(module: str) -> None:
-    names = {"environ", "environb", "getenv", "putenv", "unsetenv"}
-    tree = ast.parse(MODULES[module].read_text())
-    attributes = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
-    imported = {
-        alias.name
-        for n in ast.walk(tree)
-        if isinstance(n, ast.ImportFrom) and n.module == "os"
-        for alias in n.names
-    }
-    assert not names & (attributes | imported)
+def test_only_env_touches_the_environment() -> None:
+    def touched(module: str) -> set[str]:
+        nodes = list(ast.walk(syntax_of(module)))
+        attributes = {n.attr for n in nodes if isinstance(n, ast.Attribute)}
+        imported = {
+            alias.name
+            for n in nodes
+            if isinstance(n, ast.ImportFrom) and n.module == "os"
+            for alias in n.names
+        }
+        names = {"environ", "environb", "getenv", "putenv", "unsetenv"}
+        return names & (attributes | imported)
+
+    assert offences((m for m in MODULES if m not in MAY_TOUCH_THE_ENVIRONMENT), touched) == {}
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        *(
-            m.removeprefix(f"{PACKAGE}.")
-            for m in MODULES
-            if m.startswith(f"{PACKAGE}.master.machine.")
-        ),
-        "common.events",
-        "common.goodput",
-        "launchers.hosts",
-        "chaos.outcome",
-        "data.plan.partition",
-        "data.plan.fit_passes",
-        "loop.schedule",
-        "common.batch_plan",
-        "state.cursor",
-    ],
-)
-def test_pure_modules_know_no_clock_socket_or_process(module: str) -> None:
-    impure = {"time", "datetime", "random", "os", "socket", "subprocess", "threading", "asyncio"}
-    assert not {name.partition(".")[0] for name in imports_of(f"{PACKAGE}.{module}")} & impure
+PURE = [
+    *(m for m in MODULES if m.startswith(f"{PACKAGE}.master.machine.")),
+    *(
+        f"{PACKAGE}.{name}"
+        for name in (
+            "common.events",
+            "common.goodput",
+            "launchers.hosts",
+            "chaos.outcome",
+            "data.plan.partition",
+            "data.plan.fit_passes",
+            "loop.schedule",
+            "common.batch_plan",
+            "state.cursor",
+        )
+    ),
+]
+
+
+def test_pure_modules_know_no_clock_socket_or_process() -> None:
+    def impure(module: str) -> set[str]:
+        names = {"time", "datetime", "random", "os", "socket", "subprocess", "threading", "asyncio"}
+        return {name.partition(".")[0] for name in imports_of(module)} & names
+
+    assert offences(PURE, impure) == {}
 
 
 def test_the_rules_would_notice_a_wrong_import() -> None:
