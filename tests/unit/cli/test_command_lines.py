@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
+import json
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,22 +23,66 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def call(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command line with an import hook that refuses TensorFlow."""
-    code = (
-        "import runpy, sys\n"
-        "for name in ('tensorflow', 'keras', 'horovod'): sys.modules[name] = None\n"
-        f"sys.argv[0] = {module!r}\n"
-        f"runpy.run_module('hvd_elastic_keras.{module}', run_name='__main__', alter_sys=True)\n"
-    )
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, *arguments],
-        capture_output=True,
+IMPORTED = """
+import ast, importlib.util, json, os, runpy, sys
+
+module = sys.argv[1]
+for name in ("tensorflow", "keras", "horovod"):
+    sys.modules[name] = None  # an import hook that refuses them
+with open(importlib.util.find_spec(module).origin) as file:
+    tree = ast.parse(file.read())
+imports = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+exec(compile(ast.Module(imports, []), "imports", "exec"), {})
+print("ready", flush=True)
+for line in sys.stdin:
+    asked = json.loads(line)
+    child = os.fork()
+    if not child:
+        for number, path in enumerate([os.devnull, *asked["outputs"]]):
+            os.dup2(os.open(path, os.O_RDWR), number)
+        os.environ.clear()
+        os.environ.update(asked["environment"])
+        sys.argv = [module.rpartition(".")[2], *asked["arguments"]]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+"""Does what a command line imports, then forks for each call."""
+
+
+@functools.cache
+def imported(module: str) -> subprocess.Popen[str]:
+    """Returns a process that has done the imports of a command line, without TensorFlow."""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", IMPORTED, f"hvd_elastic_keras.{module}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        timeout=60,
-        check=False,
     )
+    atexit.register(process.wait)
+    atexit.register(process.kill)
+    assert process.stdout
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def call(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command line in a process that refuses TensorFlow."""
+    process = imported(module)
+    assert process.stdin
+    assert process.stdout
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(tempfile.NamedTemporaryFile()) for _ in range(2)]
+        asked = {
+            "arguments": arguments,
+            "environment": dict(os.environ),
+            "outputs": [file.name for file in files],
+        }
+        print(json.dumps(asked), file=process.stdin, flush=True)
+        code = int(process.stdout.readline())
+        stdout, stderr = (file.read().decode() for file in files)
+    return subprocess.CompletedProcess([module, *arguments], code, stdout, stderr)
 
 
 @pytest.mark.parametrize(
