@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 
 from hvd_elastic_keras.common import env, files, host_port
-from tests.harness import faults, warm_server
+from tests.harness import faults, warm_launcher, warm_server
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -49,13 +49,14 @@ def lives(process: psutil.Process) -> bool:
 class Job:
     """A job started as a user would. Use it in a `with` block: nothing outlives the block.
 
-    Only the imports of its workers are those of all jobs: see `warm_server.py` and `ColdJob`.
+    Only its imports and those of its workers are those of all jobs: see `warm_launcher.py`,
+    `warm_server.py` and `ColdJob`.
     """
 
     limit_s = LIMIT_S
     """Seconds to wait for something before the test fails."""
     imports_anew = False
-    """Whether the workers do their own imports, or the fork server of their job does them."""
+    """Whether launcher and workers do their own imports, or the fork server of their job does."""
     stdout: int | None = None
     stderr: int | None = None
     """Open files for the launcher's output, if not the file of `output`."""
@@ -75,7 +76,7 @@ class Job:
         self._command = command or (f"--model={FAULT_MODEL}", *SMALL)
         # Later flags win over earlier ones; a script must come last.
         self._arguments = [f"--job_dir={self.job_dir}", *flags]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | warm_launcher.Launcher | None = None
         self._entries: list[Event] = []
         self._read = 0
         """Bytes of `events.jsonl` that are already in `_entries`."""
@@ -87,13 +88,19 @@ class Job:
     def start_launcher(self, *more_flags: str) -> None:
         """Runs the command, or runs it again if its launcher was killed."""
         self._temporary.mkdir(exist_ok=True)
+        command, environment = self.command_line(*more_flags), self.environment()
         with self._output.open("ab") as output:
-            self._process = subprocess.Popen(
-                self.command_line(*more_flags),
-                env=self.environment(),
-                stdout=output if self.stdout is None else self.stdout,
-                stderr=output if self.stderr is None else self.stderr,
-            )
+            number = output.fileno()
+            stdout = number if self.stdout is None else self.stdout
+            stderr = number if self.stderr is None else self.stderr
+            if self.imports_anew:
+                self._process = subprocess.Popen(
+                    command, env=environment, stdout=stdout, stderr=stderr
+                )
+            else:
+                self._process = warm_launcher.Launcher(
+                    *(command[2], command[3:]), environment=environment, outputs=(stdout, stderr)
+                )
 
     def command_line(self, *more_flags: str) -> list[str]:
         """Returns the command that is run."""
@@ -124,7 +131,7 @@ class Job:
             process.kill()
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
+    def process(self) -> subprocess.Popen[bytes] | warm_launcher.Launcher:
         """The launcher."""
         if self._process is None:
             raise RuntimeError("use the job in a with block")

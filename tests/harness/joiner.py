@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
-from tests.harness import faults
-from tests.harness.job import LIMIT_S, REPOSITORY, Job
+from tests.harness import faults, warm_launcher
+from tests.harness.job import LIMIT_S, REPOSITORY, RUN, Job
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
 class Joiner:
-    """`run --join`, as a user would start it on another host. Use it in a `with` block."""
+    """`run --join`, as a user would start it on another host. Use it in a `with` block.
+
+    Only its imports and those of its worker are those of all joiners: see `warm_launcher.py`.
+    """
 
     def __init__(self, job: Job, host: str, *flags: str, directory: Path | None = None) -> None:
         self._job = job
@@ -30,16 +31,17 @@ class Joiner:
     def __enter__(self) -> Self:
         where = [] if any(f.startswith("--join=") for f in self._flags) else self._by_directory()
         with self._output.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "hvd_elastic_keras.run", *where, *self._flags],
-                cwd=self._directory,
-                env={
+            self.process = warm_launcher.Launcher(
+                RUN,
+                [*where, *self._flags],
+                environment={
                     **os.environ,
                     "TMPDIR": str(self._job.job_dir.parent),
                     faults.FILE: str(self._job.plan.path),
                 },
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                outputs=(output.fileno(), output.fileno()),
+                joins=True,
+                directory=self._directory,
             )
         return self
 

@@ -81,7 +81,7 @@ def _become_server(
 ) -> None:
     if namespaces != own_namespaces():
         return  # without an answer, the launcher starts workers by itself
-    place, job_dir = _place_of_job_dir(), f"{variables[env.JOB_DIR]}\0".encode()
+    place, job_dir = place_of_job_dir(), f"{variables[env.JOB_DIR]}\0".encode()
     # Tests look for the processes of a job by what `/proc/PID/environ` shows.
     os.register_at_fork(after_in_child=lambda: ctypes.memmove(place, job_dir, len(job_dir)))
     for name in os.environ.keys() - variables.keys():
@@ -91,7 +91,7 @@ def _become_server(
     fork_server_main.serve(connection)
 
 
-def _place_of_job_dir() -> int:
+def place_of_job_dir() -> int:
     """Returns the address of the job's directory in what `/proc/PID/environ` shows."""
     for entry in ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ"):
         if entry is None:
