@@ -216,7 +216,8 @@ class _Begin(keras.callbacks.Callback):
 def plain(case: Case) -> Outcome:
     """Returns the outcome of `fit` without `ElasticCallback`."""
     model = _model(case)
-    return _fit(case, model, _Begin(), [])
+    with _as_traced():
+        return _fit(case, model, _Begin(), [])
 
 
 def elastic(case: Case) -> Outcome:
@@ -235,11 +236,27 @@ def shared(
     model, begin = _model(case), _Begin(sets_back=True)
     with mock.patch.object(compiled_steps, "PartitionedStep", SharedStep):
         for number in workers:
-            with mock.patch.object(SharedStep, "workers", number):
-                yield _fit(case, model, begin, [ElasticCallback()])
+            with mock.patch.object(SharedStep, "workers", number), _as_traced():
+                found = _fit(case, model, begin, [ElasticCallback()])
+            yield found
         if in_graph:
             with mock.patch.object(SharedStep, "in_graph", True):
                 yield _fit(case, model, begin, [ElasticCallback()])
+
+
+@contextlib.contextmanager
+def _as_traced() -> Iterator[None]:
+    """Runs graphs as they were traced, while this lasts: to optimise takes longer than all steps.
+
+    TensorFlow optimises the graph for several workers, and all graphs of other tests.
+    """
+    name = "disable_meta_optimizer"
+    before = bool(tf.config.optimizer.get_experimental_options().get(name))
+    tf.config.optimizer.set_experimental_options({name: True})
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options({name: before})
 
 
 def _model(case: Case) -> keras.Model:
