@@ -11,12 +11,16 @@ with 3, and with 3 of which one is killed: rank 1, or rank 0.
 from __future__ import annotations
 
 import argparse
+import atexit
 import dataclasses
+import functools
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -63,10 +67,19 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONHASHSEED": str(SEED), "PYTHONPATH": path, **QUIET}
 
 
+@functools.cache
+def _files() -> Path:
+    """Returns a folder with the files that the scripts read. They are made once: it takes 4 s."""
+    directory = tempfile.TemporaryDirectory(prefix="hvd-test-files-")
+    atexit.register(directory.cleanup)
+    folder = Path(directory.name, "files")
+    make_files(folder)
+    return folder
+
+
 def in_folder(folder: Path, name: str) -> str:
     """Makes a folder with the files that the scripts read, and a copy of one; returns its name."""
-    folder.mkdir(parents=True)
-    make_files(folder)
+    shutil.copytree(_files(), folder)
     script = folder / Path(name).name
     script.write_bytes((SCRIPTS / name).read_bytes())
     return script.name
@@ -122,14 +135,22 @@ class ScriptJob(ColdJob):
         return [marked.sub("", line) for line in lines]
 
 
-def job(directory: Path, name: str, workers: int, *, killed: str = "") -> ScriptJob:
+class WarmScriptJob(ScriptJob):
+    """The same, with the imports of all jobs: see `Job`."""
+
+    imports_anew = False
+
+
+def job(
+    directory: Path, name: str, workers: int, *, killed: str = "", kind: type[ScriptJob] = ScriptJob
+) -> ScriptJob:
     """Runs a script as a job to its end, and returns the job.
 
     Args:
       killed: the worker that is killed when the first round has begun.
     """
     directory.mkdir(parents=True)
-    with ScriptJob(directory, name, workers) as running:
+    with kind(directory, name, workers) as running:
         if killed:
             running.wait_for("round_running")
             running.signal(killed, signal.SIGKILL)
