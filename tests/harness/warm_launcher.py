@@ -225,7 +225,7 @@ def _become_worker(command: Sequence[str], environment: dict[str, str]) -> NoRet
     os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None
-    sys.modules["numpy.random"].seed()  # type: ignore[attr-defined]
+    sys.modules["numpy.random"].seed()
     code = 0
     try:
         _run_module(command[2], command[3:])
