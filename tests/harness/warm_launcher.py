@@ -30,9 +30,9 @@ from hvd_elastic_keras.launchers import fork_server, fork_server_main
 from tests.harness import warm_server
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-IMPORTS = tuple(f"hvd_elastic_keras.cli.{name}" for name in ("dry_run", "join_job", "run_job"))
+IMPORTS = tuple(f"hvd_elastic_keras.cli.{name}" for name in ("dry_run", "join.join_job", "run_job"))
 """What the command imports that takes long; its own module is run in each fork."""
-WORKER = "hvd_elastic_keras.cli.joined_process"
+WORKER = "hvd_elastic_keras.cli.join.joined_process"
 PR_SET_CHILD_SUBREAPER = 36
 MOST_BYTES, MOST_FILES = 2**18, 2**12
 PLACES: list[int] = []

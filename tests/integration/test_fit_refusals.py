@@ -61,10 +61,6 @@ REFUSALS = {
         "workers: w1 had another one than w0, w2. It was noticed after step 4;",
     ),
     "other loop": ([("class Steps", OTHER_LOOP)], "Override train_step instead."),
-    "a value per example": (
-        [('"mse")', 'keras.losses.MeanSquaredError(reduction="none"))')],
-        "Use reduction='sum', which trains in the same way, or 'sum_over_batch_size'",
-    ),
     "strategy": (
         [
             ("model = Model()\n", "with tf.distribute.get_strategy().scope(): model = Model()\n"),

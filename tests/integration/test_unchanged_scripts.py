@@ -202,16 +202,17 @@ def test_a_script_that_decides_itself_is_told_that_nothing_was_elastic(
 
 
 REFUSED = {
-    "a loss without reduction": (
-        'model.compile("sgd", keras.losses.MeanSquaredError(reduction="none"))',
-        "reduction",
+    "a fixed batch size": (
+        "model = keras.Sequential([keras.Input(batch_shape=(8, 2)), keras.layers.Dense(1)])\n"
+        'model.compile("sgd", "mse")',
+        "fixed batch size",
     ),
     "no compile": ("", "compile"),
     "an error of the script": ("1 / 0", "ZeroDivisionError"),
 }
 
 
-@pytest.mark.slow(but=("a loss without reduction",))
+@pytest.mark.slow(but=("a fixed batch size",))
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_fit_that_cannot_be_elastic_ends_before_its_first_step(case: str, tmp_path: Path) -> None:
     line, text = REFUSED[case]
