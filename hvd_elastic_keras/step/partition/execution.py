@@ -9,7 +9,7 @@ adds operations to the graph of a `tf.function`, or runs them eagerly.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -483,6 +483,8 @@ class PartialStep:
                 lambda *flat: packed(self._run(body, unpacked(flat))),
                 packed(inputs),
                 shape_invariants=shapes,
+                # A collective has one name in all turns of the loop, so they follow each other.
+                parallel_iterations=1 if _has_collectives(planned.bodies) else 10,
             )
         if len(self._collectives.results) > before:
             self._collectives.results += flat
@@ -528,3 +530,14 @@ class PartialStep:
         count = len(planned.op.outputs)
         self.variables.values = before | dict(zip(keys, flat[count:-1], strict=True))
         return flat[:count]
+
+
+def _has_collectives(plans: Iterable[Plan]) -> bool:
+    """Whether workers exchange anything in these functions or in functions that they call."""
+    return any(
+        plan.reductions
+        or plan.gathers
+        or plan.moments
+        or any(p.decision.how == "extreme" or _has_collectives(p.bodies) for p in plan.operations)
+        for plan in plans
+    )

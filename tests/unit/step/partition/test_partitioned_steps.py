@@ -253,3 +253,28 @@ def test_each_collective_is_explained() -> None:
     assert "allreduce" in lines[0]
     assert any("batch_normalization" in line and "bytes" in line for line in lines)
     assert REPLICATED not in analysis.plan.ins[:2]
+
+
+@pytest.mark.parametrize(("exchanges", "at_once"), [(True, 1), (False, 10)])
+def test_collectives_in_a_loop_follow_each_other(exchanges: bool, at_once: int) -> None:
+    def step(x: Any) -> Any:
+        def turn(i: Any, total: Any) -> Any:
+            return i + 1, total + (tf.square(tf.reduce_sum(x)) if exchanges else 1.0)
+
+        return tf.while_loop(lambda i, _: i < 3, turn, (0, 0.0))[1]
+
+    spec = tf.TensorSpec([None, 2])
+    captured = capture(step, spec)
+    analysis = analysed(captured, ROWS)
+    assert any(c.in_loop for c in analysis.collectives) == exchanges
+
+    def partitioned(rows: Any) -> Any:
+        count = tf.shape(rows)[0]
+        part = Part(tf.constant(0), count, count, tf.constant(True))
+        alone = WorkerCollectives(AloneCollectives())
+        return PartialStep(captured, analysis, part, alone).compute([rows])
+
+    function = tf.function(partitioned, autograph=False).get_concrete_function(spec)
+    loops = [op for op in function.graph.get_operations() if "While" in op.type]
+    assert [op.get_attr("parallel_iterations") for op in loops] == [at_once]
+    np.testing.assert_allclose(function(tf.ones([4, 2]))[0], 3 * 64.0 if exchanges else 3.0)
