@@ -226,7 +226,8 @@ def _tell_of_unknown_length(dataset: tf.data.Dataset, reader: FitReader) -> None
         notices.tell(
             f"{reader.name}: TensorFlow does not know how many batches this dataset has. At the "
             "end of each epoch, plain fit counts a step that it does not take, which Adam and "
-            "learning rate schedules see; this job counts steps that are taken. "
+            "learning rate schedules see, and with drop_remainder=True also the means of losses "
+            "and metrics; this job counts steps that are taken. "
             "dataset.apply(tf.data.experimental.assert_cardinality(n)) makes both the same."
         )
 

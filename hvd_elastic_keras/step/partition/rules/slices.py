@@ -156,6 +156,8 @@ def segment_sum(v: View) -> Decision:
 
 def scatter(v: View) -> Decision:
     """`ScatterNd(numbers, data, shape)`."""
+    if v.op.inputs[1].dtype.is_bool:
+        return v.replicated("truth values at one place are joined by or")
     return _added(v, data=1, numbers=0, inner=1)
 
 
