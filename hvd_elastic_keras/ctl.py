@@ -36,7 +36,7 @@ COMMANDS = (
 )
 WITHOUT_JOB = {
     "list": "it shows the jobs below ./jobs",
-    "manifests": "it copies files of this package",
+    "manifests": "it writes files for jobs to come",
     "read_only_token": "it reads a token from standard input",
 }
 """Commands that are not about one job directory, with what they are about."""

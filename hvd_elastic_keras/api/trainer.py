@@ -230,7 +230,7 @@ class Trainer:
         return CheckpointManager(directory, self._origin).check_newest(variables)
 
     def try_first_examples(self) -> None:
-        """Computes the loss of a few examples; see `first_examples.try_first_examples`.
+        """Computes the loss of a few examples; see `first_steps.try_first_examples`.
 
         Raises:
           DataError: the model cannot compute the loss.

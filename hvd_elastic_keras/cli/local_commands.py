@@ -186,6 +186,11 @@ PARTS = r"(?<![\w-])elastic(?=-(?:launcher|master|metrics|read-token|token|worke
 """Names of a job's own objects begin like this. Volume and alerts may serve several jobs."""
 
 
+SHARED = ("volume.yaml",)
+"""Files that are the same for all jobs of a namespace."""
+NO_NAMES = ("true", "false", "yes", "no", "on", "off", "y", "n", "null")
+
+
 @dataclasses.dataclass(frozen=True)
 class OwnJob:
     """What the files for Kubernetes are to name; empty: what they name already.
@@ -207,6 +212,10 @@ class OwnJob:
     def __post_init__(self) -> None:
         if self.name:
             check_job_name(self.name, "--name")
+        if self.name in NO_NAMES:
+            raise ConfigurationError(
+                f"--name={self.name} was given, which YAML does not read as a name. Use another."
+            )
         try:
             shlex.split(self.training)
         except ValueError as error:
@@ -222,8 +231,10 @@ class OwnJob:
             text = re.sub(r"(app: |--job_name=|resourceNames: \[)elastic\b", rf"\g<1>{name}", text)
             text = re.sub(r"(?m)^  name: elastic$", f"  name: {name}", text)
             text = text.replace("/jobs/demo", f"/jobs/{name}")
-        if self.training:
-            words = [f"- {json.dumps(word)}" for word in shlex.split(self.training)]
+        if self.training.strip():
+            # Kubernetes would replace $(NAME) by the value of a variable.
+            words = [word.replace("$(", "$$(") for word in shlex.split(self.training)]
+            words = [f"- {json.dumps(word, ensure_ascii=False)}" for word in words]
             lines = rf"(?m)^( *){MODEL}$"
             text = re.sub(lines, lambda m: "\n".join(m[1] + word for word in words), text)
         return text.replace(IMAGE, self.image or IMAGE)
@@ -233,11 +244,13 @@ def write_manifests(directory: Path, job: OwnJob) -> int:
     """Writes the files into a directory, and prints their names. Other files stay.
 
     Raises:
-      ConfigurationError: files are there that a user has changed, or the directory cannot be
-        written. Nothing is written then.
+      ConfigurationError: files are there that differ, or the directory cannot be written. Nothing
+        is written then.
     """
     files_of_job = {
-        directory / source.relative_to(DEPLOY): job.written_into(source.read_text())
+        directory / source.relative_to(DEPLOY): (
+            source.read_text() if source.name in SHARED else job.written_into(source.read_text())
+        )
         for source in sorted(path for path in DEPLOY.glob("*/*") if path.is_file())
     }
     changed = [

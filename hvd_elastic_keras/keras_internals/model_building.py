@@ -16,9 +16,12 @@ import keras
 import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import ConfigurationError, DataError
-from hvd_elastic_keras.keras_internals.global_seed import global_seed
 from hvd_elastic_keras.keras_internals.model_errors import remedy
-from hvd_elastic_keras.keras_internals.model_variables import layers_of, optimizers_of
+from hvd_elastic_keras.keras_internals.model_variables import (
+    layers_of,
+    optimizers_of,
+    variables_of,
+)
 from hvd_elastic_keras.keras_internals.traced_graphs import inlined_functions
 
 LONGEST_MESSAGE = 400
@@ -136,8 +139,7 @@ def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> None:
         _build_by_step(model, batch)
     try:
         if has_call:
-            with _without_own_optimizer(model):
-                model._symbolic_build(data_batch=symbolic)
+            model._symbolic_build(data_batch=symbolic)
     except Exception as error:  # layers and losses may raise anything
         if batch is None or not has_own_step(model):
             raise _refusal(batch_spec, first_sentence(error)) from error
@@ -145,7 +147,10 @@ def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> None:
         is_tried = True
     compiled = model._compile_metrics
     if batch is not None and compiled is not None and not compiled.built:
+        variables = variables_of(model)
+        before = variables.values()
         _build_by_step(model, batch)
+        variables.assign(before)  # a stateless scope knows nothing of TensorFlow's own variables
         if not compiled.built and has_own_step(model):
             # A step that changes weights by itself and then uses them fails without their values.
             with contextlib.suppress(DataError):
@@ -157,45 +162,7 @@ def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> None:
     note_metrics_built_early(model, had_metrics)
     for optimizer in optimizers_of(model):
         if not optimizer.built:
-            _build_optimizer(optimizer, model)
-
-
-def _build_optimizer(optimizer: Any, model: keras.Model) -> None:
-    """Creates the variables of an optimizer.
-
-    Plain `fit` calls `build` while it traces the first step, where values that a `build` of the
-    user's own assigns to variables are lost. So they are here.
-    """
-
-    def build() -> None:
-        if not optimizer.built:
             optimizer.build(model.trainable_variables)
-
-    if model.run_eagerly or not _has_own_build(optimizer):
-        build()
-    else:
-        tf.function(build, autograph=False).get_concrete_function()
-
-
-@contextlib.contextmanager
-def _without_own_optimizer(model: keras.Model) -> Iterator[None]:
-    """Hides an optimizer with a `build` of its own, which Keras would call outside of any graph."""
-    optimizer = model.optimizer
-    hides = optimizer is not None and not optimizer.built and _has_own_build(optimizer)
-    if hides:
-        model.optimizer = None
-    try:
-        yield
-    finally:
-        if hides:
-            model.optimizer = optimizer
-
-
-def _has_own_build(optimizer: Any) -> bool:
-    """Whether an optimizer, or the one in a `LossScaleOptimizer`, does not take Keras's `build`."""
-    kinds = [type(o) for o in (optimizer, getattr(optimizer, "inner_optimizer", optimizer))]
-    owners = (owner for kind in kinds for owner in kind.mro() if "build" in vars(owner))
-    return any(owner.__module__.partition(".")[0] != "keras" for owner in owners)
 
 
 def has_own_step(model: keras.Model) -> bool:
@@ -209,7 +176,8 @@ def _check_own_step(model: keras.Model, batch: Any, keras_says: str) -> None:
     Raises:
       DataError: `train_step` cannot take the batch either.
     """
-    before = [(variable, variable.numpy()) for variable in (*model.variables, global_seed())]
+    variables = variables_of(model)
+    before = variables.values()
     try:
         with _nothing_applied(optimizers_of(model)):
             model.train_step(batch)
@@ -223,8 +191,7 @@ def _check_own_step(model: keras.Model, batch: Any, keras_says: str) -> None:
             "Change the data, or what the model or train_step expects."
         ) from error
     finally:
-        for variable, value in before:
-            variable.assign(value)
+        variables.assign(before)
 
 
 def _spec_of(leaf: Any) -> Any:

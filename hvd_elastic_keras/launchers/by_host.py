@@ -14,7 +14,8 @@ from hvd_elastic_keras.launchers.base import LOCALHOST, LaunchedWorker, Launcher
 END_AWAITED_S = 15.0
 """Seconds that the end of a job waits for a worker that was given up before.
 
-The joiner of the worker ends it within `cli.joined_process.END_WITHIN_S`, unless its host is gone.
+The joiner of the worker ends it within `cli.join.joined_process.END_WITHIN_S`, unless its host is
+gone.
 """
 
 

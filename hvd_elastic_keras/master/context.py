@@ -16,7 +16,11 @@ from hvd_elastic_keras.observe.event_log import EventLog
 
 
 class ChangeSignal:
-    """A signal that many tasks wait for, again and again. Used from one event loop only."""
+    """A signal that many tasks wait for, again and again. Used from one event loop only.
+
+    It wakes all of them in one moment. With an `asyncio.Condition`, each of a thousand waiters
+    would wait for the lock of the one before.
+    """
 
     def __init__(self) -> None:
         self._next: asyncio.Future[None] | None = None

@@ -182,16 +182,18 @@ class PartitionedStep(TracedStep):
         self._begins_alone = begins_alone
         if has_others and "PrintV2" in self._kinds:
             notices.tell(NOT_PRINTED)
-        if begins_alone and self._has_own and not self._runs_eagerly:
-            assert callable(self._own_graph_of_full_batch)  # traced before the first callback
-            if not stops:
-                self._alone(batch, 0, False)
-        if needs_graph:
-            self._taken_with_others(batch, 0, stops)
-        if self._late is not None:
-            self._taken_with_others(batch, 0, True, arrive=lambda: None)
-        for variable, value in zip(unsent, before, strict=True):
-            variable.assign(value)
+        try:
+            if begins_alone and self._has_own and not self._runs_eagerly:
+                assert callable(self._own_graph_of_full_batch)  # traced before the first callback
+                if not stops:
+                    self._alone(batch, 0, False)
+            if needs_graph:
+                self._taken_with_others(batch, 0, stops)
+            if self._late is not None:
+                self._taken_with_others(batch, 0, True, arrive=lambda: None)
+        finally:
+            for variable, value in zip(unsent, before, strict=True):
+                variable.assign(value)
 
     @property
     def _has_own(self) -> bool:

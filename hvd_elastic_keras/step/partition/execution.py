@@ -9,7 +9,7 @@ adds operations to the graph of a `tf.function`, or runs them eagerly.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -85,6 +85,7 @@ class PartialStep:
         self._last_level = max((c.level for c in analysis.collectives), default=0)
         in_place = analysis.ends_with_groups and not tf.executing_eagerly()
         self._ready = ready if in_place else None
+        self._turns_at_once = 1 if any(c.in_loop for c in analysis.collectives) else 10
         self._gathered_first = analysis.gathered
         self._part = part
         self._sizes = PartSizes(part.size, part.total)
@@ -484,7 +485,7 @@ class PartialStep:
                 packed(inputs),
                 shape_invariants=shapes,
                 # A collective has one name in all turns of the loop, so they follow each other.
-                parallel_iterations=1 if _has_collectives(planned.bodies) else 10,
+                parallel_iterations=self._turns_at_once,
             )
         if len(self._collectives.results) > before:
             self._collectives.results += flat
@@ -530,14 +531,3 @@ class PartialStep:
         count = len(planned.op.outputs)
         self.variables.values = before | dict(zip(keys, flat[count:-1], strict=True))
         return flat[:count]
-
-
-def _has_collectives(plans: Iterable[Plan]) -> bool:
-    """Whether workers exchange anything in these functions or in functions that they call."""
-    return any(
-        plan.reductions
-        or plan.gathers
-        or plan.moments
-        or any(p.decision.how == "extreme" or _has_collectives(p.bodies) for p in plan.operations)
-        for plan in plans
-    )

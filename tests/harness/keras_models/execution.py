@@ -96,28 +96,6 @@ def centralised() -> Any:
     return Centralised(0.1, momentum=0.9)
 
 
-def looking_ahead() -> Any:
-    """Returns a custom optimizer with slow weights, which its `build` would begin with the model's.
-
-    Keras calls `build` while it traces a step, where the values are lost: they begin with zeros.
-    """
-
-    class Lookahead(optimizers.SGD):
-        def build(self, variables: Any) -> None:
-            super().build(variables)
-            self.slow = [self.add_variable_from_reference(v, name="slow") for v in variables]
-            for slow, fast in zip(self.slow, variables, strict=True):
-                slow.assign(fast)
-
-        def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-            super().apply(grads, trainable_variables)
-            for slow, fast in zip(self.slow, trainable_variables, strict=True):
-                slow.assign(slow + 0.5 * (fast - slow))
-                fast.assign(slow)
-
-    return Lookahead(0.1)
-
-
 CASES = {
     "SGD with Nesterov's momentum and decay": with_optimizer(
         lambda: sgd(nesterov=True, weight_decay=0.01)
@@ -130,7 +108,6 @@ CASES = {
     ),
     "Lion": with_optimizer(lambda: optimizers.Lion(0.003)),
     "an optimizer of one's own": with_optimizer(centralised),
-    "an optimizer that assigns values when it is built": with_optimizer(looking_ahead),
     "clipped norms": with_optimizer(lambda: adam(clipnorm=0.1)),
     "a clipped global norm": with_optimizer(lambda: sgd(global_clipnorm=0.1)),
     "averaged weights": with_optimizer(

@@ -136,7 +136,8 @@ def test_each_job_of_a_namespace_has_objects_of_its_own(capsys: pytest.CaptureFi
     )
     assert first & second == shared
     for name, manifests in jobs.items():
-        texts = {text for manifest in manifests for text in names_in(manifest)}
+        own = [m for m in manifests if m["kind"] != "PersistentVolumeClaim"]
+        texts = {text for manifest in own for text in names_in(manifest)}
         assert not [t for t in texts if re.search(r"(^|=)elastic(-(?!jobs)|$)", t)]
         assert {f"--join={name}-master:7000", f"--job_dir=/jobs/{name}"} <= texts
         assert {f"--job_name={name}", f"hvd-{name}-launcher", f"{name}-token"} <= texts
@@ -153,6 +154,12 @@ def test_a_quotation_mark_that_is_missing_is_told(capsys: pytest.CaptureFixture[
     assert (
         error == "error: --training=train.py 'a cannot be split into words: No closing quotation.\n"
     )
+
+
+def test_a_name_that_yaml_reads_as_something_else_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "which YAML does not read as a name" in printed(capsys, "manifests", "--name=no", code=2)
 
 
 def test_a_name_that_kubernetes_does_not_take_is_refused(
