@@ -176,3 +176,8 @@ def _hear_of_changes() -> None:
     deadline = time.monotonic() + ANSWER_LIMIT_S
     while session._update.version < newest.version and time.monotonic() < deadline:
         time.sleep(POLL_S)
+    # A worker has imported TensorFlow, but a test may not have.
+    from hvd_elastic_keras.step.world import world_of_process
+
+    # Another thread may only be about to pass on to the running step what the session knows.
+    world_of_process().refresh()
