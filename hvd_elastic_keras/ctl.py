@@ -94,7 +94,8 @@ def _env(given: argparse.Namespace) -> int:
 
 
 def _manifests(given: argparse.Namespace) -> int:
-    job = local_commands.OwnJob(given.name, given.image, given.training)
+    words = local_commands.words_of(given.training)
+    job = local_commands.OwnJob(given.name, given.image, words)
     return local_commands.write_manifests(given.directory, job)
 
 

@@ -181,9 +181,8 @@ def _prediction(
     parts: PartFiles,
 ) -> PhaseRunner:
     """Returns a runner of steps that write predictions. Traces the graph, writes nothing."""
-    before = variables.values()
-    predictor(structure.cut(worked.pipeline.first_batch(), 0, worked.pipeline.micro_batch_size))
-    variables.assign(before)
+    with variables.unchanged():
+        predictor(structure.cut(worked.pipeline.first_batch(), 0, worked.pipeline.micro_batch_size))
     step = PredictStep(predictor, parts, world_of_process(), communicator.any_true)
     return PhaseRunner(worked.pipeline, step)
 

@@ -12,7 +12,7 @@ import platform
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -184,8 +184,6 @@ IMAGE = "registry.example.com/my-training:1"
 MODEL = "- --model=digits_cnn"
 PARTS = r"(?<![\w-])elastic(?=-(?:launcher|master|metrics|read-token|token|workers|w\d)\b)"
 """Names of a job's own objects begin like this. Volume and alerts may serve several jobs."""
-
-
 SHARED = ("volume.yaml",)
 """Files that are the same for all jobs of a namespace."""
 NO_NAMES = ("true", "false", "yes", "no", "on", "off", "y", "n", "null")
@@ -198,16 +196,15 @@ class OwnJob:
     Attributes:
       name: begins the names of all objects, so that a namespace may hold several jobs.
       image: holds the training.
-      training: flags of `run` that say what is trained, or a script with its arguments, quoted
-        as for a shell.
+      training: flags of `run` that say what is trained, or a script with its arguments.
 
     Raises:
-      ConfigurationError: Kubernetes would not take the name, or a quotation mark is missing.
+      ConfigurationError: Kubernetes would not take the name.
     """
 
     name: str = ""
     image: str = ""
-    training: str = ""
+    training: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.name:
@@ -216,12 +213,6 @@ class OwnJob:
             raise ConfigurationError(
                 f"--name={self.name} was given, which YAML does not read as a name. Use another."
             )
-        try:
-            shlex.split(self.training)
-        except ValueError as error:
-            raise ConfigurationError(
-                f"--training={self.training} cannot be split into words: {error}."
-            ) from error
 
     def written_into(self, text: str) -> str:
         """Returns the text of a file, for this job."""
@@ -231,13 +222,27 @@ class OwnJob:
             text = re.sub(r"(app: |--job_name=|resourceNames: \[)elastic\b", rf"\g<1>{name}", text)
             text = re.sub(r"(?m)^  name: elastic$", f"  name: {name}", text)
             text = text.replace("/jobs/demo", f"/jobs/{name}")
-        if self.training.strip():
+        if self.training:
             # Kubernetes would replace $(NAME) by the value of a variable.
-            words = [word.replace("$(", "$$(") for word in shlex.split(self.training)]
+            words = [word.replace("$(", "$$(") for word in self.training]
             words = [f"- {json.dumps(word, ensure_ascii=False)}" for word in words]
             lines = rf"(?m)^( *){MODEL}$"
             text = re.sub(lines, lambda m: "\n".join(m[1] + word for word in words), text)
         return text.replace(IMAGE, self.image or IMAGE)
+
+
+def words_of(training: str) -> list[str]:
+    """Returns the words of `--training`, which are quoted as for a shell.
+
+    Raises:
+      ConfigurationError: a quotation mark is missing.
+    """
+    try:
+        return shlex.split(training)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"--training={training} cannot be split into words: {error}."
+        ) from error
 
 
 def write_manifests(directory: Path, job: OwnJob) -> int:

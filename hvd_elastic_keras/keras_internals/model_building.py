@@ -147,10 +147,7 @@ def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> None:
         is_tried = True
     compiled = model._compile_metrics
     if batch is not None and compiled is not None and not compiled.built:
-        variables = variables_of(model)
-        before = variables.values()
         _build_by_step(model, batch)
-        variables.assign(before)  # a stateless scope knows nothing of TensorFlow's own variables
         if not compiled.built and has_own_step(model):
             # A step that changes weights by itself and then uses them fails without their values.
             with contextlib.suppress(DataError):
@@ -176,10 +173,8 @@ def _check_own_step(model: keras.Model, batch: Any, keras_says: str) -> None:
     Raises:
       DataError: `train_step` cannot take the batch either.
     """
-    variables = variables_of(model)
-    before = variables.values()
     try:
-        with _nothing_applied(optimizers_of(model)):
+        with variables_of(model).unchanged(), _nothing_applied(optimizers_of(model)):
             model.train_step(batch)
     except ConfigurationError:
         raise
@@ -190,8 +185,6 @@ def _check_own_step(model: keras.Model, batch: Any, keras_says: str) -> None:
             f"{keras_says} train_step ends with {type(error).__name__}: {first_sentence(error)} "
             "Change the data, or what the model or train_step expects."
         ) from error
-    finally:
-        variables.assign(before)
 
 
 def _spec_of(leaf: Any) -> Any:
@@ -234,13 +227,14 @@ def _build_by_step(model: keras.Model, batch: Any) -> None:
     yet. In a scope that keeps all assignments to itself, new variables have no values yet. So the
     step fails where it uses them. The next attempt gets further.
     """
-    for _ in range(MOST_ATTEMPTS):
-        before = len(model.variables) + len(model.metrics_variables)
-        scope = keras.StatelessScope(collect_losses=True)
-        with contextlib.suppress(Exception), _nothing_applied(optimizers_of(model)), scope:
-            model.train_step(batch)
-        if len(model.variables) + len(model.metrics_variables) == before:
-            return
+    with variables_of(model).unchanged():  # the scope knows nothing of TensorFlow's own variables
+        for _ in range(MOST_ATTEMPTS):
+            before = len(model.variables) + len(model.metrics_variables)
+            scope = keras.StatelessScope(collect_losses=True)
+            with contextlib.suppress(Exception), _nothing_applied(optimizers_of(model)), scope:
+                model.train_step(batch)
+            if len(model.variables) + len(model.metrics_variables) == before:
+                return
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import types
@@ -112,6 +113,15 @@ class ModelVariables:
         """Sets all values, in the order of `values()`."""
         for variable, value in zip(self.all, values, strict=True):
             variable.assign(value)
+
+    @contextlib.contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Gives the variables their present values back at the end of a `with` block."""
+        before = self.values()
+        try:
+            yield
+        finally:
+            self.assign(before)
 
 
 def variables_of(

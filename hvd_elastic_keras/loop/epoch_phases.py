@@ -24,14 +24,18 @@ from hvd_elastic_keras.state.cursor import Phase
 from hvd_elastic_keras.step.step_result import Logs, StepResult
 
 
-class TrainingPhase:
-    """Takes the training steps of one round."""
+class _Phase:
+    """A phase of an epoch, in one round."""
 
     def __init__(self, parts: LoopParts, steps: StepTaker, place: Assignment) -> None:
         self._parts = parts
         self._state = parts.state
         self._steps = steps
         self._place = place
+
+
+class TrainingPhase(_Phase):
+    """Takes the training steps of one round."""
 
     def run(self) -> bool:
         """Trains to the end of the present epoch. Returns whether the round ends first."""
@@ -183,14 +187,8 @@ class TrainingPhase:
         self._state.marks.stop_agreed = self._parts.model.stop_training = True
 
 
-class EvaluationPhase:
+class EvaluationPhase(_Phase):
     """Takes the steps of an evaluation, if one is due, and ends the epoch."""
-
-    def __init__(self, parts: LoopParts, steps: StepTaker, place: Assignment) -> None:
-        self._parts = parts
-        self._state = parts.state
-        self._steps = steps
-        self._place = place
 
     def run(self) -> bool:
         """Evaluates if that is due, and ends the epoch. Returns whether the round ends first."""

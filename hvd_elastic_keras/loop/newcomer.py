@@ -33,6 +33,7 @@ from hvd_elastic_keras.state.cursor import Cursor, Phase
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.worker.rounds import Rounds
 
+log = logging.getLogger(__name__)
 LARGE_BYTES = 32 * 2**20
 """Size of all variables from which on their values are not held in memory twice."""
 
@@ -55,28 +56,34 @@ def warm_up(
     # Assigned values need memory beside the old values, which are kept here. The workers of a large
     # model would never need as much memory again. So its step computes all and assigns nothing.
     stops = variables.num_bytes >= LARGE_BYTES
-    before = variables.values()
+    with variables.unchanged(), rounds.alone():
+        for phase in phases:
+            if isinstance(phase.step, PartitionedStep):
+                warm = functools.partial(
+                    phase.step.warm_up,
+                    stops=stops,
+                    has_others=has_others,
+                    begins_alone=begins_alone,
+                )
+                _with_few_rows(phase, warm)
+
+
+def _with_few_rows(phase: PhaseRunner, warm: Callable[[LocalBatch], None]) -> None:
+    """Calls a function with the first micro-batch, or the first two if they have one row each.
+
+    If a step does not take these rows, it may count on the size of its batches, as
+    `tf.reshape(x, (32, 8))` does. Then the function is called with the whole batch. If the workers
+    do not share a batch, it has a single micro-batch, the whole batch.
+    """
+    count = phase.input.num_micro_batches
+    size = structure.num_examples(phase.input.first_batch())
+    few = min(count, 2 if size <= count else 1)  # batches of one row have a graph of their own
     try:
-        with rounds.alone():
-            for phase in phases:
-                if isinstance(phase.step, PartitionedStep):
-                    warm = functools.partial(
-                        phase.step.warm_up,
-                        stops=stops,
-                        has_others=has_others,
-                        begins_alone=begins_alone,
-                    )
-                    few = _few_rows(phase)
-                    all_rows = first_rows(phase, phase.input.num_micro_batches)
-                    try:
-                        warm(_as_whole_batch(few))
-                    except tf.errors.InvalidArgumentError:
-                        # The step may count on the size of its batches: `tf.reshape(x, (32, 8))`.
-                        if len(few.ids) == len(all_rows.ids):
-                            raise
-                        warm(_as_whole_batch(all_rows))
-    finally:
-        variables.assign(before)
+        warm(_as_whole_batch(first_rows(phase, few)))
+    except tf.errors.InvalidArgumentError:
+        if few == count:
+            raise
+        warm(_as_whole_batch(first_rows(phase, count)))
 
 
 def _as_whole_batch(batch: LocalBatch) -> LocalBatch:
@@ -84,17 +91,6 @@ def _as_whole_batch(batch: LocalBatch) -> LocalBatch:
     count = int(batch.part.offsets[-1])
     part = dataclasses.replace(batch.part, num_examples_of_step=count)
     return dataclasses.replace(batch, part=part)
-
-
-def _few_rows(phase: PhaseRunner) -> LocalBatch:
-    """Returns the first micro-batch, or the first two if they have one row each.
-
-    If the workers do not share a batch, it has a single micro-batch, the whole batch.
-    """
-    count = phase.input.num_micro_batches
-    size = structure.num_examples(phase.input.first_batch())
-    # Batches of one row have a graph of their own.
-    return first_rows(phase, min(count, 2 if size <= count else 1))
 
 
 def first_rows(phase: PhaseRunner, num_micro_batches: int) -> LocalBatch:
@@ -107,7 +103,6 @@ def first_rows(phase: PhaseRunner, num_micro_batches: int) -> LocalBatch:
     return LocalBatch(structure.cut(whole, part.start, part.stop, phase.input.per_row), part, ids)
 
 
-log = logging.getLogger(__name__)
 CLOSE_S = 1.0
 """A newcomer is close if it catches up in less time than this."""
 ASK_INTERVAL_S = 0.5

@@ -84,10 +84,7 @@ class OwnRounds:
 
     def begin(self, place: Assignment) -> None:
         """Initialises Horovod for a round."""
-        if place.rendezvous:
-            self.communicator.start(place)
-        else:
-            self.communicator.start_alone()
+        _initialise(self.communicator, place)
 
     def end(self) -> None:
         """Shuts Horovod down."""
@@ -145,10 +142,7 @@ class ProcessRounds:
           CollectiveFailedError: a peer went away meanwhile, or the round was closed.
         """
         self.leave()
-        if place.rendezvous:
-            self.communicator.start(place)
-        else:
-            self.communicator.start_alone()
+        _initialise(self.communicator, place)
         self.place = place
         self._started = True
         self._tracing.enter_context(self.communicator.tracing())
@@ -159,6 +153,14 @@ class ProcessRounds:
         self.communicator.shut_down()
         self.place = ALONE
         self._started = False
+
+
+def _initialise(communicator: Communicator, place: Assignment) -> None:
+    """Initialises Horovod for a round, or for this process alone if it is in no job."""
+    if place.rendezvous:
+        communicator.start(place)
+    else:
+        communicator.start_alone()
 
 
 @functools.cache

@@ -20,14 +20,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hvd_elastic_keras.common import env
 from hvd_elastic_keras.launchers import fork_server, fork_server_main
-from tests.harness import warm_server
+from tests.harness import warm_python, warm_server
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 IMPORTS = tuple(f"hvd_elastic_keras.cli.{name}" for name in ("dry_run", "join.join_job", "run_job"))
@@ -226,17 +225,7 @@ def _become_worker(command: Sequence[str], environment: dict[str, str]) -> NoRet
     os.environ.update(environment)
     tempfile.tempdir = None
     sys.modules["numpy.random"].seed()
-    code = 0
-    try:
-        _run_module(command[2], command[3:])
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-        code = 1
-    # Finalize the interpreter: it runs exit handlers.
-    ctypes.pythonapi.Py_Exit(code)
-    raise AssertionError("the process has ended")
+    warm_python.end_as_program(_run_module, command[2], command[3:])
 
 
 if __name__ == "__main__":

@@ -53,6 +53,11 @@ def _call(
             os.dup2(file.fileno(), number)
     os.environ.clear()
     os.environ.update(environment)
+    end_as_program(function, *arguments)
+
+
+def end_as_program(function: Callable[..., object], *arguments: Any) -> NoReturn:
+    """Calls a function in a fork, and ends the process with the exit code of such a program."""
     code = 0
     try:
         function(*arguments)

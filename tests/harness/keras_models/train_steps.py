@@ -328,10 +328,13 @@ class SharpnessAware(keras.Model):
     def __init__(self) -> None:
         super().__init__()
         self.inner = keras.Sequential([keras.Input((6,)), small_network()])
+        self.climbs = tf.Variable(0.0)
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """Climbs, takes the gradient there, comes back and descends."""
+        """Climbs, takes the gradient there, comes back and descends at a rate that decays."""
         x, y = data
+        self.climbs.assign_add(1.0)
+        self.optimizer.learning_rate.assign(self.optimizer.learning_rate * 0.9)
         weights = self.inner.trainable_weights
         with tf.GradientTape() as tape:
             loss = self.compute_loss(x, y, self.inner(x))
@@ -350,7 +353,8 @@ class SharpnessAware(keras.Model):
         for metric in self.metrics:
             given = [loss] if metric.name == "loss" else [y, outputs]
             metric.update_state(*given)
-        return {metric.name: metric.result() for metric in self.metrics}
+        logs = {metric.name: metric.result() for metric in self.metrics}
+        return {**logs, "climbs": self.climbs, "rate": self.optimizer.learning_rate}
 
 
 class MasksLosses(keras.Model):

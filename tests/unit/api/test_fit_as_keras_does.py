@@ -85,6 +85,12 @@ INPUTS: dict[str, Callable[[], dict[str, Any]]] = {
         "sample_weight": WEIGHTS,
         "validation_split": 0.3,
     },
+    "class_weight": lambda: {
+        "x": X,
+        "y": LABELS,
+        "batch_size": BATCH,
+        "class_weight": {0: 2.0, 1: 0.5, 2: 1.0},
+    },
     "shuffled within batches": lambda: {
         "x": X,
         "y": LABELS,
