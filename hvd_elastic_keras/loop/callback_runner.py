@@ -193,10 +193,10 @@ class CallbackRunner:
         """Calls a hook, such as `on_epoch_begin`, of all active callbacks.
 
         Args:
-          args: as Keras gives them: epoch or batch, if any, and the logs, which may be empty.
+          args: as Keras gives them: epoch or batch, if any, and the logs, which may be empty, in
+            Keras's order. It is the order of `History`.
         """
         *position, logs = args
-        logs = dict(sorted(logs.items()))  # as Keras does: it is the order of `History`
         if self._writes:
             counted = (dict(self._counts), self._evaluates)
             self._recent.append(_Call(hook, tuple(position), dict(logs), *counted))

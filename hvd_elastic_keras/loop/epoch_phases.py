@@ -243,8 +243,19 @@ class EvaluationPhase(_Phase):
 
     def _end_epoch(self, evaluation_logs: Logs) -> None:
         parts, cursor = self._parts, self._state.cursor
-        self._state.epoch_logs = logs = {**self._state.epoch_logs, **evaluation_logs}
+        self._state.epoch_logs = logs = _joined(self._state.epoch_logs, evaluation_logs)
         parts.callbacks.call("on_epoch_end", cursor.epoch, dict(logs))
         epoch = EndedEpoch(cursor, logs, is_last=parts.course.end_epoch())
         for observer in parts.observers:
             observer.after_epoch(epoch)
+
+
+def _joined(training: Logs, evaluation: Logs) -> Logs:
+    """Returns the logs of an epoch in Keras's order: sorted, but metrics of one group together.
+
+    A `train_step` that returns `{m.name: m.result() for m in self.metrics}` has such a group:
+    "compile_metrics", whose metrics come before "loss".
+    """
+    if list(training) == sorted(training):
+        return dict(sorted({**training, **evaluation}.items()))
+    return {**training, **dict(sorted(evaluation.items()))}
