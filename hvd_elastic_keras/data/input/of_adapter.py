@@ -187,6 +187,7 @@ def _inner(
             changed = (*parts.taken, *parts.drawn)
             iterators.check_order(dataset, name, changed, is_in_order=parts.raw is not None)
             _tell_of_maps(name, parts)
+        if not is_trained:
             _tell_of_unknown_length(dataset, reader)
         source = DatasetBatches(
             dataset,
@@ -220,14 +221,22 @@ def _tell_of_maps(name: str, parts: SplitDataset) -> None:
 
 
 def _tell_of_unknown_length(dataset: tf.data.Dataset, reader: FitReader) -> None:
+    """Says what plain `fit` counts beyond the end of data whose number of batches is unknown."""
     is_unknown = int(dataset.cardinality()) == tf.data.UNKNOWN_CARDINALITY
-    is_passed = reader.reader is Reader.TRAINING and reader.passes.steps_per_epoch is None
-    if is_unknown and is_passed and reader.epochs > 1:
+    if not is_unknown or reader.passes.steps_per_epoch is not None:
+        return
+    seen_by = []
+    if reader.reader is Reader.TRAINING and reader.epochs > 1:
+        seen_by += ["Adam", "learning rate schedules"]
+    shapes = [leaf.shape for leaf in tf.nest.flatten(dataset.element_spec)]
+    if any(shape.rank and shape[0] is not None for shape in shapes):
+        # With `drop_remainder=True` a graph has the size of a batch as a constant.
+        seen_by += ["the means of losses and metrics"]
+    if seen_by:
         notices.tell(
             f"{reader.name}: TensorFlow does not know how many batches this dataset has. At the "
-            "end of each epoch, plain fit counts a step that it does not take, which Adam and "
-            "learning rate schedules see, and with drop_remainder=True also the means of losses "
-            "and metrics; this job counts steps that are taken. "
+            "end of each epoch, plain fit counts a step that it does not take, which changes "
+            f"{' and '.join(seen_by)}; this job counts steps that are taken. "
             "dataset.apply(tf.data.experimental.assert_cardinality(n)) makes both the same."
         )
 
