@@ -187,7 +187,20 @@ def status_table(status: control.JobStatus) -> str:
         f"slots {slots_text(status.slots)}  "
         f"restarts {status.restarts_used}/{status.max_restarts}\n"
     )
-    rows = [("WORKER", "PHASE", "RANK", "HOST", "PID", "SENIORITY", "STEP", "HEARTBEAT")]
+    rows = [
+        (
+            "WORKER",
+            "PHASE",
+            "RANK",
+            "HOST",
+            "PID",
+            "SENIORITY",
+            "STEP",
+            "CORES",
+            "MEMORY",
+            "HEARTBEAT",
+        )
+    ]
     for worker in status.workers:
         age = worker.heartbeat_age_s
         rows.append(
@@ -199,6 +212,8 @@ def status_table(status: control.JobStatus) -> str:
                 _cell(worker.pid),
                 _cell(worker.seniority),
                 str(worker.step),
+                f"{worker.cores:.2f}" if worker.memory_bytes else "-",
+                f"{worker.memory_bytes / 2**20:.0f} MiB" if worker.memory_bytes else "-",
                 "-" if age is None else f"{age:.1f} s ago",
             )
         )

@@ -133,7 +133,7 @@ async def _run_accepted(
             all_output=request.all_output,
             description=description,
             listeners=[course.hear, console.hear, curves_for(job_dir, console)],
-            extended_by=[lambda core: Pages(course, core.status)],
+            extended_by=[lambda core: Pages(course, core.status, job_dir / files.LOGS)],
             prepared=server.ready if server else None,
         )
         if request.tls and endpoint is None:

@@ -30,6 +30,10 @@ class WorkerStatus(Message, frozen=True, kw_only=True):
     """The training that the worker has last begun; 0 before the first."""
     step: int
     heartbeat_age_s: float | None
+    cores: float = 0.0
+    """Processor time of its process per second, lately."""
+    memory_bytes: int = 0
+    """Memory of its process that is in use (resident); 0 before its first heartbeat."""
 
 
 class HostSlots(Message, frozen=True, kw_only=True):

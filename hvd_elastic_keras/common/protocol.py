@@ -78,6 +78,16 @@ class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
     computing: bool = False
     """Whether the training thread computes its part of a step, for which others may wait."""
     reading: InputPosition | None = None
+    cores: float = 0.0
+    """Processor time of the worker's process per second, since the heartbeat before."""
+    memory_bytes: Count = 0
+    """Memory of the worker's process that is in use (resident)."""
+
+    @property
+    def point(self) -> tuple[object, ...]:
+        """The point of its training that the worker has come to."""
+        where = (self.training, self.round, self.progress)
+        return (*where, self.phase, self.in_collective, self.computing)
 
 
 class Alive(Message, frozen=True, kw_only=True, tag="alive"):

@@ -13,8 +13,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import os
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
 
 import msgspec
 from aiohttp import web
@@ -22,7 +25,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hvd_elastic_keras.common import control
+from hvd_elastic_keras.common import control, messages
 from hvd_elastic_keras.common.control import JobStatus
 from hvd_elastic_keras.observe import report_page
 from hvd_elastic_keras.observe.job_course import JobCourse
@@ -32,6 +35,9 @@ INTERVAL_S = 1.0
 LEAST_GAP_S = 0.1
 """Events that follow each other within this many seconds are sent together."""
 MOST_STREAMS = 32
+LOG_BYTES = 2**14
+"""The length of the end of a log that a page shows, at most."""
+_WORKER = re.compile(r"w[0-9]+")
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -51,18 +57,26 @@ class Pages:
     Args:
       course: the course of the job so far.
       status: returns the present state of the job.
+      logs: the directory of the workers' logs.
     """
 
-    def __init__(self, course: JobCourse, status: Callable[[], control.JobStatus]) -> None:
+    def __init__(
+        self, course: JobCourse, status: Callable[[], control.JobStatus], logs: Path
+    ) -> None:
         self._course = course
         self._status = status
+        self._logs = logs
         self._streams: set[asyncio.Event] = set()
         """One for each stream, set when there is news to send."""
         self._over = False
 
     def routes(self) -> list[web.RouteDef]:
         """The requests that need the token."""
-        return [web.get("/metrics", self._metrics), web.get("/v1/stream", self._stream)]
+        return [
+            web.get("/metrics", self._metrics),
+            web.get("/v1/stream", self._stream),
+            web.get("/v1/log", self._log),
+        ]
 
     def open_routes(self) -> list[web.RouteDef]:
         """The requests for the page, which need no token."""
@@ -83,6 +97,21 @@ class Pages:
 
         body = exposition(self._status(), self._course)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+
+    async def _log(self, request: web.Request) -> web.Response:
+        """Answers with the end of a worker's log."""
+        name = request.query.get("worker_id", "")
+        path = self._logs / f"{name}.log"
+        if not (_WORKER.fullmatch(name) and path.is_file()):
+            raise messages.ProtocolError(
+                f"The log of worker {name!r} was requested, which does not exist. Ask for a worker "
+                "of GET /v1/status."
+            )
+        with path.open("rb") as file:
+            begin = max(0, file.seek(0, os.SEEK_END) - LOG_BYTES)
+            file.seek(begin)
+            text = file.read(LOG_BYTES).decode(errors="replace")
+        return web.Response(text=text.partition("\n")[2] if begin else text)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         """Answers with server-sent events: first all that has happened, then what happens."""
@@ -162,6 +191,12 @@ def _membership(status: JobStatus) -> Iterable[Metric]:
     yield _gauge("slots", "Workers that the job keeps up, on all hosts", status.target_workers)
     states = Counter(worker.phase for worker in status.workers)
     yield _by("workers", "Workers by what they do", "state", states)
+    heard = [worker for worker in status.workers if worker.memory_bytes]
+    text = "Processor time of a worker's process per second"
+    yield _by("worker_cores", text, "worker", {w.worker_id: w.cores for w in heard})
+    text = "Memory in use by a worker's process"
+    memory = {w.worker_id: w.memory_bytes for w in heard}
+    yield _by("worker_memory_bytes", text, "worker", memory)
     text = "Replacements for failed workers that count at present"
     yield _gauge("restarts", text, status.restarts_used)
     yield _gauge("restarts_limit", "Replacements that may count", status.max_restarts)

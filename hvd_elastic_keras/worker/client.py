@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 
 import msgspec
+import psutil
 import requests
 import tenacity
 
@@ -64,6 +65,7 @@ class MasterClient:
         self.worker_id = environment.worker_id
         self.activity = WorkerActivity()
         self._communicator: Abortable | None = None
+        self._process = psutil.Process()
         self.standstill = Standstill()
         self.hold = PhaseHold(environment.job_path, environment.worker_id)
         self._environment = environment
@@ -280,6 +282,8 @@ class MasterClient:
             worker_id=self.worker_id,
             in_collective=not computing and waits,
             computing=computing,
+            cores=round(self._process.cpu_percent() / 100, 2),
+            memory_bytes=self._process.memory_info().rss,
             **fields,
         )
         self.standstill.look(heartbeat)

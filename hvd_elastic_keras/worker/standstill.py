@@ -72,7 +72,7 @@ class Standstill:
     ) -> None:
         self._write = write
         self._clock = clock
-        self._point: protocol.Heartbeat | None = None
+        self._point: tuple[object, ...] = ()
         self._since = 0.0
         self._written = False
         self._left = MOST_WRITTEN
@@ -80,8 +80,8 @@ class Standstill:
     def look(self, heartbeat: protocol.Heartbeat) -> None:
         """Writes the stacks if nothing has changed for `STANDSTILL_S` outside of collectives."""
         now = self._clock()
-        if heartbeat != self._point:
-            self._point, self._since, self._written = heartbeat, now, False
+        if heartbeat.point != self._point:
+            self._point, self._since, self._written = heartbeat.point, now, False
         in_step = heartbeat.in_collective or heartbeat.computing
         own_code = heartbeat.phase in AT_WORK and not in_step
         due = self._left > 0 and not self._written and now - self._since > STANDSTILL_S

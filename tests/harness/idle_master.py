@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hvd_elastic_keras.common import control, messages, protocol
+from hvd_elastic_keras.common import control, files, messages, protocol
 from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.master.controller import Controller
 from hvd_elastic_keras.master.journal import Term
@@ -69,7 +69,7 @@ class IdleMaster:
         self.controller = Controller(
             *(PATIENT, self._job_dir, console, term),
             listeners=[course.hear],
-            extended_by=[lambda core: Pages(course, core.status)],
+            extended_by=[lambda core: Pages(course, core.status, self._job_dir / files.LOGS)],
         )
         await self.controller.start("127.0.0.1")
         run = asyncio.ensure_future(self.controller.run(IdleLauncher()))

@@ -120,6 +120,14 @@ OPERATIONS = (
     ),
     Operation(
         "GET",
+        "/v1/log",
+        "The end of a worker's log",
+        str,
+        query=(("worker_id", "string", True),),
+        content_type="text/plain",
+    ),
+    Operation(
+        "GET",
         "/metrics",
         "Status and course of the job in the text format of Prometheus",
         str,

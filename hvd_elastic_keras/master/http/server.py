@@ -17,11 +17,12 @@ A token that only reads (`control.read_only_token`) is enough for the state of t
 | GET  /v1/job                           | what a joiner has to know (`JobDescription`)        |
 | POST /v1/join, /v1/exit                | a worker comes by itself; its process is gone       |
 | GET  /v1/stream                        | the course of the job, as server-sent events        |
+| GET  /v1/log?worker_id=…               | the end of a worker's log                           |
 | GET  /metrics                          | the same in numbers, for Prometheus                 |
 | GET  /v1/openapi.json                  | all of these, described                             |
 | *    /<secret>/round<N>:<port>/…       | Horovod's rendezvous store; each round has a secret |
 
-The requests for the stream, for /metrics and for the page are those of `observe/pages.py`, an
+The requests for the stream, logs, /metrics and the page are those of `observe/pages.py`, an
 `Extension`. `HEALTH` tells anybody that the master answers, for the probes of Kubernetes.
 """
 

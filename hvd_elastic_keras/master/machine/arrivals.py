@@ -208,7 +208,14 @@ def note_heartbeat(t: Transition, event: protocol.Heartbeat) -> None:
     worker = t.workers.get(event.worker_id)
     if worker is None:
         return
-    t.change_worker(event.worker_id, last_heartbeat=t.now, activity=event.phase, told_silent=False)
+    t.change_worker(
+        event.worker_id,
+        last_heartbeat=t.now,
+        activity=event.phase,
+        cores=event.cores,
+        memory_bytes=event.memory_bytes,
+        told_silent=False,
+    )
     note_movement(t, worker, event)
     if event.training == worker.training:
         t.change_worker(event.worker_id, step=event.step)

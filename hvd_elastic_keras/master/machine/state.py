@@ -58,6 +58,8 @@ class Worker(Value, frozen=True):
     """The training it has last begun; 0 before the first."""
     step: Observed[int] = 0
     activity: Observed[str] = ""
+    cores: Observed[float] = 0.0
+    memory_bytes: Observed[int] = 0
     in_collective: Observed[bool] = False
     """Whether it waits with the others, or is about to."""
     computing: Observed[bool] = False

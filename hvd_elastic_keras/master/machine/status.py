@@ -108,6 +108,8 @@ def _row(
         training=worker.training,
         step=worker.step if rank is None else newest,
         heartbeat_age_s=age,
+        cores=worker.cores,
+        memory_bytes=worker.memory_bytes,
     )
 
 

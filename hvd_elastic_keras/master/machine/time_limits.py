@@ -67,13 +67,11 @@ def hold_silence_limit(t: Transition, worker: Worker, silent_s: float) -> None:
 
 def note_movement(t: Transition, worker: Worker, heartbeat: protocol.Heartbeat) -> None:
     """Notes when a worker has last come to another point of its training."""
-    where = (heartbeat.training, heartbeat.round, heartbeat.progress)
-    point = (*where, heartbeat.phase, heartbeat.in_collective, heartbeat.computing)
-    if point != worker.point:
+    if heartbeat.point != worker.point:
         part_s = _stands_s(t, worker) if worker.computing else 0.0
         t.change_worker(
             worker.worker_id,
-            point=point,
+            point=heartbeat.point,
             in_collective=heartbeat.in_collective,
             computing=heartbeat.computing,
             longest_part_s=max(worker.longest_part_s, part_s),

@@ -3,6 +3,7 @@
 
 const KEY = "hvd_elastic_token";
 const SHOWN_CHANGES = 200;
+const LOG_MS = 2000;
 const AGAIN_MS = 1000;
 const DRAW_MS = 250;
 const WARNINGS = ["waiting", "changing", "stopping", "starting"];
@@ -13,6 +14,7 @@ let course = new Course();
 let newest = null;
 let drawing = false;
 let shownChange = 0;
+let logOf = "";
 const charts = new Map();
 
 // --- the launcher ----------------------------------------------------------------------
@@ -111,6 +113,10 @@ function sure(what) {
 }
 
 function offer() {
+  byId("close-log").onclick = () => {
+    logOf = "";
+    byId("log").hidden = true;
+  };
   byId("add").onclick = () => change("v1/workers", { add: 1 });
   byId("remove").onclick = () => sure("Remove a worker") && change("v1/workers", { remove: 1 });
   byId("grant").onclick = () => change("v1/slots", { grant: 1 });
@@ -205,8 +211,11 @@ function drawWorkers() {
     ["micro-batches", share, "number"],
     [told?.part_s.length ? "own part of a step" : `${course.unit()} time`, part, "number"],
     ["step", (worker) => number(worker.step), "number"],
+    ["cores", (worker) => (worker.memory_bytes ? worker.cores.toFixed(2) : "–"), "number"],
+    ["memory", (worker) => (worker.memory_bytes ? `${number(Math.round(worker.memory_bytes / 2 ** 20))} MiB` : "–"), "number"],
     ["heard", (worker) => (worker.heartbeat_age_s === null ? "–" : `${worker.heartbeat_age_s.toFixed(1)} s ago`), "number minor"],
     ["process", (worker) => number(worker.pid).replaceAll(",", ""), "number minor"],
+    ["", logButton, "number"],
     ["", removal, "number"],
   ];
   renew(byId("workers"), table(shown, workers), JSON.stringify(workers.map((worker) => worker.worker_id)));
@@ -225,6 +234,35 @@ function renew(place, made, workers) {
   made.querySelectorAll("th, td").forEach((cell, i) => {
     if (!cell.firstElementChild) cells[i].textContent = cell.textContent;
   });
+}
+
+function logButton(worker) {
+  const button = element("button", { className: "link", textContent: "log" });
+  button.onclick = () => showLog(worker.worker_id);
+  return button;
+}
+
+/** Shows the end of a worker's log until another one is asked for; again and again while the job runs. */
+async function showLog(workerId) {
+  logOf = workerId;
+  byId("log").hidden = false;
+  byId("log-of").textContent = `Log of ${workerId}`;
+  byId("log-lines").textContent = "";
+  while (logOf === workerId) {
+    const lines = byId("log-lines");
+    const atEnd = lines.scrollTop + lines.clientHeight >= lines.scrollHeight - 1;
+    try {
+      const answer = await ask(`v1/log?worker_id=${encodeURIComponent(workerId)}`);
+      const text = answer.ok ? await answer.text() : (await answer.json()).text;
+      if (logOf !== workerId) return;
+      lines.textContent = text;
+    } catch {
+      // The launcher does not answer: the last lines stay.
+    }
+    if (atEnd) lines.scrollTop = lines.scrollHeight;
+    if (newest.over) return;
+    await new Promise((done) => setTimeout(done, LOG_MS));
+  }
 }
 
 function removal(worker) {

@@ -324,7 +324,9 @@ CASES = {
     ),
     "a PyDataset with weights": Case(small, lambda: {"x": Batches(), "shuffle": False}),
     "a generator": Case(small, lambda: {"x": generated(), "steps_per_epoch": 3}),
-    "a dataset of unknown length": Case(small, unknown_length, surplus=True),
+    "a dataset of unknown length": Case(
+        small, unknown_length, told="how many batches", surplus=True
+    ),
     "noise from stateless seeds": Case(small, augmented_stateless, surplus=True),
     "ragged sequences": Case(lambda: compiled(Ragged()), ragged),
     "sparse numbers": Case(sparse_classifier, sparse),

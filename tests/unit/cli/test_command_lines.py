@@ -292,8 +292,10 @@ def test_the_status_table_has_a_row_per_worker_in_columns() -> None:
             training=2,
             step=7,
             heartbeat_age_s=age,
+            cores=0.5,
+            memory_bytes=memory,
         )
-        for worker_id, rank, age in (("w0", 0, 0.25), ("w10", None, None))
+        for worker_id, rank, age, memory in (("w0", 0, 0.25, 512 * 2**20), ("w10", None, None, 0))
     )
     status = control.JobStatus(
         phase="changing",
@@ -313,7 +315,7 @@ def test_the_status_table_has_a_row_per_worker_in_columns() -> None:
     assert control_job.status_table(status).splitlines() == [
         "changing (w10 joins)  training 2  round 3  step 7  slots 2 granted, 3 used  restarts 1/10",
         "warning: the disk is full",
-        "WORKER  PHASE     RANK  HOST       PID   SENIORITY  STEP  HEARTBEAT",
-        "w0      training  0     localhost  4000  0          7     0.2 s ago",
-        "w10     training  -     localhost  4000  -          7     -",
+        "WORKER  PHASE     RANK  HOST       PID   SENIORITY  STEP  CORES  MEMORY   HEARTBEAT",
+        "w0      training  0     localhost  4000  0          7     0.50   512 MiB  0.2 s ago",
+        "w10     training  -     localhost  4000  -          7     -      -        -",
     ]

@@ -170,6 +170,7 @@ def test_a_token_that_reads_gets_the_state_of_the_job(with_master: Any, path: st
         ("POST", "/v1/join"),
         ("GET", "/v1/job"),
         ("GET", "/v1/updates?worker_id=w0&version=0"),
+        ("GET", "/v1/log?worker_id=w0"),
         ("GET", "/guess/round1:1/global/key"),
     ],
 )

@@ -7,7 +7,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import msgspec
 import pytest
 
 from hvd_elastic_keras.common import control, events, messages, protocol
@@ -73,6 +75,44 @@ def test_metrics_need_the_token_and_are_those_of_the_job(master: IdleMaster) -> 
     for token in ({}, {"Authorization": "Bearer wrong"}):
         assert master.call("GET", "/metrics", headers=token)[0] == 401
         assert master.call("GET", "/v1/stream", headers=token)[0] == 401
+
+
+def test_processor_time_and_memory_of_a_worker_are_those_of_its_heartbeats(
+    master: IdleMaster,
+) -> None:
+    beat = protocol.Heartbeat(
+        worker_id="w1", training=1, round=1, step=3, progress=3, phase="training"
+    )
+    beat = msgspec.structs.replace(beat, cores=1.5, memory_bytes=2**30)
+    assert master.call("POST", "/v1/events", messages.encode(beat))[0] == 200
+    lines = master.call("GET", "/metrics")[1].decode().splitlines()
+    assert 'hvd_elastic_worker_cores{worker="w1"} 1.5' in lines
+    assert 'hvd_elastic_worker_memory_bytes{worker="w1"} 1.073741824e+09' in lines
+    assert 'worker="w0"' not in "".join(lines), "it has sent no heartbeat"
+    workers = {w.worker_id: w for w in master.status().workers}
+    assert (workers["w1"].cores, workers["w1"].memory_bytes) == (1.5, 2**30)
+
+
+def test_the_end_of_a_log_has_whole_lines(master: IdleMaster, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir(exist_ok=True)
+    (logs / "w0.log").write_text("first\nlast")
+    assert master.call("GET", "/v1/log?worker_id=w0") == (200, b"first\nlast")
+    lines = [f"line {i} é" for i in range(5000)]
+    (logs / "w1.log").write_text("\n".join(lines))
+    status, body = master.call("GET", "/v1/log?worker_id=w1")
+    found = body.decode().splitlines()
+    assert status == 200
+    assert 1000 < len(found) < 5000
+    assert found == lines[-len(found) :]
+
+
+@pytest.mark.parametrize("worker", ["w9", "", "../events", "..%2Fmaster", "w0%00", "w٣"])
+def test_no_other_file_is_a_log(master: IdleMaster, tmp_path: Path, worker: str) -> None:
+    (tmp_path / "events.log").write_text("secret")
+    status, body = master.call("GET", f"/v1/log?worker_id={quote(worker, safe='%')}")
+    assert status == 400
+    assert b"which does not exist" in body
 
 
 @pytest.mark.parametrize("path", OPEN)
