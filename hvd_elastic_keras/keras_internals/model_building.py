@@ -280,7 +280,8 @@ def first_sentence(error: BaseException) -> str:
 
 
 def note_metrics_built_early(model: keras.Model, was_built: bool) -> None:
-    """Notes whether the metrics given to `compile` have just been built, for `reset_at_start`."""
+    """Notes whether the metrics given to `compile` have just been built, for
+    `reset_metrics_at_start`."""
     compiled: Any = model._compile_metrics
     if compiled is not None:
         object.__setattr__(compiled, _METRICS_BUILT_EARLY, compiled.built and not was_built)

@@ -169,11 +169,11 @@ def manifest(
     return {"apiVersion": "v1", "kind": "Pod", **merged(settings.template, ours)}
 
 
-def owner_reference(owner: Json, kind: str, api_version: str = "v1") -> Json:
+def owner_reference(owner: Json, kind: str) -> Json:
     """Returns a reference by which an object is deleted together with its owner."""
     metadata = owner["metadata"]
     return {
-        "apiVersion": api_version,
+        "apiVersion": "v1",
         "kind": kind,
         "name": metadata["name"],
         "uid": metadata["uid"],

@@ -35,7 +35,7 @@ KEPT_ANSWERS = 32
 
 
 class JoinHandler:
-    """Answers joiners, by the rules of `machine.joiners`.
+    """Answers joiners, by the rules of `machine.slots`.
 
     Attributes:
       description: the description of the job that joiners need.

@@ -1,6 +1,6 @@
 """Answers workers: passes their messages to the state machine, and may hold their requests.
 
-Here are also the parts that this needs: claims of tasks that only one worker may do, requests held
+This module also has: claims of tasks that only one worker may do, requests held
 at the entrance of a round, notices and entries that are shown and recorded once, and the check for
 messages that cannot be true.
 """

@@ -92,9 +92,9 @@ class PartitionedStep(TracedStep):
         self._has_pieces = True
         """Whether the step can be computed in pieces, as far as is known."""
         self._had_others = False
-        """Whether other workers took part in the newest step. A worker that is alone after it has
-        the rows of all, and memory may not suffice for them. So its first step alone runs in a
-        graph that can be repeated: it assigns nothing before the end."""
+        """Whether other workers took part in the newest step. If the worker is alone after that
+        step, it computes the rows of all, for which memory may not suffice. So its first step
+        alone runs in a graph that can be repeated: it assigns nothing before the end."""
         self._others_left_at = -math.inf
         """When this worker took its newest step with others, by `time.monotonic`."""
         self._begins_alone = False
@@ -155,10 +155,10 @@ class PartitionedStep(TracedStep):
 
     @property
     def _alone_for_a_while(self) -> bool:
-        """Whether others may well be back before the graph of a step alone has paid off.
+        """Whether this worker has been alone too short a time for a graph of its own to pay.
 
         TensorFlow optimises a graph when it is run for the first time, which takes 10 s with
-        ResNet-50. A worker that began alone has that behind it.
+        ResNet-50. A worker that began alone has optimised its graph already.
         """
         return not self._begins_alone and time.monotonic() - self._others_left_at < ALONE_FOR_LONG_S
 

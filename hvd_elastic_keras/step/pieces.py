@@ -31,7 +31,6 @@ from hvd_elastic_keras.step.partition.one_round import (
 )
 from hvd_elastic_keras.step.partition.part import Part
 
-Compute = Callable[[Any], list[tf.Tensor]]
 Tensors = list[tf.Tensor]
 LARGE_BYTES = 2**18
 """A sum of at least this size is worth two more operations in each turn of the loop."""
@@ -249,7 +248,6 @@ class TogetherLimit:
     """
 
     def __init__(self, most: int | None) -> None:
-        self.is_one = most == 1
         self._most = UNLIMITED if most is None else most
         with tf.device("CPU:0"):
             self._read = tf.Variable(self._most, trainable=False, name="together_limit")

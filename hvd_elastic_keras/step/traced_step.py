@@ -34,8 +34,8 @@ from hvd_elastic_keras.step.partition import plan
 from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
 from hvd_elastic_keras.step.partition.check import check_step
+from hvd_elastic_keras.step.partition.decide import NotPartitionedError
 from hvd_elastic_keras.step.partition.plan import Analysis
-from hvd_elastic_keras.step.partition.region import NotPartitionedError
 from hvd_elastic_keras.step.partition.stateful_draws import state_of_python_generators
 from hvd_elastic_keras.step.partition.within_micro_batches import over_micro_batches
 from hvd_elastic_keras.step.world import World

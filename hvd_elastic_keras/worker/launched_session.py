@@ -26,8 +26,6 @@ SCOPE = "hvd_elastic_keras"
 """Name space in the store of `horovodrun`, beside Horovod's own name spaces."""
 ASK_AGAIN_S = 0.05
 STORE_TIMEOUT_S = 30.0
-ROOT_TIMEOUT_S = 600.0
-"""How long the others wait for the findings of rank 0 about a model."""
 
 
 class LaunchedSession(SoloSession):
@@ -140,14 +138,6 @@ class TurnsOfRanks:
         """Tells the others that the turn is done. If it has failed, all processes end."""
         if request.done and self._rank == 0:
             self._request("PUT", self._claimed)
-
-    def of_root(self, key: str, mine: str) -> str:
-        """Returns the value of rank 0, for which the others wait; `mine` if it takes too long."""
-        if self._rank == 0:
-            self._request("PUT", key, mine.encode())
-            return mine
-        told = self._awaited(key, ROOT_TIMEOUT_S)
-        return mine if told is None else told
 
     def _awaited(self, key: str, within_s: float) -> str | None:
         """Returns a value of the store as soon as it is there; None if it does not come in time."""

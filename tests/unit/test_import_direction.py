@@ -277,9 +277,9 @@ def heavy_after_importing(modules: str) -> tuple[str, str]:
 OUTER = re.compile(
     r"hvd_elastic_keras\."
     r"((run|ctl|report|doctor|elastic|horovod)$|cli\b|chaos\b|audit\.report|worker\.probes\b"
-    r"|launchers\.(kubernetes|ssh|discovery|hosts|cool_down|spot_notices)"
-    r"|observe\.(explain|job_course|job_history|pages|prometheus|report_page|tensorboard|timeline|web_files)"
-    r"|(api|loop)\.inference_|step\.predict_step|api\.horovod\b|common\.tf_config|worker\.launched_)"
+    r"|launchers\.(kubernetes|ssh|discovery|hosts)"
+    r"|observe\.(job_course|job_history|pages|report_page|tensorboard|timeline)"
+    r"|api\.inference_|step\.predict_step|api\.horovod\b|common\.tf_config|worker\.launched_)"
 )
 """Rooms that plug into the core: other places to run workers, pages, reports, tools, other jobs."""
 CORE = re.compile(

@@ -36,7 +36,7 @@ HOST_NAME = flags.DEFINE_string(
     "host_name", None, "With --join: the name of this host in the job. Default: that of the system."
 )
 WORKER_ID = flags.DEFINE_string(
-    "worker_id", "", "With --join: the worker that the launcher has said this is to be."
+    "worker_id", "", "With --join: the id that the launcher has given this worker."
 )
 JOIN_TIMEOUT_S = flags.DEFINE_float(
     "join_timeout_s",

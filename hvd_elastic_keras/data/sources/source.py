@@ -243,8 +243,8 @@ def _to_tensor(array: Any) -> tf.Tensor | None:
         return array
     with tf.device("CPU:0"):
         if isinstance(array, np.ndarray) and array.dtype == np.float64:
-            # Keras computes in float32, so float64 would only take twice the memory.
-            array = array.astype(np.float32)
+            # Keras casts numbers to this type anyway, so float64 would only take twice the memory.
+            array = array.astype(keras.config.floatx())
         try:
             return tf.convert_to_tensor(array)
         except (ValueError, TypeError) as error:

@@ -130,7 +130,8 @@ def _planned(
             if i in gathered:
                 if not whole:  # with `whole`, no tensor is taken for rows and cut
                     sizes.give(tensor, *_of_component(leaf, k))
-                region.note_gathered(tensor, gathered[i])
+                why = f"all else, since {gathered[i]}"
+                region.tensors.note_collective("allgather", tensor, why, 1)
             elif leaf.per_row:
                 states[tensor.name] = sharded(0)
                 sizes.give(tensor, _of_batch(tensor, leaf.per_row, others))

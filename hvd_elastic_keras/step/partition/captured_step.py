@@ -1,4 +1,4 @@
-"""A step as a graph over one whole batch, which reads and assigns variables as values."""
+"""The graph of a step over a whole batch. In it, a variable is a value."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class PartialStep:
         collective at all.
       ready: returns an operation after which variables may change, called when all sums are known.
         Variables are then assigned where the step itself assigns them, in place: their new values
-        take no memory of their own. None: nothing is assigned, nor in a step that runs eagerly.
+        take no memory of their own. If it is None, or the step runs eagerly, nothing is assigned.
 
     Attributes:
       variables: the variables as the step has changed them so far.

@@ -75,7 +75,7 @@ class Plan:
       gathers: by level, the tensors of which all workers gather the rows together right before it.
       moments: by level, means and variances that are found together right before it.
       sum_shapes: shapes of partial tensors that were not known when the step was traced, by name.
-        Only shapes that follow from neither rows nor other sizes that a batch leaves open.
+        A shape is here only if it is the same for every batch.
     """
 
     graph: Any

@@ -1,39 +1,47 @@
 """The findings of a walk over the graph of a step, including its loops and branches.
 
-`min_vertex_cut` finds the cheapest tensors to reduce, so that no partial sum arrives where the
-whole is needed. Partial sums flow through linear operations from where they arise to where the
-whole is needed. It is enough to reduce a set of tensors that cuts all these paths. The set of least
-size is a minimum vertex cut, the counterpart of a maximum flow (Ford and Fulkerson, "Maximal flow
-through a network", 1956). The maximum flow is found in phases (Dinic, "Algorithm for solution of a
-problem of maximum flow in networks", 1970).
+`Flow.cut` finds the cheapest tensors to reduce, so that no partial sum arrives where the whole is
+needed. Partial sums flow through linear operations from where they arise to where the whole is
+needed. It is enough to reduce a set of tensors that cuts all these paths.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Collection, Hashable, Iterable, Mapping
-from typing import Any, TypeVar
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
+from hvd_elastic_keras.step.partition.min_vertex_cut import min_vertex_cut
 from hvd_elastic_keras.step.partition.plan import Collective
 
 Key = tuple[Any, str]
 """A tensor: its graph and its name."""
 
-Node = TypeVar("Node", bound=Hashable)
-SOURCE, SINK = 0, 1
 
-
+@dataclasses.dataclass
 class Flow:
-    """How partial sums flow through linear operations, and which are needed whole."""
+    """How partial sums flow through linear operations, and which are needed whole.
 
-    def __init__(self) -> None:
-        self.cost: dict[Key, int] = {}
-        self.form: dict[Key, Any] = {}
-        self.edges: set[tuple[Key, Key]] = set()
-        self.made: set[Key] = set()
-        self.needed: set[Key] = set()
-        self.rows: dict[Key, int] = {}
-        """Bytes of all rows that are added into a table, for tables that are partial sums."""
+    Attributes:
+      cost: the size of each partial sum, in bytes.
+      form: type and shape of each partial sum.
+      edges: pairs of a partial sum and another one that follows from it.
+      made: partial sums that follow from no other ones.
+      needed: partial sums that are needed whole.
+      rows: bytes of all rows that are added into a table, for tables that are partial sums.
+    """
+
+    cost: dict[Key, int] = dataclasses.field(default_factory=dict)
+    form: dict[Key, Any] = dataclasses.field(default_factory=dict)
+    edges: set[tuple[Key, Key]] = dataclasses.field(default_factory=set)
+    made: set[Key] = dataclasses.field(default_factory=set)
+    needed: set[Key] = dataclasses.field(default_factory=set)
+    rows: dict[Key, int] = dataclasses.field(default_factory=dict)
+
+    def copy(self) -> Flow:
+        """Returns a copy that does not change with this object."""
+        return Flow(*(f.copy() for f in vars(self).values()))
 
     def cut(self) -> set[Key]:
         """Returns the cheapest tensors to reduce in place of the needed ones.
@@ -85,122 +93,10 @@ class Walk:
     @property
     def saved(self) -> tuple[Any, ...]:
         """A copy of the findings. `restore` undoes a trial, for example of a loop's states."""
-        flow = self.flow
-        return (
-            list(self.collectives),
-            list(self.whole),
-            dict(self.variable_levels),
-            (
-                dict(flow.cost),
-                dict(flow.form),
-                set(flow.edges),
-                set(flow.made),
-                set(flow.needed),
-            ),
-        )
+        levels = dict(self.variable_levels)
+        return list(self.collectives), list(self.whole), levels, self.flow.copy()
 
     def restore(self, saved: tuple[Any, ...]) -> None:
         """Goes back to `saved`."""
-        self.collectives, self.whole, levels, flow = saved
+        self.collectives, self.whole, levels, self.flow = saved
         self.variable_levels = collections.defaultdict(int, levels)
-        self.flow.cost, self.flow.form, self.flow.edges, self.flow.made, self.flow.needed = flow
-
-
-def min_vertex_cut(
-    cost: Mapping[Node, int],
-    edges: Iterable[tuple[Node, Node]],
-    sources: Iterable[Node],
-    sinks: Iterable[Node],
-) -> set[Node]:
-    """Returns the nodes of least total cost without which no path leads from a source to a sink.
-
-    Sources and sinks may be in the cut. If there are several cuts, the one next to the sinks is
-    returned.
-
-    Args:
-      cost: the cost of each node, positive.
-    """
-    # A node is an edge from its entrance to its exit. The exit has the next number.
-    entrance = {node: 2 * i + 2 for i, node in enumerate(cost)}
-    network = _Network(2 * len(entrance) + 2)
-    unlimited = sum(cost.values()) + 1
-    for node, size in cost.items():
-        network.add(entrance[node], entrance[node] + 1, size)
-    for one, other in edges:
-        network.add(entrance[one] + 1, entrance[other], unlimited)
-    for node in sources:
-        network.add(SOURCE, entrance[node], unlimited)
-    for node in sinks:
-        network.add(entrance[node] + 1, SINK, unlimited)
-    network.fill()
-    reaching = network.reaching_the_sink()
-    return {node for node, n in entrance.items() if n + 1 in reaching and n not in reaching}
-
-
-class _Network:
-    """Edges with their remaining capacities. Edge `e ^ 1` is the reverse of edge `e`."""
-
-    def __init__(self, num_nodes: int) -> None:
-        self._ends: list[int] = []
-        self._left: list[int] = []
-        self._edges_of: list[list[int]] = [[] for _ in range(num_nodes)]
-
-    def add(self, begin: int, end: int, capacity: int) -> None:
-        """Adds an edge with this capacity."""
-        for node, other, left in ((begin, end, capacity), (end, begin, 0)):
-            self._edges_of[node].append(len(self._ends))
-            self._ends.append(other)
-            self._left.append(left)
-
-    def fill(self) -> None:
-        """Sends as much as possible from source to sink."""
-        while (levels := self._levels())[SINK] >= 0:
-            self._fill_shortest(levels)
-
-    def _levels(self) -> list[int]:
-        """Returns the number of edges from the source to each node; -1 if it cannot be reached."""
-        levels = [-1] * len(self._edges_of)
-        levels[SOURCE] = 0
-        todo = collections.deque([SOURCE])
-        while todo:
-            node = todo.popleft()
-            for edge in self._edges_of[node]:
-                end = self._ends[edge]
-                if self._left[edge] and levels[end] < 0:
-                    levels[end] = levels[node] + 1
-                    todo.append(end)
-        return levels
-
-    def _fill_shortest(self, levels: list[int]) -> None:
-        """Fills all shortest paths."""
-        tried = [0] * len(self._edges_of)
-        way: list[int] = []
-        while True:
-            node = self._ends[way[-1]] if way else SOURCE
-            if node == SINK:
-                flow = min(self._left[edge] for edge in way)
-                for edge in way:
-                    self._left[edge] -= flow
-                    self._left[edge ^ 1] += flow
-                way.clear()
-            elif tried[node] < len(self._edges_of[node]):
-                edge = self._edges_of[node][tried[node]]
-                if self._left[edge] and levels[self._ends[edge]] == levels[node] + 1:
-                    way.append(edge)
-                else:
-                    tried[node] += 1
-            elif way:
-                tried[self._ends[way.pop() ^ 1]] += 1
-            else:
-                return
-
-    def reaching_the_sink(self) -> set[int]:
-        """Returns the nodes from which more could be sent to the sink."""
-        found, todo = {SINK}, [SINK]
-        while todo:
-            for back in self._edges_of[todo.pop()]:
-                begin = self._ends[back]
-                if self._left[back ^ 1] and begin not in found:
-                    found.add(begin)
-                    todo.append(begin)
-        return found

@@ -11,8 +11,9 @@ from hvd_elastic_keras.worker.transfer.handshake import Part
 
 MOST_SOURCES = 4
 """Most sources of one member. More of them would give no more bytes in a second."""
-MOST_FETCHERS = 8
-"""Most fetchers of one holder. With more, a broadcast is faster: there, receivers pass it on."""
+MOST_BEHIND_PER_HOLDER = 8
+"""Most members that lack the state, for each member that gives it. With more, a broadcast is
+faster: there, receivers pass it on."""
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -55,7 +56,7 @@ class Plan:
     @property
     def is_direct(self) -> bool:
         """Whether members fetch the state; if not, it is broadcast."""
-        return len(self.behind) <= MOST_FETCHERS * len(self._addresses)
+        return len(self.behind) <= MOST_BEHIND_PER_HOLDER * len(self._addresses)
 
     def num_fetchers(self, address: tuple[str, int] | None) -> int:
         """Returns the number of parts that are fetched from a holder."""

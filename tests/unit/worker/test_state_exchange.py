@@ -20,7 +20,12 @@ from hvd_elastic_keras.worker.transfer.exchange import Exchange
 from hvd_elastic_keras.worker.transfer.fetcher import Source
 from hvd_elastic_keras.worker.transfer.handshake import Part
 from hvd_elastic_keras.worker.transfer.holder import Holder
-from hvd_elastic_keras.worker.transfer.plan import MOST_FETCHERS, MOST_SOURCES, Member, Plan
+from hvd_elastic_keras.worker.transfer.plan import (
+    MOST_BEHIND_PER_HOLDER,
+    MOST_SOURCES,
+    Member,
+    Plan,
+)
 
 LIMIT_S = 60.0
 SHAPES = ((1000, 900), (), (3, 0), (500_000,))
@@ -278,7 +283,8 @@ def test_a_single_holder_gives_all() -> None:
 
 
 def test_many_members_and_few_holders_make_a_broadcast() -> None:
-    few, many = [Member(False)] * MOST_FETCHERS, [Member(False)] * (MOST_FETCHERS + 1)
+    few = [Member(False)] * MOST_BEHIND_PER_HOLDER
+    many = [*few, Member(False)]
     assert Plan([*holders(1), *few], 10).is_direct
     assert not Plan([*holders(1), *many], 10).is_direct
     assert Plan([*holders(2), *many], 10).is_direct

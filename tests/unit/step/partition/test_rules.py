@@ -403,7 +403,7 @@ def test_variables_are_read_and_written_at_places_of_all_rows(name: str, parts: 
 
 
 def test_what_nobody_knows_to_do_to_a_variable_is_refused() -> None:
-    from hvd_elastic_keras.step.partition.region import NotPartitionedError
+    from hvd_elastic_keras.step.partition.decide import NotPartitionedError
 
     variable = tf.Variable([1.0, 2.0])
 
