@@ -56,7 +56,7 @@ from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.state.checkpoint.manager import Origin
 from hvd_elastic_keras.state.parts import UserState
 from hvd_elastic_keras.step import deterministic_step
-from hvd_elastic_keras.step.partition.row_wise import is_row_wise
+from hvd_elastic_keras.step.partition.planning.row_wise import is_row_wise
 from hvd_elastic_keras.worker import other_launchers
 
 _IN_TURNS = (

@@ -32,7 +32,6 @@ from hvd_elastic_keras.step.late_step import Arrive, LateStep
 from hvd_elastic_keras.step.partition.collectives import Collectives, WorkerCollectives
 from hvd_elastic_keras.step.partition.execution import PartialStep
 from hvd_elastic_keras.step.partition.horovod_collectives import HorovodCollectives
-from hvd_elastic_keras.step.partition.liveness import without_rows
 from hvd_elastic_keras.step.partition.one_round import (
     Instead,
     NotOneRoundError,
@@ -40,6 +39,7 @@ from hvd_elastic_keras.step.partition.one_round import (
     PartsNotSeparableError,
     needs_rows,
 )
+from hvd_elastic_keras.step.partition.planning.liveness import without_rows
 from hvd_elastic_keras.step.pieces import PieceGraph, TogetherLimit, given_by_pieces
 from hvd_elastic_keras.step.step_result import (
     SKIP_MESSAGE,

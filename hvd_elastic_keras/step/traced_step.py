@@ -30,12 +30,12 @@ from hvd_elastic_keras.keras_internals.model_variables import (
     optimizers_of,
 )
 from hvd_elastic_keras.keras_internals.traced_graphs import PYTHON_CALLS, nodes_of
+from hvd_elastic_keras.step.check_step import check_step
 from hvd_elastic_keras.step.partition import plan
-from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
-from hvd_elastic_keras.step.partition.check import check_step
-from hvd_elastic_keras.step.partition.decide import NotPartitionedError
 from hvd_elastic_keras.step.partition.plan import Analysis
+from hvd_elastic_keras.step.partition.planning.analysis import analysed
+from hvd_elastic_keras.step.partition.planning.decide import NotPartitionedError
 from hvd_elastic_keras.step.partition.stateful_draws import state_of_python_generators
 from hvd_elastic_keras.step.partition.within_micro_batches import over_micro_batches
 from hvd_elastic_keras.step.world import World

@@ -22,7 +22,7 @@ from hvd_elastic_keras.common.batch_plan import Share
 from hvd_elastic_keras.data.input.batch_pipeline import BatchPipeline
 from hvd_elastic_keras.data.sources.dataset_batches import DatasetBatches
 from hvd_elastic_keras.data.sources.split_dataset import split
-from hvd_elastic_keras.step.partition.row_wise import is_row_wise
+from hvd_elastic_keras.step.partition.planning.row_wise import is_row_wise
 
 BATCH = 64
 PICTURES = 640

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from hvd_elastic_keras.step.check_step import out_of_order, taken_in_threads
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep
-from hvd_elastic_keras.step.partition.check import out_of_order, taken_in_threads
 from hvd_elastic_keras.step.partition.plan import Analysis
 
 

@@ -18,12 +18,12 @@ import numpy as np
 import tensorflow as tf
 
 import hvd_elastic_keras.horovod as hvd
-from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
 from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
 from hvd_elastic_keras.step.partition.execution import PartialStep
 from hvd_elastic_keras.step.partition.horovod_collectives import HorovodCollectives
 from hvd_elastic_keras.step.partition.part import Part
+from hvd_elastic_keras.step.partition.planning.analysis import analysed
 from tests.harness.partitioned_models import MODELS, ROWS, Made
 
 

@@ -29,7 +29,7 @@ from hvd_elastic_keras.keras_internals import traced_graphs
 from hvd_elastic_keras.keras_internals.global_seed import GLOBAL_SEED_GENERATOR, global_seed
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.step import compiled_steps
-from hvd_elastic_keras.step.partition import execution
+from hvd_elastic_keras.step.partition import run_operation
 from hvd_elastic_keras.step.partition.collectives import (
     Meeting,
     ThreadCollectives,
@@ -154,7 +154,7 @@ class _Operations:
     @contextlib.contextmanager
     def read_once(self) -> Iterator[None]:
         """While this lasts, each is asked for once, by all threads."""
-        get, has, emit = tf.Operation.get_attr, traced_graphs.has_functions, execution.emit
+        get, has, emit = tf.Operation.get_attr, traced_graphs.has_functions, run_operation.emit
 
         def attribute(op: Any, name: str) -> Any:
             if (op, name) not in self._attributes:
@@ -176,7 +176,7 @@ class _Operations:
         with (
             mock.patch.object(tf.Operation, "get_attr", attribute),
             mock.patch.object(traced_graphs, "has_functions", has_functions),
-            mock.patch.object(execution, "emit", emitted),
+            mock.patch.object(run_operation, "emit", emitted),
         ):
             yield
 

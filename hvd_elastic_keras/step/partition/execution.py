@@ -15,12 +15,9 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_elastic_keras.keras_internals.traced_graphs import (
-    PYTHON_CALLS,
     emit,
-    emit_by_xla,
-    emit_operation,
 )
-from hvd_elastic_keras.step.partition.captured_step import CapturedStep, assigned_in, is_for_xla
+from hvd_elastic_keras.step.partition.captured_step import CapturedStep
 from hvd_elastic_keras.step.partition.collectives import Tail, WorkerCollectives, gathered_leaf
 from hvd_elastic_keras.step.partition.moments import Moments, combined, own_moments
 from hvd_elastic_keras.step.partition.part import (
@@ -31,24 +28,23 @@ from hvd_elastic_keras.step.partition.part import (
     rows_back,
     rows_first,
 )
-from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
-from hvd_elastic_keras.step.partition.rules.per_row import draws
+from hvd_elastic_keras.step.partition.plan import ALIAS, Analysis, Plan, PlannedOperation
 from hvd_elastic_keras.step.partition.rules.states import (
     CONJUNCT,
     EMPTY,
-    HANDLE,
     PARTIAL,
     REPLICATED,
-    Decision,
     State,
     is_sharded,
     sharded,
 )
+from hvd_elastic_keras.step.partition.run_functions import run_branches, run_called, run_loop
+from hvd_elastic_keras.step.partition.run_operation import OperationRunner
 from hvd_elastic_keras.step.partition.step_sums import StepSums
 from hvd_elastic_keras.step.partition.step_variables import StepVariables
 
-COPIES = ("Identity", "StopGradient")
-"""Operations that need not be added again: no gradient is taken of a step that has been traced."""
+TURNS_AT_ONCE = 10
+"""Turns of a loop that may run at the same time: TensorFlow's default."""
 Versions = dict[State, Any]
 """The available values of a tensor, by state."""
 
@@ -67,6 +63,9 @@ class PartialStep:
     Attributes:
       variables: the variables as the step has changed them so far.
       sums: the sums of all workers, the tail among them.
+      collectives: how this worker talks to the others.
+      turns_at_once: turns of a loop that may run at the same time. A collective has one name in all
+        turns, so that they follow each other.
     """
 
     def __init__(
@@ -85,14 +84,14 @@ class PartialStep:
         self._last_level = max((c.level for c in analysis.collectives), default=0)
         in_place = analysis.ends_with_groups and not tf.executing_eagerly()
         self._ready = ready if in_place else None
-        self._turns_at_once = 1 if any(c.in_loop for c in analysis.collectives) else 10
+        in_loop = any(c.in_loop for c in analysis.collectives)
+        self.turns_at_once = 1 if in_loop else TURNS_AT_ONCE
         self._gathered_first = analysis.gathered
         self._part = part
         self._sizes = PartSizes(part.size, part.total)
-        self._collectives = collectives
-        self._python_calls: dict[Any, Any] = {}
-        self._constants: dict[Any, list[Any]] = {}
+        self.collectives = collectives
         self.variables = StepVariables(captured.variables)
+        self._operations = OperationRunner(captured, part, self._sizes, collectives, self.variables)
         self.sums = StepSums(collectives, name, analysis.rounded, tail)
 
     def compute(self, rows: Sequence[tf.Tensor], number: Any = 0) -> list[tf.Tensor]:
@@ -115,7 +114,7 @@ class PartialStep:
                 inputs.append(given[name])
             else:
                 inputs.append(name if name in captured.variables else captured.constants[name])
-        outputs = self._run(self._plan, inputs)
+        outputs = self.run(self._plan, inputs)
         self.sums.of_tail([*outputs, *self.variables.values.values()])
         return outputs
 
@@ -130,7 +129,8 @@ class PartialStep:
             given.update(zip((p.name for p in leaf.placeholders), components, strict=True))
         return given
 
-    def _run(self, plan: Plan, inputs: Sequence[Any]) -> list[Any]:
+    def run(self, plan: Plan, inputs: Sequence[Any]) -> list[Any]:
+        """Computes a graph: that of the step, or of a function that it calls."""
         there: dict[str, Versions] = {
             t.name: {state: value}
             for t, state, value in zip(plan.graph.inputs, plan.ins, inputs, strict=True)
@@ -161,7 +161,7 @@ class PartialStep:
 
     def _operation(self, planned: PlannedOperation, there: dict[str, Versions]) -> None:
         op, decision = planned.op, planned.decision
-        if decision.how == "alias":  # also for tensors that are not there yet
+        if decision.how == ALIAS:  # also for tensors that are not there yet
             for tensor, result in zip(op.inputs, op.outputs, strict=True):
                 there[result.name] = there.setdefault(tensor.name, {})
             return
@@ -208,10 +208,10 @@ class PartialStep:
             return value
         if REPLICATED not in versions:
             if first == CONJUNCT:
-                made = self._collectives.extreme(value, "All", self.sums.name("extreme"))
+                made = self.collectives.extreme(value, "All", self.sums.name("extreme"))
             elif first == PARTIAL:
                 name = self.sums.name("sum")
-                made = on_elements(tensor, value, lambda t: self._collectives.summed([t], name)[0])
+                made = on_elements(tensor, value, lambda t: self.collectives.summed([t], name)[0])
             else:
                 # All other tensors of rows are gathered together before. A list has one more axis.
                 state = sharded(first.at_axis + 1)
@@ -279,7 +279,7 @@ class PartialStep:
             group = [m for m in moments if m.mean.outputs[0].dtype.name == dtype]
             rows = [there[m.mean.inputs[0].name][m.state] for m in group]
             own = own_moments(rows, group, self._sizes.fraction(rows[0].dtype))
-            (whole,) = self._collectives.gathered([own], self.sums.name(f"moments_{dtype}"))
+            (whole,) = self.collectives.gathered([own], self.sums.name(f"moments_{dtype}"))
             for m, (mean, variance) in zip(group, combined(whole, group), strict=True):
                 there.setdefault(m.mean.outputs[0].name, {})[REPLICATED] = mean
                 there.setdefault(m.variance.outputs[0].name, {})[REPLICATED] = variance
@@ -294,11 +294,11 @@ class PartialStep:
     def _gathered(self, values: Sequence[Any], states: Sequence[State]) -> list[Any]:
         """Returns whole tensors of which each worker has its rows in these states."""
         pairs = list(zip(values, states, strict=True))
-        wholes = self._collectives.gathered([rows_first(*p) for p in pairs], self.sums.name("rows"))
+        wholes = self.collectives.gathered([rows_first(*p) for p in pairs], self.sums.name("rows"))
         return [rows_back(w, s) for w, s in zip(wholes, states, strict=True)]
 
     def _gathered_rows(self, rows: Any) -> Any:
-        return self._collectives.gathered([rows], self.sums.name("rows"))[0]
+        return self.collectives.gathered([rows], self.sums.name("rows"))[0]
 
     def _own_rows(self, tensor: Any, whole: Any, axis: int) -> Any:
         return self._part.own_rows(tensor, whole, axis)
@@ -312,222 +312,23 @@ class PartialStep:
         op, decision = planned.op, planned.decision
         match decision.how:
             case "loop":
-                return self._loop(planned, inputs)
+                return run_loop(self, planned, inputs)
             case "cond":
-                return self._cond(planned, inputs)
+                return run_branches(self, planned, inputs)
             case "call":
-                return self._called(planned, inputs)
+                return run_called(self, planned, inputs)
             case "mean":
                 (mean,) = emit(op, inputs)
                 return [mean * self._sizes.fraction(mean.dtype)]
             case "extreme":
                 local = emit(op, inputs)[0]
-                return [self._collectives.extreme(local, op.type, self.sums.name("extreme"))]
+                return [self.collectives.extreme(local, op.type, self.sums.name("extreme"))]
             case "assertion":
-                return self._assertion(planned, inputs)
+                return self._operations.assertion(planned, inputs)
             case "shape":
-                return self._shapes(op, inputs, decision)
+                return self._operations.shapes(op, inputs, decision)
             case "element_shape":
-                return [self._element_shape(op, inputs, decision.want[0])]
+                return [self._operations.element_shape(op, inputs, decision.want[0])]
             case "run" | "variable" | "draw":
-                return self._ran(planned, inputs)
+                return self._operations.run(planned, inputs)
         raise NotImplementedError(decision.how)
-
-    def _ran(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
-        """Runs the operation itself."""
-        op = planned.op
-        if op.type == "Const" and not tf.executing_eagerly():
-            return self._constant(op)
-        python_first = self._python_comes_first(op)
-        if op.type in COPIES and not python_first:
-            return inputs
-        inputs = self._with_local_sizes(planned, inputs)
-        on_variables = self.variables.used_by(op, inputs)
-        if on_variables is not None:
-            return on_variables
-        if self._captured.draws_by_xla and draws(op):
-            return emit_by_xla(op, inputs)
-        return self._in_order(op, inputs) if python_first else emit(op, inputs)
-
-    def _constant(self, op: Any) -> list[Any]:
-        """Adds a constant, once for each graph: of the constants of a step, few are different."""
-        value = op.get_attr("value").SerializeToString()
-        key = (tf.compat.v1.get_default_graph(), value)
-        if key not in self._constants:
-            self._constants[key] = emit(op, [])
-        return self._constants[key]
-
-    def _called(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
-        """Runs a function.
-
-        A function for XLA stays one: Keras has these for operations that a CPU cannot do without
-        XLA.
-        """
-        (plan,) = planned.bodies
-        if not is_for_xla(planned.op) or plan.reductions or plan.moments:
-            return self._run(plan, inputs)
-        function = tf.function(lambda: self._run(plan, inputs), jit_compile=True, autograph=False)
-        with self.variables.not_in_place():
-            made = function.get_concrete_function()()
-        return list(made) if isinstance(made, list | tuple) else [made]
-
-    def _assertion(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
-        op, want = planned.op, planned.decision.want
-        if not self._collectives.asserts(planned.level):
-            return inputs[: len(op.outputs)]
-        if op.type == "CheckNumerics":
-            (value,) = inputs
-            return emit(op, [tf.where(self._part.has_rows, value, tf.zeros_like(value))])
-        is_excused = tf.logical_not(self._part.has_rows)
-        return emit(
-            op,
-            [
-                tf.logical_or(value, is_excused) if state == CONJUNCT else value
-                for value, state in zip(inputs, want, strict=True)
-            ],
-        )
-
-    def _python_comes_first(self, op: Any) -> bool:
-        """Whether the operation calls Python code, or may have to wait for such a call."""
-        if tf.executing_eagerly():
-            return False
-        return op.type in PYTHON_CALLS or bool(self._python_calls and op.control_inputs)
-
-    def _in_order(self, op: Any, inputs: list[Any]) -> list[Any]:
-        """Adds an operation after the Python code that it waits for."""
-        with tf.control_dependencies(self._python_before(op)):
-            made = emit_operation(op, inputs)
-        if op.type in PYTHON_CALLS:
-            self._python_calls[op] = made
-        return list(made.outputs)
-
-    def _python_before(self, op: Any) -> list[Any]:
-        graph = tf.compat.v1.get_default_graph()
-        found: list[Any] = []
-        for before in op.control_inputs:
-            if before in self._python_calls:
-                found.append(self._python_calls[before])
-            elif before.type == "NoOp":
-                found += self._python_before(before)
-        return [made for made in found if made.graph is graph]
-
-    def _with_local_sizes(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
-        decision = planned.decision
-        if decision.local_size is not None:
-            i, axis = decision.local_size
-            form = decision.forms[0] if decision.forms else None
-            if form is not None and inputs[i].shape == [len(form)]:
-                shape = self._sizes.own_shape(form, axis, inputs[i].dtype)
-            else:
-                shape = self._sizes.own_shape_of(inputs[i], axis)
-            inputs = [*inputs[:i], shape, *inputs[i + 1 :]]
-        if decision.open_shape is not None:
-            i = decision.open_shape
-            inputs = [*inputs[:i], tf.constant(-1, inputs[i].dtype), *inputs[i + 1 :]]
-        return inputs
-
-    def _shapes(self, op: Any, inputs: list[Any], decision: Decision) -> list[Any]:
-        made = []
-        for i, (value, out) in enumerate(zip(inputs, op.outputs, strict=True)):
-            state, form = decision.want[i], decision.forms[i]
-            if form is not None and not decision.needs(i):
-                shape = self._sizes.whole_shape(form, out.dtype)
-            elif op.type == "Rank":
-                return emit(op, inputs)
-            elif state.axis is None:
-                shape = tf.shape(value, out.dtype)
-            else:
-                shape = self._sizes.whole_shape_of(value, state.at_axis, out.dtype)
-            if op.type == "Size":
-                shape = tf.reduce_prod(shape)
-            elif op.type == "Rank":
-                shape = tf.size(shape)
-            made.append(shape)
-        return made
-
-    def _element_shape(self, op: Any, inputs: list[Any], state: State) -> Any:
-        shape = emit(op, inputs)[0]
-        if not is_sharded(state) or shape.shape.rank == 0:
-            return shape
-        return self._sizes.whole_element_shape(shape, state.at_axis)
-
-    # --- functions -----------------------------------------------------------------------
-
-    def _loop(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
-        body, condition = planned.bodies
-        if tf.executing_eagerly():
-            while bool(self._run(condition, inputs)[0]):
-                inputs = self._run(body, inputs)
-            return inputs
-        handles = [i for i, s in enumerate(planned.decision.want) if s == HANDLE]
-        # Variables that the loop only reads do not become results of the loop.
-        keys = self._assigned_by(planned.bodies[:1], inputs)
-        self.variables.take_back(keys)
-
-        def packed(values: Sequence[Any]) -> list[Any]:
-            others = [v for i, v in enumerate(values) if i not in handles]
-            return [*others, *(tf.identity(self.variables.values[k]) for k in keys)]
-
-        def unpacked(flat: Sequence[Any]) -> list[Any]:
-            left = iter(flat)
-            values = [inputs[i] if i in handles else next(left) for i in range(len(inputs))]
-            self.variables.values.update(zip(keys, left, strict=True))
-            return values
-
-        shapes = [t.shape for i, t in enumerate(planned.op.outputs) if i not in handles] + [
-            self.variables.values[k].shape for k in keys
-        ]
-        before = len(self._collectives.results)
-        with self.variables.not_in_place():
-            flat = tf.while_loop(
-                lambda *flat: self._run(condition, unpacked(flat))[0],
-                lambda *flat: packed(self._run(body, unpacked(flat))),
-                packed(inputs),
-                shape_invariants=shapes,
-                # A collective has one name in all turns of the loop, so they follow each other.
-                parallel_iterations=self._turns_at_once,
-            )
-        if len(self._collectives.results) > before:
-            self._collectives.results += flat
-        return unpacked(flat)
-
-    def _assigned_by(self, plans: Sequence[Plan], inputs: Sequence[Any]) -> list[str]:
-        """Returns the handles of variables that functions with these inputs assign to."""
-        found: set[str] = set()
-        for plan in plans:
-            pairs = zip(plan.graph.inputs, inputs, strict=True)
-            found.update(
-                assigned_in(plan.graph, {t.name: v for t, v in pairs if isinstance(v, str)})
-            )
-        return sorted(found)
-
-    def _cond(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
-        then, otherwise = planned.bodies
-        if tf.executing_eagerly():
-            return self._run(then if bool(inputs[0]) else otherwise, inputs[1:])
-        keys = [
-            k
-            for k in self._assigned_by(planned.bodies, inputs[1:])
-            if not self.variables.given_up(k)
-        ]
-        self.variables.take_back(keys)
-        self.variables.follow_from([t for t in inputs if tf.is_tensor(t)])
-        before, num_results = dict(self.variables.values), len(self._collectives.results)
-
-        def branch(plan: Plan) -> list[Any]:
-            self.variables.values = dict(before)
-            outputs = self._run(plan, inputs[1:])
-            return [
-                *outputs,
-                *(tf.identity(self.variables.values[k]) for k in keys),
-                tf.constant(True),
-            ]
-
-        with self.variables.when_ready():
-            flat = tf.cond(inputs[0], lambda: branch(then), lambda: branch(otherwise))
-        flat = list(flat) if isinstance(flat, list | tuple) else [flat]
-        if len(self._collectives.results) > num_results:
-            self._collectives.results += flat
-        count = len(planned.op.outputs)
-        self.variables.values = before | dict(zip(keys, flat[count:-1], strict=True))
-        return flat[:count]

@@ -1,4 +1,4 @@
-"""The result of `analysis.py`: operations with the states of their tensors, and collectives.
+"""The result of the planning: operations with the states of their tensors, and collectives.
 
 `Names` says which tensors of a plan are the same, and which an operation reads or changes.
 

@@ -22,7 +22,7 @@ from hvd_elastic_keras.data.sources import global_draws
 from hvd_elastic_keras.data.sources.dataset_batches import DatasetBatches, known_length
 from hvd_elastic_keras.data.sources.iterators import check_order
 from hvd_elastic_keras.data.sources.split_dataset import split
-from hvd_elastic_keras.step.partition.row_wise import is_row_wise
+from hvd_elastic_keras.step.partition.planning.row_wise import is_row_wise
 
 AUTO = tf.data.AUTOTUNE
 SEED = 5

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 tf = pytest.importorskip("tensorflow")
 
-from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import capture
 from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
 from hvd_elastic_keras.step.partition.execution import PartialStep
 from hvd_elastic_keras.step.partition.part import Part
 from hvd_elastic_keras.step.partition.plan import Analysis
+from hvd_elastic_keras.step.partition.planning.analysis import analysed
 from tests.harness.lockstep import AloneCollectives, take_step
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")

@@ -10,11 +10,11 @@ import pytest
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
+from hvd_elastic_keras.step.check_step import taken_in_threads
 from hvd_elastic_keras.step.partition import gradients
-from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
-from hvd_elastic_keras.step.partition.check import taken_in_threads
 from hvd_elastic_keras.step.partition.plan import Analysis
+from hvd_elastic_keras.step.partition.planning.analysis import analysed
 
 layers, optimizers = keras.layers, keras.optimizers
 ROWS = 8

@@ -10,9 +10,9 @@ import pytest
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
-from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import capture
 from hvd_elastic_keras.step.partition.plan import Analysis
+from hvd_elastic_keras.step.partition.planning.analysis import analysed
 from tests.harness.lockstep import assert_close, take_step
 
 layers = keras.layers

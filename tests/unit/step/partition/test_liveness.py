@@ -12,15 +12,15 @@ import pytest
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
-from hvd_elastic_keras.step.partition import analysis as analysis_module
 from hvd_elastic_keras.step.partition import gradients
-from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
 from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
 from hvd_elastic_keras.step.partition.execution import PartialStep
-from hvd_elastic_keras.step.partition.liveness import without_rows, without_unused_copies
 from hvd_elastic_keras.step.partition.part import Part
 from hvd_elastic_keras.step.partition.plan import Analysis
+from hvd_elastic_keras.step.partition.planning import analysis as analysis_module
+from hvd_elastic_keras.step.partition.planning.analysis import analysed
+from hvd_elastic_keras.step.partition.planning.liveness import without_rows, without_unused_copies
 from tests.harness.lockstep import take_step
 
 layers = keras.layers

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_elastic_keras.step.partition.min_vertex_cut import min_vertex_cut
+from hvd_elastic_keras.step.partition.planning.min_vertex_cut import min_vertex_cut
 
 NODES = 6
 EDGES = [(a, b) for a, b in itertools.combinations(range(NODES), 2)]

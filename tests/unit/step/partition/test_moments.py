@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 tf = pytest.importorskip("tensorflow")
 
 from hvd_elastic_keras.step.partition import execution
-from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import capture
 from hvd_elastic_keras.step.partition.moments import combined
 from hvd_elastic_keras.step.partition.plan import Analysis
+from hvd_elastic_keras.step.partition.planning.analysis import analysed
 from tests.harness.lockstep import take_step
 
 Function = Callable[[Any], Any]

@@ -10,12 +10,12 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
 from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
 from hvd_elastic_keras.step.partition.execution import PartialStep
 from hvd_elastic_keras.step.partition.one_round import OneRound
 from hvd_elastic_keras.step.partition.part import Part
+from hvd_elastic_keras.step.partition.planning.analysis import analysed
 from tests.harness.lockstep import AloneCollectives, take_step
 
 GOOD = np.arange(1.0, 19.0).reshape(6, 3)

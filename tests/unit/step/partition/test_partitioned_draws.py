@@ -11,9 +11,9 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
-from hvd_elastic_keras.step.partition.decide import NotPartitionedError
+from hvd_elastic_keras.step.partition.planning.analysis import analysed
+from hvd_elastic_keras.step.partition.planning.decide import NotPartitionedError
 from tests.harness.lockstep import take_step
 
 X = np.random.default_rng(0).normal(size=(9, 4)).astype("float32")

@@ -11,9 +11,9 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from hvd_elastic_keras.data.examples.structure import batched
-from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import capture
 from hvd_elastic_keras.step.partition.plan import Analysis
+from hvd_elastic_keras.step.partition.planning.analysis import analysed
 from hvd_elastic_keras.step.partition.rules.dimensions import LARGEST
 from tests.harness.lockstep import assert_close, take_step
 

@@ -12,15 +12,15 @@ import pytest
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
+from hvd_elastic_keras.step.check_step import check_step, out_of_order
 from hvd_elastic_keras.step.partition import rules
-from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
-from hvd_elastic_keras.step.partition.check import check_step, out_of_order
 from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
 from hvd_elastic_keras.step.partition.execution import PartialStep
-from hvd_elastic_keras.step.partition.liveness import without_rows
 from hvd_elastic_keras.step.partition.part import Part
 from hvd_elastic_keras.step.partition.plan import Analysis
+from hvd_elastic_keras.step.partition.planning.analysis import analysed
+from hvd_elastic_keras.step.partition.planning.liveness import without_rows
 from hvd_elastic_keras.step.partition.rules.states import PARTIAL, REPLICATED, Decision, View
 from tests.harness.lockstep import AloneCollectives, assert_close, take_step
 from tests.harness.partitioned_models import MODELS, ROWS, Made, half_precision

@@ -14,8 +14,8 @@ from keras.src.trainers import data_adapters
 
 from hvd_elastic_keras.data.examples.structure import batched, num_examples, per_row
 from hvd_elastic_keras.keras_internals.model_building import build
-from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import capture
+from hvd_elastic_keras.step.partition.planning.analysis import analysed
 from tests.harness.keras_models import all_cases
 from tests.harness.keras_models.case import Case
 from tests.harness.lockstep import assert_close, take_step

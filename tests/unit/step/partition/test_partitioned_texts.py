@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 tf = pytest.importorskip("tensorflow")
 
 from hvd_elastic_keras.step.partition import horovod_collectives
-from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import capture
+from hvd_elastic_keras.step.partition.planning.analysis import analysed
 from tests.harness.lockstep import take_step
 
 

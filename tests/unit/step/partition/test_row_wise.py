@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hvd_elastic_keras.step.partition.row_wise import is_row_wise
+from hvd_elastic_keras.step.partition.planning.row_wise import is_row_wise
 
 X = tf.TensorSpec([None, 4, 4, 3])
 Y = tf.TensorSpec([None], tf.int64)

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 tf = pytest.importorskip("tensorflow")
 
-from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import capture
 from hvd_elastic_keras.step.partition.plan import Analysis
+from hvd_elastic_keras.step.partition.planning.analysis import analysed
 from tests.harness.lockstep import assert_close, take_step
 
 Function = Callable[..., Any]
@@ -403,7 +403,7 @@ def test_variables_are_read_and_written_at_places_of_all_rows(name: str, parts: 
 
 
 def test_what_nobody_knows_to_do_to_a_variable_is_refused() -> None:
-    from hvd_elastic_keras.step.partition.decide import NotPartitionedError
+    from hvd_elastic_keras.step.partition.planning.decide import NotPartitionedError
 
     variable = tf.Variable([1.0, 2.0])
 

@@ -15,7 +15,6 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_elastic_keras.keras_internals.traced_graphs import emit
-from hvd_elastic_keras.step.partition.analysis import analysed
 from hvd_elastic_keras.step.partition.captured_step import READS, CapturedStep, Leaf, operations
 from hvd_elastic_keras.step.partition.collectives import (
     Meeting,
@@ -27,6 +26,7 @@ from hvd_elastic_keras.step.partition.execution import PartialStep, Versions
 from hvd_elastic_keras.step.partition.moments import Moments
 from hvd_elastic_keras.step.partition.part import Part, by_block, without_blocks
 from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
+from hvd_elastic_keras.step.partition.planning.analysis import analysed
 from hvd_elastic_keras.step.partition.rules.states import (
     CONJUNCT,
     PARTIAL,

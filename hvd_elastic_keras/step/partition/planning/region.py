@@ -9,14 +9,16 @@ from typing import Any
 from hvd_elastic_keras.keras_internals.traced_graphs import body_of
 from hvd_elastic_keras.step.partition import within_micro_batches
 from hvd_elastic_keras.step.partition.captured_step import operations
-from hvd_elastic_keras.step.partition.decide import decided, taken
 from hvd_elastic_keras.step.partition.moments import Moments, variances
 from hvd_elastic_keras.step.partition.plan import ALIAS, Plan, PlannedOperation
-from hvd_elastic_keras.step.partition.plan_functions import (
+from hvd_elastic_keras.step.partition.planning.decide import decided, taken
+from hvd_elastic_keras.step.partition.planning.plan_functions import (
     is_planned_through,
     plan_functions,
     same_known,
 )
+from hvd_elastic_keras.step.partition.planning.tensor_states import Known, TensorStates, Versions
+from hvd_elastic_keras.step.partition.planning.walk import Walk
 from hvd_elastic_keras.step.partition.rules import RULES
 from hvd_elastic_keras.step.partition.rules.dimensions import Sizes
 from hvd_elastic_keras.step.partition.rules.elementwise import elementwise
@@ -30,8 +32,6 @@ from hvd_elastic_keras.step.partition.rules.states import (
     only_rows_axis,
     sharded,
 )
-from hvd_elastic_keras.step.partition.tensor_states import Known, TensorStates, Versions
-from hvd_elastic_keras.step.partition.walk import Walk
 from hvd_elastic_keras.step.partition.within_micro_batches import is_within
 
 SMALL_BYTES = 1 << 16

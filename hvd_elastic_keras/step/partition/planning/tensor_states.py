@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_elastic_keras.step.partition.plan import Collective
+from hvd_elastic_keras.step.partition.planning.walk import Walk
 from hvd_elastic_keras.step.partition.rules.dimensions import (
     Dims,
     Sizes,
@@ -26,7 +27,6 @@ from hvd_elastic_keras.step.partition.rules.states import (
     REPLICATED,
     State,
 )
-from hvd_elastic_keras.step.partition.walk import Walk
 
 Known = tuple[Dims, Values | None]
 """The dimensions and values of a tensor, as `Sizes` holds them."""

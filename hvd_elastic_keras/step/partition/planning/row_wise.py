@@ -7,10 +7,10 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.step.partition.analysis import planned_rows
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, Leaf, captured_by
-from hvd_elastic_keras.step.partition.decide import NotPartitionedError
 from hvd_elastic_keras.step.partition.plan import Plan
+from hvd_elastic_keras.step.partition.planning.analysis import planned_rows
+from hvd_elastic_keras.step.partition.planning.decide import NotPartitionedError
 from hvd_elastic_keras.step.partition.rules.states import PARTIAL, is_sharded, sharded
 
 ROWS = 64

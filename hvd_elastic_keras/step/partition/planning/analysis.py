@@ -21,9 +21,10 @@ import tensorflow as tf
 from hvd_elastic_keras.keras_internals.traced_graphs import PYTHON_CALLS
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, Leaf
 from hvd_elastic_keras.step.partition.gradients import gradients_of
-from hvd_elastic_keras.step.partition.liveness import without_unused_copies
 from hvd_elastic_keras.step.partition.plan import ALIAS, Analysis, Names, Plan, PlannedOperation
-from hvd_elastic_keras.step.partition.region import Region
+from hvd_elastic_keras.step.partition.planning.liveness import without_unused_copies
+from hvd_elastic_keras.step.partition.planning.region import Region
+from hvd_elastic_keras.step.partition.planning.walk import Key, Walk
 from hvd_elastic_keras.step.partition.rules.dimensions import (
     OTHER_SIZES,
     Dims,
@@ -35,7 +36,6 @@ from hvd_elastic_keras.step.partition.rules.dimensions import (
     tried_up_to,
 )
 from hvd_elastic_keras.step.partition.rules.states import HANDLE, REPLICATED, State, sharded
-from hvd_elastic_keras.step.partition.walk import Key, Walk
 
 MOST_WALKS = 4
 

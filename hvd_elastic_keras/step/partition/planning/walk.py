@@ -12,8 +12,8 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from hvd_elastic_keras.step.partition.min_vertex_cut import min_vertex_cut
 from hvd_elastic_keras.step.partition.plan import Collective
+from hvd_elastic_keras.step.partition.planning.min_vertex_cut import min_vertex_cut
 
 Key = tuple[Any, str]
 """A tensor: its graph and its name."""

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_elastic_keras.keras_internals.traced_graphs import FUNCTIONS, body_of
 from hvd_elastic_keras.step.partition.captured_step import is_for_xla
-from hvd_elastic_keras.step.partition.decide import with_handles
 from hvd_elastic_keras.step.partition.plan import Plan
+from hvd_elastic_keras.step.partition.planning.decide import with_handles
+from hvd_elastic_keras.step.partition.planning.tensor_states import Known
 from hvd_elastic_keras.step.partition.rules.dimensions import common_values, same_values
 from hvd_elastic_keras.step.partition.rules.elementwise import is_guard
 from hvd_elastic_keras.step.partition.rules.states import (
@@ -19,11 +20,10 @@ from hvd_elastic_keras.step.partition.rules.states import (
     State,
     joined,
 )
-from hvd_elastic_keras.step.partition.tensor_states import Known
 from hvd_elastic_keras.step.partition.within_micro_batches import is_within
 
 if TYPE_CHECKING:
-    from hvd_elastic_keras.step.partition.region import Region
+    from hvd_elastic_keras.step.partition.planning.region import Region
 
 BRANCHES = ("then_branch", "else_branch")
 
